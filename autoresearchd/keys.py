@@ -27,9 +27,7 @@ _AT_HOME = (
 def redactor(*, environment: Mapping[str, str] | None = None, folder: Path | None = None) -> Redactor:
     """A redactor that knows the secrets of an environment (default: this process's) and of the key files.
 
-    Args:
-        environment: variables; one that names a key file (``GOOGLE_APPLICATION_CREDENTIALS``) stands for the file.
-        folder: where a ``.env`` may lie, which LLM libraries load.
+    A variable may name one (``GOOGLE_APPLICATION_CREDENTIALS``); ``folder`` may hold a ``.env``, as LLM libraries load.
     """
     variables = os.environ if environment is None else environment
     return Redactor([*secrets_of_environment(variables), *_of_files(variables, folder)])

@@ -7,8 +7,9 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from autoresearchd import keys
@@ -101,16 +102,18 @@ def laboratory(
     sink = Fanout(
         [FileSink(layout.daemon_log(project.root), session.tag), StoreSink(store, session.id), *sinks], redactor
     )
-    pristine = workspace.pristine(session.base_commit)
-    setup = setup_dir(project, workspace, session, task)
+    site = Site(
+        source=folder,
+        pristine=workspace.pristine(session.base_commit),
+        setup=setup_dir(project, workspace, session, task),
+        runs=layout.public_dir(project.root) / "runs" / session.tag,
+    )
     spec, stop = parse_spec(session.policy), StopSwitch()
 
     def tell(kind: EventKind, text: str) -> None:
         sink.emit(Event(kind, clock.now(), text))
 
-    def warn(text: str) -> None:
-        tell(EventKind.WARNING, text)
-
+    warn = partial(tell, EventKind.WARNING)
     # A server may call its model as it likes: the user says which folder has the same.
     named = (folder / Path(settings.learn.model).expanduser()).resolve() if settings.learn.model else None
     offer = Offer(
@@ -121,8 +124,8 @@ def laboratory(
         executor=executor,
         clock=clock,
         trials=SessionTrials(store, session.id),
-        pristine=pristine,
-        setup=setup,
+        pristine=site.pristine,
+        setup=site.setup,
         source=folder,
         settings=settings,
         warn=warn,
@@ -136,14 +139,6 @@ def laboratory(
     def waits(reason: str) -> None:
         note_reason(store, session.tag, clock.now(), reason)
 
-    def unload() -> None:
-        for each in offer.unloads:
-            each()
-
-    def ended() -> None:
-        for each in offer.ended:
-            each()
-
     return Context(
         session_id=session.id,
         tag=session.tag,
@@ -156,56 +151,48 @@ def laboratory(
         clock=clock,
         sink=sink,
         stop=stop,
-        site=Site(
-            source=folder,
-            pristine=pristine,
-            setup=setup,
-            runs=layout.public_dir(project.root) / "runs" / session.tag,
-        ),
+        site=site,
         max_experiments=session.limits.max_experiments,
         restore=lambda: workspace.pristine(session.base_commit),
         redactor=redactor,
         memo=Memo(layout.memo_path(project.root, session.tag)),
         ends_when_spent=ends_when_spent(session),
-        ended=ended,
-        learning=schedule_of(project, session, offer, stop, tell, waits, unload),
+        ended=lambda: _call_all(offer.ended),
+        learning=schedule_of(project, session, offer, stop, tell, waits, lambda: _call_all(offer.unloads)),
     )
+
+
+def _call_all(actions: Sequence[Callable[[], None]]) -> None:
+    for action in actions:
+        action()
 
 
 def setup_dir(project: Project, workspace: GitWorkspace, session: Session, task: Task) -> Path:
-    """Where set-up leaves its files.
+    """Where set-up leaves its files: one folder for each content of protected files, commands, profile, interpreter."""
+    protected = workspace.fingerprint(session.base_commit, task.protected)
+    python = task.execution.python or sys.executable
+    return layout.setup_dir(project.root, _digest(protected, task.execution.setup_commands, task.profile, python))
 
-    One folder for each content of protected files, commands, profile and interpreter.
-    """
-    text = json.dumps(
-        [
-            workspace.fingerprint(session.base_commit, task.protected),
-            task.execution.setup_commands,
-            task.profile,
-            task.execution.python or sys.executable,
-        ]
-    )
-    return layout.setup_dir(project.root, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+def _digest(*facts: object) -> str:
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def segment_fingerprint(lab: Context, workspace_fingerprint: str) -> tuple[str, str]:
     """(fingerprint of what makes results comparable, hardware in words)."""
-    facts = lab.facts()
+    facts, task = lab.facts(), lab.task
     hardware = f"{facts.get('device', 'cpu')} · {facts.get('cpu', platform.machine())}"
-    task = lab.task
-    text = json.dumps(
-        [
-            asdict(task.execution.budget),
-            workspace_fingerprint,
-            task.execution.run_command,
-            task.evaluation.command if task.evaluation else None,
-            task.metric.name,
-            dict(task.execution.env),
-            facts.get("python"),
-            hardware,
-        ]
+    fingerprint = _digest(
+        asdict(task.execution.budget),
+        workspace_fingerprint,
+        task.execution.run_command,
+        task.evaluation.command if task.evaluation else None,
+        task.metric.name,
+        dict(task.execution.env),
+        facts.get("python"),
+        hardware,
     )
-    return hashlib.sha256(text.encode()).hexdigest()[:16], hardware
+    return fingerprint, hardware
 
 
 def ensure_segment(lab: Context, protected_fingerprint: str) -> bool:

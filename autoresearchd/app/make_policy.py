@@ -1,12 +1,14 @@
-"""The policy of a session, from its name, the user's settings, and what the session offers to it."""
+"""The policy of a session, from its name, the user's settings, and what the session offers; its models tried out."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +16,16 @@ from autoresearchd.app.models.spending import Roomy, SessionAnswers, UsersDay, d
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Adapters, Cancel, Clock, Executor, Policy, Store, TrialHistory
+from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.secrets import secret_parts
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.proposing.proposals import EditCheck
-from autoresearchd.models.client import ModelClient
+from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble
+from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced
+from autoresearchd.policy.exchange import Failure, Unanswered, hint
+from autoresearchd.policy.model_renewal import Following, Renewable, Unloadable
 from autoresearchd.policy.policy_names import PolicySpec
 from autoresearchd.workspace.git import GitWorkspace
 
@@ -27,6 +33,10 @@ if TYPE_CHECKING:
     from autoresearchd.sandbox.agent_shell import AgentShells, Surroundings
 
 LOCAL = "local"
+MOST_TOKENS = 16
+"""Of the answer to the first question, whatever it is: some providers refuse to be asked for fewer."""
+_PATIENCE_S = 30.0
+_HOPELESS = FINAL | {Trouble.UNREACHABLE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +69,9 @@ class Offer:
     ended: list[Callable[[], None]] = field(default_factory=list)
 
     def materialise(self, state: ResearchState, target: Path) -> None:
-        """The task's folder at the state's parent."""
         self.workspace.materialise(state.parent, target)
 
     def code_at(self, commit: str) -> Mapping[str, str]:
-        """Text of the editable files at a commit."""
         return {path: self.workspace.read(commit, path) for path in self.task.editable}
 
 
@@ -91,9 +99,6 @@ def _search(offer: Offer) -> Policy:
 
 
 def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
-    from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers
-    from autoresearchd.policy.model_renewal import Following, Renewable, Unloadable
-
     settings = offer.settings
     day = UsersDay(daily_spend(offer.environment), offer.store, offer.clock, offer.warn, str(offer.source))
     day.catch_up()
@@ -104,9 +109,6 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         session_cap=offer.max_usd,
         day_cap=settings.per_day,
     )
-    log = SessionAnswers(offer.store, offer.session_id, offer.clock, day.spent)
-    answers = WatchedAnswers(log, caps, offer.warn)
-    purse = Roomy(caps, offer.pristine)
     check = EditCheck(offer.task, offer.store, offer.session_id, offer.pristine)
     clients = make_clients(spec, settings, offer.source, offer.environment, offer.adapters, offer.warn)
     make: Callable[..., Policy]
@@ -122,8 +124,8 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         clients,
         settings,
         name=str(spec),
-        answers=answers,
-        purse=purse,
+        answers=WatchedAnswers(SessionAnswers(offer.store, offer.session_id, offer.clock, day.spent), caps, offer.warn),
+        purse=Roomy(caps, offer.pristine),
         check=check.legal,
         near=check.near,
         ending=offer.ending,
@@ -134,65 +136,53 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     return CapFallbackPolicy(policy, _search(offer), offer.warn) if settings.when_spent == "search" else policy
 
 
-def _local_name(spec: PolicySpec, settings: ModelSettings) -> str | None:
-    """What the policy's local model is called, empty: whichever the server has; None: it asks a provider's."""
+def _local_model(spec: PolicySpec, settings: ModelSettings, folder: Path) -> tuple[str | None, Path | None]:
+    """The name of the policy's local model (None: a provider's) and its folder (None: a server's)."""
     kind, _, rest = spec.argument.partition(":")
     if spec.kind == LOCAL:
-        return spec.argument or settings.local_model
-    return (rest or settings.local_model) if (spec.kind, kind) == ("agent", LOCAL) else None
-
-
-def _model_folder(name: str, folder: Path) -> Path | None:
-    """The folder of a model that is loaded into this process; None: it is a server's."""
+        name = spec.argument or settings.local_model
+    elif (spec.kind, kind) == ("agent", LOCAL):
+        name = rest or settings.local_model
+    else:
+        return None, None
     place = folder / Path(name).expanduser()
-    return place if name and place.exists() else None
+    return name, place if name and place.exists() else None
 
 
 def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, environment: Mapping[str, str]) -> None:
     """Raise MissingCapability where a package is not installed, or no key is set, that the policy's models need."""
     if not spec.asks_model:
         return
-    name = _local_name(spec, settings)
-    in_process = name is not None and _model_folder(name, folder) is not None
-    if name is not None and not in_process and name.startswith(("/", "./", "../", "~")):
-        place = folder / Path(name).expanduser()
-        raise UsageError(f"--policy {spec}: there is no folder {place}", hint="give the folder of a model, or its name")
+    name, place = _local_model(spec, settings, folder)
+    if name is not None and place is None and name.startswith(("/", "./", "../", "~")):
+        missing = folder / Path(name).expanduser()
+        raise UsageError(
+            f"--policy {spec}: there is no folder {missing}", hint="give the folder of a model, or its name"
+        )
     needed = {"litellm": "llm"} if name is None or settings.fallbacks else {}
     if name is not None:
-        needed |= {"transformers": "learn"} if in_process else {"httpx2": "local"}
+        needed |= {"transformers": "learn"} if place is not None else {"httpx2": "local"}
     for package, extra in needed.items():
-        if not _installed(package):
+        if find_spec(package) is None:
             raise MissingCapability(
                 f"--policy {spec} needs the package {package}", hint=f"pip install 'autoresearchd[{extra}]'"
             )
     if name is None and not settings.fallbacks and spec.argument.partition("/")[0] not in settings.key_files:
-        _require_key(spec, environment)
+        from autoresearchd.models.provider_errors import absent_key
 
-
-def _require_key(spec: PolicySpec, environment: Mapping[str, str]) -> None:
-    """The environment of a process does not change: without a key the session would wait for ever."""
-    from autoresearchd.models.provider_errors import absent_key
-
-    variable = absent_key(spec.argument, environment)
-    if variable:
-        raise MissingCapability(
-            f"--policy {spec} needs a key, and {variable} is not set",
-            hint=f"export {variable}=…, or name the file that holds it under key_files in the settings file; "
-            "--policy search needs none",
-        )
-
-
-def _installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ValueError:  # it is being kept from being imported
-        return False
+        # The environment of a process does not change: without a key the session would wait for ever.
+        if variable := absent_key(spec.argument, environment):
+            raise MissingCapability(
+                f"--policy {spec} needs a key, and {variable} is not set",
+                hint=f"export {variable}=…, or name the file that holds it under key_files in the settings file; "
+                "--policy search needs none",
+            )
 
 
 def endpoint(spec: PolicySpec, settings: ModelSettings, folder: Path) -> str:
     """The address of a policy's model; empty where that is a provider's, one in this process, or none."""
-    name = _local_name(spec, settings)
-    return settings.base_url if name is not None and _model_folder(name, folder) is None else ""
+    name, place = _local_model(spec, settings, folder)
+    return settings.base_url if name is not None and place is None else ""
 
 
 def make_clients(
@@ -208,10 +198,10 @@ def make_clients(
     A local model answers with the version that ``adapters`` names; ``warn`` is told where it cannot. An agent asks the
     plain model: what is learned and compared is one answer to one question.
     """
-    name = _local_name(spec, settings)
+    name, place = _local_model(spec, settings, folder)
     adapters = adapters if spec.kind == LOCAL else None
     clients: list[ModelClient] = []
-    if name is not None and (place := _model_folder(name, folder)) is not None:
+    if place is not None:
         from autoresearchd.models.transformers_client import TransformersClient
 
         clients.append(TransformersClient(place, adapters=adapters, warn=warn))
@@ -247,6 +237,79 @@ def model_secrets(settings: ModelSettings) -> list[str]:
             with contextlib.suppress(UsageError):
                 found.extend(secret_parts(read_key(path)))
     return found
+
+
+def ask_models(
+    spec: PolicySpec,
+    settings: ModelSettings,
+    folder: Path,
+    environment: Mapping[str, str],
+    tell: Callable[[str], None],
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> None:
+    """Ask each model once that the policy would ask; one in this process is not asked. What may pass by itself is told.
+
+    The cost goes into the user's book of the day; where the cap of the day is reached, nothing is asked. Raises
+    UsageError: every one of them refuses its key or its name, or cannot be reached.
+    """
+    if not spec.asks_model:
+        return
+    book, at = daily_spend(environment), now()
+
+    def charge(cost: Cost, *names: str) -> None:
+        usd = priced(cost, settings.prices, *names).usd
+        if book is not None and usd:
+            try:
+                book.add(at, usd, str(folder))
+            except OSError as error:
+                tell(f"warning: ${usd:.6f} for asking {names[0]} is not in the book of the day: {error}\n")
+
+    if book is not None and settings.per_day is not None:
+        spent = 0.0
+        with contextlib.suppress(OSError):  # told of when the session keeps the book
+            spent = book.spent(at)
+        if spent >= settings.per_day:
+            tell("note: no model is asked now: the cap of the day is reached\n")
+            return
+    clients = {client.name: client for client in reversed(make_clients(spec, settings, folder, environment))}
+    failures = []
+    for client in reversed(clients.values()):
+        if not isinstance(client, Unloadable):
+            tell(f"asking {client.name} …\n")
+            failure = _failure(client, settings, charge)
+            failures += [failure] if failure else []
+    if len(failures) == len(clients) and all(failure.error.trouble in _HOPELESS for failure in failures):
+        advice = "; ".join(dict.fromkeys(map(_advice, failures)))
+        raise UsageError(
+            f"no model answers: {Unanswered(failures).what}", hint=f"{advice}. --no-preflight starts all the same"
+        )
+    for failure in failures:
+        tell(f"warning: {Unanswered([failure]).what}\n  → {hint(failure)}\n")
+
+
+def _advice(failure: Failure) -> str:
+    if failure.error.trouble is Trouble.UNREACHABLE and not failure.error.hint:
+        return f"see to the network, and to the address of {failure.model} if a variable of the environment names one"
+    return hint(failure)
+
+
+def _failure(client: ModelClient, settings: ModelSettings, charge: Callable[..., None]) -> Failure | None:
+    """Why a model gives no answer; None where it does, whatever it says."""
+    question = Question(
+        ({"role": "user", "content": "Answer with the word OK."},),
+        max_tokens=MOST_TOKENS,
+        temperature=settings.temperature,
+        timeout=min(_PATIENCE_S, settings.timeout),
+    )
+    try:
+        reply = client.ask(question, threading.Event())
+    except ModelError as error:
+        if error.cost is not None:
+            charge(error.cost, client.name)
+        return None if error.trouble is Trouble.REFUSED else Failure(client.name, error)
+    charge(reply.cost, client.name, reply.model)
+    return None
 
 
 def _agent_shell(offer: Offer) -> AgentShells:

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from autoresearchd import keys
 from autoresearchd.domain.errors import RepositoryError, SessionLocked, StoreDamaged, UsageError
@@ -28,23 +28,6 @@ _MOST_LOOKED_AT = 200
 
 class NoSession(UsageError):
     """A repository in which no session was begun, or none is left."""
-
-
-class Named(Protocol):
-    """What a choice of sessions goes by."""
-
-    @property
-    def tag(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def policy(self) -> str:
-        """Its policy, ``imported`` for a log."""
-        ...
-
-
-S = TypeVar("S", bound=Named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +51,17 @@ class Project:
 
     @property
     def database(self) -> Path:
-        """The SQLite file."""
         return layout.database_path(self.root)
 
     def lock(self, tag: str) -> Path:
-        """The lock file of a session."""
         return layout.lock_path(self.root, tag)
 
     @property
     def locks(self) -> Path:
-        """The folder of the lock files of all sessions."""
         return layout.locks_dir(self.root)
 
     @property
     def backups(self) -> Path:
-        """The folder of the database's backups."""
         return layout.backups_dir(self.root)
 
     def open_store(self) -> SqlStore:
@@ -109,16 +88,12 @@ class Project:
         return SqlStore.open_readonly(self.database)
 
     def require_database(self, directory: Path | None = None) -> None:
-        """Raise NoSession where there is no database, StoreDamaged where it is lost or gone.
-
-        directory: where the command stands; sessions of the folders in it are named.
-        """
+        """Raise NoSession where there is no database, below ``directory`` neither; StoreDamaged where it is gone."""
         self._refuse_gone()
         if not self.database.is_file():
             raise self.no_session(directory)
 
     def no_session(self, directory: Path | None = None) -> NoSession:
-        """The error where there is no session."""
         way = _way_below(directory) if directory is not None else ""
         hint = layout.left_by_a_failed_start(self.root) or way or layout.how_to_begin(directory or self.root)
         return NoSession(f"there is no session in {self.root} yet", hint=hint)
@@ -141,46 +116,40 @@ class Project:
 
         held = holders(self.locks)
         older = health.older_revision(self.database) if held else ""
-        if not older:
-            return
-        named = ", ".join(f"session {tag} (process {pid})" for tag, pid in held.items())
-        kill = " and ".join(f"`kill -TERM {pid}`" for pid in held.values())
-        raise SessionLocked(
-            f"the database {self.database} is of an older version (revision {older}) and can be upgraded only once "
-            f"no daemon of that version is at work: {named}",
-            hint=f"{kill}, wait for the running experiment to end, then `autoresearchd resume`",
-        )
+        if older:
+            named = ", ".join(f"session {tag} (process {pid})" for tag, pid in held.items())
+            kill = " and ".join(f"`kill -TERM {pid}`" for pid in held.values())
+            raise SessionLocked(
+                f"the database {self.database} is of an older version (revision {older}) and can be upgraded only once "
+                f"no daemon of that version is at work: {named}",
+                hint=f"{kill}, wait for the running experiment to end, then `autoresearchd resume`",
+            )
 
     def daemon(self, tag: str, *, ready: bool = False) -> int | None:
         """Pid of the session's live daemon; ``ready``: only when it has found everything in order."""
         return holder(self.lock(tag), ready=ready) if layout.valid_tag(tag) else None
 
     def pick(self, store: SqlStore, tag: str | None) -> Session:
-        """The session that a command means."""
-        return self.choose(store.sessions(), tag)
+        return store.session(self.choose([(session.tag, session.policy) for session in store.sessions()], tag))
 
-    def choose(self, sessions: Sequence[S], tag: str | None) -> S:
-        """Of the sessions here, oldest first, the one that is named, else the only one that runs, else the newest.
-
-        Raises UsageError when there is none of that name, or when several run.
-        """
+    def choose(self, sessions: Sequence[tuple[str, str]], tag: str | None) -> str:
+        """Of the sessions here (tag, policy), oldest first: the named one, the only running, else the newest."""
         if not sessions:
             raise self.no_session()
+        tags = [name for name, _ in sessions]
         if tag is not None:
-            named = next((session for session in sessions if session.tag == tag), None)
-            if named is None:
-                known = ", ".join(session.tag for session in sessions)
-                raise UsageError(f"there is no session {tag[:60]!r} in {self.root}", hint=f"name one of them: {known}")
-            return named
-        running = [session for session in sessions if self.daemon(session.tag) is not None]
+            if tag not in tags:
+                hint = f"name one of them: {', '.join(tags)}"
+                raise UsageError(f"there is no session {tag[:60]!r} in {self.root}", hint=hint)
+            return tag
+        running = [name for name in tags if self.daemon(name) is not None]
         if len(running) > 1:
-            tags = [session.tag for session in running]
             raise UsageError(
-                f"several sessions run in {self.root}: {', '.join(tags)}",
-                hint=f"say which: --session {' or --session '.join(tags)}",
+                f"several sessions run in {self.root}: {', '.join(running)}",
+                hint=f"say which: --session {' or --session '.join(running)}",
             )
-        own = [session for session in sessions if session.policy != "imported"]
-        return running[0] if running else (own or sessions)[-1]
+        own = [name for name, policy in sessions if policy != "imported"]
+        return (running or own or tags)[-1]
 
 
 def _way_below(directory: Path) -> str:

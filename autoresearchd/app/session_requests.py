@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
+from typing import Literal
 
 from autoresearchd import keys
 from autoresearchd.app.project import Project
@@ -30,15 +32,21 @@ from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.git import GitWorkspace
 
+_SENTENCES = {
+    "stop": "stops after the running experiment",
+    "stop_now": "stops at once; the running experiment is recorded as interrupted",
+    "pause": "pauses after the running experiment",
+    "unpause": "goes on",
+}
 
-def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
+
+def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", "pause", "unpause"]) -> str:
     """Ask the daemon for something; the sentence to show.
 
     Where no daemon runs, what stop and pause want is so already; going on is what `unpause` cannot bring about.
     """
     project = Project.of_session(directory)
-    store = project.existing_store()
-    try:
+    with project.existing_store() as store:
         session = project.pick(store, tag)
         if session.policy == "imported":
             raise UsageError(
@@ -57,53 +65,33 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
 
             reached = reached_limit(store, session)  # then a bare `resume` would start nothing
             how = f"`autoresearchd resume {session.tag}{f' {reached.more}' if reached else ''}` goes on with it"
-            ended = f"session {session.tag} has ended, {reached.reason}" if reached else ""
-            what = f"nothing is running: {ended or f'session {session.tag} has no daemon'}"
+            why = f"has ended, {reached.reason}" if reached else "has no daemon"
+            what = f"nothing is running: session {session.tag} {why}"
             if kind == "unpause":
                 raise NothingRunning(what, hint=how)
             return f"{what}; {how}"
-        paused = _is_to_pause(store, session, pid)
-        if kind == "stop" and _latest(store, session, pid, ("stop", "stop_now")):
+        if kind == "stop" and _asked_to_stop(store, session, pid):
             # Asked for once more it would mean at once, as a second signal does.
             return (
                 f"session {session.tag} (process {pid}) was asked to stop before, and does after the running "
                 "experiment; `autoresearchd stop --now` ends that"
             )
-        # Asked for all the same: what a moment tells may have changed in the next, and asking twice does no harm.
+        # Asked for all the same where it seems to be so: it may have changed in the next moment.
         store.add_control(session.id, kind, SystemClock().now())
-        if kind == "pause" and paused:
-            at_rest = session.state is SessionState.PAUSED
-            sentence = "is paused already" if at_rest else f"{sentence} already: it was asked to before"
-        if kind == "unpause" and not paused:
-            sentence = "is not paused, so nothing changes"
-        return f"session {session.tag} (process {pid}) {sentence}"
-    finally:
-        store.close()
+        paused = kind == "pause" and session.state is SessionState.PAUSED
+        return f"session {session.tag} (process {pid}) {'is paused already' if paused else _SENTENCES[kind]}"
 
 
-def _is_to_pause(store: SqlStore, session: Session, pid: int) -> bool:
-    """Whether the daemon is paused, or will be, by what was asked of it last: a running experiment is ended first."""
-    asked = _latest(store, session, pid, ("pause", "unpause"))
-    return asked == "pause" if asked else session.state is SessionState.PAUSED
-
-
-def _latest(store: SqlStore, session: Session, pid: int, kinds: tuple[str, ...]) -> str:
-    """Which of some requests the daemon got last; empty for none. What was asked of one before it counts no more."""
-    asked, began = store.last_control(session.id, kinds), process_began(pid)
-    return "" if asked is None or began is None or asked.created_at < began else asked.kind
+def _asked_to_stop(store: SqlStore, session: Session, pid: int) -> bool:
+    """Whether this daemon was asked to stop; what was asked of one before it counts no more."""
+    asked, began = store.last_control(session.id, ("stop", "stop_now")), process_began(pid)
+    return asked is not None and began is not None and asked.created_at >= began
 
 
 def stop(directory: Path, tag: str | None, now: bool) -> str:
-    """Ask the daemon to stop; the sentence to show.
-
-    Where the database takes no request (a full disk, a lock, an older version's) or is gone, the daemon is sent signals
-    that mean the same.
-    """
-    kind, sentence = "stop", "stops after the running experiment"
-    if now:
-        kind, sentence = "stop_now", "stops at once; the running experiment is recorded as interrupted"
+    """Ask the daemon to stop, by signals where its database takes no request or is gone; the sentence to show."""
     try:
-        return _request(directory, tag, kind, sentence)
+        return request(directory, tag, "stop_now" if now else "stop")
     except (EnvironmentFailure, SessionLocked, StoreDamaged) as error:
         return _stop_by_signal(Project.of_session(directory), tag, now, error)
 
@@ -129,35 +117,22 @@ def _stop_by_signal(
             signal.pidfd_send_signal(process, number)
     finally:
         os.close(process)
-    how = "stops at once" if now else "stops after the running experiment"
+    how = "stops at once" if now else _SENTENCES["stop"]
     return f"session {lock.stem} (process {pid}) {how}; it was sent a signal, because of its database: {error.what}"
-
-
-def pause(directory: Path, tag: str | None) -> str:
-    """Ask the daemon to pause; the sentence to show."""
-    return _request(directory, tag, "pause", "pauses after the running experiment")
-
-
-def unpause(directory: Path, tag: str | None) -> str:
-    """Ask the daemon to go on; the sentence to show."""
-    return _request(directory, tag, "unpause", "goes on")
 
 
 def note(directory: Path, tag: str | None, text: str) -> str:
     """Leave a note for the policy; the sentence to show."""
     project = Project.of_session(directory)
-    store = project.existing_store()
-    try:
+    with project.existing_store() as store:
         session = project.pick(store, tag)
         store.add_note(session.id, text, SystemClock().now())
-        if session.policy in TUNERS | {"auto"}:
-            return (
-                f"noted, and kept for policies that read notes (command: and models): {session.policy}, which session "
-                f"{session.tag} uses, does not"
-            )
-        return f"noted; session {session.tag} reads it with its next proposal"
-    finally:
-        store.close()
+    if session.policy in TUNERS | {"auto"}:
+        return (
+            f"noted, and kept for policies that read notes (command: and models): {session.policy}, which session "
+            f"{session.tag} uses, does not"
+        )
+    return f"noted; session {session.tag} reads it with its next proposal"
 
 
 def removal(directory: Path, tag: str) -> str:
@@ -177,29 +152,20 @@ def removal(directory: Path, tag: str) -> str:
 
 
 def remove(directory: Path, tag: str) -> None:
-    """Remove a session.
-
-    Raises SessionLocked while a daemon holds it; RepositoryError where its branch is checked out, or holds a commit
-    that is none of the session's; then nothing is removed.
-    """
+    """Remove a session; all of it stays where a daemon holds it, or its branch is checked out or not its own."""
     project = Project.of_session(directory)
     with project.existing_store() as store:
         session = project.pick(store, tag)
         with SessionLock(project.lock(tag), tag):
             if session.branch:
-                _remove_files(project, store, tag, session.branch)
+                why = "a branch that is checked out cannot be removed"
+                preflight.check_not_checked_out(project.root, session.branch, why)
+                workspace = GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())
+                with contextlib.closing(workspace):
+                    workspace.forget(session.base_commit)
+                with disk_errors(f"removing {_runs(project, tag)}"):
+                    remove_tree(_runs(project, tag))
             store.remove_session(tag)
-
-
-def _remove_files(project: Project, store: SqlStore, tag: str, branch: str) -> None:
-    preflight.check_not_checked_out(project.root, branch, "a branch that is checked out cannot be removed")
-    workspace = GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())
-    try:
-        workspace.forget(store.session(tag).base_commit)
-    finally:
-        workspace.close()
-    with disk_errors(f"removing {_runs(project, tag)}"):
-        remove_tree(_runs(project, tag))
 
 
 def _runs(project: Project, tag: str) -> Path:
@@ -209,23 +175,14 @@ def _runs(project: Project, tag: str) -> Path:
 def discard_session(
     project: Project, store: SqlStore, workspace: GitWorkspace, session: Session, error: AutoresearchdError
 ) -> None:
-    """Leave the repository as it was found, but for the logs and the words that say why nothing came of the session.
-
-    A session that has a result stays as it is. error: what ended it.
-    """
+    """Leave of a session without a result only its logs, and the words that say why: ``error``."""
     if store.totals(session.id).experiments:
         return
-    _write_down(project, session, error)  # first: whoever left the terminal has only this to learn it from
-    workspace.abandon()
-    store.delete_session(session.tag)
-
-
-def _write_down(project: Project, session: Session, error: AutoresearchdError) -> None:
-    try:
+    with contextlib.suppress(StoreError):  # the session goes all the same
         with Reader(project.database) as reader:
             status = {**reader.status(session.tag, alive=False), "current": None}
-    except StoreError:  # the session goes all the same
-        return
-    at = SystemClock().now()
-    failed = FailedStart(session.tag, at, error.exit_code, error.what, error.hint, status)
-    remember(layout.failed_start_path(project.root), keys.redactor(folder=project.root).value(failed))
+        failed = FailedStart(session.tag, SystemClock().now(), error.exit_code, error.what, error.hint, status)
+        # First: whoever left the terminal has only this to learn it from.
+        remember(layout.failed_start_path(project.root), keys.redactor(folder=project.root).value(failed))
+    workspace.abandon()
+    store.delete_session(session.tag)

@@ -1,19 +1,18 @@
-"""``start`` and ``resume``.
-
-From a folder and options to a daemon at work, with every check before anything is changed.
-"""
+"""``start`` and ``resume``: from a folder and options to a daemon at work, every check before anything is changed."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from autoresearchd.app.background import detach
 from autoresearchd.app.compose import (
     ensure_segment,
     executor_spec,
@@ -22,63 +21,53 @@ from autoresearchd.app.compose import (
     open_workspace,
     require_sandbox,
 )
-from autoresearchd.app.make_policy import require_model
-from autoresearchd.app.models.ask_models import ask_models
+from autoresearchd.app.make_policy import ask_models, require_model
 from autoresearchd.app.project import Project
-from autoresearchd.app.repairs.journal_check import check_database, check_journal
+from autoresearchd.app.repairs.repair import check_database, check_journal
 from autoresearchd.app.repairs.restore_session import ends_after
 from autoresearchd.app.session_requests import discard_session
 from autoresearchd.app.start_checks import (
     choose_tag,
     create_session,
+    empty_submodules,
+    learning_note,
     make_public_folder,
     program_notes,
     reached_limit,
     refuse_second,
     refuse_secret,
-    require_bits,
-    require_folder,
-    require_programs,
-    require_tool,
-    require_tunable,
-    say_who_measures,
-    warn_of_absent_server,
-    warn_of_unlearnable_answers,
+    who_measures,
+    with_large_files,
 )
-from autoresearchd.app.tasks.import_log import IMPORTED
-from autoresearchd.app.tasks.pinned_files import empty_submodules, with_large_files
-from autoresearchd.app.tasks.scaffold import TASK_FILE, Scaffold
-from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
+from autoresearchd.app.tasks.job_programs import require_bits, require_programs, require_tool
+from autoresearchd.app.tasks.search_space import require_tunable
+from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task, task_folder
+from autoresearchd.config import Overrides, check_files, dump_task, parse_task
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.errors import (
-    BaselineError,
-    ConfigError,
-    LimitReached,
-    MissingCapability,
-    PolicyError,
-    UsageError,
-)
+from autoresearchd.domain.errors import BaselineError, LimitReached, MissingCapability, PolicyError, UsageError
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
-from autoresearchd.domain.limits import Reached
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import EventSink, NewSession
-from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.measure.log_text import compile_pattern
-from autoresearchd.executor.devices import find_devices
-from autoresearchd.loop.context import Context
+from autoresearchd.loop.context import BASELINE_RUNS, Context
 from autoresearchd.loop.daemon import serve
 from autoresearchd.loop.measuring.run_files import clean_logs
-from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held
+from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, announce
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
+from autoresearchd.report.log_import import IMPORTED
 from autoresearchd.sandbox.leftovers import end_abandoned
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.workspace import preflight
-from autoresearchd.workspace.files import remove_tree
+from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.layout import require_tag
+
+_LOOK_EVERY = 0.1
+_SILENT_S = 5.0
+"""How long nothing is said while a daemon looks at what the last one left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +86,6 @@ class StartOptions:
     policy: str = "auto"
     executor: str = "local"
     sandbox: str | None = None
-    slots: str = "auto"
     budget: float | None = None
     limits: Limits = field(default_factory=Limits)
     foreground: bool = False
@@ -111,65 +99,59 @@ class StartOptions:
 
 
 def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
-    """Begin a session; the exit code.
-
-    In the foreground it returns when the session ends, else once the daemon is at work.
-    """
-    with Scaffold(options.task, options.directory) as scaffold:
-        return _start(options, sinks, scaffold)
+    """Begin a session; the exit code: in the foreground of its end, else once the daemon is at work."""
+    with contextlib.ExitStack() as undo:
+        return _start(options, sinks, undo)
 
 
-def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold) -> int:
+def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.ExitStack) -> int:
     preflight.require_git()
-    policy = _policy(options.policy)
+    settings = load_settings(os.environ)
+    policy = parse_spec(options.policy)
+    if policy.kind == "auto":  # the model that the user has set up, else search
+        policy = parse_spec(settings.policy) if settings.policy else PolicySpec("search")
     refuse_secret(options.policy)
     executor = executor_spec(options.executor, options.sandbox)
     _end_abandoned()
     require_sandbox(make_executor(executor))
-    if options.slots not in ("auto", "1"):
-        raise UsageError(
-            f"--slots {options.slots}: this version runs one experiment at a time", hint="use --slots auto"
-        )
     if options.tag is not None:
         require_tag(options.tag)
-    settings = load_settings(os.environ)
     overrides = _overrides(options, settings)
-    folder = scaffold.folder()
-    require_folder(folder)
-    if (folder / TASK_FILE).exists():
-        read_task(folder, options.budget, overrides=overrides)  # its mistakes are told before it is to be committed
+    folder = task_folder(options.task, options.directory, undo)
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", hint="name the folder that holds the task")
+    file = folder / TASK_FILE
+    if file.exists():
+        read_task(folder, overrides=overrides)  # its mistakes are told before it is to be committed
     project = Project.at(folder)
     preflight.check_repository(project.root)
-    if (folder / TASK_FILE).exists():
-        preflight.check_committed(project.root, folder / TASK_FILE)
+    if file.exists():
+        preflight.check_committed(project.root, file)
     beside = refuse_second(project, options.tag)
-    task = _with_roles(read_task(folder, options.budget, overrides=overrides), options, settings)
+    task = _with_roles(read_task(folder, overrides=overrides), options, settings)
     source = folder / task.source_dir
     require_model(policy, settings, source, os.environ)
-    check_files(task, source, folder / TASK_FILE)
-    notes = require_programs(task, source)
-    store = project.open_store()
-    try:
+    check_files(task, source, file)
+    notes = list(require_programs(task, source))
+    proposes = options.limits.max_experiments != 0  # else the baseline is all that is wanted
+    with project.open_store() as store:
         tag = choose_tag(project, store, options.tag)
         workspace = open_workspace(project, tag, task, source)
         base = workspace.head()
         workspace.check_tracked(base, [*task.editable, *task.protected])
         require_bits(task, workspace, base)
         task, large = with_large_files(task, project.root, source)
-        notes = (*notes, *empty_submodules(project.root, source), *large)
+        notes += [*empty_submodules(project.root, source), *large]
         if policy.kind == "command":
             require_tool(policy.argument, workspace, base, source)
         code = {path: workspace.read(base, path) for path in task.editable}
-        if options.limits.max_experiments != 0:  # else the baseline is all that is wanted, and nobody proposes
-            require_tunable(policy, task, code, folder / TASK_FILE)
-        notes = (*notes, *program_notes(task, source))
-        sys.stderr.write("".join((*beside, *(f"note: {note}\n" for note in notes))))
-        say_who_measures(task, code)
-        if options.preflight and options.limits.max_experiments != 0:
+        if proposes:
+            require_tunable(policy, task, code, file)
+        notes += [*program_notes(task, source), *who_measures(task, code)]
+        _say("".join((*beside, *(f"note: {note}\n" for note in notes))))
+        if options.preflight and proposes:
             ask_models(policy, settings, source, os.environ, _say)
-        else:
-            warn_of_absent_server(policy, settings, source)
-        warn_of_unlearnable_answers(policy, settings, source)
+        _say(learning_note(policy, settings, source))
         make_public_folder(project)
         session = create_session(
             store,
@@ -184,36 +166,23 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
                 limits=options.limits,
                 folder=source.resolve().relative_to(project.root.resolve()).as_posix(),
             ),
-            named=options.tag is not None,
         )
-        scaffold.keep()
+        undo.pop_all()
         if options.foreground:
             return run(project, store, session, sinks)
-    finally:
-        store.close()
     return detach(project, tag, wait=options.wait)
 
 
 def _end_abandoned() -> None:
     """End what killed commands and daemons of this user have left running, in whatever repository."""
-    found = end_abandoned()
-    if found:
-        sys.stderr.write(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
+    if found := end_abandoned():
+        _say(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
 
 
 def _say(text: str) -> None:
-    """To whoever starts a session, at once: asking takes seconds."""
+    """To whoever starts a session, at once: asking models takes seconds."""
     sys.stderr.write(text)
     sys.stderr.flush()
-
-
-def _policy(text: str) -> PolicySpec:
-    """What ``--policy`` means here; ``auto`` is the model that the user has set up, else ``search``."""
-    spec = parse_spec(text)
-    if spec.kind != "auto":
-        return spec
-    named = load_settings(os.environ).policy
-    return parse_spec(named) if named else PolicySpec("search")
 
 
 def resume(
@@ -232,8 +201,7 @@ def resume(
     """
     preflight.require_git()
     project = Project.of_session(directory)
-    store = project.existing_store()
-    try:
+    with project.existing_store() as store:
         session = project.pick(store, tag)
         if session.policy == IMPORTED:
             raise UsageError(
@@ -247,36 +215,21 @@ def resume(
         require_sandbox(make_executor(executor))
         if executor != session.executor:
             store.set_executor(session.id, executor)
-            session = store.session(session.tag)
-        wanted = _with_limits(session, limits or Limits())
-        reached = reached_limit(store, wanted)
-        if reached is not None:  # a limit that nothing can be done under is not remembered
-            return _nothing_left(project, store, wanted, reached)
+        named = {name: value for name, value in asdict(limits or Limits()).items() if value is not None}
+        wanted = replace(store.session(session.tag), limits=replace(session.limits, **named))
+        if reached := reached_limit(store, wanted):  # a limit that nothing can be done under is not remembered
+            with contextlib.suppress(PolicyError):  # that nothing came of it was said when it ended
+                run(project, store, wanted, ())  # what a crash left unfinished is still finished
+            _say(
+                f"session {session.tag} is at its limit, so nothing was started: {reached.reason}\n"
+                f"  → autoresearchd resume {session.tag} {reached.more}   goes on\n"
+            )
+            return 0
         if wanted.limits != session.limits:
             store.set_limits(session.id, wanted.limits)
-            session = store.session(session.tag)
         if foreground:
-            return run(project, store, session, sinks)
-    finally:
-        store.close()
+            return run(project, store, store.session(session.tag), sinks)
     return detach(project, session.tag, wait=False)
-
-
-def _with_limits(session: Session, limits: Limits) -> Session:
-    """The session as it would be with the limits that were named anew."""
-    named = {name: value for name, value in asdict(limits).items() if value is not None}
-    return replace(session, limits=replace(session.limits, **named))
-
-
-def _nothing_left(project: Project, store: SqlStore, session: Session, reached: Reached) -> int:
-    """Say that a session has reached its limit, and how it goes on; what a crash left unfinished is still finished."""
-    with contextlib.suppress(PolicyError):  # that nothing came of it was said when it ended
-        run(project, store, session, ())
-    sys.stderr.write(
-        f"session {session.tag} is at its limit, so nothing was started: {reached.reason}\n"
-        f"  → autoresearchd resume {session.tag} {reached.more}   goes on\n"
-    )
-    return 0
 
 
 # ---------------------------------------------------------------------- running
@@ -323,23 +276,12 @@ def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
     if not resumed:
         # Runs of an earlier session of this tag, whose baseline failed: their results must not be taken for ours.
         remove_tree(lab.site.runs)
-    kind = EventKind.SESSION_RESUMED if resumed else EventKind.SESSION_STARTED
-    facts = lab.facts()
     lab.emit(
-        kind,
+        EventKind.SESSION_RESUMED if resumed else EventKind.SESSION_STARTED,
         f"session {session.tag} on {session.branch}: {lab.task.name}, {lab.task.metric.name} "
         f"({lab.task.metric.direction.value}), policy {session.policy}{ends_after(session.limits)}",
         root=str(workspace.root),
         tag=session.tag,
-        task=lab.task.name,
-        metric=lab.task.metric.name,
-        direction=lab.task.metric.direction.value,
-        policy=session.policy,
-        branch=session.branch,
-        tier=facts.get("tier", ""),
-        source=lab.task.scoring.source.value,
-        budget_s=lab.task.execution.budget.training,
-        max_experiments=session.limits.max_experiments,
     )
     for warning in lab.executor.warnings(lab.task):
         lab.emit(EventKind.WARNING, warning)
@@ -352,52 +294,105 @@ def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
             clean_logs(log.parent, lab.redactor)
 
 
+# ---------------------------------------------------------------------- in the background
+def detach(project: Project, tag: str, *, wait: bool) -> int:
+    """Leave a daemon behind; the exit code, with ``wait`` once the first run has been measured."""
+    log = layout.daemon_log(project.root)
+    errors = log.with_name(f"daemon-{tag}.err")
+    with disk_errors(f"writing {errors}"):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        stderr = errors.open("wb")
+    with stderr:
+        daemon = subprocess.Popen(
+            [sys.executable, "-P", "-m", "autoresearchd", "resume", tag, "--foreground", "--quiet"],
+            cwd=project.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    announce(project.lock(tag), daemon.pid)
+    try:
+        code = _wait_for_daemon(project, tag, daemon, ready=not wait)
+        if code is None:
+            sys.stderr.write(
+                f"session {tag}: the daemon is process {daemon.pid}\n"
+                f"  watch  autoresearchd status --watch   (in {project.root})\n"
+                f"  log    {log}\n  stop   autoresearchd stop\n"
+            )
+            code = _wait_for_first_result(project, tag, daemon) if wait else None
+    except KeyboardInterrupt:
+        sys.stderr.write("left running in the background\n")
+        return 0
+    if code is not None and code != 0:
+        sys.stderr.write(errors.read_text("utf-8", "replace"))
+    return code or 0
+
+
+def _wait_for_daemon(project: Project, tag: str, daemon: subprocess.Popen[bytes], *, ready: bool) -> int | None:
+    """Until the daemon holds the session, with ``ready`` until all is in order; its exit code if it ended instead."""
+    patient_until = time.monotonic() + _SILENT_S
+    while (code := daemon.poll()) is None:
+        if project.daemon(tag, ready=ready) == daemon.pid:
+            return None
+        if time.monotonic() > patient_until:
+            sys.stderr.write(f"process {daemon.pid} is bringing session {tag} in order; Ctrl-C leaves it at that\n")
+            patient_until = math.inf
+        time.sleep(_LOOK_EVERY)
+    return code
+
+
+def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[bytes]) -> int | None:
+    """Until the daemon is at work and its first run is measured; its exit code if it ended."""
+    said, over = "", False
+    while (code := daemon.poll()) is None:
+        if project.daemon(tag) == daemon.pid:
+            words, over = _first_step(project, tag)
+            if words != said:
+                leave = "" if said or over else "; Ctrl-C leaves it running in the background"
+                sys.stderr.write(f"{words}{leave}\n")
+                said = words
+            if over:
+                return None
+        time.sleep(_LOOK_EVERY)
+    return code
+
+
+def _first_step(project: Project, tag: str) -> tuple[str, bool]:
+    measuring = "measuring the baseline", False
+    try:
+        with project.open_store() as store:
+            session = store.session(tag)
+            latest = store.latest(session.id)
+    except KeyError:  # a baseline that failed takes its session with it
+        return measuring
+    task = parse_task(session.task_json)
+    if latest is None:
+        setup = "; ".join(task.execution.setup_commands)
+        return (session.reason or f"setting up: {setup}", False) if session.reason or setup else measuring
+    if latest.number == 0 and latest.good_runs:
+        run = latest.good_runs[0]
+        metric = f"{task.metric.name} {run.value:.4g} ({format_duration(run.duration_s)})"
+        return f"first of {BASELINE_RUNS} baseline runs: {metric}", True
+    return measuring if latest.number == 0 else ("the baseline is measured", True)
+
+
 # ---------------------------------------------------------------------- the task, as it was asked for
 def _overrides(options: StartOptions, settings: ModelSettings) -> Overrides:
     """What the command line says, else what the user has set up where that is not the usual."""
     usual = ModelSettings()
+    group = settings.group if settings.group != usual.group else None
+    parents = settings.parents if settings.parents != usual.parents else None
     return Overrides(
         options.budget,
-        (settings.group if settings.group != usual.group else None) if options.group is None else options.group,
-        (settings.parents if settings.parents != usual.parents else None)
-        if options.parents is None
-        else options.parents,
+        group if options.group is None else options.group,
+        parents if options.parents is None else options.parents,
         options.turns,
     )
 
 
 def _with_roles(task: Task, options: StartOptions, settings: ModelSettings) -> Task:
-    wanted = settings.roles if options.roles is None else options.roles
     if options.roles is False:
         return replace(task, roles=())
+    wanted = settings.roles if options.roles is None else options.roles
     return replace(task, roles=preset(task)) if wanted else task
-
-
-def read_task(
-    folder: Path, budget: float | None, profile: str | None = None, *, overrides: Overrides | None = None
-) -> Task:
-    """The task of a folder: its task.yaml, or what its layout says. Checks what this machine must have."""
-    device = str(find_devices())
-    profile = profile or ("cuda" if device.startswith("cuda") else "cpu")
-    overrides = overrides or Overrides(budget=budget)
-    if (folder / TASK_FILE).exists():
-        task = load_task(folder, profile=profile, overrides=overrides)
-    else:
-        found = detect(folder, overrides=overrides)
-        if found is None:
-            raise ConfigError(
-                "there is no such file",
-                file=str(folder / TASK_FILE),
-                hint="`autoresearchd task init` writes one; `start --task autoresearch` uses the bundled task",
-            )
-        task = found
-    if task.execution.needs_gpu and not device.startswith("cuda"):
-        raise MissingCapability(
-            "execution.needs_gpu is true, but no NVIDIA GPU was found",
-            hint="set needs_gpu: auto, or use a machine with one",
-        )
-    if task.scoring.pattern is not None:
-        compile_pattern(task.scoring.pattern, key="scoring.pattern")
-    if task.curve.pattern != "auto":
-        compile_pattern(task.curve.pattern, key="curve.pattern")
-    return task

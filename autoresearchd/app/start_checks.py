@@ -2,66 +2,39 @@
 
 from __future__ import annotations
 
-import ast
+import itertools
 import os
-import posixpath
-import re
-import shlex
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 from autoresearchd import keys
 from autoresearchd.app.make_policy import LOCAL, endpoint
 from autoresearchd.app.project import Project
-from autoresearchd.app.tasks.import_log import IMPORTED
-from autoresearchd.config.python_environments import how_to_make, how_to_run
 from autoresearchd.config.settings import load_settings
-from autoresearchd.config.yaml_document import Document, Place, parse_yaml, read_text
-from autoresearchd.domain.errors import (
-    AutoresearchdError,
-    ConfigError,
-    MissingCapability,
-    PolicyError,
-    RepositoryError,
-    SessionLocked,
-    StoreError,
-    UsageError,
-)
+from autoresearchd.domain.errors import RepositoryError, SessionLocked, StoreError, UsageError
 from autoresearchd.domain.experiment import Session
-from autoresearchd.domain.labels import Label, Phase
+from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.limits import Reached, limit_reached
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import NewSession, Store
 from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.evaluator.rules.program_text import about_seed
 from autoresearchd.evaluator.rules.run_time import about_budget
-from autoresearchd.executor.interpreter import resolve_python
+from autoresearchd.executor.visible_files import pointers
 from autoresearchd.loop.context import SystemClock
-from autoresearchd.loop.measuring.advice import set_bit
 from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources, read_tail
 from autoresearchd.loop.upkeep.session_lock import already_held, starting
-from autoresearchd.models.reachable import unreachable
-from autoresearchd.policy.policy_names import TUNERS, PolicySpec, parse_spec
-from autoresearchd.policy.search.space_rules import Space, means
-from autoresearchd.sandbox.environment import search_path
+from autoresearchd.policy.policy_names import PolicySpec, parse_spec
+from autoresearchd.report.log_import import IMPORTED
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors
-from autoresearchd.workspace.git import GitWorkspace
+from autoresearchd.workspace.objects import FETCH
 
-
-def require_folder(directory: Path) -> None:
-    """Refuse a folder that is named but not there."""
-    if directory.exists() and not directory.is_dir():
-        raise UsageError(f"{directory} is not a folder", hint="name the folder that holds the task")
-    if not directory.exists():
-        raise UsageError(f"the folder {directory} does not exist", hint="make it, or correct --dir")
+_MOST, _SHOWN = 32, 5
+"""How many large files are given to jobs one by one, and how many names are shown in a sentence."""
 
 
 def refuse_secret(policy: str) -> None:
@@ -74,28 +47,23 @@ def refuse_secret(policy: str) -> None:
         )
 
 
-def refuse_second(project: Project, tag: str | None) -> tuple[str, ...]:
-    """A plain ``start`` beside a running session is a mistake; a second session has to be named.
-
-    What to warn of, once the start is certain: the sessions that it will share the machine with.
-    """
+def refuse_second(project: Project, tag: str | None) -> list[str]:
+    """Refuse a ``start`` without a tag beside a running session; warnings of those that will share the machine."""
+    beside: list[str] = []
     if not project.database.exists():
-        return ()
-    beside = []
-    store = project.open_store()
-    try:
-        for session in store.sessions():
-            pid = project.daemon(session.tag) or starting(project.lock(session.tag))
-            if pid is not None and tag in (None, session.tag):
-                raise already_held(session.tag, pid)
-            if pid is not None:
-                beside.append(
-                    f"warning: session {session.tag} is running here, too (process {pid}): the two share this machine, "
-                    "so each run gets less done in its budget and the results of both are noisier\n"
-                )
-    finally:
-        store.close()
-    return tuple(beside)
+        return beside
+    with project.open_store() as store:
+        sessions = store.sessions()
+    for session in sessions:
+        pid = project.daemon(session.tag) or starting(project.lock(session.tag))
+        if pid is not None and tag in (None, session.tag):
+            raise already_held(session.tag, pid)
+        if pid is not None:
+            beside.append(
+                f"warning: session {session.tag} is running here, too (process {pid}): the two share this machine, "
+                "so each run gets less done in its budget and the results of both are noisier\n"
+            )
+    return beside
 
 
 def choose_tag(project: Project, store: Store, tag: str | None) -> str:
@@ -103,12 +71,12 @@ def choose_tag(project: Project, store: Store, tag: str | None) -> str:
     known = {session.tag: session for session in store.sessions()}
     if tag is not None:
         if tag in known:
-            raise _there_already(known[tag])
+            goes_on = "" if known[tag].policy == IMPORTED else f"`autoresearchd resume {tag}` goes on with it; or "
+            raise UsageError(f"session {tag!r} is there already", hint=f"{goes_on}take another tag")
         preflight.check_tag(project.root, tag)
         return tag
     today = time.strftime("%b%d", time.localtime()).lower()
-    number = 1
-    while True:
+    for number in itertools.count(1):
         candidate = today if number == 1 else f"{today}-{number}"
         try:
             if candidate not in known:
@@ -116,28 +84,16 @@ def choose_tag(project: Project, store: Store, tag: str | None) -> str:
                 return candidate
         except RepositoryError:
             pass  # a branch of that name is left from elsewhere: take the next number
-        number += 1
+    raise AssertionError
 
 
-def _there_already(session: Session) -> UsageError:
-    own = session.policy != IMPORTED
-    hint = f"`autoresearchd resume {session.tag}` goes on with it; or take another tag" if own else "take another tag"
-    return UsageError(f"session {session.tag!r} is there already", hint=hint)
-
-
-def create_session(store: Store, new: NewSession, *, named: bool) -> Session:
-    """The session; refused where another ``start`` took the tag a moment ago: SessionLocked, or UsageError.
-
-    named: whether the user asked for the tag.
-    """
+def create_session(store: Store, new: NewSession) -> Session:
+    """The session. Raises SessionLocked where another ``start`` took the tag a moment ago."""
     try:
         return store.create_session(new, SystemClock().now())
     except StoreError as error:
-        there = next((session for session in store.sessions() if session.tag == new.tag), None)
-        if there is None:
+        if new.tag not in [session.tag for session in store.sessions()]:
             raise
-        if named:
-            raise _there_already(there) from error
         raise SessionLocked(
             f"another `start` began session {new.tag} at this moment",
             hint=f"`autoresearchd status --session {new.tag}` shows it; `start --tag OTHER` begins another",
@@ -148,86 +104,87 @@ def make_public_folder(project: Project) -> None:
     """The folder of logs and results, which nothing works without. Raises RepositoryError where it cannot be one."""
     folder = layout.public_dir(project.root)
     if os.path.lexists(folder) and not folder.is_dir():
-        raise RepositoryError(f"{folder} is no folder, and logs and results go there", hint="move it away")
+        raise RepositoryError(f"{folder} is not a folder, and logs and results go there", hint="move it away")
     with disk_errors(f"writing to {folder}"):
         folder.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # before a session is made that could not even say why it ends
 
 
-def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str], file: Path = Path("task.yaml")) -> None:
-    """Refuse a policy that turns constants where it finds none: no proposal of it could ever be made.
+# ---------------------------------------------------------------------- notes
+def who_measures(task: Task, code: Mapping[str, str]) -> tuple[str, ...]:
+    """What to know where the score is the edited program's own; none where it is not. code: the editable files."""
+    if task.scoring.source is MetricSource.EVALUATOR:
+        return ()
+    from autoresearchd.policy.search.measured_constants import warnings_of  # only needed here
 
-    Names in the task's ``search`` that no constant has are refused, and so are bounds that make no sense. A program
-    that is no valid Python is left to the baseline, whose error says more. file: to say the line of what is wrong.
-    """
-    if spec.kind not in TUNERS:
-        return
-    from autoresearchd.policy.search.program_constants import Program, spaces  # its parser is only needed here
-
-    try:
-        check_search_bounds(task, spaces(task, code), file)
-        Program().tunable(task, code)
-    except PolicyError as error:
-        if error.label is Label.NO_OP or all(_is_python(path, text) for path, text in code.items()):
-            raise UsageError(f"the policy {spec} cannot be used: {error.what}", hint=error.hint) from error
-
-
-def _is_python(path: str, text: str) -> bool:
-    """Whether Python would run a file; one that is no program at all is in nobody's way."""
-    if not path.endswith(".py"):
-        return True
-    with warnings.catch_warnings(action="ignore"):
-        try:
-            compile(text.encode(), path, "exec", flags=ast.PyCF_ONLY_AST, dont_inherit=True)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return False
-    return True
-
-
-def say_who_measures(task: Task, code: Mapping[str, str]) -> None:
-    """Say so when the score is what the edited program says of itself, and what is left alone for it.
-
-    code: text of the editable files.
-    """
-    if task.scoring.source is not MetricSource.EVALUATOR:
-        from autoresearchd.policy.search.measured_constants import warnings_of  # only needed here
-
-        sys.stderr.writelines(f"note: {note}\n" for note in warnings_of(task, code))
+    return warnings_of(task, code)
 
 
 def program_notes(task: Task, source: Path) -> tuple[str, ...]:
     """What the user should know of a program in a folder, its budget and its seed, before anything is run."""
-    editable = {path: read_tail(source / path, RESULT_BYTES) for path in task.editable}
-    texts = {**editable, **read_sources(task, source)}
+    texts = {path: read_tail(source / path, RESULT_BYTES) for path in task.editable} | read_sources(task, source)
     return (*about_budget(task, texts), *about_seed(task, texts))
 
 
-def warn_of_absent_server(spec: PolicySpec, settings: ModelSettings, folder: Path) -> None:
-    """Say so when no server answers where the policy's model should be: that shows only after the baseline."""
-    url = endpoint(spec, settings, folder)
-    why = unreachable(url) if url else ""
-    if why:
-        then = "the models under fallbacks are asked in its place" if settings.fallbacks else "the daemon waits for it"
-        sys.stderr.write(
-            f"warning: no model server answers at {url} ({why}): the baseline is measured all the same, then {then}\n"
-            "  → `autoresearchd serve MODEL` starts one here; local.base_url in config.yaml says where it is\n"
-        )
-
-
-def warn_of_unlearnable_answers(spec: PolicySpec, settings: ModelSettings, folder: Path) -> None:
-    """Say so when the answers will be stored with log-probabilities that the learner cannot use."""
-    if spec.kind != LOCAL:
-        return
+def learning_note(spec: PolicySpec, settings: ModelSettings, folder: Path) -> str:
+    """A warning where answers will be stored with log-probabilities that the learner cannot use; else empty."""
     heat, served = settings.temperature, bool(endpoint(spec, settings, folder))
-    if heat == 1 or (heat != 0 and not served):  # a model in this process tells them of any distribution
-        return
+    # A model in this process tells them of any distribution.
+    if spec.kind != LOCAL or heat == 1 or (heat != 0 and not served):
+        return ""
     told = "the server's own temperature, which nobody tells" if heat is None else f"temperature {heat:g}"
-    sys.stderr.write(
+    return (
         f"warning: answers are drawn at {told}: `learn` cannot replay them, because the log-probabilities stored with "
         "them are those of temperature 1; set `temperature: 1` in config.yaml to learn from this session\n"
     )
 
 
+def empty_submodules(root: Path, folder: Path) -> tuple[str, ...]:
+    """The sentence about submodules of the last commit whose files no run will see; none where all are at hand."""
+    absent = preflight.absent_submodules(root, folder)
+    if not absent:
+        return ()
+    told = f"runs see empty folders in place of submodules that are not on this machine: {', '.join(absent)}"
+    return (f"{told}; `{FETCH}` brings them",)
+
+
+def with_large_files(task: Task, root: Path, source: Path) -> tuple[Task, tuple[str, ...]]:
+    """The task with the files of Git LFS among its data, as the commit has only pointers; sentences to show."""
+    found = preflight.lfs_pointers(root, source)
+    edited = [name for name in found if name in task.editable]
+    if edited:
+        raise RepositoryError(
+            f"{edited[0]} is in the commit as a pointer of Git LFS, and not as text",
+            hint=f"git lfs untrack {edited[0]} && git add --renormalize -- {edited[0]} && git commit",
+        )
+    named = (*task.data, *(task.evaluation.private if task.evaluation else ()))
+    absent = [name for name in found if not (source / name).is_file() or pointers(source / name)]
+    needed = [name for name in absent if _is_below(name, (*named, *task.protected))]
+    if needed:
+        raise RepositoryError(f"of {listed(needed)} only the pointer of Git LFS is here", hint="git lfs pull")
+    notes = [f"of {listed(absent)} only the pointer of Git LFS is here: `git lfs pull`"] if absent else []
+    given = [name for name in found if name not in absent and not _is_below(name, named)]
+    told = f"the commit has pointers of Git LFS in place of {listed(given)}"
+    if len(given) > _MOST:
+        folders = sorted({name.rpartition("/")[0] or name for name in given})
+        notes.append(f"{told}, and so have runs; to give runs the files: workspace.data: [{', '.join(folders)}]")
+    elif given:
+        notes.append(f"{told}: runs read your files, as data")
+        task = replace(task, data=(*task.data, *given))
+    return task, tuple(notes)
+
+
+def _is_below(name: str, places: Iterable[str]) -> bool:
+    return any(PurePosixPath(name).is_relative_to(place.rstrip("/")) for place in places)
+
+
+def listed(names: list[str]) -> str:
+    """The first of some names, for a sentence."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
+
+
+# ---------------------------------------------------------------------- limits
 def ends_when_spent(session: Session) -> bool:
     """Whether a session ends at its spend cap; else its policy goes on without a model."""
     return not parse_spec(session.policy).asks_model or load_settings(os.environ).when_spent == "stop"
@@ -235,8 +192,7 @@ def ends_when_spent(session: Session) -> bool:
 
 def reached_limit(store: Store, session: Session) -> Reached | None:
     """The limit at which a session has ended; None when it can go on, or has something left to finish first."""
-    latest = store.latest(session.id)
-    segment = store.segment(session.id)
+    latest, segment = store.latest(session.id), store.segment(session.id)
     if latest is None or segment is None:
         return None
     totals, limits = store.totals(session.id), session.limits
@@ -252,249 +208,3 @@ def reached_limit(store: Store, session: Session) -> Reached | None:
         seconds=session.active_seconds,
         usd=totals.usd,
     )
-
-
-_NEAR = 3
-_LISTED = 12
-
-
-def check_search_bounds(task: Task, found: Mapping[str, Space], file: Path) -> None:
-    """Refuse names in ``search`` of task.yaml that no constant has, and comments that make no sense.
-
-    Raises ConfigError with all that is wrong. file: the task.yaml, to say the line; it need not be there.
-    """
-    errors = [*_unknown(task, found, file), *_doubtful(task.profile, found, file)]
-    if errors:
-        first, *others = errors
-        first.hint = "\n".join([first.hint, *map(str, others)])
-        raise first
-
-
-def _unknown(task: Task, found: Mapping[str, Space], file: Path) -> Iterator[ConfigError]:
-    names = [p.name for space in found.values() for p in space.parameters]
-    names += [left.name for space in found.values() for left in space.left_out]
-    asked: list[tuple[str, Place]] = [(name, ("fixed", i)) for i, name in enumerate(task.search.fixed)]
-    asked += [(name, ("ranges", name)) for name in task.search.ranges]
-    asked += [(name, ("choices", name)) for name in task.search.choices]
-    for key, place in asked:
-        if not any(means(key, name) for name in names):
-            written = f"search.fixed[{place[1]}]" if place[0] == "fixed" else f"search.{place[0]}.{key}"
-            yield ConfigError(
-                f"no constant of {', '.join(task.editable)} is called {key!r}",
-                file=str(file),
-                line=_line(file, task.profile, place),
-                key=written,
-                hint=_near(key, names),
-            )
-
-
-def _near(key: str, names: list[str]) -> str:
-    labels = {name.partition(":")[2].lower(): name.partition(":")[2] for name in names}
-    wanted = key.rpartition(":")[2].lower()
-    parts = [label for label in labels if wanted in label.replace("#", ".").split(".")]
-    near = list(dict.fromkeys((*parts, *get_close_matches(wanted, list(labels), n=_NEAR, cutoff=0.5))))[:_NEAR]
-    if near:
-        return f"did you mean {' or '.join(repr(labels[label]) for label in near)}?"
-    if not names:
-        return "there is no constant in it at all"
-    known = list(labels.values())
-    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
-    return f"known here: {', '.join(known[:_LISTED])}{more}"
-
-
-def _doubtful(profile: str, found: Mapping[str, Space], file: Path) -> Iterator[ConfigError]:
-    for path, space in found.items():
-        for doubt in space.doubts:
-            if doubt.key:
-                what, where = f"{doubt.what} ({path}, line {doubt.line})", str(file)
-                _, kind, name = doubt.key.split(".", 2)
-                yield ConfigError(
-                    what, file=where, line=_line(file, profile, (kind, name)), key=doubt.key, hint=doubt.hint
-                )
-            else:
-                yield ConfigError(doubt.what, file=path, line=doubt.line, hint=doubt.hint)
-
-
-def _line(file: Path, profile: str, place: Place) -> int | None:
-    """The line of a key of ``search``, in the file itself or in a profile of it."""
-    try:
-        document: Document = parse_yaml(read_text(file), str(file))
-    except AutoresearchdError:
-        return None
-    top: Place = ("task",) if "task" in document.root else ()
-    places = ((*top, "search", *place), (*top, "profiles", profile, "search", *place))
-    return next((document.lines[p] for p in places if p in document.lines), None)
-
-
-_INTERPRETERS = ("sh", "bash", "dash", "zsh", "python", "python3", "perl", "ruby", "node", "uv")
-_OWN_PYTHON = ("python", "python3")
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
-_SYNTAX = "();<>|&"
-_EXPANDED = frozenset("$`*?[]{}#\\")
-_PATIENCE_S = 10.0
-
-
-def require_tool(command: str, workspace: GitWorkspace, commit: str, source: Path) -> None:
-    """Refuse a ``command:`` whose program is nowhere, or lies in the task's folder but not in the commit.
-
-    commit: the one that the session starts from; source: the task's folder in the user's checkout.
-    """
-    words = _first_words(command)
-    if not words or _EXPANDED & set(words[0]):
-        return
-    first, *others = words
-    if "/" in first:
-        _require_file(first, workspace, commit, source)
-        _require_bit("--policy command", first, workspace, commit)
-    elif not _known_to_shell(first):
-        here = f"; a script of the task's folder is written ./{first}" if (source / first).is_file() else ""
-        raise UsageError(
-            f"--policy command: there is no program {first!r} on PATH", hint=f"install it, or correct its name{here}"
-        )
-    script = others[0] if others and Path(first).name in _INTERPRETERS else ""
-    if not script or script.startswith("-") or _EXPANDED & set(script):
-        return
-    named_as_file = "/" in script or "." in script
-    if (source / script).is_file() or (named_as_file and Path(first).name != "uv" and not shutil.which(script)):
-        _require_file(script, workspace, commit, source)
-
-
-def require_bits(task: Task, workspace: GitWorkspace, commit: str) -> None:
-    """Refuse a task one of whose commands begins with a committed file that may not be executed."""
-    # A later one may be a file whose bit an earlier one has set: set-up runs in a copy that it may write to.
-    first = [("execution.setup_commands", command) for command in task.execution.setup_commands[:1]]
-    for key, command in [*_job_commands(task), *first]:
-        words = _first_words(command)
-        if words and "/" in words[0] and not _EXPANDED & set(words[0]):
-            _require_bit(f"task.yaml: {key}", words[0], workspace, commit)
-
-
-def require_programs(task: Task, source: Path) -> tuple[str, ...]:
-    """Refuse a task one of whose commands begins with a program that no job will find.
-
-    What a setup command may still make is not refused; the sentences to show about it. Raises MissingCapability where
-    there is no such program, or ``execution.python`` names none.
-    """
-    path = task.execution.env.get("PATH", "")
-    notes = []
-    for key, command in _job_commands(task):
-        words = _first_words(command)
-        if not words or _EXPANDED & set(words[0]) or words[0].startswith("~"):
-            continue
-        path = path or search_path(_python(task, source).parent)
-        runner = how_to_run(command, source)
-        own = words[0] in _OWN_PYTHON and "PATH" not in task.execution.env  # links to it are made for each run
-        if own or _is_there(words[0], source, path):
-            if runner and not task.execution.setup_commands:
-                notes.append(f"{key} begins with {words[0]!r}: {runner}")
-            continue
-        where = "at that place" if "/" in words[0] else f"on its PATH ({path})"
-        what = f"{key} begins with {words[0]!r}, and a job finds no such program {where}"
-        if not task.execution.setup_commands:
-            raise MissingCapability(
-                what,
-                hint=runner
-                or "correct the command in task.yaml, or install the program there; `python` is the interpreter that "
-                "execution.python names",
-            )
-        notes.append(f"{what}: a setup command has to make it")
-    return tuple(notes)
-
-
-def _job_commands(task: Task) -> Iterator[tuple[str, str]]:
-    """The commands that jobs run, each with its key."""
-    yield "execution.run_command", task.execution.run_command
-    yield from (("checks", check.command) for check in task.checks)
-    if task.evaluation is not None:
-        yield "evaluation.command", task.evaluation.command
-        yield "evaluation.model_command", task.evaluation.model_command or ""
-
-
-def _python(task: Task, source: Path) -> Path:
-    """The interpreter of the jobs, as far as it can be known before set-up."""
-    if task.execution.python is None:
-        return Path(sys.executable)
-    try:
-        return resolve_python(task, source)
-    except MissingCapability as error:
-        if task.execution.setup_commands:
-            return Path(sys.executable)
-        make = how_to_make(source)
-        raise MissingCapability(
-            error.what, hint=f"make the environment of the project: {make}; or {error.hint}" if make else error.hint
-        ) from error
-
-
-def _is_there(word: str, source: Path, path: str) -> bool:
-    if "/" not in word:
-        return _known_to_shell(word, path)
-    place = source / word
-    return place.is_file() and (not word.startswith("/") or os.access(place, os.X_OK))
-
-
-def _require_bit(key: str, word: str, workspace: GitWorkspace, commit: str) -> None:
-    """Refuse a word that a shell would execute, where it is a committed file without its executable bit."""
-    path = posixpath.normpath(word)
-    if path.startswith(("/", "~", "..")) or not workspace.lacks_bit(commit, path):
-        return
-    raise UsageError(
-        f"{key}: {word} may not be executed: its executable bit is not set in commit {commit[:10]}",
-        hint=f"{set_bit(path)}; or name its interpreter, e.g. sh {word}",
-    )
-
-
-def _first_words(command: str) -> list[str]:
-    """The words of a command line up to the first sign of its syntax, without the variables that it sets before."""
-    lexer = shlex.shlex(command, posix=True, punctuation_chars=_SYNTAX)
-    lexer.whitespace_split, lexer.commenters = True, ""
-    found: list[str] = []
-    try:
-        for word in lexer:
-            if word and set(word) <= set(_SYNTAX):
-                if word.startswith("("):  # a function is defined, or a subshell begins
-                    return []
-                break
-            if found or not _ASSIGNMENT.match(word):
-                found.append(word)
-    except ValueError:
-        return []  # the shell will say what is wrong with it
-    return found
-
-
-def _known_to_shell(word: str, path: str | None = None) -> bool:
-    """Whether ``sh`` knows a program, a built-in command or a word of its syntax by this name.
-
-    path: PATH; None: that of this process.
-    """
-    look = ["/bin/sh", "-c", 'command -v -- "$1"', "sh", word]
-    env = None if path is None else {"PATH": path}
-    try:
-        return subprocess.run(look, env=env, capture_output=True, check=False, timeout=_PATIENCE_S).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return True  # not known: the session itself will show
-
-
-def _require_file(word: str, workspace: GitWorkspace, commit: str, source: Path) -> None:
-    if word.startswith("~") and not word.startswith("~/"):
-        return  # somebody else's home: the shell knows where
-    if word.startswith(("/", "~/")):
-        if not Path(word).expanduser().exists():
-            raise UsageError(f"--policy command: there is no {word}", hint="correct the path, or put the tool there")
-        return
-    path, there = posixpath.normpath(word), (source / word).is_file()
-    try:
-        if path.startswith(".."):
-            raise RepositoryError(f"{word} is outside of the task's folder")
-        workspace.check_tracked(commit, [path])
-    except RepositoryError as error:
-        if not there:
-            raise UsageError(
-                f"--policy command: there is no {word}, neither in the task's folder nor in its commit {commit[:10]}",
-                hint="correct the path, or put the script there and commit it; a tool that lies elsewhere is named by "
-                "its absolute path",
-            ) from error
-        raise UsageError(
-            f"--policy command: runs in a copy of the task's folder as committed ({commit[:10]}), "
-            f"and {word} is not in that",
-            hint=f"commit it (git add -- {shlex.quote(path)} && git commit), or name it by {(source / word).resolve()}",
-        ) from error

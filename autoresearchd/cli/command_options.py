@@ -28,20 +28,14 @@ SandboxOption = Annotated[
         metavar="TIER",
         help="How runs are isolated: auto (the best that works here), bubblewrap, bubblewrap-noproc, namespaces, "
         "landlock, or none: edited code then runs as you, with your files and the network.",
-        show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 
-def read_duration(option: str, text: str) -> float:
+def read_duration(option: str, text: str | None) -> float | None:
     """Seconds of a duration that was given for an option; UsageError where it is none."""
     try:
-        return parse_duration(text)
+        return None if text is None else parse_duration(text)
     except ValueError as error:
         raise UsageError(f"{option}: {error}", hint="write 90s, 5m, 8h or 1h30m") from error
-
-
-def examples(*lines: str) -> str:
-    """The end of a command's help."""
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

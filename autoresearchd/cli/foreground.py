@@ -6,8 +6,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -36,29 +35,23 @@ class PlainDisplay:
     def emit(self, event: Event) -> None:
         if event.kind not in _QUIET:
             with self._lock:
-                write(self._stream, plain_line(event) + "\n")
+                _write(self._stream, _plain_line(event) + "\n")
 
 
-def write(stream: TextIO, text: str) -> None:
+def _write(stream: TextIO, text: str) -> None:
     """Write where somebody may look; when nobody does any more the research goes on."""
     with contextlib.suppress(OSError, ValueError):
         stream.write(text)
         stream.flush()
 
 
-def plain_line(event: Event) -> str:
-    """An event as one line of plain text."""
-    at = event.at.astimezone().strftime("%H:%M:%S") if isinstance(event.at, datetime) else "--:--:--"
+def _plain_line(event: Event) -> str:
+    at = event.at.astimezone().strftime("%H:%M:%S")
     where = f"#{event.experiment:<4} " if event.experiment is not None else ""
-    message = ending(event) if event.kind is EventKind.SESSION_STOPPED else clean(event.message)
+    message = clean(event.message)
+    if event.kind is EventKind.SESSION_STOPPED and (event.data.get("state") == "crashed" or event.data.get("raised")):
+        message = clean(event.data.get("state"))  # the command itself says why, and how to fix it
     return f"{at}  {where}{_LOUD.get(event.kind, '')}{message}"
-
-
-def ending(event: Event) -> str:
-    """How a session ended; not why where an error ended it: the command says that itself, with how to fix it."""
-    data = event.data if isinstance(event.data, Mapping) else {}
-    state = data.get("state")
-    return clean(state) if state == "crashed" or data.get("raised") is True else clean(event.message)
 
 
 class LiveDisplay:
@@ -82,7 +75,7 @@ class LiveDisplay:
             self._session = Path(str(event.data["root"])), str(event.data.get("tag"))
         if event.kind in _LOUD or event.kind is EventKind.SESSION_STOPPED or (not begun and event.kind not in _QUIET):
             with self._lock:
-                write(self._stream, self._erasing() + plain_line(event) + "\n")
+                _write(self._stream, self._erasing() + _plain_line(event) + "\n")
                 self._drawn = 0
         self.draw()
 
@@ -96,11 +89,14 @@ class LiveDisplay:
                 place = Place(Project(root))  # a connection belongs to the thread that opened it
                 with place.reader:
                     lines = lines_now(place, tag, place.status(tag), self._paint, hints=False)
-            except (AutoresearchdError, KeyError):  # the command itself says what is wrong
+            except (AutoresearchdError, KeyError, OSError):  # the command itself says what is wrong
                 return
-            lines = lines[: max(5, _terminal_rows(self._stream) - 1)]
+            rows = _ROWS
+            with contextlib.suppress(OSError, ValueError):
+                rows = os.get_terminal_size(self._stream.fileno()).lines or _ROWS
+            lines = lines[: max(5, rows - 1)]
             # Without automatic wrapping each of them takes one row, whatever the width.
-            write(self._stream, f"{self._erasing()}\x1b[?7l" + "\n".join(lines) + "\x1b[?7h\n")
+            _write(self._stream, f"{self._erasing()}\x1b[?7l" + "\n".join(lines) + "\x1b[?7h\n")
             self._drawn = len(lines)
 
     def _erasing(self) -> str:
@@ -118,13 +114,6 @@ class LiveDisplay:
         self._ended.set()
         self._thread.join()
         self.draw()
-
-
-def _terminal_rows(stream: TextIO) -> int:
-    try:
-        return os.get_terminal_size(stream.fileno()).lines or _ROWS
-    except (OSError, ValueError):
-        return _ROWS
 
 
 @contextlib.contextmanager

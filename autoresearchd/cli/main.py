@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
@@ -11,7 +10,6 @@ import typer
 from pydantic import ValidationError
 
 from autoresearchd import __version__
-from autoresearchd.cli.command_options import examples
 from autoresearchd.cli.commands import (
     adapter_commands,
     doctor_command,
@@ -24,17 +22,11 @@ from autoresearchd.cli.commands import (
     skill_commands,
     status_command,
     task_commands,
-    task_space_command,
 )
 from autoresearchd.cli.terminal_text import guarded
 from autoresearchd.domain.errors import UsageError
 
 PROGRAM = "autoresearchd"
-_ABORTED = 1
-
-_NEGATIVE = re.compile(r"-\d+")
-_NO_NUMBER = ("int_parsing", "int_parsing_size", "int_from_float", "int_type", "float_parsing")
-
 Command = tuple[Callable[..., Any], tuple[str, ...]]
 """What a command does, and examples of it without the program's name."""
 
@@ -62,7 +54,7 @@ _COMMANDS: Mapping[str, Command] = {
         "task init night1 ./pi-project --no-measure",
     )),
     "task check": (task_commands.check, ("task check", "task check ./mytask --run", "task check --all --run --short")),
-    "task space": (task_space_command.space, ("task space", "task space ./mytask --json")),
+    "task space": (task_commands.space, ("task space", "task space ./mytask --json")),
     "plot": (report_commands.plot, ("plot -o progress.png",)),
     "export": (report_commands.export, (
         "export --format jsonl -o autoresearch.jsonl", "export --format tsv > results.tsv"
@@ -111,7 +103,7 @@ def build() -> typer.Typer:
 
 
 def _examples(*lines: str) -> str:
-    return examples(*(f"{PROGRAM} {line}" for line in lines))
+    return "\b\nExamples:\n" + "\n".join(f"  {PROGRAM} {line}" for line in lines)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -124,23 +116,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
             )
         except typer.Abort:
             print("aborted", file=sys.stderr)
-            return _ABORTED
+            return 1
         except typer.TyperException as error:
-            return _misused(error)
+            if error.format_message().startswith("Usage: "):  # a group without a command is answered by its help
+                print(error.format_message(), file=sys.stderr)
+                return error.exit_code
+            raise _explained(error) from error
         except SystemExit as end:  # completion ends so
             code = end.code
         return code if isinstance(code, int) else 0 if code is None else 1
 
     return guarded(command)
-
-
-def _misused(error: typer.TyperException) -> int:
-    """Tell what is wrong with the command line; a group without a command is answered by its help."""
-    message = error.format_message()
-    if not message.startswith("Usage: "):
-        raise _explained(error) from error
-    print(message, file=sys.stderr)
-    return error.exit_code
 
 
 def _version(wanted: bool) -> None:
@@ -159,7 +145,6 @@ def _root(
 
 # ---------------------------------------------------------------------- mistakes
 def _explained(error: typer.TyperException) -> UsageError:
-    """What typer has found wrong with a command line, as an error of our own."""
     context = getattr(error, "ctx", None)
     see = f"`{context.command_path if context is not None else PROGRAM} --help` shows what it takes"
     if isinstance(error, typer.BadParameter) and error.param is not None:
@@ -173,40 +158,28 @@ def _explained(error: typer.TyperException) -> UsageError:
     near: Sequence[str] = getattr(error, "possibilities", None) or ()
     if near:
         what, suggestion = error.message, f"{' or '.join(sorted(near))}?"
-    what = what[:1].lower() + what[1:].removesuffix(".")
-    if _NEGATIVE.fullmatch(option := str(getattr(error, "option_name", ""))):
-        return UsageError(
-            f"{option} is read as an option, and there is none of that name",
-            hint=f"numbers are 0 or more; before a text that begins so write -- first; {see}",
-        )
-    if getattr(error, "option_name", "") == "--dir":
-        return UsageError(what, hint=f"it is about the folder that it is given in: `cd` there first; {see}")
-    return UsageError(what, hint=f"did you mean {suggestion}" if suggestion else see)
+    return UsageError(_lowered(what), hint=f"did you mean {suggestion}" if suggestion else see)
 
 
 def _value(cause: BaseException | None, message: str) -> tuple[str, str]:
     """(what is wrong with a value, how to fix it); the latter is empty where only the command's help says it."""
-    found = cause.errors(include_url=False)[0] if isinstance(cause, ValidationError) else None
-    if found is None:
+    if not isinstance(cause, ValidationError):
         return _lowered(message), ""
+    found = cause.errors(include_url=False)[0]
     given, bounds = str(found["input"])[:40], found.get("ctx", {})
-    if found["type"] in _NO_NUMBER:
-        return f"{given!r} is no whole number", "write it in digits, e.g. 20"
+    if found["type"].startswith(("int_", "float_")):
+        kind = "whole number" if found["type"].startswith("int_") else "number"
+        return f"{given!r} is not a {kind}", "write it in digits, e.g. 20"
     if "ge" in bounds:
         return f"{given} is less than {bounds['ge']}", f"write {bounds['ge']} or more"
     if "le" in bounds:
         return f"{given} is more than {bounds['le']}", f"write {bounds['le']} or less"
-    return _choice(message.removeprefix("Value error, "), given)
-
-
-def _choice(message: str, given: str) -> tuple[str, str]:
-    """Of a word that is none of those that there are: the nearest of them."""
+    _, among, listed = message.partition(" is not one of ")
+    if not among:
+        return _lowered(message.removeprefix("Value error, ")), ""
     from autoresearchd.config.problems import nearest
 
-    _, among, listed = message.partition(" is not one of ")
     choices = [choice.strip(" '\".") for choice in listed.split(",")]
-    if not among:
-        return _lowered(message), ""
     near = nearest(given, choices)
     return f"{given!r} is none of {', '.join(choices)}", f"did you mean {near}?" if near else "write one of them"
 

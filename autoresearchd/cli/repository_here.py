@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ from typing import Any
 from autoresearchd.app.project import Project
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.quantities import format_duration
-from autoresearchd.loop.upkeep.session_lock import holder, starting, waiting
+from autoresearchd.loop.upkeep.session_lock import starting, waiting
 from autoresearchd.store.failed_start import FailedStart, recall
-from autoresearchd.store.reader import Reader, SessionRow
+from autoresearchd.store.reader import Reader
 from autoresearchd.workspace import layout
 
 SILENT_S = 60.0
@@ -29,15 +28,7 @@ class Place:
         self.reader = Reader(project.database)
 
     def pick(self, tag: str | None) -> str:
-        """The session that is meant, see ``Project.choose``."""
-        return self.project.choose(self.sessions(), tag).tag
-
-    def sessions(self) -> Sequence[SessionRow]:
-        """All sessions, oldest first. Raises NoSession when there is none."""
-        sessions = list(self.reader.sessions())
-        if not sessions:
-            raise self.project.no_session()
-        return sessions
+        return self.project.choose([(session.tag, session.policy) for session in self.reader.sessions()], tag)
 
     def failed_start(self, tag: str | None) -> FailedStart | None:
         """The session ``tag`` that ended before its first result; without a tag: where nothing was begun since then."""
@@ -50,20 +41,18 @@ class Place:
         return found if older and not any(self.alive(session.tag) for session in sessions) else None
 
     def alive(self, tag: str) -> bool:
-        """Whether a daemon holds the session."""
         return self.project.daemon(tag) is not None
 
     def status(self, tag: str) -> dict[str, Any]:
         """As ``status --json`` prints it; of a daemon that the database does not know yet, or cannot, what it does."""
         status = self.reader.status(tag, alive=self.alive(tag))
-        pid = starting(layout.lock_path(self.root, tag)) if layout.valid_tag(tag) else None
+        pid = starting(self.project.lock(tag)) if layout.valid_tag(tag) else None
         if pid is not None:  # what the database tells is of the daemon before this one
             status["session"] |= {"state": "running", "pid": pid, "reason": "starting"}
             status["session"].pop("extend", None)
             status["current"] = None
             return status
-        reason = self._waits(tag)
-        if reason:
+        if reason := self._waits(tag):
             status["session"] |= {"state": "backing_off", "reason": reason}
         return status
 
@@ -71,49 +60,31 @@ class Place:
         """What a daemon waits for that could not say so in its database, where nothing new is read then."""
         if not layout.valid_tag(tag):
             return ""
-        lock = layout.lock_path(self.root, tag)
-        reason = waiting(lock)
-        if not reason and holder(lock, ready=True) is not None:
+        reason = waiting(self.project.lock(tag))
+        if not reason and self.project.daemon(tag, ready=True) is not None:
             silent = (datetime.now(UTC) - self.reader.heartbeat(tag)).total_seconds()
             if silent > SILENT_S:
-                reason = (
+                return (
                     f"the daemon has not written its database for {format_duration(silent)}: "
                     "its disk may be read-only, or the process is stopped; daemon.log may say more"
                 )
         return reason
 
-    def experiments(
-        self, tag: str, status: str | None = None, last: int | None = None, role: str | None = None
-    ) -> Iterator[dict[str, Any]]:
-        """As ``experiments --json`` prints them."""
-        return self.reader.experiments(tag, status=status, last=last, role=role)
 
-    def log_hint(self, tag: str) -> str:
-        """Where the daemon's log is, relative to here where that is shorter."""
-        log = layout.daemon_log(self.root)
-        if not log.exists():
-            return ""
-        try:
-            relative = os.path.relpath(log)
-        except FileNotFoundError:  # the folder that this is in has been deleted
-            return str(log)
-        return str(log) if relative.startswith("..") else relative
+def shown_path(path: Path) -> str:
+    """A path, relative to here where that is shorter."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
 
 
 def way_to(folder: Path) -> str:
     """``cd FOLDER`` for a shell, empty where this is within it: most commands are about the repository here."""
-    try:
-        within = Path.cwd().resolve().is_relative_to(folder.resolve())
-    except FileNotFoundError:  # the folder that this is in has been deleted
-        within = False
+    within = here().resolve().is_relative_to(folder.resolve())
     return "" if within else f"cd {shlex.quote(str(folder))}"
 
 
 def find_place(directory: Path) -> Place:
-    """The repository that ``directory`` stands in.
-
-    Raises NoSession when it has no session, StoreDamaged when its database is gone from under a daemon.
-    """
+    """The repository that ``directory`` stands in. Raises NoSession, StoreDamaged."""
     project = Project.of_session(directory)
     project.require_database(directory)
     return Place(project)

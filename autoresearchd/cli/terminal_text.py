@@ -7,12 +7,13 @@ import io
 import math
 import os
 import sys
+import traceback
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from autoresearchd.domain.quantities import format_duration as format_duration
+from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.domain.quantities import is_whole
 from autoresearchd.report.plain_text import clean as clean
 from autoresearchd.report.plain_text import json_text as json_text
@@ -20,32 +21,31 @@ from autoresearchd.report.plain_text import real as real
 from autoresearchd.report.plain_text import strip_controls as strip_controls
 
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36, "grey": 90}
-_BEYOND_COMPARE = 1000
-_STATUS_COLOURS = {"keep": "green", "discard": "grey", "crash": "red", "checks_failed": "magenta"}
-_STATE_COLOURS = {"running": "green", "paused": "yellow", "backing_off": "yellow", "stopped": "grey", "crashed": "red"}
+COLOURS = {
+    "keep": "green", "discard": "grey", "crash": "red", "checks_failed": "magenta", "running": "green",
+    "paused": "yellow", "backing_off": "yellow", "stopped": "grey", "crashed": "red",
+}  # fmt: skip
+"""Of the status of an experiment, and of the state of a session."""
+INTERRUPTED = 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Paint:
-    """Colours for one stream; plain when it is no terminal, with ``NO_COLOR`` set or ``TERM=dumb``."""
+    """Colours for one stream; plain when it is no terminal, with ``NO_COLOR`` set or ``TERM=dumb``.
+
+    See no-color.org; FORCE_COLOR is for those who page through ``less -R``.
+    """
 
     def __init__(self, stream: TextIO | None = None, *, enabled: bool | None = None) -> None:
         if enabled is None:
-            enabled = wants_colour(stream if stream is not None else sys.stdout)
+            env, stream = os.environ, stream if stream is not None else sys.stdout
+            shown = bool(env.get("FORCE_COLOR")) or (is_terminal(stream) and env.get("TERM") != "dumb")
+            enabled = shown and not env.get("NO_COLOR")
         self.enabled = enabled
 
     def __call__(self, text: str, *styles: str) -> str:
-        """The text in these styles (``bold``, ``dim``, ``green`` …)."""
         codes = ";".join(str(_CODES[style]) for style in styles if style)
         return f"\x1b[{codes}m{text}\x1b[0m" if self.enabled and codes and text else text
-
-
-def wants_colour(stream: TextIO) -> bool:
-    """Whether a stream takes colours (no-color.org; FORCE_COLOR for those who page through ``less -R``)."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    if os.environ.get("FORCE_COLOR"):
-        return True
-    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -65,36 +65,19 @@ def terminal_width() -> int:
     return max(40, columns or 100)
 
 
-def colour_of(word: str | None) -> str:
-    """The colour of a status or of a state of a session."""
-    return _STATUS_COLOURS.get(word or "", "") or _STATE_COLOURS.get(word or "", "")
-
-
-def number(value: Any, digits: int = 6, *, whole: bool = True) -> str:
+def number(value: Any, digits: int = 6, *, whole: bool = True, sign: str = "-") -> str:
     """A metric as people compare it: fixed decimals in the usual range, an em dash where there is none.
 
-    whole: show an integer as one; off in a column where it stands among others.
+    whole: show an integer as one; off in a column where it stands among others. sign: ``+`` for a difference.
     """
     value = real(value)
     if value is None:
         return "—"
     if whole and is_whole(value):
-        return f"{value + 0.0:.0f}"  # no -0
+        return f"{value + 0.0:{sign}.0f}"  # no -0
     if value == 0 or 1e-3 <= abs(value) < 1e6:
-        return f"{value:.{max(0, digits - max(0, len(str(int(abs(value)))) - 1))}f}"
-    return f"{value:.{min(digits, 4) if abs(value) >= 1e9 else digits}g}"
-
-
-def signed(value: Any, digits: int = 6, *, whole: bool = True) -> str:
-    """A difference with its sign; an em dash where there is none. whole: as for ``number``."""
-    value = real(value)
-    if value is None:
-        return "—"
-    if whole and is_whole(value):
-        return f"{value + 0.0:+.0f}"
-    if value == 0 or 1e-5 <= abs(value) < 1e6:
-        return f"{value:+.{digits}f}"
-    return f"{value:+.3g}"
+        return f"{value:{sign}.{max(0, digits + 1 - len(str(int(abs(value)))))}f}"
+    return f"{value:{sign}.{min(digits, 4) if abs(value) >= 1e9 else digits}g}"
 
 
 def all_whole(values: Iterable[Any]) -> bool:
@@ -125,37 +108,6 @@ def local_time(text: Any) -> str:
     except ValueError:
         return str(text)
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def change_word(percent: Any) -> str:
-    """``2.83% better``, ``no better yet``, or nothing when it is not known."""
-    if not isinstance(percent, (int, float)) or isinstance(percent, bool):
-        return ""
-    if percent >= _BEYOND_COMPARE:
-        return f"over {_BEYOND_COMPARE}% better"
-    return f"{percent:.2f}% better" if percent > 0 else "no better yet"
-
-
-def in_sigma(times: float) -> str:
-    """How many times the noise a difference is; beyond a thousand the figure says no more."""
-    return f"{times:.1f}σ" if times < _BEYOND_COMPARE else f"over {_BEYOND_COMPARE}σ"
-
-
-def age(seconds: float) -> str:
-    """How long ago: as a duration, from two days on in days."""
-    return format_duration(seconds) if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"
-
-
-def bar(share: float, *, ascii_only: bool = False) -> str:
-    """A bar of 24 columns that is filled to ``share`` (0 to 1)."""
-    filled = round(min(1.0, max(0.0, share)) * 24)
-    full, empty = ("#", "-") if ascii_only else ("█", "░")
-    return full * filled + empty * (24 - filled)
-
-
-def speaks_unicode(stream: TextIO) -> bool:
-    """Whether the stream can show block characters and dashes."""
-    return "utf" in (getattr(stream, "encoding", None) or "").lower()
 
 
 def width(text: str) -> int:
@@ -209,25 +161,30 @@ def table(
     return [head, *(line(row, colours[i] if i < len(colours) else {}) for i, row in enumerate(rows))]
 
 
+def print_table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Sequence[int] = (),
+    colours: Sequence[Mapping[int, str]] = (),
+    fits: bool = False,
+) -> None:
+    """Print a table on stdout; ``fits``: what is too long for a terminal is cut."""
+    total = terminal_width() if fits and is_terminal(sys.stdout) else None
+    print("\n".join(table(headers, rows, paint=Paint(sys.stdout), right=right, colours=colours, total=total)))
+
+
 def print_json_list(records: Iterable[Mapping[str, Any]]) -> None:
     """Records as one JSON list, one record on a line, written as they come."""
-    out = sys.stdout
     separator = "["
     for record in records:
-        out.write(f"{separator}\n{json_text(record)}")
+        sys.stdout.write(f"{separator}\n{json_text(record)}")
         separator = ","
-    out.write("[]\n" if separator == "[" else "\n]\n")
-
-
-INTERRUPTED = 130
-_EPIPE_EXIT = 0
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
 
 
 def guarded(command: Callable[[], int | None]) -> int:
     """Run a command and return its exit code; errors raised on purpose are told in a line and how to fix them."""
-    from autoresearchd.domain.errors import AutoresearchdError
-
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character must not end a command
             stream.reconfigure(errors="backslashreplace")
@@ -240,25 +197,17 @@ def guarded(command: Callable[[], int | None]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        return _close_stdout()
-    except OSError as error:
-        if error.filename is not None or error.errno not in _NO_ROOM:
-            return _unexpected(error)
-        _close_stdout()  # what is left to be flushed at exit would fail again
-        tell(f"the output cannot be written: {error.strerror}", "make room where it goes, or let it go elsewhere")
-        return 1
+    except BrokenPipeError:  # the reader of a pipe went away (``… | head``)
+        _close_stdout()
+        return 0
     except Exception as error:  # noqa: BLE001 - the last frame before the shell; nothing may end without an exit code
-        return _unexpected(error)
-
-
-def _unexpected(error: Exception) -> int:
-    """Tell what nobody foresaw, with its traceback; the exit code."""
-    import traceback
-
-    print(_plain(traceback.format_exc().rstrip("\n")), file=sys.stderr)
-    tell(f"unexpected {type(error).__name__}: {error}", "this is a defect of autoresearchd; please report it")
-    return 1
+        if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:
+            _close_stdout()
+            tell(f"the output cannot be written: {error.strerror}", "make room where it goes, or let it go elsewhere")
+        else:
+            print(_plain(traceback.format_exc().rstrip("\n")), file=sys.stderr)
+            tell(f"unexpected {type(error).__name__}: {error}", "this is a defect of autoresearchd; please report it")
+        return 1
 
 
 def tell(what: str, hint: str = "") -> None:
@@ -278,12 +227,9 @@ def _plain(text: str) -> str:
     """Messages quote what models and jobs wrote, and may quote what they must not: no control codes, no secrets."""
     from autoresearchd import keys
 
-    text = keys.redactor().text(text)
-    return "\n".join(strip_controls(line) for line in text.split("\n"))
+    return "\n".join(strip_controls(line) for line in keys.redactor().text(text).split("\n"))
 
 
-def _close_stdout() -> int:
-    """The reader of a pipe went away (``… | head``): what is left to be flushed at exit goes nowhere, quietly."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
-    return _EPIPE_EXIT
+def _close_stdout() -> None:
+    """What is left to be flushed at exit goes nowhere, quietly: it would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

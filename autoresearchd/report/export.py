@@ -8,8 +8,8 @@ columns are those of karpathy/autoresearch's ``results.tsv``.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -79,20 +79,11 @@ def tsv_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
     """
     yield "\t".join((TSV_COLUMNS[0], head.metric, *TSV_COLUMNS[2:]))
     for record in _decided(records):
-        status = str(record["status"])
-        status = "crash" if status == "checks_failed" else status
-        value, memory = _finite(record.get("metric")), _memory_gb(record)
-        if status == "crash":
-            value, memory = None, 0.0
-        yield "\t".join(
-            (
-                clean(record.get("commit") or "")[:7],
-                f"{value if value is not None else 0.0:.6f}",
-                f"{memory:.1f}",
-                status,
-                clean(record.get("description") or ""),
-            )
-        )
+        failed = record["status"] in ("crash", "checks_failed")
+        value, memory = (0.0, 0.0) if failed else (_finite(record.get("metric")) or 0.0, _memory_gb(record))
+        status = "crash" if failed else str(record["status"])
+        commit, description = clean(record.get("commit") or "")[:7], clean(record.get("description") or "")
+        yield "\t".join((commit, f"{value:.6f}", f"{memory:.1f}", status, description))
 
 
 def write_parquet(records: Iterable[Record], target: Path) -> None:
@@ -115,9 +106,8 @@ def write_parquet(records: Iterable[Record], target: Path) -> None:
     )
     rows = [
         {
-            "experiment": record.get("experiment"),
+            **{name: record.get(name) for name in ("experiment", *numbers, *texts)},
             "segment": record.get("segment") or 0,
-            **{name: record.get(name) for name in (*numbers, *texts)},
             **{name: json_text(record.get(name)) for name in nested},
         }
         for record in _decided(records)
@@ -133,10 +123,9 @@ def write(format_name: Format, head: SessionHead, records: Iterable[Record], tar
         write_parquet(records, target)
         return
     lines = (jsonl_lines if format_name is Format.JSONL else tsv_lines)(head, records)
-    with contextlib.ExitStack() as stack:
-        stream = target
-        if isinstance(stream, Path):
-            stream = stack.enter_context(stream.open("w", encoding="utf-8", newline="\n"))
+    with (
+        target.open("w", encoding="utf-8", newline="\n") if isinstance(target, Path) else nullcontext(target) as stream
+    ):
         stream.writelines(line + "\n" for line in lines)
 
 
@@ -168,8 +157,7 @@ def _timestamp(record: Record) -> int:
 
 def _memory_gb(record: Record) -> float:
     metrics = record.get("metrics") or {}
-    found = (_finite(metrics.get(key)) for key in _MEMORY_KEYS)
-    return next((megabytes for megabytes in found if megabytes is not None), 0.0) / 1024
+    return next((found for key in _MEMORY_KEYS if (found := _finite(metrics.get(key))) is not None), 0.0) / 1024
 
 
 def _finite(value: Any) -> float | None:

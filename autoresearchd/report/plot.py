@@ -2,16 +2,16 @@
 
 It is the chart of karpathy/autoresearch's ``analysis.ipynb`` (title, labels of at most 45 characters rotated by 30
 degrees, axis from the best −15% to the baseline +15% of the range between them), made to stay readable with one
-experiment and with ten thousand, for both directions of the metric. matplotlib is imported when a chart is drawn, with
-its file-only canvas.
+experiment and with ten thousand. matplotlib is imported when a chart is drawn, with its file-only canvas.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median_high
 from typing import TYPE_CHECKING, Any
 
 from autoresearchd.domain.errors import UsageError
@@ -29,9 +29,6 @@ _NAME_LENGTH = 50
 """Of the metric's name, beside the axis."""
 _CUTS = (LABEL_LENGTH, 37, 30, 24, 20)
 """Characters of the words at a keep: as many as there is room for."""
-_LEFT, _RIGHT = 0.065, 0.985
-_EDGE, _MOST_MORE = 10.0, 0.1
-"""Pixels that stay free on the left; by which share of the figure the axis is moved at most."""
 _SIZE = (16.0, 9.0)
 _DPI = 100
 _GREEN, _GREY, _RED, _INK = "#2ca05a", "#b5b8bd", "#d64545", "#30343b"
@@ -67,6 +64,10 @@ class Chart:
         return self.total - len(self.baselines)
 
     @property
+    def last(self) -> int:
+        return max([p.number for p in (*self.keeps, *self.discards)] + list(self.crashes), default=0)
+
+    @property
     def improvements(self) -> int:
         """Kept experiments beside the baselines."""
         first = {begin for begin, _, _ in self.baselines}
@@ -88,7 +89,7 @@ def chart_of(records: Iterable[Record], *, metric: str, direction: str) -> Chart
             continue
         total += 1
         if status == "keep" and value is not None:
-            keeps.append(Point(number, value, _label(record)))
+            keeps.append(Point(number, value, clean(record.get("description") or "", LABEL_LENGTH)))
             if record.get("segment", 0) != segment:
                 segment = record.get("segment", 0)
                 baselines.append((number, number, value))
@@ -100,16 +101,8 @@ def chart_of(records: Iterable[Record], *, metric: str, direction: str) -> Chart
             crashes.append(number)
         if baselines:
             baselines[-1] = (baselines[-1][0], number, baselines[-1][2])
-    return Chart(
-        metric,
-        direction == "minimize",
-        total,
-        tuple(keeps),
-        tuple(discards),
-        tuple(crashes),
-        tuple(baselines),
-        tuple(aborted),
-    )
+    points = tuple(keeps), tuple(discards), tuple(crashes), tuple(baselines), tuple(aborted)
+    return Chart(metric, direction == "minimize", total, *points)
 
 
 def axis_limits(chart: Chart) -> tuple[float, float]:
@@ -124,10 +117,8 @@ def axis_limits(chart: Chart) -> tuple[float, float]:
         return 0.0, 1.0
     low, high = min(values), max(values)
     if low == high:  # nothing gained yet: the middle of what was tried, so that the picture is not a line in the dark
-        spread = sorted(abs(point.value - low) for point in chart.discards)
-        reach = spread[len(spread) // 2] * 2 if spread else 0.0
-        reach = min(reach, abs(low)) if low else reach
-        reach = reach or abs(low) * 0.01 or 1.0
+        reach = 2 * median_high([abs(point.value - low) for point in chart.discards] or [0.0])
+        reach = (min(reach, abs(low)) if low else reach) or abs(low) * 0.01 or 1.0
         return low - reach, high + reach
     reach = high - low
     near = [point.value for point in chart.discards if low - reach <= point.value <= high + reach]
@@ -139,10 +130,7 @@ def axis_limits(chart: Chart) -> tuple[float, float]:
 
 
 def draw(records: Iterable[Record], target: Path, *, metric: str, direction: str) -> Chart:
-    """Draw the chart into ``target`` (.png, .svg or .pdf) and return what it shows.
-
-    Raises UsageError when there is nothing to draw.
-    """
+    """Draw the chart into a .png, .svg or .pdf file; what it shows."""
     chart = chart_of(records, metric=metric, direction=direction)
     if not chart.keeps and not chart.discards and not chart.crashes:
         raise UsageError(
@@ -165,39 +153,30 @@ def _figure(chart: Chart) -> Figure:
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     # Text from a model is never set as mathematics: a stray dollar sign would raise.
     with rc_context({"font.size": 11, "text.parse_math": False, "axes.unicode_minus": False}):
-        figure = Figure(figsize=_SIZE, dpi=_DPI, layout=None)
+        figure = Figure(figsize=_SIZE, dpi=_DPI, layout=ConstrainedLayoutEngine(w_pad=0.2, h_pad=0.2))
         FigureCanvasAgg(figure)
-        axes = figure.add_axes((_LEFT, 0.115, _RIGHT - _LEFT, 0.815))
+        axes = figure.add_subplot()
         _set_axes(chart, axes)
-        _make_room(figure, axes)
         _draw_points(chart, axes)
         _draw_best(chart, axes)
-        _draw_labels(chart, figure, axes)
         # Below the chart: inside, it would hide points and cross the words of the keeps.
-        axes.legend(
-            loc="upper center", bbox_to_anchor=(0.5, -0.075), ncols=6, frameon=False, fontsize=10, columnspacing=2.4
-        )
-        figure.canvas.draw()
+        figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=10, columnspacing=2.4)
+        for _ in range(2):  # the ticks that need room are known after the first
+            figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        _draw_labels(chart, figure, axes)
     return figure
-
-
-def _make_room(figure: Figure, axes: Axes) -> None:
-    """Move the value axis to the right where its figures and its name take more room than they usually do."""
-    figure.draw_without_rendering()
-    missing = _EDGE - axes.yaxis.label.get_window_extent().x0
-    if missing > 0:
-        left = _LEFT + min(_MOST_MORE, missing / figure.bbox.width)
-        axes.set_position((left, axes.get_position().y0, _RIGHT - left, axes.get_position().height))
 
 
 def _set_axes(chart: Chart, axes: Axes) -> None:
     from matplotlib.ticker import FixedLocator, MaxNLocator
 
     low, high = axis_limits(chart)
-    last = _last_number(chart)
+    last = chart.last
     # Room on the right for the words of the last keep; for all of them where it is one of the latest experiments.
     late = bool(chart.keeps) and chart.keeps[-1].number > 0.9 * last
     axes.set_xlim(-max(0.25, 0.012 * last), last + max(0.9, (0.22 if late else 0.1) * last))
@@ -235,18 +214,16 @@ def _draw_points(chart: Chart, axes: Axes) -> None:
             marker="^" if chart.minimize else "v", s=22, facecolors="none", edgecolors=_GREY, linewidths=0.8,
             alpha=0.35 if many else 0.8, label=f"Discarded, off the chart ({len(beyond):,})", zorder=2, clip_on=True,
         )  # fmt: skip
-    if chart.crashes:
-        axes.scatter(
-            chart.crashes, [0.012] * len(chart.crashes), transform=axes.get_xaxis_transform(), marker="x",
-            s=12 if many else 22, color=_RED, alpha=0.35 if many else 0.9, linewidths=1.1,
-            label=f"Crashed or failed a check ({len(chart.crashes):,})", zorder=3,
-        )  # fmt: skip
-    if chart.aborted:
-        axes.scatter(
-            chart.aborted, [0.03] * len(chart.aborted), transform=axes.get_xaxis_transform(), marker="|",
-            s=12 if many else 28, color=_GREY, alpha=0.35 if many else 0.9, linewidths=1.1,
-            label=f"Ended early ({len(chart.aborted):,})", zorder=2,
-        )  # fmt: skip
+    for numbers, height, mark, colour, words in (
+        (chart.crashes, 0.012, "x", _RED, "Crashed or failed a check"),
+        (chart.aborted, 0.03, "|", _GREY, "Ended early"),
+    ):
+        if numbers:
+            axes.scatter(
+                numbers, [height] * len(numbers), transform=axes.get_xaxis_transform(), marker=mark, color=colour,
+                s=12 if many else 24, alpha=0.35 if many else 0.9, linewidths=1.1, label=f"{words} ({len(numbers):,})",
+                zorder=3,
+            )  # fmt: skip
     if chart.keeps:
         axes.scatter(
             [p.number for p in chart.keeps], [p.value for p in chart.keeps], s=26 if many else 52, color=_GREEN,
@@ -255,7 +232,7 @@ def _draw_points(chart: Chart, axes: Axes) -> None:
 
 
 def _draw_best(chart: Chart, axes: Axes) -> None:
-    last = _last_number(chart)
+    last = chart.last
     for index, (begin, end, value) in enumerate(chart.baselines):
         stop = max(end, last) if index == len(chart.baselines) - 1 else end
         kept = [p for p in chart.keeps if begin <= p.number <= end]
@@ -281,108 +258,51 @@ def _best_words(best: float, baseline: float) -> str:
 
 
 def _draw_labels(chart: Chart, figure: Figure, axes: Axes) -> None:
-    """Words at the kept changes: the largest steps first, each where it crosses neither another label nor the frame."""
-    placed: list[_Strip] = []
-    frame = axes.get_window_extent()
-    room = _MANY_LABELS if chart.total <= _MANY_POINTS else _FEW_LABELS  # more words than that hide the points
-    for point in _by_gain(chart):
-        if len(placed) >= room:
-            break
-        x, y = axes.transData.transform((point.number, point.value))
-        for text in dict.fromkeys(cut(point.text, most) for most in _CUTS):
-            strip = _place(text, float(x), float(y), chart, figure, placed, (frame.x0, frame.y0, frame.x1, frame.y1))
-            if strip is None:
-                continue
-            placed.append(strip)
-            axes.annotate(
-                text, (point.number, point.value), xytext=(strip.dx, strip.dy), textcoords="offset pixels",
-                rotation=strip.angle, rotation_mode="anchor", ha=strip.side, va="center", fontsize=_FONT,
-                color="#1d6b3c", zorder=6, annotation_clip=False,
-            )  # fmt: skip
-            break
+    """Words at the kept changes: the largest steps first, each where it crosses neither another label nor the frame.
 
-
-@dataclass(frozen=True, slots=True)
-class _Strip:
-    """The strip of paper that a rotated label takes: from (x, y) in pixels, along ``angle`` degrees."""
-
-    x: float
-    y: float
-    length: float
-    height: float
-    angle: float
-    side: str
-    dx: float
-    dy: float
-
-    def corners(self) -> tuple[tuple[float, float], ...]:
-        c, s = math.cos(math.radians(self.angle)), math.sin(math.radians(self.angle))
-        sign = 1.0 if self.side == "left" else -1.0
-        half = self.height / 2
-        return tuple(
-            (self.x + sign * along * c - across * s, self.y + sign * along * s + across * c)
-            for along in (0.0, self.length)
-            for across in (-half, half)
-        )
-
-
-def _place(
-    text: str, x: float, y: float, chart: Chart, figure: Figure, placed: Sequence[_Strip],
-    frame: tuple[float, float, float, float],
-) -> _Strip | None:  # fmt: skip
-    """The first place around the point that is free: on the side that the running best has left, then on the other."""
-    length, height = _text_size(text, figure)
-    angle, up = (30.0, 1.0) if chart.minimize else (-30.0, -1.0)
-    for side, sign in (("left", 1.0), ("right", -1.0)):
-        dx, dy = sign * 5.0, sign * up * 6.0
-        strip = _Strip(x + dx, y + dy, length, height, angle, side, dx, dy)
-        inside = all(
-            frame[0] + 2 <= cx <= frame[2] + 16 and frame[1] + 16 <= cy <= frame[3] for cx, cy in strip.corners()
-        )
-        if inside and not any(_overlap(strip, other) for other in placed):
-            return strip
-    return None
-
-
-def _overlap(one: _Strip, other: _Strip) -> bool:
-    """Whether two strips of the same angle touch (all labels of a chart are parallel)."""
-    c, s = math.cos(math.radians(one.angle)), math.sin(math.radians(one.angle))
-
-    def span(strip: _Strip) -> tuple[float, float, float]:
-        along, across = strip.x * c + strip.y * s, strip.y * c - strip.x * s
-        end = along + (strip.length if strip.side == "left" else -strip.length)
-        return min(along, end), max(along, end), across
-
-    (a0, a1, a), (b0, b1, b) = span(one), span(other)
-    return abs(a - b) < (one.height + other.height) / 2 and a0 < b1 + 6 and b0 < a1 + 6
-
-
-def _text_size(text: str, figure: Figure) -> tuple[float, float]:
+    On the side that the running best has left, else on the other; cut to what there is room for.
+    """
     from matplotlib.textpath import TextPath
 
-    points_to_pixels = figure.dpi / 72
-    box = TextPath((0, 0), text, size=_FONT).get_extents()
-    return box.width * points_to_pixels + 6, _FONT * points_to_pixels * 1.25
+    frame, scale = axes.get_window_extent(), figure.dpi / 72
+    up, height = (1.0 if chart.minimize else -1.0), _FONT * scale * 1.25
+    cosine, sine = math.cos(math.radians(30.0)), up * math.sin(math.radians(30.0))
+    taken: list[tuple[float, float, float]] = []  # from, to along the slope of the words, and where across it
+
+    def fits(x: float, y: float, length: float) -> bool:
+        along, across = x * cosine + y * sine, y * cosine - x * sine
+        ends = (x, y), (x + length * cosine, y + length * sine)
+        low, high = min(along, along + length), max(along, along + length)
+        inside = all(frame.x0 + 2 <= cx <= frame.x1 + 16 and frame.y0 + 16 <= cy <= frame.y1 for cx, cy in ends)
+        if not inside or any(abs(across - c) < height and low < b + 6 and a < high + 6 for a, b, c in taken):
+            return False
+        taken.append((low, high, across))
+        return True
+
+    def draw_words(point: Point) -> None:
+        x, y = axes.transData.transform((point.number, point.value))
+        for text in dict.fromkeys(cut(point.text, most) for most in _CUTS):
+            length = TextPath((0, 0), text, size=_FONT).get_extents().width * scale + 6
+            for side, sign in (("left", 1.0), ("right", -1.0)):
+                dx, dy = sign * 5.0, sign * up * 6.0
+                if fits(float(x) + dx, float(y) + dy, sign * length):
+                    axes.annotate(
+                        text, (point.number, point.value), xytext=(dx, dy), textcoords="offset pixels",
+                        rotation=up * 30.0, rotation_mode="anchor", ha=side, va="center", fontsize=_FONT,
+                        color="#1d6b3c", zorder=6, annotation_clip=False,
+                    )  # fmt: skip
+                    return
+
+    for point in _by_gain(chart):
+        if len(taken) < (_MANY_LABELS if chart.total <= _MANY_POINTS else _FEW_LABELS):  # more words hide the points
+            draw_words(point)
 
 
 def _by_gain(chart: Chart) -> list[Point]:
     """Kept points with words: the latest best first, then by the size of the step that they made."""
-    gains: list[tuple[float, Point]] = []
-    previous: float | None = None
-    starts = {begin for begin, _, _ in chart.baselines}
-    for point in chart.keeps:
-        gain = math.inf if point.number in starts or previous is None else abs(previous - point.value)
-        gains.append((gain, point))
-        previous = point.value
-    if gains:
-        gains[-1] = (math.inf, gains[-1][1])
+    first = {begin for begin, _, _ in chart.baselines} | {point.number for point in chart.keeps[-1:]}
+    gains = [
+        (math.inf if point.number in first else abs(before.value - point.value), point)
+        for before, point in zip((*chart.keeps[:1], *chart.keeps), chart.keeps, strict=False)
+    ]
     return [point for _, point in sorted(gains, key=lambda pair: -pair[0]) if point.text]
-
-
-def _label(record: Record) -> str:
-    return clean(record.get("description") or "", LABEL_LENGTH)
-
-
-def _last_number(chart: Chart) -> int:
-    numbers = [p.number for p in (*chart.keeps, *chart.discards)] + list(chart.crashes)
-    return max(numbers, default=0)

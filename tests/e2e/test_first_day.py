@@ -41,7 +41,7 @@ def test_the_check_and_the_start_both_name_the_key_that_brings_data_along(projec
     checked = project.cli("task", "check", ".", "--run")
     assert checked.returncode == 0, checked.stderr
     assert "score 1.5" in checked.stdout
-    assert checked.stderr.startswith("running the baseline of toy once: up to 45 s\n"), "nobody waits in doubt"
+    assert checked.stderr.startswith("running the baseline of toy once: up to 45s\n"), "nobody waits in doubt"
 
 
 def test_a_baseline_that_fails_once_start_has_returned_is_told_by_status_until_another_begins(project: Project) -> None:

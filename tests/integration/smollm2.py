@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.app.models.serve_model import Engine, ServeOptions, command_of, scripts_of
-from autoresearchd.app.models.server_process import Patience, keep_up, tail
+from autoresearchd.app.models.serve_model import Patience, command_of, find_program, keep_up, tail
 
 
 def model_file(*packages: str) -> Path:
@@ -50,14 +49,14 @@ def safetensors(file: Path, config: pytest.Config) -> Path:
 @contextmanager
 def served(folder: Path, log: Path) -> Iterator[str]:
     """The address of an endpoint that ``autoresearchd serve`` keeps up with ``transformers serve``."""
-    program = scripts_of(None) / "transformers"
+    program = find_program("transformers", None)
     for package in ("fastapi", "uvicorn"):
         if importlib.util.find_spec(package) is None or not os.access(program, os.X_OK):
             pytest.skip(f"{package} is not installed; the head of this file says how to install it")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = command_of(ServeOptions(str(folder), port=port), Engine.TRANSFORMERS, program, folder)
+    command = command_of(str(folder), program, folder, port=port)
     stop, ready = threading.Event(), threading.Event()
 
     def say(line: str) -> None:

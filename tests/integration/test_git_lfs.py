@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.tasks.check_task import check_run
-from autoresearchd.app.tasks.pinned_files import with_large_files
+from autoresearchd.app.start_checks import with_large_files
+from autoresearchd.app.tasks.check_task import Extent, check_held
 from autoresearchd.config import load_task
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.executor.visible_files import find_data, place_links
@@ -72,8 +72,8 @@ def commit_pointers(folder: Path, files: dict[str, bytes]) -> None:
 
 def test_runs_read_the_files_and_only_the_evaluation_the_private_one(root: Path) -> None:
     """Else a program trains on the 130 bytes of a pointer, or fails on them; and a job must not get the answers."""
-    checked = check_run(root)
-    assert "miss 1.5" in checked.measured
+    checked = check_held(root, extent=Extent(runs=1))
+    assert checked.values == (1.5,)
     assert any("pointers of Git LFS in place of data/train.bin: runs read your files" in note for note in checked.notes)
 
 

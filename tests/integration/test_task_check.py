@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.app.tasks.check_task import Extent, check_held
-from autoresearchd.app.tasks.trial_bench import repository_notes
+from autoresearchd.app.tasks.check_task import Extent, check_held, repository_notes
 from autoresearchd.cli.main import run
 from autoresearchd.domain.errors import ConfigError
 

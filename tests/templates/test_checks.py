@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import random
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from autoresearchd.app.tasks.check_task import SHORT, check_held
-from autoresearchd.app.tasks.scaffold import task_folder
+from autoresearchd.app.tasks.task_folder import task_folder
 from autoresearchd.cli.main import run
 from autoresearchd.config import load_task
 from autoresearchd.config.check_file import CHECK_FILE, load_check
@@ -91,7 +92,7 @@ def test_the_short_check_passes(folder: Path) -> None:
 
 
 def test_neither_start_nor_task_init_shows_a_policy_how_to_cheat(tmp_path: Path) -> None:
-    started = task_folder("terrain", tmp_path / "started")
+    started = task_folder("terrain", tmp_path / "started", ExitStack())
     assert run(["task", "init", "terrain", str(tmp_path / "made")]) == 0
     for folder in (started, tmp_path / "made"):
         assert (folder / "task.yaml").is_file()

@@ -158,7 +158,7 @@ def test_a_log_written_by_hand_is_imported_with_its_segments_and_confidence(
         done = shell(tmp_path, line)
         assert done.returncode == 0, done.stderr
     found = read_log(tmp_path / "autoresearch.jsonl")
-    assert (found.metric, found.direction, found.warnings) == ("loss", "maximize", ())
+    assert (found.metric, found.direction, found.warnings) == ("loss", "maximize", [])
     assert [(e.segment, e.status.value, e.metric) for e in found.experiments] == [
         (0, "keep", 1.0), (0, "keep", 1.2), (0, "crash", None), (0, "discard", 0.9), (1, "keep", 5.0),
     ]  # fmt: skip

@@ -1,32 +1,39 @@
-"""``autoresearchd serve``: which server serves a model, how it is called, and its life until it is told to end.
+"""``autoresearchd serve``: a server of a model on this machine, kept up until it is told to end.
 
 vLLM where it is installed (see its docs, *LoRA Adapters*, for loading adapters at run time), else ``transformers
-serve``. Both listen on 127.0.0.1 alone: whoever reaches vLLM's port may have it load an adapter.
+serve``. Both listen on 127.0.0.1 alone: whoever reaches vLLM's port may have it load an adapter. The server is
+watched, started again when it ends or falls silent, and does not outlive this process: a shell beside it ends its
+process group when the pipe from here closes, whatever ended us.
 """
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import sysconfig
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from autoresearchd.app.models.server_process import Patience, ServerCommand, keep_up
+from autoresearchd.app.models.spending import state_home
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.cleaning import clean
-from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.quantities import format_duration
 from autoresearchd.loop.context import StopSwitch
 from autoresearchd.loop.daemon import signals
+from autoresearchd.loop.measuring.run_files import read_tail
 from autoresearchd.workspace import layout
 
 _MAX_LORA_RANK = 64
@@ -37,175 +44,156 @@ _ON_ITS_OWN = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 _QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 _PLAIN = json.dumps({"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0})
 """Sampling from the whole distribution, whatever the model's own settings say: the learner weighs with it."""
-
-
-class Engine(StrEnum):
-    """What serves. ``auto``: vLLM where it is installed, else transformers."""
-
-    AUTO = "auto"
-    VLLM = "vllm"
-    TRANSFORMERS = "transformers"
+MAX_LOG_BYTES = 16 * 1024 * 1024
+_TAIL_BYTES, _TAIL_LINES = 16 * 1024, 12
+# File 3 is the pipe from this process.
+_WRAPPER = 'exec 3<&0; { read -r _ <&3; kill -KILL 0; } >/dev/null 2>&1 </dev/null & exec 3<&-; exec "$@" </dev/null'
 
 
 @dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """What is to be served, and how.
+class ServerCommand:
+    """How a server is started. environment: beside that of this process; port: on 127.0.0.1."""
 
-    model: a folder, or a name at the Hugging Face hub; None: ``local.model`` of config.yaml. adapter: folder of a LoRA
-    adapter, served under its folder's name. python: interpreter of the environment that the server is installed in,
-    None: this one. log: where the server prints to, None: ``.autoresearchd/serve.log`` of the repository here, else
-    below ``$XDG_STATE_HOME``.
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a server is waited for, in seconds.
+
+    ready: for its first sign of life (a large model takes minutes to load). silent: without one, before it is started
+    again (it may be at work on a long answer). look: between two looks. first, longest: pauses before it is started
+    again, doubled each time. settled: after which its next end counts as the first. starts: that may fail in a row.
+    end: for it to end by itself when it is told to.
     """
 
-    model: str | None
-    adapter: Path | None = None
-    port: int = 8000
-    engine: Engine = Engine.AUTO
-    python: str | None = None
-    log: Path | None = None
+    ready: float = 1800.0
+    silent: float = 600.0
+    look: float = 2.0
+    first: float = 1.0
+    longest: float = 60.0
+    settled: float = 300.0
+    starts: int = 5
+    end: float = 10.0
 
 
 def serve(
-    options: ServeOptions,
+    model: str | None,
     folder: Path,
     say: Callable[[str], None],
     *,
-    cancel: Cancel | None = None,
-    patience: Patience | None = None,
+    adapter: Path | None = None,
+    port: int = 8000,
+    engine: str = "auto",
+    python: str | None = None,
+    log: Path | None = None,
 ) -> int:
-    """Serve until a signal comes (or ``cancel`` is set); the exit code.
+    """Serve until a signal comes; the exit code.
 
-    Raises:
-        UsageError: no model is named, the adapter is none, the port is taken.
-        MissingCapability: neither server is installed.
-        EnvironmentFailure: the server ended several times in a row before it was of use.
+    model: a folder, or a name at the Hugging Face hub; None: that of config.yaml. adapter: folder of a LoRA adapter,
+    served under its name. engine: auto, vllm or transformers. python: interpreter of the server's environment, None:
+    this one. log: None: ``.autoresearchd/serve.log`` of the repository here, else with the user's state.
     """
-    options = replace(options, model=options.model or load_settings(os.environ).local_model)
-    _model(options.model, folder)  # what was asked wrongly is said before what this machine lacks
-    require_free(options.port)
-    scripts = scripts_of(options.python)
-    programs = {engine: path for engine in (Engine.VLLM, Engine.TRANSFORMERS) if (path := _program(scripts, engine))}
-    engine = choose(options.engine, frozenset(programs), options.python)
-    command = command_of(options, engine, programs[engine], folder)
-    log = options.log if options.log is not None else log_of(folder, options.port, os.environ)
-    say(f"starting {engine} on 127.0.0.1:{options.port}; log: {log}; Ctrl-C ends it")
+    model = model or load_settings(os.environ).local_model
+    _place(model, folder)  # what was asked wrongly is said before what this machine lacks
+    require_free(port)
+    program = find_program(engine, python)
+    command = command_of(model, program, folder, adapter=adapter, port=port)
+    log = log or _log(folder, port)
+    say(f"starting {program.name} on 127.0.0.1:{port}; log: {log}; Ctrl-C ends it")
     stop = StopSwitch()
     with signals(stop):
-        keep_up(command, log, cancel or _Asked(stop), say, patience)
+        keep_up(command, log, stop, say)
     return 128 + stop.signal if stop.signal is not None else 0
 
 
-def choose(wanted: Engine, installed: frozenset[Engine], python: str | None = None) -> Engine:
-    """The server to start; MissingCapability where it is not installed."""
-    where = f"of {python}" if python else "that runs this"
-    if wanted is Engine.AUTO:
-        found = next((engine for engine in (Engine.VLLM, Engine.TRANSFORMERS) if engine in installed), None)
-        if found is None:
-            raise MissingCapability(
-                f"neither vLLM nor transformers is installed in the environment {where}",
-                hint="pip install 'autoresearchd[serve]', or vLLM in an environment of its own: --python",
-            )
-        return found
-    if wanted not in installed:
-        vllm = "pip install vllm, in an environment of its own, and name that: --python"
-        raise MissingCapability(
-            f"{wanted} is not installed in the environment {where}",
-            hint=vllm if wanted is Engine.VLLM else "pip install 'autoresearchd[serve]'",
-        )
-    return wanted
+def find_program(engine: str, python: str | None) -> Path:
+    """The server's program, of this environment or of the one whose interpreter is named."""
+    scripts = Path(sysconfig.get_path("scripts"))
+    if python is not None and python != sys.executable:
+        found = shutil.which(str(Path(python).expanduser()))
+        try:
+            probe = [str(Path(found or python).absolute()), "-c", _PROBE]
+            done = subprocess.run(probe, cwd="/", capture_output=True, text=True, timeout=_PROBE_S, check=True)
+        except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
+            raise UsageError(
+                f"--python: {python} cannot be run as a Python: {type(error).__name__}",
+                hint="name the interpreter of an environment, e.g. --python ~/.venvs/vllm/bin/python",
+            ) from error
+        scripts = Path(done.stdout.strip())
+    wanted = ("vllm", "transformers") if engine == "auto" else (engine,)
+    for each in wanted:
+        if os.access(scripts / each, os.X_OK):
+            return scripts / each
+    raise MissingCapability(
+        f"{' nor '.join(wanted)} is not installed in the environment {f'of {python}' if python else 'that runs this'}",
+        hint="pip install 'autoresearchd[serve]', or vLLM in an environment of its own: --python",
+    )
 
 
-def command_of(options: ServeOptions, engine: Engine, program: Path, folder: Path) -> ServerCommand:
+def command_of(
+    model: str | None, program: Path, folder: Path, *, adapter: Path | None = None, port: int = 8000
+) -> ServerCommand:
     """How the server is called. Paths are made absolute: it does not run in this folder.
 
     vLLM gives the log-probabilities under the sampling temperature, as the learner needs them, and is ready to load
     adapters of this repository, or, outside of one, of those below this folder. The programs of its own environment are
     found first: it calls compilers at run time.
     """
-    model, local = _model(options.model, folder)
-    adapter = _adapter(options.adapter, folder)
-    at = ("--host", "127.0.0.1", "--port", str(options.port))
+    model, local = _place(model, folder)
+    adapter = _adapter(adapter, folder)
+    arguments = [str(program), "serve", model, "--host", "127.0.0.1", "--port", str(port)]
     environment = {**_QUIET, **(_ON_ITS_OWN if local else {})}
     environment["PATH"] = os.pathsep.join((str(program.parent), os.environ.get("PATH", os.defpath)))
-    if engine is Engine.VLLM:
-        lora = ("--enable-lora", "--max-lora-rank", str(_MAX_LORA_RANK))
-        modules = ("--lora-modules", f"{adapter.name}={adapter}") if adapter is not None else ()
-        given = (*at, *lora, *modules, "--logprobs-mode", "processed_logprobs", "--override-generation-config", _PLAIN)
+    if program.name == "vllm":
+        arguments += ["--enable-lora", "--max-lora-rank", str(_MAX_LORA_RANK)]
+        arguments += ["--lora-modules", f"{adapter.name}={adapter}"] if adapter is not None else []
+        arguments += ["--logprobs-mode", "processed_logprobs", "--override-generation-config", _PLAIN]
         environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
-        environment[_LORA_ROOTS] = _lora_roots(folder, adapter, os.environ.get(_LORA_ROOTS, ""))
-        return ServerCommand((str(program), "serve", model, *given), environment, options.port)
-    if adapter is not None:
+        here = folder.resolve()
+        with contextlib.suppress(RepositoryError):
+            here = layout.adapters_dir(layout.find_root(folder)).parent.parent
+        roots = (os.environ.get(_LORA_ROOTS, ""), str(here), str(adapter or ""))  # folders that exist
+        environment[_LORA_ROOTS] = os.pathsep.join(filter(None, roots))
+    elif adapter is not None:
         raise UsageError(
             "transformers serve does not load adapters",
             hint="take --engine vllm, or name the folder: --policy local:FOLDER loads it into the daemon",
         )
-    return ServerCommand((str(program), "serve", model, *at), environment, options.port)
-
-
-def scripts_of(python: str | None) -> Path:
-    """The folder of the programs that an environment has installed. Raises UsageError for what is no interpreter."""
-    if python is None or python == sys.executable:
-        return Path(sysconfig.get_path("scripts"))
-    hint = "name the interpreter of an environment, e.g. --python ~/.venvs/vllm/bin/python"
-    found = shutil.which(str(Path(python).expanduser()))
-    if found is None:
-        raise UsageError(f"--python: there is no program {python!r}", hint=hint)
-    try:
-        result = subprocess.run(
-            [str(Path(found).absolute()), "-c", _PROBE],
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
-        raise UsageError(f"--python: {python} is no Python: {type(error).__name__}", hint=hint) from error
-    return Path(result.stdout.strip())
+    return ServerCommand(tuple(arguments), environment, port)
 
 
 def require_free(port: int) -> None:
     """Raise UsageError where something listens on a port of loopback already, or may not."""
-    if not 1 <= port <= 65535:
-        raise UsageError(f"--port: {port} is no port", hint="a number from 1 to 65535")
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise UsageError(
-                f"port {port} cannot be used: {error.strerror}",
+                f"port {port} cannot be used: {getattr(error, 'strerror', '') or error}",
                 hint="name another with --port, and in local.base_url of config.yaml",
             ) from error
 
 
-def log_of(folder: Path, port: int, environment: Mapping[str, str]) -> Path:
-    """Where the server's log goes when nobody says: with the repository's other logs, else with the user's state.
-
-    See https://specifications.freedesktop.org/basedir-spec/latest/ for the latter.
-    """
+def _log(folder: Path, port: int) -> Path:
+    """Where the server's log goes when nobody says: with the repository's other logs, else with the user's state."""
     with contextlib.suppress(RepositoryError):
         public = layout.public_dir(layout.find_root(folder))
         if public.is_dir():  # made by a session, which has also told git to overlook it
             return public / "serve.log"
-    state, home = environment.get("XDG_STATE_HOME", ""), environment.get("HOME", "")
-    if not state.startswith("/"):
-        state = f"{home}/.local/state" if home else str(folder)
-    return Path(state) / "autoresearchd" / f"serve-{port}.log"
+    return (state_home(os.environ) or folder) / f"serve-{port}.log"
 
 
-def _program(scripts: Path, engine: Engine) -> Path | None:
-    path = scripts / engine.value
-    return path if path.is_file() and os.access(path, os.X_OK) else None
-
-
-def _model(model: str | None, folder: Path) -> tuple[str, bool]:
+def _place(model: str | None, folder: Path) -> tuple[str, bool]:
     """The model as the server is to be told, and whether it lies on this machine."""
     hint = "a folder, or a name at the hub: autoresearchd serve Qwen/Qwen3-4B"
     if model is None or not model.strip():
         raise UsageError("no model is named", hint=hint)
     if model.startswith("-") or not model.isprintable():
-        raise UsageError(f"{clean(model, 60)!r} is no model", hint=hint)
+        raise UsageError(f"{clean(model, 60)!r} is not the name of a model", hint=hint)
     place = folder / Path(model).expanduser()
     if place.exists():
         return str(place.resolve()), True
@@ -223,22 +211,112 @@ def _adapter(adapter: Path | None, folder: Path) -> Path | None:
     return place
 
 
-def _lora_roots(folder: Path, adapter: Path | None, given: str) -> str:
-    """Where vLLM may load adapters from: it needs folders that exist. given: what the user allows beside them."""
-    here = folder.resolve()
-    with contextlib.suppress(RepositoryError):
-        here = layout.adapters_dir(layout.find_root(folder)).parent.parent
-    return os.pathsep.join((*filter(None, given.split(os.pathsep)), str(here), *([str(adapter)] if adapter else ())))
+# ---------------------------------------------------------------------- the server's life
+def keep_up(
+    command: ServerCommand, log: Path, cancel: Cancel, say: Callable[[str], None], patience: Patience | None = None
+) -> None:
+    """Keep a server up until ``cancel`` is set. Raises EnvironmentFailure: it ended several times in a row."""
+    patience = patience or Patience()
+    failures = 0
+    while not cancel.is_set():
+        began = time.monotonic()
+        with _running(command, log, patience) as process:
+            reason = _watch(process, command.port, cancel, say, patience)
+        if cancel.is_set():
+            return
+        failures = 1 if time.monotonic() - began >= patience.settled else failures + 1
+        if failures >= patience.starts:
+            raise EnvironmentFailure(
+                f"the server ended {failures} times in a row; the last time it {reason}{tail(log)}",
+                hint=f"its whole log: {log}",
+            )
+        pause = min(patience.longest, patience.first * 2 ** (failures - 1))
+        say(f"the server {reason}; it is started again in {format_duration(pause)}; log: {log}")
+        cancel.wait(pause)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """The switch that signals set, as what ends the serving: at the first of them."""
+def answers(port: int, timeout: float = 10.0) -> bool:
+    """Whether a server on loopback gives a sign of life: ``/health``, or the list of its models."""
+    for path in ("/health", "/v1/models"):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+        try:
+            connection.request("GET", path)
+            if connection.getresponse().status == 200:
+                return True
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+    return False
 
-    switch: StopSwitch
 
-    def is_set(self) -> bool:
-        return self.switch.soon
+def tail(log: Path) -> str:
+    """The last lines of a log, cleaned, to be put behind an error; empty where there is none."""
+    lines = [line for line in read_tail(log, _TAIL_BYTES).splitlines() if line.strip()]
+    return "".join(f"\n  {clean(line, 300)}" for line in lines[-_TAIL_LINES:])
 
-    def wait(self, timeout: float | None = None) -> bool:
-        return self.switch.wait(timeout if timeout is not None else threading.TIMEOUT_MAX)
+
+def _watch(
+    process: subprocess.Popen[bytes], port: int, cancel: Cancel, say: Callable[[str], None], patience: Patience
+) -> str:
+    """Wait until the server is to be started again, or ``cancel`` is set; what became of it."""
+    ready, seen = False, time.monotonic()
+    while not cancel.wait(patience.look):
+        code = process.poll()
+        if code is not None:
+            return f"ended with exit code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+        if answers(port, timeout=max(patience.look, 10.0)):
+            if not ready:
+                say(f"ready: http://127.0.0.1:{port}/v1")
+            ready, seen = True, time.monotonic()
+        elif time.monotonic() - seen >= (patience.silent if ready else patience.ready):
+            how = "has not answered" if ready else "has not become ready"
+            return f"{how} for {format_duration(time.monotonic() - seen)}"
+    return "was stopped"
+
+
+@contextmanager
+def _running(command: ServerCommand, log: Path, patience: Patience) -> Iterator[subprocess.Popen[bytes]]:
+    """The server, for as long as the block lasts; nothing of its process group is left behind."""
+    with _open_log(log) as output:
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", _WRAPPER, "sh", *command.arguments],
+                cwd="/",
+                env={**os.environ, **command.environment},
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EnvironmentFailure(f"the server could not be started: {error}") from error
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            _signal(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience.end)
+        _signal(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def _open_log(log: Path) -> IO[bytes]:
+    """The log, begun anew when it has grown large."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
+            log.replace(log.with_name(f"{log.name}.1"))
+        return log.open("ab")
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"the log {log} cannot be written: {error}", hint="name another: --log FILE"
+        ) from error
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

@@ -7,8 +7,8 @@ import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -32,7 +32,6 @@ class SessionAnswers:
     spent: Callable[[datetime, float], None] = lambda at, usd: None
 
     def record(self, number: int, answer: Answer) -> None:
-        """Store it and charge it."""
         at, usd = self.clock.now(), answer.cost.usd
         if usd is not None and math.isfinite(usd) and usd > 0:
             self.spent(at, usd)
@@ -47,7 +46,6 @@ class Roomy:
     place: Path
 
     def check(self) -> None:
-        """Raise EnvironmentFailure for want of room, SpendCapReached for want of money."""
         if shutil.disk_usage(self.place).free < LOW_DISK_BYTES:
             raise EnvironmentFailure(
                 f"less than {LOW_DISK_BYTES // 2**20} MB are free on the disk of {self.place}: no model is asked",
@@ -59,22 +57,9 @@ class Roomy:
 class Journal(Protocol):
     """The part of a store that knows what was spent in its repository."""
 
-    def spent_since(self, at: datetime) -> float:
-        """Sum of the known prices of all answers since then."""
-        ...
+    def spent_since(self, at: datetime) -> float: ...
 
-    def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
-        """When each of them came and what it cost."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Amount:
-    """What an answer cost. again: it may be in the book already."""
-
-    at: datetime
-    usd: float
-    again: bool = False
+    def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]: ...
 
 
 class UsersDay:
@@ -84,12 +69,7 @@ class UsersDay:
     session; until then it counts for this session. What is still missing then is in the journal, and the repository's
     next session adds it. Where the book cannot be read, what it said last counts, and at least the journal.
 
-    Args:
-        book: of all the user's repositories, None: there is no place for one.
-        journal: of this repository; the day costs at least what it says.
-        clock: tells the day.
-        warn: tells the user.
-        what: how the book calls the session.
+    book: None where there is no place for one; what: how it calls the session.
     """
 
     def __init__(
@@ -97,85 +77,68 @@ class UsersDay:
     ) -> None:
         self._book, self._journal, self._clock, self._warn, self._what = book, journal, clock, warn, what
         self._told = False
-        self._pending: deque[_Amount] = deque()
-        self._caught_up = False
-        self._known: dict[date, float] = {}
+        self._pending: deque[tuple[datetime, float]] = deque()
+        self._known: tuple[datetime, float] | None = None
         self._lock = threading.Lock()
 
     def catch_up(self) -> None:
-        """Add what earlier sessions of this repository have spent today and could not write into the book."""
+        """Add what this repository has spent today and could not write into the book."""
         if self._book is None:
             return
         now = self._clock.now()
         with self._lock:
-            self._write(self._book)
-            if self._pending:
-                return
             try:
-                known = self._book.entries(now)
+                known = {*self._book.entries(now), *self._pending}
             except OSError as error:
                 self._complain(error)
                 return
-            charges = self._journal.charges_since(_midnight(now))
-            self._pending.extend(_Amount(at, usd, again=True) for at, usd in charges if (at, usd) not in known)
-            self._caught_up = True
+            self._pending.extend(
+                charge for charge in self._journal.charges_since(_midnight(now)) if charge not in known
+            )
             self._write(self._book)
 
     def close(self) -> None:
-        """The session has ended: the last chance to write down what is not in the book.
-
-        A journal that cannot be read is told of and no more: it may be what the session has ended for.
-        """
-        if self._book is None:
-            return
-        if not self._caught_up:
-            try:
-                self.catch_up()
-            except AutoresearchdError as error:
-                self._warn(f"what models cost today may be missing in the book of the day: {error}")
-        with self._lock:
-            self._write(self._book)
-            left = math.fsum(amount.usd for amount in self._pending)
-        if left:
+        """The last chance to write down what is not in the book; the session may end for want of its journal."""
+        try:
+            self.catch_up()
+        except AutoresearchdError as error:
+            self._warn(f"what models cost today may be missing in the book of the day: {error}")
+        if left := math.fsum(usd for _, usd in self._pending):
             self._warn(
                 f"${left:.4f} that models cost is not in the book of the day, which cannot be written: the next "
                 "session of this repository with a model adds what was spent on its day"
             )
 
     def spent(self, at: datetime, usd: float) -> None:
-        """Write into the book what an answer cost."""
         if self._book is not None:
             with self._lock:
-                self._pending.append(_Amount(at, usd))
+                self._pending.append((at, usd))
                 self._write(self._book)
 
     def usd(self) -> float:
-        """What today has cost so far."""
-        now = self._clock.now()
-        here = self._journal.spent_since(_midnight(now))
+        today = _midnight(self._clock.now())
+        here = self._journal.spent_since(today)
         if self._book is None:
             return here
         with self._lock:
             self._write(self._book)
             try:
-                self._known = {_day(now): self._book.spent(now)}
+                self._known = today, self._book.spent(today)
             except OSError as error:
                 self._complain(error)
-            unwritten = math.fsum(amount.usd for amount in self._pending if _day(amount.at) == _day(now))
-            return max(here, self._known.get(_day(now), 0.0) + unwritten)
+            known = self._known[1] if self._known is not None and self._known[0] == today else 0.0
+            return max(here, known + math.fsum(usd for at, usd in self._pending if _midnight(at) == today))
 
     def _write(self, book: DailySpend) -> None:
         """Add what is not in the book yet, oldest first, as long as it takes it."""
         while self._pending:
-            amount = self._pending[0]
+            at, usd = self._pending[0]
             try:
-                book.add(amount.at, amount.usd, self._what, again=amount.again)
+                book.add(at, usd, self._what, again=True)  # another session may have found it in the journal
             except OSError as error:
-                self._pending[0] = replace(amount, again=True)  # another session may find it in the journal, and add it
                 self._complain(error)
                 return
             self._pending.popleft()
-            self._known[_day(amount.at)] = self._known.get(_day(amount.at), 0.0) + amount.usd
 
     def _complain(self, error: OSError) -> None:
         if not self._told:
@@ -188,21 +151,20 @@ class UsersDay:
 
 
 def _midnight(at: datetime) -> datetime:
-    return at.replace(hour=0, minute=0, second=0, microsecond=0)
+    return at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def _day(at: datetime) -> date:
-    return at.astimezone(UTC).date()
-
-
-def daily_spend(environment: Mapping[str, str]) -> DailySpend | None:
-    """The user's book: below ``$XDG_STATE_HOME``, else below ``~/.local/state``; None where there is no such place.
-
-    See https://specifications.freedesktop.org/basedir-spec/latest/.
-    """
+def state_home(environment: Mapping[str, str]) -> Path | None:
+    """Our folder of state of a user, None: there is no place; see the XDG Base Directory Specification."""
     state, home = environment.get("XDG_STATE_HOME", ""), environment.get("HOME", "")
     if not state.startswith("/"):
         if not home.startswith("/"):
             return None
         state = f"{home}/.local/state"
-    return DailySpend(Path(state) / "autoresearchd")
+    return Path(state) / "autoresearchd"
+
+
+def daily_spend(environment: Mapping[str, str]) -> DailySpend | None:
+    """The user's book; None where there is no place for it."""
+    folder = state_home(environment)
+    return None if folder is None else DailySpend(folder)

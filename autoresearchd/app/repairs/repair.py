@@ -1,15 +1,19 @@
-"""``doctor --repair``: a new database from the newest good copy of it, and what git and the logs of runs know beside.
+"""Whether a session's database is sound and knows all that git knows; ``doctor --repair``: a new one where it is not.
 
-The damaged file is moved aside and kept. Nothing takes its place before it has passed every check.
+SQLite drops without a word what follows a damaged place in its write-ahead log, and a database can be put back from a
+backup by hand. What is missing then shows in git: every experiment's row is on disk before its ref is written. The new
+one is built on the newest good copy, from git and the logs of runs; the damaged file is kept aside, and nothing takes
+its place before it has passed every check.
 """
 
 from __future__ import annotations
 
 import secrets
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,13 +21,12 @@ from typing import Any
 
 from autoresearchd.app.compose import make_executor, open_workspace
 from autoresearchd.app.project import Project
-from autoresearchd.app.repairs.journal_check import check_journal
 from autoresearchd.app.repairs.restore_session import Restorer, plan_session
 from autoresearchd.config import parse_task
 from autoresearchd.domain.errors import EnvironmentFailure, StoreDamaged, StoreError, UsageError
 from autoresearchd.domain.experiment import Limits, Session
-from autoresearchd.domain.labels import Phase
-from autoresearchd.domain.ports import Executor
+from autoresearchd.domain.labels import Phase, Status
+from autoresearchd.domain.ports import Executor, Store
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.backup import backups
@@ -38,6 +41,44 @@ _SIDE_FILES = ("-wal", "-shm", "-journal", "")
 REASON = "the database was repaired"
 
 
+def check_database(path: Path) -> str:
+    """Refuse a damaged database; a sentence where the check was not finished in time, else empty."""
+    try:
+        found = health.quick_check(path)
+    except sqlite3.Error as error:
+        raise EnvironmentFailure(
+            f"the database {path} cannot be checked: {error}",
+            hint="another program may hold it: end it, or wait; make sure that this user may write to it",
+        ) from error
+    if found.faults:
+        raise StoreDamaged(f"the database {path} is damaged: {found.faults[0]}", hint=health.HINT)
+    if not found.complete:
+        return f"the database was not checked to its end within {health.QUICK_SECONDS:g} s; the next backup does it"
+    return ""
+
+
+def check_journal(store: Store, workspace: GitWorkspace, session: Session) -> None:
+    """Refuse a journal that lacks what git has: its numbers would be given out again."""
+    latest = store.latest(session.id)
+    if latest is None:
+        return
+    history = workspace.history()
+    newest, tip, missing = history.newest(), history.tip(), ""
+    if newest > latest.number:
+        missing = f"it ends with experiment {latest.number}, and git has experiment {newest} of session {session.tag}"
+    elif tip is not None and tip != session.incumbent:
+        record = history.read(tip)
+        number = record.number
+        # Of another commit than ours recovery says what it means; one that lost its place is moved back next.
+        ours = number is not None and number <= latest.number and history.experiment(number) == tip
+        if ours and number is not None and number not in latest.fallen and "Metric" in record.trailers:
+            e = store.experiment(session.id, number)
+            if e.phase is not Phase.DECIDED or e.decision is None or e.decision.status is not Status.KEEP:
+                missing = f"experiment {number} is on branch {session.branch} as kept, which the database does not know"
+    if missing:
+        raise StoreDamaged(f"the database is older than git: {missing}", hint=health.HINT)
+
+
 @dataclass
 class Report:
     """What a repair found and did. kept: where the damaged file is now; None: nothing had to be repaired."""
@@ -48,16 +89,10 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {
-            "faults": self.faults,
-            "kept": None if self.kept is None else str(self.kept),
-            "backup": None if self.base is None else str(self.base),
-            "notes": self.notes,
-        }
+        kept, base = (None if path is None else str(path) for path in (self.kept, self.base))
+        return {"faults": self.faults, "kept": kept, "backup": base, "notes": self.notes}
 
     def lines(self) -> list[str]:
-        """For people."""
         if self.kept is None and not self.faults:
             return ["the database is sound, and knows all that git knows: nothing to repair"]
         found = [f"damage: {fault}" for fault in self.faults]
@@ -70,15 +105,7 @@ class Report:
 
 
 def repair(directory: Path, tag: str | None = None, executor: Executor | None = None) -> Report:
-    """Repair the database of a repository; what was found and done.
-
-    Args:
-        directory: a folder in the repository.
-        tag: of the sessions that only git knows, rebuild this one; None: all of them.
-        executor: reads what runs have left; None: that of this machine.
-
-    Raises SessionLocked while a daemon holds any session: they share the database.
-    """
+    """Repair the database of a repository. tag: of the sessions that only git knows, rebuild this one; None: all."""
     project = Project.at(directory)
     tags = recorded_sessions(project.root)
     if tag is not None and tag not in tags and not project.database.exists():
@@ -96,8 +123,7 @@ def repair(directory: Path, tag: str | None = None, executor: Executor | None = 
 
 @contextmanager
 def _all_sessions_held(project: Project, tags: list[str]) -> Iterator[None]:
-    folder = layout.state_dir(project.root) / "locks"
-    known = {path.stem for path in folder.glob("*.lock")} | set(tags)
+    known = {path.stem for path in project.locks.glob("*.lock")} | set(tags)
     with ExitStack() as stack:
         for tag in sorted(known):
             if layout.valid_tag(tag):
@@ -124,10 +150,9 @@ def _examine(project: Project, tags: list[str]) -> list[str]:
 def _examine_sessions(project: Project, store: SqlStore) -> list[str]:
     found = []
     for session in store.sessions():
-        if not session.branch:
-            continue
         try:
-            _check_session(project, store, session)
+            if session.branch:
+                _check_session(project, store, session)
         except StoreError as error:
             found.append(f"session {session.tag}: {error.what}")
     return found
@@ -143,13 +168,10 @@ def _check_session(project: Project, store: SqlStore, session: Session) -> None:
     if unfinished:
         raise StoreDamaged(f"experiment {unfinished[0]} was never decided", hint=health.HINT)
     store.totals(session.id)
-    if len(numbers) and store.segment(session.id) is None:
+    if numbers and store.segment(session.id) is None:
         raise StoreDamaged("it has no segment", hint=health.HINT)
-    workspace = _workspace(project, session)
-    try:
+    with closing(_workspace(project, session)) as workspace:
         check_journal(store, workspace, session)
-    finally:
-        workspace.close()
 
 
 def _workspace(project: Project, session: Session) -> GitWorkspace:
@@ -221,34 +243,25 @@ def _complete(project: Project, draft: Draft, tags: list[str], report: Report, e
     known = {session.tag: session for session in draft.store.sessions()}
     for tag in tags:
         if tag not in known:
-            known[tag] = _from_git(project, draft, tag, report)
+            new, at = plan_session(project, tag, seed=secrets.randbelow(2**31))
+            report.notes.append(
+                f"session {tag}: neither a backup nor the database knows it, so it is rebuilt from git alone: "
+                f"task and folder are those of its first commit, policy {new.policy}, {_limits(new.limits)}"
+            )
+            known[tag] = draft.create_session(new, at)
     for session in known.values():
         if session.branch:
-            workspace = _workspace(project, session)
-            try:
+            with closing(_workspace(project, session)) as workspace:
                 restorer = Restorer(project, draft, workspace, session, executor)
                 report.notes += [f"session {session.tag}: {note}" for note in restorer.run()]
-            finally:
-                workspace.close()
-
-
-def _from_git(project: Project, draft: Draft, tag: str, report: Report) -> Session:
-    new, at = plan_session(project, tag, seed=secrets.randbelow(2**31))
-    report.notes.append(
-        f"session {tag}: neither a backup nor the database knows it, so it is rebuilt from git alone: "
-        f"task and folder are those of its first commit, policy {new.policy}, {_limits(new.limits)}"
-    )
-    return draft.create_session(new, at)
 
 
 def _limits(limits: Limits) -> str:
     """The limits of a rebuilt session, in words: who goes on with it is to know where it ends."""
-    words = [
-        counted(limits.max_experiments, "experiment") if limits.max_experiments is not None else "",
-        format_duration(limits.max_seconds) if limits.max_seconds is not None else "",
-        f"{limits.max_usd:g} USD" if limits.max_usd is not None else "",
-    ]
-    told = ", ".join(word for word in words if word)
+    words = [counted(limits.max_experiments, "experiment")] if limits.max_experiments is not None else []
+    words += [format_duration(limits.max_seconds)] if limits.max_seconds is not None else []
+    words += [f"{limits.max_usd:g} USD"] if limits.max_usd is not None else []
+    told = ", ".join(words)
     return f"limits as its log tells: {told}" if told else "no limits (`resume --max-experiments N` sets one)"
 
 

@@ -6,6 +6,7 @@ measured again as they were the first time. What neither knows is recorded as lo
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -56,7 +57,6 @@ class Restorer:
         self._parent, self._at = session.base_commit, session.started_at
 
     def run(self) -> list[str]:
-        """Complete the session; what was done, by experiment."""
         notes = []
         numbers = self._draft.numbers(self._session.id)
         last = self._last(set(numbers))
@@ -87,28 +87,25 @@ class Restorer:
 
     # -- one experiment
     def _restore(self, number: int, *, is_last: bool) -> list[str]:
-        session_id = self._session.id
+        session_id, store = self._session.id, self._draft.store
         record = self._record(number)
+        own = record if record is not None and record.number == number else None
         e = self._draft.ensure_experiment(session_id, number, self._parent, self._at)
-        decided_before = e.decision
         if record is not None and record.parent is not None:
             self._at = record.at
-        is_baseline = self._is_baseline(e, record)
+        is_baseline = self._is_baseline(e, own)
         kept = record is not None and self._was_kept(record, is_last=is_last)
-        if is_last and decided_before is None and not kept and is_whole(e) and not self._ahead(e, record):
+        ahead = e.proposal is None and own is not None  # git has a commit of it, and its row does not know a proposal
+        if is_last and e.decision is None and not kept and is_whole(e) and not ahead:
             return []  # the loop goes on with it
-        e, told = self._with_proposal(e, record, is_baseline=is_baseline)
+        e, told = self._with_proposal(e, own, is_baseline=is_baseline)
         self._draft.close_runs(session_id, number, self._at, LOST)
-        e = self._draft.store.experiment(session_id, number)
+        e = store.experiment(session_id, number)
         if not e.counted_runs:
             self._add_runs(e)
-            e = self._draft.store.experiment(session_id, number)
+            e = store.experiment(session_id, number)
         decision = self._decision(e, record, is_baseline=is_baseline, kept=kept)
-        commit = e.commit
-        if record is not None:
-            commit = record.commit
-        elif is_baseline and commit is None:
-            commit = e.parent
+        commit = record.commit if record is not None else e.parent if is_baseline and e.commit is None else e.commit
         segment = self._draft.segment_of(session_id, number)
         hypothesis = e.proposal.hypothesis if e.proposal else ""
         asi = ASI(hypothesis=hypothesis, result=f"{self._task.metric.name}: {decision.reason}")
@@ -120,64 +117,50 @@ class Restorer:
 
     def _record(self, number: int) -> RecordedCommit | None:
         commit = self._refs.get(number)
-        if commit is None:
-            return None
-        try:
-            return self._history.read(commit)
-        except RepositoryError:
-            return None
+        with contextlib.suppress(RepositoryError):
+            return None if commit is None else self._history.read(commit)
+        return None
 
     def _was_kept(self, record: RecordedCommit, *, is_last: bool) -> bool:
         """The final commit of a keep is on the branch, or about to be moved there by whoever settles it."""
-        if "Metric" not in record.trailers:
-            return False
         tip = self._branch[-1] if self._branch else self._session.base_commit
-        return record.commit in self._on_branch or (is_last and record.parent == tip)
+        there = record.commit in self._on_branch or (is_last and record.parent == tip)
+        return "Metric" in record.trailers and there
 
-    def _is_baseline(self, e: Experiment, record: RecordedCommit | None) -> bool:
+    def _is_baseline(self, e: Experiment, own: RecordedCommit | None) -> bool:
         if e.proposal is not None:
             return e.proposal.policy == BASELINE
-        if record is not None and record.number == e.number:
-            return False
-        return e.number == 0 or self._draft.first_of_segment(self._session.id, e.number)
-
-    def _ahead(self, e: Experiment, record: RecordedCommit | None) -> bool:
-        """Git has a commit of this experiment, and its row does not know a proposal for it."""
-        return e.proposal is None and record is not None and record.number == e.number
+        return own is None and (e.number == 0 or self._draft.first_of_segment(self._session.id, e.number))
 
     # -- parts of an experiment
-    def _with_proposal(
-        self, e: Experiment, record: RecordedCommit | None, *, is_baseline: bool
-    ) -> tuple[Experiment, str]:
-        """The experiment with a proposal, where there is any; and where that came from."""
+    def _with_proposal(self, e: Experiment, own: RecordedCommit | None, *, is_baseline: bool) -> tuple[Experiment, str]:
+        """The experiment with a proposal, where there is any; and where that came from. own: its commit."""
+        session_id = self._session.id
         if e.proposal is not None:
             return e, "that of the backup"
-        if record is not None and record.parent is not None and record.number == e.number:
-            self._draft.set_parent(self._session.id, e.number, record.parent, record.at)
-        before = self._code(record.parent if record and record.number == e.number and record.parent else e.parent)
+        parent = own.parent if own is not None else None
+        if own is not None and parent is not None:
+            self._draft.set_parent(session_id, e.number, parent, own.at)
+        before = self._code(parent or e.parent)
         if is_baseline:
-            proposal, files = Proposal({}, "The program as it is.", BASELINE, description=BASELINE), before
-        elif record is None or record.number != e.number:
+            proposal = Proposal({}, "The program as it is.", BASELINE, description=BASELINE)
+        elif own is None:
             return e, LOST
         else:
-            after = self._code(record.commit)
-            files = {path: text for path, text in after.items() if before.get(path) != text}
-            hypothesis = record.body or record.subject
-            policy = record.trailers.get("Policy", "")
-            asi = ASI(hypothesis=hypothesis)
-            proposal = Proposal(files, hypothesis, policy, description=record.subject, asi=asi)
-        segment = self._draft.segment_of(self._session.id, e.number)
+            files = {path: text for path, text in self._code(own.commit).items() if before.get(path) != text}
+            hypothesis, policy = own.body or own.subject, own.trailers.get("Policy", "")
+            proposal = Proposal(files, hypothesis, policy, description=own.subject, asi=ASI(hypothesis=hypothesis))
         after = {**before, **proposal.files}
+        segment = self._draft.segment_of(session_id, e.number)
         digest = f"{segment}:{code_hash(after)}" if after else f"{segment}:none:{e.number}"
         diff = unified_diff(before, after)
-        e = self._draft.add_proposal(self._session.id, e.number, proposal, diff=diff, code_hash=digest)
+        e = self._draft.add_proposal(session_id, e.number, proposal, diff=diff, code_hash=digest)
         return e, "the program as it is" if is_baseline else "rebuilt from its commit"
 
     def _code(self, commit: str) -> Mapping[str, str]:
-        try:
+        with contextlib.suppress(AutoresearchdError):
             return {path: self._workspace.read(commit, path) for path in self._task.editable}
-        except AutoresearchdError:
-            return {}
+        return {}
 
     def _add_runs(self, e: Experiment) -> None:
         """Measure again what the runs left on disk: all of a baseline, of any other up to the first that is good."""
@@ -246,11 +229,8 @@ def ends_after(limits: Limits) -> str:
 def _limits_in_log(log: Path, tag: str) -> Limits:
     """The limits that the latest daemon of a session wrote into its log; none where it wrote none."""
     begins = rf"[0-9-]{{10}} [0-9:]{{8}}Z {re.escape(tag)} session_(?:started|resumed) "
-    lines = re.findall(
-        rf"^{begins}.*; ends (?:after (.*)|when it is stopped)$",
-        read_tail(log, _LOG_BYTES),
-        re.MULTILINE,
-    )
+    ends = rf"^{begins}.*; ends (?:after (.*)|when it is stopped)$"
+    lines = re.findall(ends, read_tail(log, _LOG_BYTES), re.MULTILINE)
     told = dict(re.findall(r"(experiments|seconds|usd)=([0-9.e+-]{1,20})(?: |$)", lines[-1] if lines else ""))
     found = {name: value for name, text in told.items() if (value := _number(text)) is not None}
     most = found.get("experiments")
@@ -259,8 +239,7 @@ def _limits_in_log(log: Path, tag: str) -> Limits:
 
 def plan_session(project: Project, tag: str, *, seed: int) -> tuple[NewSession, datetime]:
     """What a session can be created from again, and when it began."""
-    probe = GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())
-    try:
+    with contextlib.closing(GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())) as probe:
         history = probe.history()
         base = history.experiment(0)
         if base is None:
@@ -272,8 +251,6 @@ def plan_session(project: Project, tag: str, *, seed: int) -> tuple[NewSession, 
         task = read_task_text(text, profile="cuda" if device.startswith("cuda") else "cpu")
         policy = newest.trailers.get("Policy", "")
         at = history.read(base).at
-    finally:
-        probe.close()
     new = NewSession(
         tag=tag,
         branch=probe.branch,

@@ -1,31 +1,53 @@
 """``task check --run``: trial runs of a task exactly as a session would make them, without leaving a session behind.
 
-A task without a check.yaml is run once. One that has it is held to what that says: its documented baseline and noise,
-honest edits that must be accepted, and cheats of which none may pay.
+A task without a check.yaml only gives its baseline and noise. One that has it is held to what that says: its documented
+baseline and noise, honest edits that must be accepted, and cheats of which none may pay.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import tempfile
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
+from types import FrameType
 
-from autoresearchd.app.tasks.trial_bench import Bench, Ended, Trial, open_bench, with_budget
-from autoresearchd.config.check_file import load_check
-from autoresearchd.domain.errors import PolicyError
+from autoresearchd.app.compose import open_workspace, require_sandbox
+from autoresearchd.app.project import Project
+from autoresearchd.app.start_checks import empty_submodules, listed, with_large_files
+from autoresearchd.app.tasks.job_programs import require_bits
+from autoresearchd.app.tasks.task_folder import TASK_FILE, is_bundled, read_task
+from autoresearchd.config import Overrides, check_files
+from autoresearchd.config.check_file import CHECK_FILE, load_check
+from autoresearchd.domain.errors import BaselineError, PolicyError
+from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.quantities import format_duration
-from autoresearchd.domain.task import Documented, TaskCheck, Variant
-from autoresearchd.evaluator.keep.noise import estimate_sigma, mean
-from autoresearchd.evaluator.measure.measurement import EVALUATION, TRAINING
+from autoresearchd.domain.ports import RunRequest
+from autoresearchd.domain.task import Documented, Task, TaskCheck, Variant
+from autoresearchd.evaluator.keep.decide import hint_of, require_bounded
+from autoresearchd.evaluator.keep.noise import estimate_sigma
+from autoresearchd.evaluator.measure.measurement import EVALUATION, EVALUATION_FAILED, TRAINING
 from autoresearchd.evaluator.rules.legality import check_edit, required_symbols
 from autoresearchd.evaluator.rules.program_text import about_seed
 from autoresearchd.evaluator.rules.run_time import STARVED, about_budget, pace_of
 from autoresearchd.evaluator.rules.task_variants import Reference, changed, doubts, verdict
+from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.executor.visible_files import find_data
+from autoresearchd.loop.measuring.advice import hint_job
+from autoresearchd.loop.measuring.protected_files import ProtectedFiles
+from autoresearchd.loop.measuring.run_files import read_logs, read_result_file, read_sources, read_tail
+from autoresearchd.loop.run import RunningProgram, launch
+from autoresearchd.sandbox.tiers import AUTO
+from autoresearchd.workspace import preflight
+from autoresearchd.workspace.files import remove_tree
 
 SEED = 1
 PROFILE = "cpu"
@@ -33,6 +55,7 @@ PROFILE = "cpu"
 _RUNS = 3
 _AT_ONCE = 2
 """Edits and cheats that run beside each other, where there are as many processors."""
+_TEXT_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +78,6 @@ MANY_TASKS = Extent(runs=2, edits=1, cheats=3)
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """What a trial run gave. measured: a sentence with the metric; notes: what the user should know about it."""
-
-    measured: str
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Tried:
     """What came of an edit. right: whether it ended as it had to."""
 
@@ -79,12 +94,14 @@ class Held:
     values: of the unedited program, by seed; sigma: their spread, None for a single one; run_s: seconds of the median
     run, all of it; evaluation: the share of the evaluation in it; seconds: of the whole check, set-up included;
     known_edits, known_cheats: how many check.yaml has, of which ``edits`` and ``cheats`` were tried;
-    faults: what is not as it should be, a sentence each; notes: as in ``Checked``.
+    faults: what is not as it should be, a sentence each; notes: what the user should know about it.
     """
 
     metric: str
     profile: str
     budget: float
+    tier: str
+    source: str
     values: tuple[float, ...]
     sigma: float | None
     documented: Documented | None
@@ -100,25 +117,7 @@ class Held:
 
     @property
     def caught(self) -> int:
-        """How many cheats ended as they had to."""
         return sum(cheat.right for cheat in self.cheats)
-
-
-def check_run(folder: Path, budget: float | None = None, sandbox: str | None = None) -> Checked:
-    """Run a task once and measure it.
-
-    Raises BaselineError where it gives no metric, RepositoryError where no session could start from the folder, and
-    MissingCapability where the ``sandbox`` (None: any) does not work.
-    """
-    with open_bench(folder, budget=budget, sandbox=sandbox) as bench:
-        ended = bench.baseline(SEED)
-        scoring = bench.task.scoring
-        notes = (*bench.notes, *_about_program(bench, [ended]))
-        return Checked(
-            f"{scoring.metric.name} {ended.measurement.value:.6g} in {format_duration(ended.result.duration_s)} "
-            f"({ended.result.tier}, {scoring.source.value})",
-            notes,
-        )
 
 
 def check_held(
@@ -132,89 +131,271 @@ def check_held(
     """Hold a task to its check.yaml; one that has none only gives its baseline and noise.
 
     profile: None: what this machine has; at_once: how many edits and cheats run beside each other, None: two, where
-    there are as many processors. Raises what ``check_run`` does, and ConfigError where check.yaml cannot be used or an
-    edit in it does not fit the program any more.
+    there are as many processors.
+
+    Raises BaselineError where it gives no metric or its set-up fails, RepositoryError where no session could start from
+    the folder, MissingCapability where the ``sandbox`` (None: any) does not work, and ConfigError where check.yaml
+    cannot be used or an edit in it does not fit the program any more.
     """
     began = time.monotonic()
     wanted = load_check(folder) or TaskCheck()
     documented = wanted.baseline.get(profile) if profile else None
     budget = wanted.budget if extent.hurried else documented.budget if documented else None
-    with open_bench(folder, budget=budget, profile=profile, sandbox=sandbox) as bench:
-        first = bench.task.editable[0]
+    with _open_bench(folder, budget, profile, sandbox) as bench:
         for variant in (*wanted.edits, *wanted.cheats):  # before anything is run
-            changed(variant, _all_files(bench, variant, first), first, {})
+            bench.edited(variant, {})
         at_once = at_once or (1 if bench.task.profile == "cuda" else min(_AT_ONCE, len(os.sched_getaffinity(0))))
-        ended = [bench.baseline(SEED + index) for index in range(extent.runs or _RUNS)]  # nothing beside them
-        trials = _Trials(bench, wanted, documented, ended, at_once)
+        ended = [bench.accepted(_end(bench.begin(SEED + i))) for i in range(extent.runs or _RUNS)]  # nothing beside
         honest = wanted.edits[: extent.edits]
+        trials = _Trials(bench, wanted.budget, documented, ended, at_once)
         tried = trials.all((*honest, *wanted.cheats[: extent.cheats]))
         edits, cheats = tried[: len(honest)], tried[len(honest) :]
         values = tuple(value for one in ended if (value := one.measurement.value) is not None)
+        stages = [stage for one in ended if (stage := one.result.stage(TRAINING))]
         # Hurried, the budget is that of the edits, under which nothing is documented.
         differs = doubts(documented, values) if documented and not extent.hurried and len(values) > 1 else []
-        faults = [f"{words}{_busy(ended)}" for words in differs]
+        share = median([stage.cpu_s / stage.duration_s for stage in stages if stage.duration_s > 0] or [1.0])
+        busy = f"; its training had {share:.0%} of a processor: is this machine busy?" if share < STARVED else ""
+        faults = [f"{words}{busy}" for words in differs]
         faults += [f"the edit {one.name!r} was refused: {one.label}: {one.detail}" for one in edits if not one.right]
         faults += [f"the cheat {one.name!r} ended as {one.label}: {one.detail}" for one in cheats if not one.right]
+        texts = {**bench.sources(), **bench.files()}
+        took = median(stage.duration_s for stage in stages) if stages else None
         return Held(
             metric=bench.task.metric.name,
             profile=bench.task.profile,
             budget=bench.task.execution.budget.training,
+            tier=ended[0].result.tier,
+            source=bench.task.scoring.source.value,
             values=values,
             sigma=estimate_sigma(values),
             documented=documented,
             run_s=median(one.result.duration_s for one in ended),
-            evaluation=mean([_share(one) for one in ended]),
+            evaluation=fmean(one.evaluation for one in ended),
             seconds=time.monotonic() - began,
             edits=edits,
             cheats=cheats,
             known_edits=len(wanted.edits),
             known_cheats=len(wanted.cheats),
             faults=tuple(faults),
-            notes=(*bench.notes, *_about_program(bench, ended)),
+            notes=(*bench.notes, *about_budget(bench.task, texts, took), *about_seed(bench.task, texts)),
         )
 
 
-def _about_program(bench: Bench, ended: Sequence[Ended]) -> tuple[str, ...]:
-    """What the user should know of the program, its budget and its seed, now that it has been run."""
-    took = [stage.duration_s for one in ended if (stage := one.result.stage(TRAINING))]
-    texts = {**bench.sources(), **bench.files()}
-    return (*about_budget(bench.task, texts, median(took) if took else None), *about_seed(bench.task, texts))
+# ---------------------------------------------------------------------- trial runs
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A trial run. log: of the training, or of the evaluation where that failed; wrote: whether a result file."""
+
+    measurement: Measurement
+    result: RunResult
+    log: str
+    wrote: bool
+
+    @property
+    def evaluation(self) -> float:
+        stage = self.result.stage(EVALUATION)
+        return stage.duration_s / self.result.duration_s if stage and self.result.duration_s > 0 else 0.0
 
 
-def _busy(ended: Sequence[Ended]) -> str:
-    """Words for a machine that had something else to do, empty where the runs had a processor to themselves."""
-    stages = [stage for one in ended if (stage := one.result.stage(TRAINING)) and stage.duration_s > 0]
-    share = median(stage.cpu_s / stage.duration_s for stage in stages) if stages else 1.0
-    return f"; its training had {share:.0%} of a processor: is this machine busy?" if share < STARVED else ""
+def _end(program: RunningProgram) -> _Ended:
+    """Wait for the end of a run, and measure it."""
+    try:
+        result = program.handle.wait()
+        assert result is not None
+        measurement, logs = program.measure(result), read_logs(result)
+        log = logs.get(EVALUATION if measurement.detail.startswith(EVALUATION_FAILED) else TRAINING, "")
+        wrote = read_result_file(program.request.task, program.request.run_dir) is not None
+        return _Ended(measurement, result, log, wrote)
+    finally:
+        _close(program)
 
 
-def _share(ended: Ended) -> float:
-    """The share of the evaluation in a run."""
-    stage = ended.result.stage(EVALUATION)
-    return stage.duration_s / ended.result.duration_s if stage and ended.result.duration_s > 0 else 0.0
+def _close(program: RunningProgram) -> None:
+    """End a run, whatever it does, and remove its folders."""
+    if program.request.workspace.exists():
+        program.kill()
+        remove_tree(program.request.workspace)
+        remove_tree(program.request.run_dir)
 
 
-def _all_files(bench: Bench, variant: Variant, first: str) -> dict[str, str]:
-    """The editable files, and what else a variant names."""
-    return {path: bench.text(path) for path in {*bench.task.editable, *(s.file or first for s in variant.change)}}
+@dataclass
+class _Bench:
+    """Where trial runs of one task are made. notes: what the user should know of the task's folder."""
+
+    task: Task
+    executor: LocalExecutor
+    source: Path
+    top: Path
+    notes: tuple[str, ...]
+    trials: list[RunningProgram] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pristine, self.setup = self.top / "pristine", self.top / "setup"
+        self._protected = ProtectedFiles(self.task, self.pristine, lambda: None)
+
+    def text(self, path: str) -> str:
+        """A file of the task; empty where there is none."""
+        return read_tail(self.pristine / path, _TEXT_BYTES)
+
+    def files(self) -> dict[str, str]:
+        return {path: self.text(path) for path in self.task.editable}
+
+    def sources(self) -> dict[str, str]:
+        return read_sources(self.task, self.pristine)
+
+    def edited(self, variant: Variant, places: Mapping[str, str]) -> dict[str, str]:
+        """The files as a variant changes them: the editable ones, and what else it names."""
+        first = self.task.editable[0]
+        paths = {*self.task.editable, *(step.file or first for step in variant.change)}
+        return changed(variant, {path: self.text(path) for path in paths}, first, places)
+
+    def places(self) -> dict[str, str]:
+        """What a cheat may know of this machine: where the answers lie, and the scorer."""
+        private = self.task.evaluation.private if self.task.evaluation else ()
+        found = find_data(private[:1], (self.setup, self.source), "evaluation.private")
+        return {
+            "@PRIVATE@": str(found[0].real if found else self.setup),
+            "@SETUP@": str(self.setup),
+            "@SOURCE@": str(self.source),
+            "@PRISTINE@": str(self.pristine),
+        }
+
+    def begin(self, seed: int, files: Mapping[str, str] | None = None, budget: float | None = None) -> RunningProgram:
+        """Start a run of the program, with ``files`` in place of its own."""
+        number = len(self.trials)
+        workspace = self.top / f"workspace-{number}"
+        task = _with_budget(self.task, budget)
+        shutil.copytree(self.top / "clean", workspace, symlinks=True)
+        for path, text in (files or {}).items():
+            (workspace / path).write_text(text, "utf-8")
+        request = RunRequest(
+            key=f"check/{task.name}",
+            task=task,
+            commit="",
+            seed=seed,
+            workspace=workspace,
+            pristine=self.pristine,
+            setup=self.setup,
+            run_dir=self.top / f"run-{number}",
+            source=self.source,
+        )
+        self.trials.append(launch(self.executor, self._protected, request))
+        return self.trials[-1]
+
+    def accepted(self, ended: _Ended) -> _Ended:
+        """A run of the unedited program. Raises BaselineError: it has no metric, or lacks what a constraint bounds."""
+        found = ended.measurement
+        if found.label is not Label.NONE or found.value is None:
+            tail = "\n".join(ended.log.rstrip().splitlines()[-15:])
+            words = f"the end of its log:\n{tail}" if tail else "it printed nothing"
+            known = hint_of(self.task, found.label, found.detail)
+            raise BaselineError(
+                f"{self.task.name} gives no {self.task.metric.name}: {found.label.value}: {found.detail}",
+                hint=hint_job(found.detail, self.source, self.pristine) or (f"{known}; {words}" if known else words),
+            )
+        require_bounded(self.task, found.metrics, self.task.name)
+        named = self.task.scoring.result_file
+        if named and not ended.wrote:
+            told = f"scoring.result_file: a run wrote no {named} into $AUTORESEARCHD_OUTPUT_DIR, so none was read"
+            self.notes = tuple(dict.fromkeys((*self.notes, told)))
+        return ended
 
 
+def _with_budget(task: Task, training: float | None) -> Task:
+    """The task with another time of training; what comes on top of it stays."""
+    if training is None:
+        return task
+    budget = task.execution.budget
+    wall = max(training + budget.grace, budget.wall - budget.training + training)
+    return replace(task, execution=replace(task.execution, budget=replace(budget, training=training, wall=wall)))
+
+
+@contextmanager
+def _open_bench(folder: Path, budget: float | None, profile: str | None, sandbox: str | None) -> Iterator[_Bench]:
+    """Set a task up as a session would: the last commit and the data that task.yaml names; a bundled one as it is."""
+    executor = LocalExecutor(tier=sandbox or AUTO)
+    require_sandbox(executor)
+    task = read_task(folder, overrides=Overrides(budget=budget), profile=profile)
+    source = (folder / task.source_dir).resolve()
+    check_files(task, source, folder / TASK_FILE)
+    with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="autoresearchd-check-") as scratch:
+        top = Path(scratch)
+        notes: tuple[str, ...] = ()
+        targets = top / "pristine", top / "clean"
+        if is_bundled(folder):
+            for target in targets:
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", CHECK_FILE), symlinks=True)
+        else:
+            project = Project.at(folder)
+            task, large = with_large_files(task, project.root, source)
+            notes = (*repository_notes(folder), *large)
+            with closing(open_workspace(project, "check", task, source)) as workspace:
+                base = workspace.head()
+                workspace.check_tracked(base, [*task.editable, *task.protected])
+                require_bits(task, workspace, base)
+                for target in targets:
+                    workspace.materialise(base, target)
+        try:
+            executor.setup(task, top / "pristine", top / "setup", top / "setup.log", threading.Event())
+        except BaselineError as error:  # the log that it names goes with the bench; its end has been told
+            raise BaselineError(error.what, hint="correct execution.setup_commands in task.yaml") from error
+        bench = _Bench(task, executor, source, top, notes)
+        try:
+            yield bench
+        finally:
+            for trial in bench.trials:  # what is still running would use a folder that goes
+                _close(trial)
+
+
+def repository_notes(folder: Path) -> tuple[str, ...]:
+    """What would be left out by ``start`` in a folder. Raises RepositoryError where no session could start."""
+    project = Project.at(folder)
+    preflight.check_repository(project.root, modified=True)
+    different = preflight.uncommitted(project.root, folder)
+    told = f"{TASK_FILE} is checked as it is here, not as in the last commit; `autoresearchd start` wants it committed"
+    notes = [told] if TASK_FILE in different else []
+    notes += empty_submodules(project.root, folder)
+    if others := [name for name in different if name != TASK_FILE]:
+        told = f"not as in the last commit, which is what is run: {listed(others)}"
+        notes.append(f"{told}; commit what the task needs before `autoresearchd start`")
+    return tuple(notes)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """TERM, INT and HUP end the check in an orderly way, once: what was made for it is removed."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for other in numbers:
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# ---------------------------------------------------------------------- edits and cheats
 class _Trials:
     """Runs of edits and cheats beside the unedited program, all under one budget and one seed."""
 
     def __init__(
         self,
-        bench: Bench,
-        wanted: TaskCheck,
+        bench: _Bench,
+        budget: float | None,
         documented: Documented | None,
-        ended: Sequence[Ended],
+        ended: Sequence[_Ended],
         at_once: int,
     ) -> None:
-        self._bench, self._budget, self._documented, self._ended = bench, wanted.budget, documented, ended
-        self._task = bench.task
+        self._bench, self._budget, self._documented, self._ended = bench, budget, documented, ended
         self._at_once = at_once
         self._files, self._sources = bench.files(), bench.sources()
-        self._required = required_symbols(self._task, self._sources)
+        self._required = required_symbols(bench.task, self._sources)
         self._places = bench.places()
 
     def all(self, variants: Sequence[Variant]) -> tuple[Tried, ...]:
@@ -225,24 +406,22 @@ class _Trials:
         if not variants:
             return ()
         tried: list[Tried] = []
-        waiting, running = deque(variants), deque[tuple[Variant, Trial | PolicyError]]()
-        same = self._budget in (None, self._task.execution.budget.training)
-        unedited = self._held_to(self._ended) if same else self._bench.begin(SEED, None, self._budget)
+        waiting, running = deque(variants), deque[tuple[Variant, RunningProgram | PolicyError]]()
+        same = self._budget in (None, self._bench.task.execution.budget.training)
+        unedited = self._reference(self._ended) if same else self._bench.begin(SEED, None, self._budget)
         while waiting or running:
-            if waiting and len(running) + isinstance(unedited, Trial) < self._at_once:
+            if waiting and len(running) + isinstance(unedited, RunningProgram) < self._at_once:
                 variant = waiting.popleft()
                 running.append((variant, self._begin(variant)))
-            elif isinstance(unedited, Trial):
-                unedited = self._held_to([self._bench.accepted(unedited.end())])
+            elif isinstance(unedited, RunningProgram):
+                unedited = self._reference([self._bench.accepted(_end(unedited))])
             else:
-                tried.append(self._end(*running.popleft(), unedited))
+                tried.append(self._judge(*running.popleft(), unedited))
         return tuple(tried)
 
-    def _held_to(self, unedited: Sequence[Ended]) -> Reference:
-        """What runs of the unedited program hold the others to."""
+    def _reference(self, unedited: Sequence[_Ended]) -> Reference:
         stages = [stage for one in unedited for stage in one.result.stages]
-        task = self._task if self._budget is None else with_budget(self._task, self._budget)
-        pace = pace_of(task, {**self._sources, **self._files}, stages)
+        pace = pace_of(_with_budget(self._bench.task, self._budget), {**self._sources, **self._files}, stages)
         value = unedited[0].measurement.value or 0.0
         noise = estimate_sigma([v for one in self._ended if (v := one.measurement.value) is not None]) or 0.0
         if self._documented is not None:  # what is larger on this machine is noisier on it, too
@@ -250,22 +429,21 @@ class _Trials:
             noise = max(noise, self._documented.sigma * max(1.0, scale))
         return Reference(value, unedited[0].measurement.metrics, pace, noise)
 
-    def _begin(self, variant: Variant) -> Trial | PolicyError:
-        first = self._task.editable[0]
-        files = changed(variant, _all_files(self._bench, variant, first), first, self._places)
+    def _begin(self, variant: Variant) -> RunningProgram | PolicyError:
+        files = self._bench.edited(variant, self._places)
         try:
-            check_edit(self._task, self._files, files, required=self._required)
+            check_edit(self._bench.task, self._files, files, required=self._required)
         except PolicyError as error:
             return error
         return self._bench.begin(SEED, files, self._budget)
 
-    def _end(self, variant: Variant, running: Trial | PolicyError, unedited: Reference) -> Tried:
+    def _judge(self, variant: Variant, running: RunningProgram | PolicyError, unedited: Reference) -> Tried:
         """An honest edit has to be legal and to give a metric, a cheat to end with a label that it may end with."""
         if isinstance(running, PolicyError):
             label, detail = running.label, running.what
         else:
-            ended = running.end()
-            label, detail = verdict(running.task, ended.measurement, ended.result, unedited)
+            ended = _end(running)
+            label, detail = verdict(running.request.task, ended.measurement, ended.result, unedited)
         right = variant.expected or {Label.NONE, Label.NO_GAIN}
         if label is Label.NONE and label not in right:
             label, detail = self._beside(variant, unedited)
@@ -276,10 +454,8 @@ class _Trials:
 
         The one run that it beat may have been a slow one: in the second or so that cheats get, the curve is steep.
         """
-        first = self._task.editable[0]
-        files = changed(variant, _all_files(self._bench, variant, first), first, self._places)
         unedited = self._bench.begin(SEED + 1, None, self._budget)
-        cheat = self._bench.begin(SEED + 1, files, self._budget)
-        value, ended = unedited.end().measurement.value, cheat.end()
+        cheat = self._bench.begin(SEED + 1, self._bench.edited(variant, self._places), self._budget)
+        value, ended = _end(unedited).measurement.value, _end(cheat)
         reference = before if value is None else replace(before, value=value)
-        return verdict(cheat.task, ended.measurement, ended.result, reference)
+        return verdict(cheat.request.task, ended.measurement, ended.result, reference)

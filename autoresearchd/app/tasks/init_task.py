@@ -3,60 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean
 
-from autoresearchd.app.start import read_task
-from autoresearchd.app.start_checks import program_notes, require_programs
-from autoresearchd.app.tasks.check_task import Extent, check_held
-from autoresearchd.app.tasks.import_log import import_log
-from autoresearchd.app.tasks.scaffold import TASK_FILE
+from autoresearchd.app.project import Project
+from autoresearchd.app.tasks.check_task import Extent, Held, check_held
+from autoresearchd.app.tasks.job_programs import require_programs
+from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task
 from autoresearchd.config import TaskFields, read_task_text
 from autoresearchd.config.foreign_layouts import Draft, Layout
 from autoresearchd.config.python_environments import environment_of, how_to_run
 from autoresearchd.config.write_task import render_task_yaml, write_new
 from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.quantities import format_duration
+from autoresearchd.domain.task import Task
+from autoresearchd.report.log_import import read_log, store_log
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.layout import find_root
 
 RUNS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What the baseline's runs gave: mean, noise, and seconds of one run. notes: what the user should know of them."""
-
-    metric: str
-    value: float
-    sigma: float
-    runs: int
-    run_s: float
-    notes: tuple[str, ...] = ()
-
-    @property
-    def words(self) -> str:
-        """All of it but the metric's name."""
-        return f"{self.value:.6g} ± {self.sigma:.2g} over {self.runs} runs of {format_duration(self.run_s)}"
-
-
 def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) -> None:
     """Write the task.yaml of a folder.
 
-    Args:
-        directory: the project.
-        name: of the task.
-        layout: whose layout the project has, None where it is nobody's.
-        draft: what the file says; of a project whose own file is taken as it is, nothing.
+    layout: whose layout the project has, None where it is nobody's; draft: what the file says, nothing where a
+    project's own file is taken as it is.
 
-    Raises:
-        UsageError: an editable file is not there, or a task.yaml is.
-        ConfigError: what was found or asked for makes no task.
-        MissingCapability: the command begins with a program that is not there; nothing is written.
+    Raises UsageError: an editable file is not there, or a task.yaml is; ConfigError: what was found or asked for makes
+    no task; MissingCapability: the command begins with a program that is not there. Then nothing is written.
     """
     path = directory / TASK_FILE
     if layout is not None and layout.text is not None:
@@ -67,7 +46,7 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
             raise UsageError(
                 f"{directory / target} does not exist", hint="--file is a path in DIR: put the program there first"
             )
-    text = render_task_yaml(fields_of(name, layout, draft))
+    text = render_task_yaml(_fields(name, layout, draft))
     if layout is None:  # what others have run is as it is, and `task check` says what is wrong with it
         task = read_task_text(text, file=str(path))
         if draft.python is not None and not Path(draft.python).exists():  # its environment is yet to be made
@@ -81,31 +60,9 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
     write_new(path, text)
 
 
-def fields_of(name: str, layout: Layout | None, draft: Draft) -> TaskFields:
-    """What a task.yaml says, from a draft in which nothing is missing."""
-    usual = TaskFields(name)
-    return TaskFields(
-        name=name,
-        target_file=draft.target_file or usual.target_file,
-        run_command=draft.run_command or usual.run_command,
-        python=draft.python,
-        metric=draft.metric or usual.metric,
-        direction=draft.direction or usual.direction,
-        budget=draft.budget or usual.budget,
-        protected=draft.protected,
-        data=draft.data,
-        metrics=draft.metrics,
-        display_metrics=draft.display_metrics,
-        checks=draft.checks,
-        system=draft.system,
-        remarks=(f"Adopted from {layout.kind}: the program prints its own score.",) if layout else (),
-    )
-
-
-def notes_of(directory: Path) -> tuple[str, ...]:
-    """What the user should know of the program in a folder and its budget, before it has been run."""
-    task = read_task(directory, None)
-    return program_notes(task, directory / task.source_dir)
+def _fields(name: str, layout: Layout | None, draft: Draft) -> TaskFields:
+    remarks = (f"Adopted from {layout.kind}: the program prints its own score.",) if layout else ()
+    return TaskFields(name, remarks=remarks, **{key: value for key, value in asdict(draft).items() if value})
 
 
 def in_its_environment(draft: Draft, directory: Path) -> tuple[Draft, str]:
@@ -117,14 +74,8 @@ def in_its_environment(draft: Draft, directory: Path) -> tuple[Draft, str]:
     return replace(draft, run_command=found.command, python=python), found.note
 
 
-def longest(directory: Path) -> float:
-    """The most seconds that measuring the baseline may take, set-up not counted."""
-    return RUNS * read_task(directory, None).execution.budget.wall
-
-
-def not_measurable(directory: Path) -> str:
+def not_measurable(directory: Path, task: Task) -> str:
     """Why the baseline cannot be measured yet: what is run is the program as committed. Empty where it can."""
-    task = read_task(directory, None)
     try:
         root = find_root(directory)
         for path in (*task.editable, *task.protected):
@@ -137,38 +88,35 @@ def not_measurable(directory: Path) -> str:
     return ""
 
 
-def measure_baseline(directory: Path, sandbox: str | None = None) -> Measured:
-    """Run the program as committed, several times under different seeds.
-
-    Raises BaselineError: it does not run, or gives no metric; RepositoryError: there is no repository, or the program
-    is not committed.
-    """
+def measure_baseline(directory: Path, name: str, layout: Layout | None, draft: Draft, sandbox: str | None) -> Held:
+    """Run the program as committed under different seeds, and write what it gave into its task.yaml."""
     held = check_held(directory, extent=Extent(runs=RUNS), profile=None, sandbox=sandbox)
-    runs = len(held.values)
-    value = math.fsum(held.values) / runs
-    return Measured(held.metric, value, held.sigma or 0.0, runs, held.run_s, held.notes)
-
-
-def note_baseline(directory: Path, name: str, layout: Layout | None, draft: Draft, measured: Measured) -> None:
-    """Write a measured baseline into the task.yaml that ``write_task`` has written."""
-    path = directory / TASK_FILE
-    words = f"measured: {measured.words}"
+    words = f"measured: {baseline_words(held)}"
     if layout is not None and layout.text is not None:
         text = f"# Adopted from {layout.kind}, as it was there. Baseline, {words}.\n{layout.text}"
     else:
-        fields = fields_of(name, layout, draft)
-        text = render_task_yaml(replace(fields, baseline=float(f"{measured.value:.6g}"), measured=words))
-    path.write_text(text, "utf-8")
+        baseline = float(f"{fmean(held.values):.6g}")
+        text = render_task_yaml(replace(_fields(name, layout, draft), baseline=baseline, measured=words))
+    (directory / TASK_FILE).write_text(text, "utf-8")
+    return held
+
+
+def baseline_words(held: Held) -> str:
+    """What the baseline's runs gave: mean, noise, and how long one took."""
+    runs = f"{len(held.values)} runs of {format_duration(held.run_s)}"
+    return f"{fmean(held.values):.6g} ± {held.sigma or 0.0:.2g} over {runs}"
 
 
 def bring_history(directory: Path, layout: Layout | None) -> str:
-    """Import the experiments that a project has made so far; the sentence to show, empty where it has none.
-
-    Raises RepositoryError: there is no repository to keep them in.
-    """
+    """Import the experiments that a project has made so far; the sentence to show, empty where it has none."""
     if layout is None or layout.log is None:
         return ""
-    return import_log(directory, layout.log)
+    try:
+        project, log = Project.at(directory), read_log(layout.log)
+        with project.open_store() as store:
+            return store_log(store, log)
+    except RepositoryError as error:
+        return f"its experiments were not imported ({error.what}): `autoresearchd import` does it later"
 
 
 def next_commands(directory: Path, *, whole: bool = False) -> Iterator[str]:
@@ -177,18 +125,17 @@ def next_commands(directory: Path, *, whole: bool = False) -> Iterator[str]:
 
     shown = shlex.quote(str(directory))  # whoever pastes these lines runs no name of a file
     git = "git" if shown == "." else f"git -C {shown}"
-    root = None
-    with contextlib.suppress(RepositoryError):
+    task = read_task(directory)
+    try:
         root = find_root(directory)
-    task = read_task(directory, None)
-    if root is None:
+    except RepositoryError:
         yield f"{git} init && {git} add -A && {git} commit -m 'my task'"
-    elif whole:
-        yield f"{git} add -- . && {git} commit -m 'autoresearchd: the task' -- ."
     else:
         names = [TASK_FILE, *(os.path.normpath(f"{task.source_dir}/{p}") for p in (*task.editable, *task.protected))]
         missing = [name for name in names if not _committed(root, directory / name)]
-        if missing:
+        if whole:
+            yield f"{git} add -- . && {git} commit -m 'autoresearchd: the task' -- ."
+        elif missing:
             yield f"{git} add -- {shlex.join(missing)} && {git} commit -m 'autoresearchd: the task'"
     yield f"autoresearchd task check {shown} --run"
     tunable = any(searchable(path) for path in task.editable)  # else the usual policy would be refused
@@ -196,8 +143,7 @@ def next_commands(directory: Path, *, whole: bool = False) -> Iterator[str]:
 
 
 def _committed(root: Path, path: Path) -> bool:
-    try:
+    with contextlib.suppress(RepositoryError):
         preflight.check_committed(root, path)
-    except RepositoryError:
-        return False
-    return True
+        return True
+    return False

@@ -1,25 +1,29 @@
-"""The constants that ``search`` may tune in a task's program, as its files are now."""
+"""The constants that ``search`` may tune in a task's program, and whether what bounds them makes sense."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
-from autoresearchd.app.start import read_task
-from autoresearchd.app.start_checks import check_search_bounds
-from autoresearchd.app.tasks.scaffold import TASK_FILE
+from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task
 from autoresearchd.config import check_files
+from autoresearchd.config.yaml_document import Place, parse_yaml, read_text
+from autoresearchd.domain.errors import AutoresearchdError, ConfigError, PolicyError, UsageError
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
+from autoresearchd.policy.policy_names import TUNERS, PolicySpec
 from autoresearchd.policy.search.parameter import Parameter
-from autoresearchd.policy.search.program_constants import movable, spaces
-from autoresearchd.policy.search.space_rules import LeftOut
+from autoresearchd.policy.search.program_constants import Program, movable, spaces
+from autoresearchd.policy.search.space_rules import LeftOut, Space, means
 
-_NAMED = 4
+_NAMED, _NEAR, _LISTED = 4, 3, 12
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchSpace:
     """The search space of a task. lines: of each constant in its file, by its name."""
 
     task: Task
@@ -28,44 +32,29 @@ class Found:
     lines: Mapping[str, int]
 
 
-def search_space(folder: Path) -> Found:
-    """The constants of the task in a folder, as its files are now.
-
-    Raises ConfigError: task.yaml, a name in its ``search``, or a comment of the program cannot be followed;
-    PolicyError: a file cannot be parsed.
-    """
-    task = read_task(folder, None)
+def search_space(folder: Path) -> SearchSpace:
+    """The constants of the task in a folder, as its files are now. Raises PolicyError: one cannot be parsed."""
+    task = read_task(folder)
     source = folder / task.source_dir
     check_files(task, source, folder / TASK_FILE)
     code = {path: (source / path).read_bytes().decode() for path in task.editable}
     found = spaces(task, code)
-    check_search_bounds(task, found, folder / TASK_FILE)
-    raw = {path: text.encode() for path, text in code.items()}
+    _check_bounds(task, found, folder / TASK_FILE)
     parameters = [p for space in found.values() for p in space.parameters]
     left_out = [left for space in found.values() for left in space.left_out]
     left_out += [
         LeftOut(p.name, p.path, p.source, p.start, "no other value in its range") for p in parameters if not movable(p)
     ]
     places = [(p.name, p.path, p.start) for p in parameters] + [(left.name, left.path, left.start) for left in left_out]
-    return Found(
-        task,
-        tuple(p for p in parameters if movable(p)),
-        tuple(left_out),
-        {name: raw[path].count(b"\n", 0, start) + 1 for name, path, start in places},
-    )
+    lines = {name: code[path].encode().count(b"\n", 0, start) + 1 for name, path, start in places}
+    return SearchSpace(task, tuple(p for p in parameters if movable(p)), tuple(left_out), lines)
 
 
 def summary(folder: Path) -> tuple[str, ...]:
-    """What ``task init`` and ``task check`` say of the constants, in a line or two.
-
-    Raises ConfigError: as ``search_space``.
-    """
+    """What ``task init`` and ``task check`` say of the constants, in a few lines; raises what ``search_space`` does."""
     found = search_space(folder)
-    count = len(found.parameters)
-    shown = f"`autoresearchd task space {folder}` lists them"
-    lines = [
-        f"`search` may turn {count} constant{'s' * (count != 1)}: {shown}" if count else f"nothing to tune: {shown}"
-    ]
+    what = f"`search` may turn {counted(len(found.parameters), 'constant')}" if found.parameters else "nothing to tune"
+    lines = [f"{what}: `autoresearchd task space {folder}` lists them"]
     notable: dict[str, list[str]] = {}
     for left in found.left_out:
         if left.notable:
@@ -74,3 +63,75 @@ def summary(folder: Path) -> tuple[str, ...]:
         more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
         lines.append(f"left alone: {', '.join(labels[:_NAMED])}{more}: {why}")
     return tuple(lines)
+
+
+def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str], file: Path = Path(TASK_FILE)) -> None:
+    """Refuse a policy that turns constants where it finds none: no proposal of it could ever be made.
+
+    Bounds that make no sense are refused, too. A program that cannot be parsed is left to the baseline, whose error
+    says more. file: the task.yaml, to say the line of what is wrong.
+    """
+    if spec.kind not in TUNERS:
+        return
+    try:
+        _check_bounds(task, spaces(task, code), file)
+        Program().tunable(task, code)
+    except PolicyError as error:
+        if error.label is Label.NO_OP:
+            raise UsageError(f"the policy {spec} cannot be used: {error.what}", hint=error.hint) from error
+
+
+def _check_bounds(task: Task, found: Mapping[str, Space], file: Path) -> None:
+    """Raise ConfigError for names in ``search`` that no constant has, and for bounds that make no sense; with all."""
+    errors = [*_unknown(task, found, file), *_doubtful(task.profile, found, file)]
+    if errors:
+        first, *others = errors
+        first.hint = "\n".join([first.hint, *map(str, others)])
+        raise first
+
+
+def _unknown(task: Task, found: Mapping[str, Space], file: Path) -> Iterator[ConfigError]:
+    names = [p.name for space in found.values() for p in space.parameters]
+    names += [left.name for space in found.values() for left in space.left_out]
+    asked: list[tuple[str, Place]] = [(name, ("fixed", i)) for i, name in enumerate(task.search.fixed)]
+    asked += [(name, ("ranges", name)) for name in task.search.ranges]
+    asked += [(name, ("choices", name)) for name in task.search.choices]
+    for key, place in asked:
+        if not any(means(key, name) for name in names):
+            written = f"search.fixed[{place[1]}]" if place[0] == "fixed" else f"search.{place[0]}.{key}"
+            what = f"no constant of {', '.join(task.editable)} is called {key!r}"
+            line = _line(file, task.profile, place)
+            yield ConfigError(what, file=str(file), line=line, key=written, hint=_near(key, names))
+
+
+def _near(key: str, names: list[str]) -> str:
+    labels = {(label := name.partition(":")[2]).lower(): label for name in names}
+    wanted = key.rpartition(":")[2].lower()
+    parts = [label for label in labels if wanted in label.replace("#", ".").split(".")]
+    near = list(dict.fromkeys((*parts, *get_close_matches(wanted, list(labels), n=_NEAR, cutoff=0.5))))[:_NEAR]
+    if near:
+        return f"did you mean {' or '.join(repr(labels[label]) for label in near)}?"
+    more = f" and {len(labels) - _LISTED} more" if len(labels) > _LISTED else ""
+    return f"known here: {', '.join([*labels.values()][:_LISTED]) or 'none'}{more}"
+
+
+def _doubtful(profile: str, found: Mapping[str, Space], file: Path) -> Iterator[ConfigError]:
+    for path, space in found.items():
+        for doubt in space.doubts:
+            if doubt.key:
+                _, kind, name = doubt.key.split(".", 2)
+                what, line = f"{doubt.what} ({path}, line {doubt.line})", _line(file, profile, (kind, name))
+                yield ConfigError(what, file=str(file), line=line, key=doubt.key, hint=doubt.hint)
+            else:
+                yield ConfigError(doubt.what, file=path, line=doubt.line, hint=doubt.hint)
+
+
+def _line(file: Path, profile: str, place: Place) -> int | None:
+    """The line of a key of ``search``, in the file itself or in a profile of it."""
+    try:
+        document = parse_yaml(read_text(file), str(file))
+    except AutoresearchdError:
+        return None
+    top: Place = ("task",) if "task" in document.root else ()
+    places = ((*top, "search", *place), (*top, "profiles", profile, "search", *place))
+    return next((document.lines[p] for p in places if p in document.lines), None)

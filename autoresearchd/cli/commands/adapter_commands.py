@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from autoresearchd.cli import terminal_text
 from autoresearchd.cli.command_options import JsonOption
 from autoresearchd.cli.repository_here import here
-from autoresearchd.cli.terminal_text import Paint, clean, json_text, say
+from autoresearchd.cli.terminal_text import clean, json_text, print_table, say
 from autoresearchd.domain.errors import AdapterDamaged
+from autoresearchd.domain.quantities import counted
 
 _COLOURS = {"promoted": "green", "candidate": "yellow", "refused": "grey", "retired": "grey"}
 _REASON = 100
@@ -32,11 +31,11 @@ def list_versions(as_json: JsonOption = False) -> None:
 
     place = find_place(here())
     folder = layout.adapters_dir(place.root)
-    found = [{**version, **files_of(folder, version)} for version in place.reader.versions()]
+    found = [{**version, **_files_of(folder, version)} for version in place.reader.versions()]
     if as_json:
         print(json_text(found, indent=2))
     elif found:
-        print("\n".join(version_table(found, Paint(sys.stdout))))
+        _print_versions(found)
     else:
         say("there is no version yet: the plain model answers; `autoresearchd learn` makes one")
 
@@ -81,24 +80,19 @@ def prune(
     found = prune_versions(here(), keep, dry_run=dry_run)
     total = sum(each.bytes for each in found)
     if as_json:
-        removed = [
-            {"version": each.version.version, "status": each.version.status.value, "bytes": each.bytes}
-            for each in found
-        ]
+        names = [{"version": each.version.version, "status": each.version.status.value} for each in found]
+        removed = [{**name, "bytes": each.bytes} for name, each in zip(names, found, strict=True)]
         print(json_text({"removed": removed, "bytes": total, "dry_run": dry_run}, indent=2))
         return
     for each in found:
         say(f"{each.version.version} ({each.version.status.value}): {each.bytes / 1e6:.1f} MB")
     done = "would be removed" if dry_run else "removed"
-    versions = "1 version" if len(found) == 1 else f"{len(found)} versions"
-    say(f"files of {versions} {done}, {total / 1e6:.1f} MB" if found else "there is nothing to remove")
+    files = f"files of {counted(len(found), 'version')} {done}, {total / 1e6:.1f} MB"
+    say(files if found else "there is nothing to remove")
 
 
-def version_table(records: Sequence[Mapping[str, Any]], paint: Paint) -> list[str]:
-    """Versions as a table: name, status, algorithm, parent, when it was made, why it stands as it does.
-
-    Where they were learned on several models, which on which.
-    """
+def _print_versions(records: Sequence[Mapping[str, Any]]) -> None:
+    """A table; where they were learned on several models, it says which on which."""
     several = len({record.get("model_hash") for record in records}) > 1
     rows, colours = [], []
     for record in records:
@@ -117,9 +111,8 @@ def version_table(records: Sequence[Mapping[str, Any]], paint: Paint) -> list[st
             cells.append(_model(record))
         rows.append([*cells, clean(reason, _REASON)])
         colours.append({1: _COLOURS.get(status, ""), len(cells): "red" if damaged else ""})
-    total = terminal_text.terminal_width() if terminal_text.is_terminal(sys.stdout) else None
     headers = ("version", "status", "by", "from", "made (UTC)", *(["model"] if several else []), "why")
-    return terminal_text.table(headers, rows, paint=paint, colours=colours, total=total)
+    print_table(headers, rows, colours=colours, fits=True)
 
 
 def _model(record: Mapping[str, Any]) -> str:
@@ -129,7 +122,7 @@ def _model(record: Mapping[str, Any]) -> str:
     return f"{short} {known}".strip() or "—"
 
 
-def files_of(folder: Path, version: Mapping[str, Any]) -> dict[str, str | None]:
+def _files_of(folder: Path, version: Mapping[str, Any]) -> dict[str, str | None]:
     """What the folder of a version tells, at a glance: which files are there, and how long.
 
     damage: what is wrong with them, empty: nothing. pruned: when they were removed, None: they were not. base: what the

@@ -12,16 +12,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from autoresearchd.cli.command_options import JsonOption
-from autoresearchd.cli.repository_here import here
+from autoresearchd.cli.repository_here import find_place, here
 from autoresearchd.cli.terminal_text import Paint, clean, json_text
 from autoresearchd.domain.errors import AutoresearchdError, StoreDamaged, UsageError
 from autoresearchd.domain.quantities import counted
@@ -71,7 +70,7 @@ def doctor(
         return
     if session is not None:
         raise UsageError("--session goes with --repair", hint="autoresearchd status --session TAG shows one session")
-    findings = examine(here())
+    findings = list(_examine())
     if as_json:
         print(json_text([asdict(finding) for finding in findings], indent=2))
         return
@@ -88,34 +87,20 @@ def _repair(tag: str | None, as_json: bool) -> None:
     from autoresearchd.app.repairs.repair import repair
 
     report = repair(here(), tag)
-    if as_json:
-        print(json_text(report.as_dict(), indent=2))
-        return
-    for line in report.lines():
-        print(clean(line, 1000))
+    print(json_text(report.as_dict(), indent=2) if as_json else "\n".join(clean(s, 1000) for s in report.lines()))
 
 
-def examine(directory: Path) -> list[Finding]:
+def _examine() -> Iterator[Finding]:
     """All findings; one that fails to be found out is a warning and stops no other."""
-    probes: tuple[Callable[[], Finding], ...] = (
-        _python, _git, _leftovers, _sandbox, _gpu, _torch, _cpu, _memory, lambda: _disk(directory), _keys,
-        lambda: _session(directory),
-    )  # fmt: skip
-    return list(_run(probes))
-
-
-def _run(probes: tuple[Callable[[], Finding], ...]) -> Iterator[Finding]:
-    for probe in probes:
+    for probe in (_python, _git, _leftovers, _sandbox, _gpu, _torch, _cpu, _memory, _disk, _keys, _session):
         try:
             yield probe()
         except (OSError, ValueError, subprocess.SubprocessError, AutoresearchdError, ImportError) as error:
-            name = getattr(probe, "__name__", "probe").strip("_<>").replace("lambda", "place")
-            yield Finding(name, "warning", f"cannot be found out: {clean(error, 160)}")
+            yield Finding(probe.__name__.strip("_"), "warning", f"cannot be found out: {clean(error, 160)}")
 
 
 def _python() -> Finding:
-    value = f"{platform.python_version()} ({sys.executable})"
-    return Finding("python", "ok", value)
+    return Finding("python", "ok", f"{platform.python_version()} ({sys.executable})")
 
 
 def _git() -> Finding:
@@ -124,10 +109,9 @@ def _git() -> Finding:
         return Finding("git", "missing", "not installed", "apt install git, or see https://git-scm.com/downloads")
     answer = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
     found = re.search(r"(\d+)\.(\d+)(?:\.\d+)*", answer)
-    if found is None:
-        return Finding("git", "warning", clean(answer, 60), "install git from your distribution")
-    if (int(found[1]), int(found[2])) < OLDEST:
-        return Finding("git", "missing", f"{found[0]} is too old", f"install git {OLDEST[0]}.{OLDEST[1]} or later")
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        hint = f"install git {OLDEST[0]}.{OLDEST[1]} or later"
+        return Finding("git", "missing", f"{clean(answer, 60)} is too old", hint)
     return Finding("git", "ok", found[0])
 
 
@@ -160,9 +144,8 @@ def _gpu() -> Finding:
     done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
     names = [clean(line, 120) for line in done.stdout.splitlines() if line.strip()]
     if done.returncode != 0 or not names:
-        return Finding(
-            "gpu", "warning", f"nvidia-smi fails: {clean(done.stderr or done.stdout, 120)}", "check the driver"
-        )
+        value = f"nvidia-smi fails: {clean(done.stderr or done.stdout, 120)}"
+        return Finding("gpu", "warning", value, "check the driver")
     return Finding("gpu", "ok", "; ".join(names))
 
 
@@ -175,27 +158,23 @@ def _torch() -> Finding:
 
 
 def _cpu() -> Finding:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Finding("cpu", "ok", f"{usable} core{'' if usable == 1 else 's'}")
+    return Finding("cpu", "ok", counted(len(os.sched_getaffinity(0)), "core"))
 
 
 def _memory() -> Finding:
     from autoresearchd.sandbox.ceilings import memory_of_machine
 
     total, free = (size / 2**30 for size in memory_of_machine())
-    value = f"{free:.1f} of {total:.1f} GiB free"
-    if free < _LEAST_MEMORY_GB:
-        return Finding("memory", "warning", value, "close other programs, or choose a smaller model in the task")
-    return Finding("memory", "ok", value)
+    low = free < _LEAST_MEMORY_GB
+    hint = "close other programs, or choose a smaller model in the task" if low else ""
+    return Finding("memory", "warning" if low else "ok", f"{free:.1f} of {total:.1f} GiB free", hint)
 
 
-def _disk(directory: Path) -> Finding:
-    free = shutil.disk_usage(directory).free / 2**30
-    if free < _LEAST_DISK_GB:
-        return Finding(
-            "disk", "warning", f"{free:.1f} GiB free in {directory}", "free some space: the loop waits when it is full"
-        )
-    return Finding("disk", "ok", f"{free:.1f} GiB free")
+def _disk() -> Finding:
+    free = shutil.disk_usage(here()).free / 2**30
+    low = free < _LEAST_DISK_GB
+    hint = "free some space: the loop waits when it is full" if low else ""
+    return Finding("disk", "warning" if low else "ok", f"{free:.1f} GiB free", hint)
 
 
 def _keys() -> Finding:
@@ -203,12 +182,10 @@ def _keys() -> Finding:
     return Finding("keys", "ok", ", ".join(names) if names else "none set; none is needed for the search policy")
 
 
-def _session(directory: Path) -> Finding:
-    from autoresearchd.cli.repository_here import find_place
-
+def _session() -> Finding:
     try:
-        place = find_place(directory)
-        running = [found.tag for found in place.sessions() if place.alive(found.tag)]
+        place = find_place(here())
+        running = [found.tag for found in place.reader.sessions() if place.alive(found.tag)]
         if len(running) > 1:
             value = f"{len(running)} run here and share this machine: {', '.join(running)}"
             return Finding("session", "warning", value, "autoresearchd status --session TAG shows one of them")

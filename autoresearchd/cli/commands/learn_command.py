@@ -6,8 +6,8 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,8 +22,7 @@ from autoresearchd.domain.quantities import counted
 if TYPE_CHECKING:
     from autoresearchd.domain.policy_versions import BaseModel
     from autoresearchd.learner.data.data_summary import Summary
-    from autoresearchd.learner.data.read_sessions import Material, Reading, ReadSession
-    from autoresearchd.learner.data.reward_signal import Signal
+    from autoresearchd.learner.data.read_sessions import Material, Reading
 
 _OPTION = re.compile(r"([a-z][a-z0-9_.]{0,63})=(.{1,200})")
 _MOST_NAMED = 5
@@ -51,37 +50,20 @@ def learn(
             "--model",
             metavar="DIR|HUB_ID",
             help="The base model (default: local.model of config.yaml). Answers of another one are left out.",
-            show_default=False,
         ),
     ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option("--steps", metavar="N", min=1, help="Steps of the optimiser.", show_default=False),
-    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", metavar="N", min=1, help="Steps of the optimiser.")] = None,
     places: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--from",
-            metavar="DIR",
-            help="Learn from the sessions of this repository too; may be given several times.",
-            show_default=False,
-        ),
+        typer.Option("--from", metavar="DIR", help="Learn from this repository, too; may be given several times."),
     ] = None,
     options: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="A constant of the algorithm; may be given several times.",
-            show_default=False,
-        ),
+        typer.Option("--set", metavar="NAME=VALUE", help="A constant of the algorithm; may be given several times."),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run",
-            help="Show what would be learned from and what not, with what --set says, and learn nothing.",
-        ),
+        typer.Option("--dry-run", help="Show what would be learned from, with what --set says, and learn nothing."),
     ] = False,
     export: Annotated[
         Path | None,
@@ -89,7 +71,6 @@ def learn(
             "--export",
             metavar="FILE.parquet",
             help="Write what would be learned from, one row for each answer, and learn nothing.",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -99,11 +80,16 @@ def learn(
     The answers of models in all sessions of this repository are read, those that cannot be learned from are left out,
     and a part is held out. An adapter is trained on the rest, and used only if it does better on what was held out.
     """
-    others, given = tuple(places or ()), parse_options(options or ())
+    others, given = tuple(places or ()), _parse_options(options or ())
     if dry_run or export is not None:
         _look(algo, mode, model or "", others, given, export, as_json=as_json)
         return
-    _check_packages()
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:  # before anything that imports them
+        raise MissingCapability(
+            f"learning needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
+            hint="pip install 'autoresearchd[learn]'",
+        )
     from autoresearchd.app.learning.learn import learn as run
     from autoresearchd.app.learning.learn_request import LearnRequest
 
@@ -112,26 +98,7 @@ def learn(
         print(json_text(dict(outcome), indent=2))
 
 
-def _check_packages() -> None:
-    """Before anything that imports them.
-
-    Raises:
-        MissingCapability: one is not installed.
-    """
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingCapability(
-            f"learning needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
-            hint="pip install 'autoresearchd[learn]'",
-        )
-
-
-def parse_options(given: Sequence[str]) -> dict[str, str]:
-    """Names and values of ``--set``.
-
-    Raises:
-        UsageError: one is not NAME=VALUE, or a name is given twice.
-    """
+def _parse_options(given: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in given:
         match = _OPTION.fullmatch(text)
@@ -144,6 +111,19 @@ def parse_options(given: Sequence[str]) -> dict[str, str]:
 
 
 # ---------------------------------------------------------------------- the look
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What there is to learn from, for an algorithm in a mode. base: None where it is not known; values: constants."""
+
+    algo: str
+    mode: str
+    base: BaseModel | None
+    reading: Reading
+    found: Material
+    summary: Summary
+    values: Mapping[str, Any]
+
+
 def _look(
     algo: str,
     mode: str,
@@ -154,13 +134,15 @@ def _look(
     *,
     as_json: bool,
 ) -> None:
-    """Print what there is to learn from, and write it to a file where one is named."""
     from autoresearchd.learner.data.data_summary import summarise, write_parquet
     from autoresearchd.learner.data.read_sessions import filters_for, home_of, locate, material, read_sessions
     from autoresearchd.learner.training.constant_values import SHARE, asks_at_home, values_of
 
     values = values_of(given, algo)
-    _check_target(export)
+    if export is not None and export.suffix != ".parquet":
+        raise UsageError(f"--export {export}: only Parquet is written", hint="name a file that ends with .parquet")
+    if export is not None and not export.parent.is_dir():
+        raise UsageError(f"--export {export}: no file can be there", hint="name a file in a folder that exists")
     base = _base(model)
     roots, warnings = locate(here(), others)
     reading = read_sessions(roots, home_of(here()))
@@ -175,32 +157,21 @@ def _look(
             raise UsageError(
                 f"cannot write {export}: {error.strerror or error}", hint="name a file in a folder that exists"
             ) from error
-    for warning in (*warnings, *reading.warnings, *_doubts(model, base, reading)):
+    for warning in (*warnings, *reading.warnings):
         say(warning)
-    summary = summarise(found.data, found.parts)
+    if base is None and len(reading.models) > 1:
+        named = ", ".join(list(reading.models)[:_MOST_NAMED])
+        say(f"answers of several models are read together ({named}): --model DIR leaves out those of others")
+    elif base is None and model:
+        say(f"--model {model} is no folder here: whether the answers are its own is not looked at")
+    look = _Look(algo, mode, base, reading, found, summarise(found.data, found.parts), values)
     if as_json:
-        print(json_text(document(algo, mode, base, reading, found, summary, values), indent=2))
+        print(json_text(_document(look), indent=2))
     else:
-        for line in lines(algo, mode, base, reading, found, summary, values):
-            print(strip_controls(line))
+        print("\n".join(strip_controls(line) for line in _lines(look)))
     sys.stdout.flush()
     if export is not None:
         say(f"wrote {export}: {counted(len(found.data.trajectories), 'answer')}")
-
-
-def _check_target(export: Path | None) -> None:
-    """Before anything is read, which may take a while."""
-    if export is None:
-        return
-    if export.suffix != ".parquet":
-        raise UsageError(f"--export {export}: only Parquet is written", hint="name a file that ends with .parquet")
-    try:
-        export.with_name(f"{export.name}.part").is_dir()  # it is written under that name first
-        fits = not export.is_dir() and export.parent.is_dir()
-    except OSError:  # the name is too long, or the folder may not be looked into
-        fits = False
-    if not fits:
-        raise UsageError(f"--export {export}: no file can be there", hint="name a file in a folder that exists")
 
 
 def _base(model: str) -> BaseModel | None:
@@ -219,119 +190,94 @@ def _base(model: str) -> BaseModel | None:
     return None if place is None else base_model(place)
 
 
-def _doubts(model: str, base: BaseModel | None, reading: Reading) -> list[str]:
-    """What cannot be compared, where that could matter."""
-    if base is None and len(reading.models) > 1:
-        named = ", ".join(list(reading.models)[:_MOST_NAMED])
-        return [f"answers of several models are read together ({named}): --model DIR leaves out those of others"]
-    if model and base is None:
-        return [f"--model {model} is no folder here: whether the answers are its own is not looked at"]
-    return []
-
-
-def lines(
-    algo: str,
-    mode: str,
-    base: BaseModel | None,
-    reading: Reading,
-    found: Material,
-    summary: Summary,
-    values: Mapping[str, Any],
-) -> list[str]:
-    """The look as text."""
+def _lines(look: _Look) -> Iterator[str]:
     from autoresearchd.learner.data.data_summary import describe
     from autoresearchd.learner.data.read_sessions import UNKNOWN_HINT
     from autoresearchd.learner.gate.promotion_needs import lines as promotion_lines
     from autoresearchd.learner.gate.promotion_needs import promotion
 
+    base, reading, found, values = look.base, look.reading, look.found, look.values
     answered = [session for session in reading.sessions if session.answers]
     silent = [session.name for session in reading.sessions if not session.answers]
-    out = [_session_line(session) for session in answered[-_MOST_SESSIONS:]]
     if len(answered) > _MOST_SESSIONS:
-        out.insert(0, f"… and {counted(len(answered) - _MOST_SESSIONS, 'older session')}")
+        yield f"… and {counted(len(answered) - _MOST_SESSIONS, 'older session')}"
+    for session in answered[-_MOST_SESSIONS:]:
+        task = f"task {session.task.name}" if session.task is not None else "a task that cannot be read"
+        counts = f"{counted(session.answers, 'answer')}, {counted(session.decided, 'experiment')}"
+        where = ", foreign (of another repository)" if session.foreign else ""
+        yield f"{session.name}: {counts}, policy {session.policy}, {task}{where}"
     if silent:
         more = "" if len(silent) <= _MOST_NAMED else f" and {len(silent) - _MOST_NAMED:,} more"
-        out.append(f"no model answered in: {', '.join(silent[:_MOST_NAMED])}{more}")
+        yield f"no model answered in: {', '.join(silent[:_MOST_NAMED])}{more}"
     if base is not None:
-        out.append(f"base model: {base.name}")
-    out += ["", *describe(summary).split("\n"), ""]
-    if mode == "replay" and reading.unknown:
+        yield f"base model: {base.name}"
+    yield from ("", *describe(look.summary).split("\n"), "")
+    if look.mode == "replay" and reading.unknown:
         which = "" if base is not None else " once it is said which model is to learn"
-        out += [f"{reading.unknown:,} answers tell no hash of their model, and replay leaves them out{which}"]
-        out += [f"  → {UNKNOWN_HINT}"]
-    if mode == "live":
-        out.append("live: these answers lend their states; proposals are made and run anew")
+        yield f"{reading.unknown:,} answers tell no hash of their model, and replay leaves them out{which}"
+        yield f"  → {UNKNOWN_HINT}"
+    if look.mode == "live":
+        yield "live: these answers lend their states; proposals are made and run anew"
     elif found.data.trajectories:
-        out += _outlook(found.signal, algo, values)
+        yield from _outlook(look)
     if any(session.foreign for session in answered):
         run = "are run, too: --set run_foreign=true" if values.get("run_foreign") else "are not run"
-        out.append(f"foreign sessions are learned from; their experiments {run}")
+        yield f"foreign sessions are learned from; their experiments {run}"
     if values:
-        out.append(f"constants: {', '.join(f'{name}={_text(value)}' for name, value in values.items())}")
+        yield f"constants: {', '.join(f'{name}={_text(value)}' for name, value in values.items())}"
     if "max_length" in values:
-        out.append("max_length is looked at once the model is there, whose tokens it counts")
-    out += ["", *promotion_lines(promotion(found, reading.sessions, values), "" if base is None else base.name, values)]
+        yield "max_length is looked at once the model is there, whose tokens it counts"
+    needs = promotion(found, reading.sessions, values)
+    yield from ("", *promotion_lines(needs, "" if base is None else base.name, values))
     if found.problem:
-        out += [f"not enough: {found.problem}", f"  → {found.hint}"]
-    return out
+        yield from (f"not enough: {found.problem}", f"  → {found.hint}")
 
 
-def _outlook(found: Signal, algo: str, values: Mapping[str, Any]) -> list[str]:
+def _outlook(look: _Look) -> list[str]:
     """What an algorithm would do with it under some constants, in sentences."""
     from autoresearchd.learner.data.reward_signal import lacking, outlook
 
-    told = outlook(found, algo)
-    if not values.keys() & {"cold_start", "valid_share"} or algo == "sdpo":
+    signal = look.found.signal
+    told = outlook(signal, look.algo)
+    if not look.values.keys() & {"cold_start", "valid_share"} or look.algo == "sdpo":
         return told
-    cold, missing = _cold(found, algo, values), lacking(found, algo)
-    if cold and found.good:
+    cold, missing = _cold(look), lacking(signal, look.algo)
+    last = f"nothing can be learned: {missing}" if missing else "no cold start"
+    if cold and signal.good:
         how = "for all of its steps" if missing else "for its first steps"
-        last = f"cold start: {how} it imitates the {counted(found.good, 'kept answer')}, because {cold}"
-    else:
-        last = f"nothing can be learned: {missing}" if missing else "no cold start"
+        last = f"cold start: {how} it imitates the {counted(signal.good, 'kept answer')}, because {cold}"
     return [*told[:1], last]
 
 
-def _cold(found: Signal, algo: str, values: Mapping[str, Any]) -> str:
+def _cold(look: _Look) -> str:
     """Why it would begin by imitating the kept answers; empty where it would not."""
     from autoresearchd.learner.data.reward_signal import LEAST_USABLE, cold_start
 
-    return cold_start(found, algo, values.get("valid_share", LEAST_USABLE)) if values.get("cold_start", True) else ""
+    least = look.values.get("valid_share", LEAST_USABLE)
+    return cold_start(look.found.signal, look.algo, least) if look.values.get("cold_start", True) else ""
 
 
 def _text(value: object) -> str:
-    """A value as ``--set`` has it."""
     if isinstance(value, tuple):
         return ",".join(value)
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _session_line(session: ReadSession) -> str:
-    task = f"task {session.task.name}" if session.task is not None else "a task that cannot be read"
-    counts = f"{counted(session.answers, 'answer')}, {counted(session.decided, 'experiment')}"
-    where = ", foreign (of another repository)" if session.foreign else ""
-    return f"{session.name}: {counts}, policy {session.policy}, {task}{where}"
-
-
-def document(
-    algo: str,
-    mode: str,
-    base: BaseModel | None,
-    reading: Reading,
-    found: Material,
-    summary: Summary,
-    values: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The look as JSON."""
+def _document(look: _Look) -> dict[str, Any]:
     from autoresearchd.learner.data.reward_signal import lacking
     from autoresearchd.learner.gate.promotion_needs import LEAST, promotion
 
-    replay = mode == "replay"
+    reading, found, summary, replay = look.reading, look.found, look.summary, look.mode == "replay"
+    facts = {key: value.isoformat() if hasattr(value, "isoformat") else value for key, value in asdict(summary).items()}
+
+    def part(*names: str) -> dict[str, Any]:
+        return {name: facts[name] for name in names}
+
     return {
-        "algo": algo,
-        "mode": mode,
-        "model": None if base is None else asdict(base),
-        "constants": dict(values),
+        "algo": look.algo,
+        "mode": look.mode,
+        "model": None if look.base is None else asdict(look.base),
+        "constants": dict(look.values),
         "sessions": [
             {
                 "name": session.name,
@@ -347,37 +293,18 @@ def document(
         ],
         "models": dict(reading.models),
         "answers": {
-            "read": summary.read,
-            "kept": summary.kept,
+            **part("read", "kept", "first", "last", "tokens", "with_feedback"),
             "left_out": {reason.name.lower(): count for reason, count in summary.dropped.items()},
-            "first": None if summary.first is None else summary.first.isoformat(),
-            "last": None if summary.last is None else summary.last.isoformat(),
-            "tokens": summary.tokens,
-            "with_feedback": summary.with_feedback,
             "without_model_hash": reading.unknown,
         },
-        "groups": {"all": summary.groups, "singles": summary.singles, "zero_variance": summary.zero_variance},
-        "rewards": {
-            "mean": summary.mean,
-            "deviation": summary.deviation,
-            "least": summary.least,
-            "most": summary.most,
-            "censored": summary.censored,
-        },
-        "labels": dict(summary.labels),
-        "versions": dict(summary.versions),
-        "split": None
-        if found.parts is None
-        else {
-            "by": summary.split_by,
-            "train": summary.train,
-            "held_out": summary.held_out,
-            "leaked": summary.leaked,
-        },
+        "groups": {"all": summary.groups, **part("singles", "zero_variance")},
+        "rewards": part("mean", "deviation", "least", "most", "censored"),
+        **part("labels", "versions"),
+        "split": None if found.parts is None else {"by": summary.split_by, **part("train", "held_out", "leaked")},
         "signal": asdict(found.signal) if replay else None,
-        "lacking": lacking(found.signal, algo) if replay else "",
-        "cold_start": _cold(found.signal, algo, values) if replay else "",
-        "promotion": {"states_needed": LEAST, **asdict(promotion(found, reading.sessions, values))},
+        "lacking": lacking(found.signal, look.algo) if replay else "",
+        "cold_start": _cold(look) if replay else "",
+        "promotion": {"states_needed": LEAST, **asdict(promotion(found, reading.sessions, look.values))},
         "problem": found.problem,
         "hint": found.hint,
     }

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Annotated, TextIO
+from typing import IO, Annotated
 
 import typer
 
@@ -44,7 +44,7 @@ def logs(
         raise UsageError(f"there is no log yet: {path}", hint="it begins with `autoresearchd start`")
     if path.exists():
         with path.open("rb") as stream:
-            last = deque(_of_session(plain_lines(stream), session), maxlen=lines)
+            last = deque(_of_session(_plain_lines(stream), session), maxlen=lines)
             if session is not None and lines and not last and not follow:
                 raise UsageError(f"{path} has no line of a session {session!r}", hint="`autoresearchd logs` prints all")
             for line in last:
@@ -63,35 +63,33 @@ def _of_session(lines: Iterable[str], tag: str | None) -> Iterator[str]:
     """The lines of one session (None: of all): those that begin with a time and its tag, and what follows them."""
     wanted = tag is None
     for line in lines:
-        head = _HEAD.match(line)
-        if head is not None and tag is not None:
+        if tag is not None and (head := _HEAD.match(line)):
             wanted = head[1] == tag
         if wanted:
             yield line
 
 
 def print_log(path: Path) -> None:
-    """Print a log of any size, without secrets; a progress bar's rewritten lines are shown one below the other."""
+    """Print a log of any size, without secrets; a progress bar's rewritten lines one below the other."""
+    hidden, pending = StreamRedactor(keys.redactor()), ""
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as stream:
-            for line in _redacted_lines(stream):
-                print(line)
+            while piece := stream.read(_LONGEST_LINE):
+                *complete, pending = (pending + hidden.feed(piece)).split("\n")
+                if len(pending) > _LONGEST_LINE:
+                    complete, pending = [*complete, pending], ""
+                _print_lines(complete)
     except OSError as error:
         say(f"cannot read {path}: {error.strerror}")
-
-
-def _redacted_lines(stream: TextIO) -> Iterator[str]:
-    """Lines as plain text, split at carriage returns, overlong ones in parts; no secret, wherever it was split."""
-    hidden, pending = StreamRedactor(keys.redactor()), ""
-    while piece := stream.read(_LONGEST_LINE):
-        *complete, pending = (pending + hidden.feed(piece)).split("\n")
-        if len(pending) > _LONGEST_LINE:
-            complete, pending = [*complete, pending], ""
-        for line in complete:
-            yield from _rewritten(line)
+        return
     rest = pending + hidden.close()
-    for line in rest.removesuffix("\n").split("\n") if rest else []:
-        yield from _rewritten(line)
+    _print_lines(rest.removesuffix("\n").split("\n") if rest else [])
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        for part in _rewritten(line):
+            print(part)
 
 
 def _rewritten(line: str) -> Iterator[str]:
@@ -100,13 +98,10 @@ def _rewritten(line: str) -> Iterator[str]:
     return (strip_controls(part) for part in line.split("\r") if part or "\r" not in line)
 
 
-def plain_lines(stream: IO[bytes]) -> Iterator[str]:
+def _plain_lines(stream: IO[bytes]) -> Iterator[str]:
     """Lines as plain text: invalid UTF-8 replaced, escapes gone, split at carriage returns, overlong ones in parts."""
     while block := stream.readline(_LONGEST_LINE):
-        text = block.decode("utf-8", "replace").rstrip("\r\n")
-        for part in text.split("\r"):
-            if part or "\r" not in text:
-                yield strip_controls(part)
+        yield from _rewritten(block.decode("utf-8", "replace").removesuffix("\n"))
 
 
 def followed(path: Path, position: int, inode: int) -> Iterator[str]:
@@ -114,45 +109,33 @@ def followed(path: Path, position: int, inode: int) -> Iterator[str]:
 
     It need not be there yet. inode: the file that ``position`` belongs to; another one is read from its beginning.
     """
-    stream: IO[bytes] | None = None
-    pending = b""
-    try:
-        while True:
-            if stream is None:
-                stream = _open(path, position, inode)
-            # Looked at before reading: what was written until the log was rotated is then read before it is left.
-            replaced = stream is not None and _replaced(path, stream)
-            grown = False
-            while stream is not None and (block := stream.read(_LONGEST_LINE)):
-                grown = True
-                *complete, pending = (pending + block).split(b"\n")
-                yield from (strip_controls(line.decode("utf-8", "replace").rstrip("\r")) for line in complete)
-            if replaced and stream is not None:
-                stream.close()
-                stream, position, inode, pending = None, 0, -1, b""
-            elif not grown:
-                time.sleep(_POLL_SECONDS)
-    finally:
-        if stream is not None:
-            stream.close()
-
-
-def _open(path: Path, position: int, inode: int) -> IO[bytes] | None:
-    try:
-        stream = path.open("rb")
-    except OSError:
-        return None
-    status = os.fstat(stream.fileno())
-    if status.st_ino == inode and status.st_size >= position:
-        stream.seek(position)
-    return stream
+    while True:
+        try:
+            stream = path.open("rb")
+        except OSError:
+            time.sleep(_POLL_SECONDS)
+            continue
+        with stream:
+            status = os.fstat(stream.fileno())
+            if status.st_ino == inode and status.st_size >= position:
+                stream.seek(position)
+            pending, replaced = b"", False
+            while not replaced:
+                # Looked at before reading: what was written until the log was rotated is then read before it is left.
+                replaced, grown = _replaced(path, stream), False
+                while block := stream.read(_LONGEST_LINE):
+                    grown = True
+                    *complete, pending = (pending + block).split(b"\n")
+                    yield from (strip_controls(line.decode("utf-8", "replace").rstrip("\r")) for line in complete)
+                if not grown and not replaced:
+                    time.sleep(_POLL_SECONDS)
+        position, inode = 0, -1
 
 
 def _replaced(path: Path, stream: IO[bytes]) -> bool:
     """Whether the path names another file by now, or the file was cut shorter than what was read."""
-    own = os.fstat(stream.fileno())
     try:
         there = path.stat()
     except OSError:
         return False  # between the two steps of a rotation
-    return there.st_ino != own.st_ino or there.st_size < stream.tell()
+    return there.st_ino != os.fstat(stream.fileno()).st_ino or there.st_size < stream.tell()

@@ -27,8 +27,8 @@ def plot(
 
     place = find_place(here())
     tag = place.pick(session)
-    head = session_head(place, tag)
-    chart = draw(place.experiments(tag), output, metric=head.metric, direction=head.direction)
+    head = _head(place, tag)
+    chart = draw(place.reader.experiments(tag), output, metric=head.metric, direction=head.direction)
     say(f"wrote {output}: {counted(chart.tried, 'experiment')} beside the baseline, {chart.improvements:,} kept")
 
 
@@ -44,10 +44,8 @@ def export(
     """Write all experiments for other tools."""
     place = find_place(here())
     tag = place.pick(session)
-    if format_name is Format.PARQUET and output is None:
-        raise UsageError("parquet is a binary format", hint="name a file: -o experiments.parquet")
     try:
-        write(format_name, session_head(place, tag), place.experiments(tag), output or sys.stdout)
+        write(format_name, _head(place, tag), place.reader.experiments(tag), output or sys.stdout)
     except OSError as error:
         if output is None or isinstance(error, BrokenPipeError):
             raise
@@ -67,15 +65,15 @@ def import_log(
     """
     if not file.is_file():
         raise UsageError(f"there is no file {file}", hint="name a .jsonl or .tsv file")
-    from autoresearchd.app.tasks.import_log import import_log
+    from autoresearchd.app.project import Project
+    from autoresearchd.report.log_import import read_log, store_log
 
-    say(import_log(here(), file))
+    project, log = Project.at(here()), read_log(file)
+    with project.open_store() as store:
+        say(store_log(store, log))
 
 
-def session_head(place: Place, tag: str) -> SessionHead:
-    """What an export or a chart says about the session itself."""
+def _head(place: Place, tag: str) -> SessionHead:
     status = place.status(tag)
-    metric, session = status.get("metric") or {}, status.get("session") or {}
-    return SessionHead(
-        str(session.get("task") or tag), str(metric.get("name") or "metric"), str(metric.get("direction") or "minimize")
-    )
+    task, metric = status["session"].get("task") or tag, status["metric"].get("name") or "metric"
+    return SessionHead(task, metric, status["metric"].get("direction") or "minimize")

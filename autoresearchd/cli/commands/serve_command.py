@@ -14,38 +14,24 @@ from autoresearchd.cli.terminal_text import say
 def serve(
     model: Annotated[
         str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="A folder, or a name at the Hugging Face hub (default: local.model of config.yaml).",
-            show_default=False,
-        ),
+        typer.Argument(metavar="MODEL", help="A folder, or a name at the hub (default: local.model of config.yaml)."),
     ] = None,
     adapter: Annotated[
         Path | None,
         typer.Option("--adapter", metavar="DIR", help="Serve this LoRA adapter too, under its folder's name (vLLM)."),
     ] = None,
-    port: Annotated[int, typer.Option("--port", metavar="P", help="On 127.0.0.1.")] = 8000,
+    port: Annotated[int, typer.Option("--port", metavar="P", min=1, max=65535, help="On 127.0.0.1.")] = 8000,
     engine: Annotated[
         Literal["auto", "vllm", "transformers"],
         typer.Option("--engine", help="What serves: auto takes vLLM where it is installed, else transformers."),
     ] = "auto",
     python: Annotated[
         str | None,
-        typer.Option(
-            "--python",
-            metavar="PATH",
-            help="Interpreter of the environment that the server is installed in (default: this one).",
-            show_default=False,
-        ),
+        typer.Option("--python", metavar="PATH", help="Interpreter of the server's environment (default: this one)."),
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option(
-            "--log",
-            metavar="FILE",
-            help="Where the server prints to (default: .autoresearchd/serve.log of the repository here).",
-            show_default=False,
-        ),
+        typer.Option("--log", metavar="FILE", help="Where it prints to (default: .autoresearchd/serve.log here)."),
     ] = None,
 ) -> None:
     """Serve a model for the policy local, and keep it up.
@@ -53,8 +39,6 @@ def serve(
     It is watched, and started again when it ends or falls silent. Ctrl-C or TERM ends it. Its endpoint is
     http://127.0.0.1:P/v1: where P is not 8000, local.base_url in config.yaml has to say so.
     """
-    from autoresearchd.app.models.serve_model import Engine, ServeOptions
-    from autoresearchd.app.models.serve_model import serve as run
+    from autoresearchd.app.models.serve_model import serve
 
-    options = ServeOptions(model=model, adapter=adapter, port=port, engine=Engine(engine), python=python, log=log)
-    raise typer.Exit(run(options, here(), say))
+    raise typer.Exit(serve(model, here(), say, adapter=adapter, port=port, engine=engine, python=python, log=log))

@@ -9,13 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from autoresearchd.cli import terminal_text
 from autoresearchd.cli.command_options import LARGEST, JsonOption, SandboxOption, SessionOption, read_duration
-from autoresearchd.cli.repository_here import Place, find_place, here, way_to
-from autoresearchd.cli.terminal_text import Paint, clean, json_text, say
+from autoresearchd.cli.repository_here import find_place, here, way_to
+from autoresearchd.cli.terminal_text import clean, json_text, print_table, say
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.experiment import Limits
-from autoresearchd.store.reader import SessionRow
 
 ForegroundOption = Annotated[
     bool,
@@ -25,11 +23,14 @@ ForegroundOption = Annotated[
 ]
 
 ExperimentsOption = Annotated[
-    str | None, typer.Option("--max-experiments", metavar="N", help="End after N experiments beside the baseline.")
+    int | None,
+    typer.Option(
+        "--max-experiments", metavar="N", min=0, max=LARGEST, help="End after N experiments beside the baseline."
+    ),
 ]
 TimeOption = Annotated[str | None, typer.Option("--max-time", metavar="DUR", help="End after this time, e.g. 8h.")]
 CostOption = Annotated[
-    str | None, typer.Option("--max-cost", metavar="USD", help="End when proposals have cost this much.")
+    float | None, typer.Option("--max-cost", metavar="USD", help="End when proposals have cost this much.")
 ]
 
 
@@ -62,7 +63,7 @@ def start(
         typer.Option("--budget", metavar="DUR", help="Training time of a run, e.g. 90s or 5m (default: the task's)."),
     ] = None,
     group: Annotated[
-        str | None, typer.Option("--group", metavar="G", help="Proposals from one state; all are run (default: 1).")
+        int | None, typer.Option("--group", metavar="G", help="Proposals from one state; all are run (default: 1).")
     ] = None,
     parents: Annotated[
         str | None,
@@ -74,7 +75,7 @@ def start(
     ] = None,
     roles: Annotated[
         bool | None,
-        typer.Option("--roles/--no-roles", help="Specialists take turns (experimental).", show_default=False),
+        typer.Option("--roles/--no-roles", help="Specialists take turns (experimental)."),
     ] = None,
     turns: Annotated[
         str | None,
@@ -95,7 +96,9 @@ def start(
     a daemon is left behind.
     """
     limits = _limits(max_experiments, max_time, max_cost)
-    seconds, places = _duration("--budget", budget), _slots(slots)
+    seconds = read_duration("--budget", budget)
+    if slots not in ("auto", "1"):
+        raise UsageError(f"--slots {slots}: this version runs one experiment at a time", hint="use --slots auto")
     from autoresearchd.app.start import StartOptions, start
     from autoresearchd.cli.foreground import foreground_sink
 
@@ -106,11 +109,10 @@ def start(
         policy=policy,
         executor=executor,
         sandbox=sandbox,
-        slots=places,
         budget=seconds,
         limits=limits,
         foreground=foreground,
-        group=_whole("--group", group, "e.g. --group 4"),
+        group=group,
         parents=parents,
         turns=turns,
         roles=roles,
@@ -124,9 +126,7 @@ def start(
 
 
 def resume(
-    tag: Annotated[
-        str | None, typer.Argument(metavar="[TAG]", help="The session (default: the newest).", show_default=False)
-    ] = None,
+    tag: Annotated[str | None, typer.Argument(metavar="[TAG]", help="The session (default: the newest).")] = None,
     session: SessionOption = None,
     max_experiments: ExperimentsOption = None,
     max_time: TimeOption = None,
@@ -173,55 +173,20 @@ def pause(session: SessionOption = None) -> None:
     """Hold a session; its daemon stays."""
     from autoresearchd.app import session_requests
 
-    say(session_requests.pause(here(), session))
+    say(session_requests.request(here(), session, "pause"))
 
 
 def unpause(session: SessionOption = None) -> None:
     """Let a paused session go on."""
     from autoresearchd.app import session_requests
 
-    say(session_requests.unpause(here(), session))
+    say(session_requests.request(here(), session, "unpause"))
 
 
-def _duration(option: str, text: str | None) -> float | None:
-    return None if text is None else read_duration(option, text)
-
-
-def _slots(text: str) -> str:
-    if text != "auto" and not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
-        raise UsageError(
-            f"--slots: {text!r} is no number of slots",
-            hint="use --slots auto: this version runs one experiment at a time",
-        )
-    return text
-
-
-def _limits(experiments: str | None, time: str | None, cost: str | None) -> Limits:
-    number = _whole("--max-experiments", experiments, "zero or more, e.g. --max-experiments 20")
-    return Limits(number, _duration("--max-time", time), _money(cost))
-
-
-def _whole(option: str, text: str | None, hint: str) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit()):
-        below = text.isascii() and text.startswith("-") and text[1:].isdigit()
-        raise UsageError(f"{option}: {text!r} is {'less than 0' if below else 'no whole number'}", hint=hint)
-    if len(text) > len(str(LARGEST)) or int(text) > LARGEST:
-        raise UsageError(f"{option}: {text[:40]} is more than {LARGEST}", hint=hint)
-    return int(text)
-
-
-def _money(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        usd = float(text)
-    except ValueError:
-        usd = math.nan
-    if not (math.isfinite(usd) and usd > 0):
-        raise UsageError(f"--max-cost: {text!r} is no amount of money", hint="US dollars, e.g. --max-cost 2.50")
-    return usd
+def _limits(experiments: int | None, time: str | None, usd: float | None) -> Limits:
+    if usd is not None and not (math.isfinite(usd) and usd > 0):
+        raise UsageError(f"--max-cost: {usd} is not an amount of money", hint="US dollars, e.g. --max-cost 2.50")
+    return Limits(experiments, read_duration("--max-time", time), usd)
 
 
 def note(
@@ -239,23 +204,6 @@ def note(
     say(session_requests.note(here(), session, text.strip()))
 
 
-_HEADERS = ("session", "task", "state", "experiments", "kept", "best", "started")
-
-
-def _session_facts(place: Place, row: SessionRow) -> dict[str, Any]:
-    """A session as it is shown in the list."""
-    status = place.status(row.tag)
-    session, metric = status["session"], status["metric"]
-    return {
-        "tag": row.tag,
-        "task": row.task,
-        **{key: session[key] for key in ("state", "experiments", "keeps")},
-        "metric": metric["name"],
-        "best": metric["best"],
-        "started_at": session["started_at"],
-    }
-
-
 def list_sessions(as_json: JsonOption = False) -> None:
     """List the sessions of the repository here, oldest first."""
     from autoresearchd.app.project import NoSession
@@ -263,7 +211,16 @@ def list_sessions(as_json: JsonOption = False) -> None:
     sessions: list[dict[str, Any]] = []
     try:
         place = find_place(here())
-        sessions = [_session_facts(place, row) for row in place.sessions()]
+        for row in place.reader.sessions():
+            status = place.status(row.tag)
+            session, metric = status["session"], status["metric"]
+            facts = {"tag": row.tag, "task": row.task}
+            facts |= {key: session[key] for key in ("state", "experiments", "keeps")}
+            sessions.append(
+                facts | {"metric": metric["name"], "best": metric["best"], "started_at": session["started_at"]}
+            )
+        if not sessions:
+            say(str(place.project.no_session()))
     except NoSession as none:
         say(str(none))
     if as_json:
@@ -277,7 +234,7 @@ def list_sessions(as_json: JsonOption = False) -> None:
         ]
         for one in sessions
     ]  # fmt: skip
-    print("\n".join(terminal_text.table(_HEADERS, rows, paint=Paint(sys.stdout))))
+    print_table(("session", "task", "state", "experiments", "kept", "best", "started"), rows)
 
 
 def remove(
@@ -290,15 +247,14 @@ def remove(
     stay, and so does what you wrote into its autoresearch.md. A session whose daemon runs, or whose branch is checked
     out, is not removed.
     """
-    from autoresearchd.app.session_requests import removal
-    from autoresearchd.app.session_requests import remove as remove_session
+    from autoresearchd.app import session_requests
 
-    words = removal(here(), tag)
+    words = session_requests.removal(here(), tag)
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("it is not removed without a yes, and nobody can be asked", hint="add --yes")
         if not typer.confirm(f"Remove for good {words}?", default=False, err=True):
             say("nothing was removed")
             return
-    remove_session(here(), tag)
+    session_requests.remove(here(), tag)
     say(f"removed {words}")

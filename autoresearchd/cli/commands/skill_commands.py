@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autoresearchd.cli import terminal_text
 from autoresearchd.cli.command_options import JsonOption
-from autoresearchd.cli.terminal_text import Paint, json_text, say
+from autoresearchd.cli.terminal_text import json_text, print_table, say
 from autoresearchd.domain.errors import ConfigError, UsageError
 from autoresearchd.domain.quantities import counted
 from autoresearchd.resources import bundled
@@ -21,20 +18,14 @@ SKILL_FILE = "SKILL.md"
 CLAUDE, CODEX = Path("~/.claude/skills"), Path("~/.agents/skills")
 """Where Claude Code and Codex look for skills of a user."""
 
-_LISTED = 10
-
 
 def list_skills(as_json: JsonOption = False) -> None:
     """List the skills that come with autoresearchd."""
-    from autoresearchd.cli.commands.skill_commands import skills
-
     found = [{"name": one.name, "description": one.description, "path": str(one.folder)} for one in skills()]
     if as_json:
         print(json_text(found, indent=2))
         return
-    total = terminal_text.terminal_width() if terminal_text.is_terminal(sys.stdout) else None
-    rows = [[one["name"], one["description"]] for one in found]
-    print("\n".join(terminal_text.table(("name", "what it is for"), rows, paint=Paint(sys.stdout), total=total)))
+    print_table(("name", "what it is for"), [[one["name"], one["description"]] for one in found], fits=True)
 
 
 def add(
@@ -83,29 +74,29 @@ class Added:
 
 def skills() -> list[Skill]:
     """The skills that come with the program, by name."""
-    return [_skill(path) for path in sorted(bundled("skills").glob(f"*/{SKILL_FILE}"))]
+    from autoresearchd.config.yaml_document import parse_yaml
+
+    found = []
+    for path in sorted(bundled("skills").glob(f"*/{SKILL_FILE}")):
+        parts = path.read_text("utf-8").split("---\n", 2)
+        if len(parts) != 3 or parts[0]:
+            raise ConfigError("has no front matter", file=str(path), hint="reinstall autoresearchd")
+        facts = parse_yaml(parts[1], str(path)).root
+        found.append(Skill(str(facts["name"]), str(facts["description"]), path.parent))
+    return found
 
 
 def install(target: Path, *, force: bool = False) -> Added:
-    """Copy all skills into a folder of skills.
-
-    Args:
-        target: the folder; made when it is missing.
-        force: replace files that differ.
-
-    Raises:
-        UsageError: files of the user differ and ``force`` is not set, or something cannot be written. Nothing is
-            written where a file differs.
-    """
+    """Copy all skills into a folder of skills; nothing where files differ and ``force`` is not set."""
     top = bundled("skills")
-    names = [skill.folder.name for skill in skills()]
-    sources = [path for name in names for path in sorted((top / name).rglob("*")) if _travels(path)]
+    paths = [path for skill in skills() for path in sorted(skill.folder.rglob("*"))]
+    sources = [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
     plan = [(source, target / source.relative_to(top)) for source in sources]
     try:
         different = [place for source, place in plan if _differs(source, place)]
         if different and not force:
             raise UsageError(
-                f"files that differ from those that come with autoresearchd: {_some(different)}",
+                f"files that differ from those that come with autoresearchd: {', '.join(map(str, different))}",
                 hint="look at them; --force replaces them, --dir puts the skills elsewhere",
             )
         same = tuple(place for source, place in plan if place.exists() and place not in different)
@@ -125,28 +116,8 @@ def install(target: Path, *, force: bool = False) -> Added:
     return Added(written, tuple(different), same)
 
 
-def _skill(path: Path) -> Skill:
-    from autoresearchd.config.yaml_document import parse_yaml
-
-    text = path.read_text("utf-8")
-    parts = text.split("---\n", 2)
-    if len(parts) != 3 or parts[0]:
-        raise ConfigError("has no front matter", file=str(path), hint="reinstall autoresearchd")
-    facts = parse_yaml(parts[1], str(path)).root
-    return Skill(str(facts.get("name", path.parent.name)), str(facts.get("description", "")), path.parent)
-
-
-def _travels(path: Path) -> bool:
-    return path.is_file() and "__pycache__" not in path.parts
-
-
 def _differs(source: Path, place: Path) -> bool:
     """Whether something else than the skill's own file is there; a link is the user's own, whatever it leads to."""
     if place.is_symlink():
         return True
     return place.exists() and (not place.is_file() or place.read_bytes() != source.read_bytes())
-
-
-def _some(paths: Sequence[Path]) -> str:
-    more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
-    return ", ".join(str(path) for path in paths[:_LISTED]) + more

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.app import make_policy
 from autoresearchd.app.make_policy import model_secrets, provider_keys
-from autoresearchd.app.models import ask_models
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.redaction import Redactor
@@ -32,12 +32,11 @@ class Desk:
     def ask(self, *steps: Step, settings: ModelSettings | None = None, policy: str = "litellm:m/0") -> int:
         """One model for each step; how many were asked."""
         clients = [ScriptedClient([step], name=f"m/{index}") for index, step in enumerate(steps)]
-        self.monkeypatch.setattr(ask_models, "make_clients", lambda *_: clients)
+        self.monkeypatch.setattr(make_policy, "make_clients", lambda *_: clients)
         spec = parse_spec(policy)
         try:
-            ask_models.ask_models(
-                spec, settings or ModelSettings(), self.folder, self.environment, self.tell, now=lambda: NOON
-            )
+            settings = settings or ModelSettings()
+            make_policy.ask_models(spec, settings, self.folder, self.environment, self.tell, now=lambda: NOON)
         finally:
             asked = [len(client.questions) for client in clients]
         return sum(asked)

@@ -49,13 +49,18 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
     return call
 
 
+def bare_bones(root: Path) -> Path:
+    """What git takes for a repository."""
+    for part in ("objects", "refs"):
+        (root / ".git" / part).mkdir(parents=True)
+    (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    return root
+
+
 @pytest.fixture
 def empty_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory: a git repository without a session."""
-    root = tmp_path / "repository"
-    (root / ".git" / "objects").mkdir(parents=True)
-    (root / ".git" / "refs").mkdir()
-    (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    root = bare_bones(tmp_path / "repository")
     monkeypatch.chdir(root)
     monkeypatch.setenv("COLUMNS", "110")
     monkeypatch.setenv("TERM", "xterm")
@@ -76,23 +81,15 @@ def repository(empty_repository: Path, written_once: Path) -> Path:
 @pytest.fixture(scope="session")
 def written_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The database of ``repository``: making one takes longer than most tests."""
-    root = tmp_path_factory.mktemp("written")
-    (root / ".git" / "objects").mkdir(parents=True)
-    (root / ".git" / "refs").mkdir()
-    (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    root = bare_bones(tmp_path_factory.mktemp("written"))
     add_session(root, "mar8")
     return layout.database_path(root)
 
 
 def add_session(
-    root: Path,
-    tag: str,
-    *,
-    source: str = "evaluator",
-    state: SessionState = SessionState.STOPPED,
-    pid: int | None = None,
-    reason: str = "",
-) -> None:
+    root: Path, tag: str, *, source: str = "evaluator", state: SessionState = SessionState.STOPPED,
+    pid: int | None = None, reason: str = "",
+) -> None:  # fmt: skip
     """A session with a baseline, a keep, a discard, a crash and a hostile discard."""
     database = layout.database_path(root)
     database.parent.mkdir(parents=True, exist_ok=True)
@@ -118,16 +115,9 @@ def add_session(
 
 
 def add_experiment(
-    store: SqlStore,
-    session_id: int,
-    values: list[float],
-    status: Status,
-    label: Label,
-    description: str,
-    *,
-    role: str = "",
-    reward: float | None = None,
-) -> None:
+    store: SqlStore, session_id: int, values: list[float], status: Status, label: Label, description: str, *,
+    role: str = "", reward: float | None = None,
+) -> None:  # fmt: skip
     """One experiment, taken through all its phases."""
     e = store.open_experiment(session_id, parent=SHA, segment=0, at=START)
     at = START + timedelta(minutes=6 * e.number)
@@ -146,16 +136,7 @@ def add_experiment(
     store.record_decision(
         session_id,
         e.number,
-        Decision(
-            status,
-            label,
-            mean,
-            delta,
-            metrics,
-            confidence=2.5 if e.number else None,
-            reason="as measured",
-            reward=reward,
-        ),
+        Decision(status, label, mean, delta, metrics, 2.5 if e.number else None, reason="as measured", reward=reward),
         ASI(hypothesis="more steps help", extra={"learned": "\x1b[2Jnothing"}),
         at + timedelta(minutes=5, seconds=2),
         incumbent=commit if status is Status.KEEP else None,

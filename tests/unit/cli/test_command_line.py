@@ -56,21 +56,20 @@ def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, argu
 @pytest.mark.parametrize(
     ("arguments", "what", "hint"),
     [
-        ("show one", "N: 'one' is no whole number", "in digits"),
-        ("experiments --last x", "--last: 'x' is no whole number", "in digits"),
+        ("show one", "N: 'one' is not a whole number", "in digits"),
+        ("start --max-cost much", "--max-cost: 'much' is not a number", "in digits"),
         ("experiments --last 0", "--last: 0 is less than 1", "write 1 or more"),
         ("task check --run --runs 101", "--runs: 101 is more than 100", "write 100 or less"),
-        ("serve --port abc", "--port: 'abc' is no whole number", "in digits"),
+        ("serve --port abc", "--port: 'abc' is not a whole number", "in digits"),
         ("experiments --status crached", "'crached' is none of keep, discard, crash", "did you mean crash?"),
         ("learn --dry-run", "--algo is missing", "one of grpo, ppo, sdpo"),
         ("show", "N is missing", "autoresearchd show --help"),
         ("status --sesion t", "no such option: --sesion", "--session"),
-        ("experiments --dir x", "no such option: --dir", "`cd` there first"),
         ("stat", "no such command 'stat'", "'status'"),
         ("stop here", "here", "autoresearchd stop --help"),
-        ("show -1", "-1 is read as an option", "autoresearchd show --help"),
+        ("show -1", "no such option: -1", "autoresearchd show --help"),
         ("start --budget=-5s", "--budget: a duration must be more than zero: '-5s'", "90s"),
-        ("start --slots 0", "'0' is no number of slots", "--slots auto"),
+        ("start --slots 0", "--slots 0: this version runs one experiment at a time", "--slots auto"),
     ],
 )
 @pytest.mark.usefixtures("repository")
@@ -147,15 +146,7 @@ def test_what_scripts_poll_is_answered_without_the_heavy_libraries(repository: P
         "heavy = ('rich', 'sqlalchemy.orm', 'alembic', 'yaml', 'git', 'matplotlib')\n"
         "print([m for m in heavy if m in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=repository,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
     assert json.loads(done.stdout)
 
@@ -163,15 +154,8 @@ def test_what_scripts_poll_is_answered_without_the_heavy_libraries(repository: P
 def test_a_reader_that_goes_away_is_no_error(repository: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [sys.executable, "-m", "autoresearchd", "status"],
-        cwd=repository,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-m", "autoresearchd", "status"]
+    done = subprocess.run(command, cwd=repository, stdout=writing, stderr=subprocess.PIPE)
     os.close(writing)
     assert done.stderr == b""
 

@@ -12,6 +12,8 @@ from autoresearchd.app.project import Project
 from autoresearchd.domain.ports import Store
 from autoresearchd.loop.upkeep.session_lock import SessionLock, announce
 from autoresearchd.workspace import layout
+from tests.fakes import model_turns as turns
+from tests.fakes.model_server import ScriptedServer
 from tests.fakes.repositories import commit_all, git, make_repository, write_files
 from tests.unit.cli.conftest import Answer, Command, add_session
 
@@ -101,12 +103,9 @@ def test_a_task_yaml_that_is_not_committed_is_refused_as_a_modified_one_is(toy: 
     ("tool", "words"),
     [
         ("./nope.sh", "there is no ./nope.sh, neither in the task's folder nor in its commit"),
-        ("KEY=1 tools/nope.py --fast 2>/dev/null", "there is no tools/nope.py"),
-        ("bash nope.sh", "there is no nope.sh"),
-        ("python3 nope.py", "there is no nope.py"),
-        ("/nowhere/at/all/nope.sh", "there is no /nowhere/at/all/nope.sh"),
         ("no-such-program --now", "there is no program 'no-such-program' on PATH"),
         ("./new.sh", "git add -- new.sh && git commit"),
+        ("python3 nope.py", "there is no nope.py"),
         ("new.sh", "a script of the task's folder is written ./new.sh"),
         ("../outside.sh", "outside.sh"),
     ],
@@ -123,14 +122,13 @@ def test_a_command_that_is_nowhere_is_refused_before_the_baseline(
     ("options", "words"),
     [
         (("--group", "0"), "--group must be 1 to 64, not 0"),
-        (("--group", "x"), "--group: 'x' is no whole number"),
+        (("--group", "x"), "--group: 'x' is not a whole number"),
         (("--turns", "x"), "--turns 'x' is not known"),
         (("--parents", "x"), "--parents 'x' is not known"),
         (("--tag", "a b"), "cannot be a session tag"),
         (("--tag", "two", "--policy", "command:./nope.sh"), "there is no ./nope.sh"),
-        (("--tag", "two", "--max-experiments", "ten"), "--max-experiments: 'ten' is no whole number"),
-        (("--tag", "two", "--max-experiments", "-1"), "--max-experiments: '-1' is less than 0"),
-        (("--tag", "two", "--max-cost", "much"), "--max-cost: 'much' is no amount of money"),
+        (("--tag", "two", "--max-experiments", "-1"), "--max-experiments: -1 is less than 0"),
+        (("--tag", "two", "--max-cost", "nan"), "--max-cost: nan is not an amount of money"),
     ],
 )
 def test_a_mistake_in_an_option_is_told_and_not_that_another_session_runs(
@@ -149,7 +147,7 @@ def test_a_file_where_logs_and_results_go_is_named_and_no_session_is_left(toy: P
     (toy / ".git/info").mkdir(exist_ok=True)
     (toy / ".git/info/exclude").write_text(".autoresearchd\n")
     (toy / ".autoresearchd").write_text("mine\n")
-    assert ".autoresearchd is no folder" in refused(command).err
+    assert ".autoresearchd is not a folder" in refused(command).err
     assert "no session" in command("status").err
     assert (toy / ".autoresearchd").read_text() == "mine\n"
 
@@ -200,6 +198,44 @@ def test_a_tag_that_is_taken_is_refused_with_a_way_out_that_works(toy: Path, com
     answer = command("start", "--tag", "imported-results", "--policy", "random")
     assert answer.code == 2
     assert "resume" not in answer.err, "there is nothing to go on with"
+
+
+# ---------------------------------------------------------------------- models
+def configure(toy: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+    config = toy.parent / "config.yaml"
+    config.write_text(f"local: {{base_url: '{url}'}}\n")
+    monkeypatch.setenv("AUTORESEARCHD_CONFIG", str(config))
+    monkeypatch.setenv("XDG_STATE_HOME", str(toy.parent / "state"))
+
+
+@pytest.mark.parametrize("policy", ["local:m", "agent:local:m"])
+@pytest.mark.parametrize(
+    ("probe", "words"), [(turns.unauthorised(), "Incorrect API key"), (turns.no_model("m"), "`m` does not exist")]
+)
+def test_a_wrong_key_or_model_ends_the_start(
+    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch, policy: str, probe: turns.Turn, words: str
+) -> None:
+    with ScriptedServer(probe=probe) as scripted:
+        configure(toy, monkeypatch, scripted.url)
+        answer = command("start", "--foreground", "--policy", policy, "--sandbox", "none")
+    assert (answer.code, len(scripted.probes), scripted.questions) == (2, 1, [])
+    assert words in answer.err and "asking local:m" in answer.err and "--no-preflight" in answer.err
+    assert "autoresearch/" not in git(toy, "branch", "--all")
+
+
+def test_who_wants_only_the_baseline_or_no_look_is_asked_nothing(
+    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr("autoresearchd.app.start.run", lambda project, store, session, sinks: started.append("") or 0)
+    with ScriptedServer(probe=turns.unauthorised()) as scripted:
+        configure(toy, monkeypatch, scripted.url)
+        common = ("start", "--foreground", "--policy", "local:m", "--sandbox", "none")
+        answer = command(*common, "--tag", "a", "--no-preflight")
+        assert (answer.code, scripted.probes) == (0, []), answer.err
+        answer = command(*common, "--tag", "b", "--max-experiments", "0")
+        assert (answer.code, scripted.probes, len(started)) == (0, [], 2), answer.err
 
 
 HUGE = "99999999999999999999"

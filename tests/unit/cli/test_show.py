@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,9 +13,11 @@ from autoresearchd.cli.commands.experiment_commands import look_lines
 from autoresearchd.cli.terminal_text import Paint, measured
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
+from tests.contract.store_contract_answers import asked_again, new_answer
+from tests.contract.store_driver import Driver, commit_of, new_proposal
 from tests.unit.cli.conftest import SHA, START, Command
 
 pytestmark = pytest.mark.usefixtures("repository")
@@ -33,26 +36,6 @@ def compared(repository: Path) -> int:
             run = store.open_run(session.id, e.number, 700, START, of=of)
             measured = Measurement(Label.NONE, value, {"val_bpb": value})
             store.close_run(run.id, measured, None, START + timedelta(minutes=5), last=of is not None)
-        return e.number
-
-
-REASON = "val_bpb 0.96 is 0.04 better than experiment 1 (± 0.02): kept."
-
-
-def decided(repository: Path, *, sigma: float | None, asi: ASI | None = None) -> int:
-    """Number of an experiment that was kept for a reason."""
-    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
-        session = store.session("mar8")
-        e = store.open_experiment(session.id, parent=SHA, segment=0, at=START)
-        proposal = Proposal({"train.py": "x = 9\n"}, "it helps", "search", description="x 1 → 9")
-        store.record_proposal(session.id, e.number, proposal, diff="", code_hash=f"decided-{e.number}")
-        store.record_commit(session.id, e.number, f"{e.number:040x}")
-        run = store.open_run(session.id, e.number, 700, START)
-        result = Measurement(Label.NONE, 0.9612345, {"val_bpb": 0.9612345})
-        store.close_run(run.id, result, None, START + timedelta(minutes=4), last=True)
-        decision = Decision(Status.KEEP, Label.NONE, 0.9612345, 0.0366667, sigma=sigma, reason=REASON)
-        at = START + timedelta(minutes=5)
-        store.record_decision(session.id, e.number, decision, asi or ASI(), at, incumbent=f"{e.number:040x}")
         return e.number
 
 
@@ -83,17 +66,83 @@ def test_a_figure_is_never_shown_as_nothing_nor_in_digits_that_say_nothing(
     assert measured(value, sigma) == shown
 
 
-PLAIN = Paint(enabled=False)
-
-
-def look(progress: float, *, abort: bool, sentence: str) -> dict[str, Any]:
-    drawn = {"forecast": 2.1, "low": 2.0, "high": 2.2, "bar": 2.05}
-    return {"progress": progress, "abort": abort, "sentence": sentence, **drawn}
-
-
 def test_a_run_that_was_ended_says_when_and_why() -> None:
-    before = look(0.2, abort=False, sentence="at 20% of the budget: the loss can still drop to the bar.")
-    last = look(0.35, abort=True, sentence="at 35% of the budget: the loss cannot drop to the bar any more.")
-    assert look_lines([before, last], PLAIN)[1] == (
-        "  early abort  ended at 35% of the budget: the loss cannot drop to the bar any more."
-    )
+    looks = [
+        {"progress": 0.2, "abort": False},
+        {"progress": 0.35, "abort": True, "sentence": "at 35%: it cannot drop."},
+    ]
+    seen = {"forecast": 2.1, "low": 2.0, "high": 2.2, "bar": 2.05}
+    _, verdict, _, *rows = look_lines([look | seen for look in looks], Paint(enabled=False))
+    assert verdict == "  early abort  ended at 35%: it cannot drop."
+    assert rows[1].split() == ["35%", "2.100000", "2", "2.200000", "2.050000"]
+
+
+HOSTILE = "\x1b]0;owned\x07 \x1b[2J\x9b31m\u202egnirts\r\n\x00 end"
+ASKED, ANSWERED, FREE = 5, 6, 7
+
+
+@pytest.fixture
+def answered(repository: Path) -> None:
+    """Three more experiments: one repaired after two answers, one of a hostile model, one of a model that is free."""
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        lab = Driver(store, store.session("mar8").id)
+        e = store.open_experiment(lab.id, parent=SHA, segment=0, at=START)
+        assert e.number == ASKED
+        first = new_answer(error="block 1: its SEARCH part is not in train.py\nsecond line " + "x" * 300, usd=0.0123)
+        second = asked_again(first, {"role": "user", "content": "block 1 is not there"}, usd=0.02)
+        repaired = new_answer(completion="import math", usd=0.01, attempt=1)
+        for answer in (first, second):
+            store.record_answer(lab.id, e.number, answer, START)
+        e = lab.propose(e, replace(new_proposal(5), charged=True))
+        e = store.record_commit(lab.id, e.number, commit_of(5))
+        e = lab.run(e, Measurement(Label.ERROR, detail="NameError: math"))
+        store.record_answer(lab.id, e.number, repaired, START)
+        e = lab.propose(e, replace(new_proposal(5, attempt=1), charged=True))
+        e = lab.run(store.record_commit(lab.id, e.number, commit_of(6)), Measurement(Label.NONE, 0.99))
+        lab.decide(e, Decision(Status.DISCARD, Label.NO_GAIN, 0.99))
+        e = store.open_experiment(lab.id, parent=SHA, segment=0, at=START)
+        hostile = Generation(({"role": HOSTILE, "content": [HOSTILE]},), HOSTILE)
+        store.record_answer(lab.id, e.number, new_answer(usd=0.5), START)
+        store.record_answer(lab.id, e.number, Answer(HOSTILE, Cost(None), hostile, HOSTILE, HOSTILE, HOSTILE), START)
+        e = store.open_experiment(lab.id, parent=SHA, segment=0, at=START)
+        store.record_answer(lab.id, e.number, new_answer(usd=None), START)
+        e = store.open_experiment(lab.id, parent=SHA, segment=0, at=START)
+        store.record_answer(lab.id, e.number, new_answer(usd=0.0), START)
+
+
+@pytest.mark.usefixtures("answered")
+def test_show_lists_each_answer_with_what_it_gave_and_cost(command: Command) -> None:
+    lines = command("show", str(ASKED)).out.splitlines()
+    start = next(i for i, line in enumerate(lines) if "finish" in line.split() and "gave" in line)
+    assert [line.split()[:7] for line in lines[start + 1 : start + 4]] == [
+        ["1", "some/model", "1,000", "200", "$0.0123", "2.5s", "stop"],
+        ["2", "some/model", "1,000", "200", "$0.0200", "2.5s", "stop"],
+        ["3", "some/model", "1,000", "200", "$0.0100", "2.5s", "stop"],
+    ]
+    assert "block 1: its SEARCH part is not in train.py second line" in lines[start + 1]
+    assert lines[start + 1].endswith("…")
+    assert lines[start + 2].endswith("search_replace")
+    assert lines[start + 3].endswith("search_replace (attempt 2)")
+    assert any(line.split() == ["cost", "$0.0423"] for line in lines)
+
+
+@pytest.mark.usefixtures("answered")
+def test_answers_are_printed_in_full_and_alone_in_a_pipe(command: Command) -> None:
+    out = command("show", str(ASKED), "--answers").out
+    assert out.startswith("==> answer 1 of 3: some/model, block 1")
+    assert out.count("You do research.") == 500, "once, and not with each answer"
+    for words in ("--- user ---\nimprove this", "--- 2 messages as above ---", "--- answer ---\nimport math",
+                  "--- not usable ---\nblock 1: its SEARCH part is not in train.py\nsecond line xxx"):  # fmt: skip
+        assert words in out
+    told = command("show", "1", "--answers")
+    assert (told.code, told.out) == (0, "")
+    assert "no model was asked" in told.err
+
+
+@pytest.mark.parametrize("more", [[], ["--answers"], ["--json"], ["--json", "--answers"]], ids=" ".join)
+@pytest.mark.usefixtures("answered")
+def test_what_a_model_says_gives_the_terminal_no_orders(command: Command, more: list[str]) -> None:
+    answer = command("show", str(ANSWERED), *more)
+    assert answer.code == 0
+    assert "gnirts" in answer.out
+    assert [c for c in answer.out if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t"] == []

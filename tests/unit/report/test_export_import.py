@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +38,7 @@ def record(number: int, status: str | None, metric: float | None, **more: Any) -
 
 def as_records(log: ImportedLog) -> list[dict[str, Any]]:
     return [
-        {
-            "experiment": e.number,
-            "status": e.status.value,
-            "metric": e.metric,
-            "metrics": e.metrics,
-            "description": e.description,
-            "asi": e.asi,
-            "commit": e.commit,
-            "confidence": e.confidence,
-            "finished_at": e.at.isoformat(),
-            "segment": e.segment,
-        }
+        {**asdict(e), "experiment": e.number, "status": e.status.value, "finished_at": e.at.isoformat()}
         for e in log.experiments
     ]
 
@@ -56,26 +46,12 @@ def as_records(log: ImportedLog) -> list[dict[str, Any]]:
 def test_the_json_lines_are_those_of_the_skill() -> None:
     lines = [json.loads(line) for line in jsonl_lines(HEAD, [record(1, "keep", 0.993, confidence=2.5)])]
     assert lines == [
-        {
-            "type": "config",
-            "name": "Optimize val_bpb",
-            "metricName": "val_bpb",
-            "metricUnit": "bpb",
-            "bestDirection": "lower",
-        },
-        {
-            "run": 2,
-            "commit": "0000000",
-            "metric": 0.993,
-            "metrics": {"val_bpb": 0.993, "peak_vram_mb": 45060.2},
-            "status": "keep",
-            "description": "change 1",
-            "timestamp": 1773000300,
-            "segment": 0,
-            "confidence": 2.5,
-            "asi": {"hypothesis": "h"},
-        },
-    ]
+        {"type": "config", "name": "Optimize val_bpb", "metricName": "val_bpb", "metricUnit": "bpb",
+         "bestDirection": "lower"},
+        {"run": 2, "commit": "0000000", "metric": 0.993, "metrics": {"val_bpb": 0.993, "peak_vram_mb": 45060.2},
+         "status": "keep", "description": "change 1", "timestamp": 1773000300, "segment": 0, "confidence": 2.5,
+         "asi": {"hypothesis": "h"}},
+    ]  # fmt: skip
 
 
 def test_the_columns_are_karpathys() -> None:
@@ -98,21 +74,15 @@ def test_the_columns_are_karpathys() -> None:
 texts = st.text(max_size=30)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 records_strategy = st.lists(
-    st.builds(
-        lambda status, metric, description, asi, metrics, grow: {
-            "status": status,
-            "metric": metric if status != "crash" else None,
-            "description": description,
-            "asi": asi,
-            "metrics": metrics,
-            "grow": grow,
-        },
-        st.sampled_from(["keep", "discard", "crash", "checks_failed"]),
-        numbers.filter(bool),
-        texts,
-        st.dictionaries(texts, texts, max_size=3),
-        st.dictionaries(st.from_regex(r"[a-z][a-z0-9_]{0,9}", fullmatch=True), numbers, max_size=3),
-        st.booleans(),
+    st.fixed_dictionaries(
+        {
+            "status": st.sampled_from(["keep", "discard", "crash", "checks_failed"]),
+            "metric": numbers.filter(bool),
+            "description": texts,
+            "asi": st.dictionaries(texts, texts, max_size=3),
+            "metrics": st.dictionaries(st.from_regex(r"[a-z][a-z0-9_]{0,9}", fullmatch=True), numbers, max_size=3),
+            "grow": st.booleans(),
+        }
     ),
     min_size=1,
     max_size=8,
@@ -125,11 +95,12 @@ def test_json_lines_come_back_as_they_went(tmp_path: Path, drawn: list[dict[str,
     segment, records = 0, []
     for number, fields in enumerate(drawn):
         segment += 1 if fields.pop("grow") and number else 0
-        records.append(record(number, fields.pop("status"), fields.pop("metric"), segment=segment) | fields)
+        metric = None if fields["status"] == "crash" else fields["metric"]
+        records.append(record(number, None, None, segment=segment) | fields | {"metric": metric})
     file = tmp_path / "log.jsonl"
     write(Format.JSONL, HEAD, records, file)
     log = read_log(file)
-    assert (log.metric, log.direction, log.name, log.warnings) == ("val_bpb", "minimize", "Optimize val_bpb", ())
+    assert (log.metric, log.direction, log.name, log.warnings) == ("val_bpb", "minimize", "Optimize val_bpb", [])
     assert [e.metric for e in log.experiments] == [r["metric"] for r in records]
     assert list(jsonl_lines(HEAD, as_records(log))) == file.read_text("utf-8").split("\n")[:-1]
 
@@ -168,7 +139,7 @@ def test_karpathys_table_is_read(tmp_path: Path) -> None:
         ("7f2a65c", None, "crash"),
     ]
     assert log.experiments[1].metrics == {"peak_vram_mb": pytest.approx(44953.6)}
-    assert log.warnings == (f"{file}:5: not five columns of a results.tsv, passed over",)
+    assert log.warnings == [f"{file}:5: not five columns of a results.tsv, passed over"]
 
 
 def test_parquet_says_what_it_lacks_or_holds_every_experiment(tmp_path: Path) -> None:

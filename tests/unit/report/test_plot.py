@@ -13,13 +13,8 @@ from autoresearchd.report.plot import LABEL_LENGTH, chart_of, draw
 
 
 def record(number: int, status: str, metric: float | None, description: str = "", segment: int = 0) -> dict[str, Any]:
-    return {
-        "experiment": number,
-        "status": status,
-        "metric": metric,
-        "description": description,
-        "segment": segment,
-    }
+    facts = {"experiment": number, "status": status, "metric": metric, "segment": segment}
+    return {**facts, "description": description}
 
 
 NIGHT = [
@@ -73,11 +68,9 @@ def test_ten_thousand_experiments_are_drawn(tmp_path: Path) -> None:
     assert "Autoresearch Progress: 9,999 Experiments" in target.read_text("utf-8")
 
 
-def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nothing to draw"):
-        draw([], tmp_path / "progress.png", metric="loss", direction="minimize")
-
-
-def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="chart is a"):
-        draw(NIGHT, tmp_path / "progress.txt", metric="loss", direction="minimize")
+@pytest.mark.parametrize(
+    ("records", "name", "words"), [([], "a.png", "nothing to draw"), (NIGHT, "a.txt", "chart is a")]
+)
+def test_what_cannot_be_drawn_is_said(tmp_path: Path, records: list[dict[str, Any]], name: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        draw(records, tmp_path / name, metric="loss", direction="minimize")

@@ -1,0 +1,197 @@
+"""The folder that a task lies in: the user's own, a bundled one, or an empty one that a bundled task is written to."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from autoresearchd.config import Overrides, detect, load_task
+from autoresearchd.config.check_file import CHECK_FILE
+from autoresearchd.domain.errors import AutoresearchdError, ConfigError, MissingCapability, StoreError, UsageError
+from autoresearchd.domain.task import Task
+from autoresearchd.evaluator.measure.log_text import compile_pattern
+from autoresearchd.executor.devices import find_devices
+from autoresearchd.resources import bundled
+from autoresearchd.store.reader import Reader
+from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.files import remove_tree
+
+TASK_FILE = "task.yaml"
+_LEFT_BEHIND = (CHECK_FILE, "__pycache__", "*.pyc", ".venv", ".git", ".autoresearchd")
+_EXTRAS = {
+    "torch": ("train", "torch"),
+    "numpy": ("train", "numpy"),
+    "tokenizers": ("train", "tokenizers"),
+    "sklearn": ("tasks", "scikit-learn"),
+    "gguf": ("tasks", "gguf"),
+    "transformers": ("learn", "transformers"),
+}
+"""What the bundled tasks import beside the standard library: the extra that brings it, and what it is called there."""
+
+
+def read_task(folder: Path, *, overrides: Overrides | None = None, profile: str | None = None) -> Task:
+    """The task of a folder: its task.yaml, or what its layout says. Checks what this machine must have."""
+    device = str(find_devices())
+    overrides = overrides or Overrides()
+    if (folder / TASK_FILE).exists():
+        profile = profile or ("cuda" if device.startswith("cuda") else "cpu")
+        task = load_task(folder, profile=profile, overrides=overrides)
+    elif (found := detect(folder, overrides=overrides)) is not None:
+        task = found
+    else:
+        raise ConfigError(
+            "there is no such file",
+            file=str(folder / TASK_FILE),
+            hint="`autoresearchd task init` writes one; `start --task autoresearch` uses the bundled task",
+        )
+    if task.execution.needs_gpu and not device.startswith("cuda"):
+        raise MissingCapability(
+            "execution.needs_gpu is true, but no NVIDIA GPU was found",
+            hint="set needs_gpu: auto, or use a machine with one",
+        )
+    if task.scoring.pattern is not None:
+        compile_pattern(task.scoring.pattern, key="scoring.pattern")
+    if task.curve.pattern != "auto":
+        compile_pattern(task.curve.pattern, key="curve.pattern")
+    return task
+
+
+# ---------------------------------------------------------------------- bundled tasks
+def bundled_tasks() -> list[Path]:
+    """Folders of the bundled tasks, by name."""
+    return sorted(path.parent for path in bundled("templates").glob(f"*/{TASK_FILE}"))
+
+
+def named_folder(name: str) -> Path:
+    """The folder of a bundled task by name, else a folder. Raises UsageError when it is neither."""
+    tasks = {path.name: path for path in bundled_tasks()}
+    folder = tasks.get(name) or Path(name).expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"{name!r} is neither a bundled task nor a folder", hint=f"bundled tasks: {', '.join(tasks)}")
+    return folder
+
+
+def is_bundled(folder: Path) -> bool:
+    """Whether a folder is that of a bundled task: it needs no repository, ``start`` makes one of a copy."""
+    return folder.resolve().parent == bundled("templates").resolve()
+
+
+class Needs(NamedTuple):
+    """extras: those that bring what a task imports; missing: the packages of them that are not here."""
+
+    extras: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        named = ", ".join(self.extras) or "—"
+        return f"{named} (missing: {', '.join(self.missing)})" if self.missing else named
+
+
+def needs_of(folder: Path) -> Needs:
+    """Which extras of autoresearchd the programs of a task need, told from what they import; nothing is imported."""
+    used = {name for path in folder.rglob("*.py") for name in _imported(path)}
+    wanted = {name: told for name, told in _EXTRAS.items() if name in used}
+    extras = tuple(dict.fromkeys(extra for extra, _ in wanted.values()))
+    return Needs(extras, tuple(package for name, (_, package) in wanted.items() if find_spec(name) is None))
+
+
+def _imported(path: Path) -> Iterator[str]:
+    with contextlib.suppress(OSError, ValueError, SyntaxError):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                yield from (alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module.partition(".")[0]
+
+
+def copy_template(template: Path, directory: Path) -> None:
+    """Write a bundled task to a folder, which is made where it is not there."""
+    with _writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(template, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_LEFT_BEHIND))
+
+
+@contextlib.contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # shutil.Error is one, too: it holds those of all files
+        raise UsageError(
+            f"the task cannot be written to {directory}: {error.strerror or error}",
+            hint="name a folder that can be made and written to; `start` takes it with --dir",
+        ) from error
+
+
+# ---------------------------------------------------------------------- the folder of a session
+def task_folder(task: str | None, directory: Path, undo: contextlib.ExitStack) -> Path:
+    """The folder of a session's task; a bundled one is written to an empty folder, which ``undo`` takes back.
+
+    task: a bundled name, a folder, None for ``directory`` itself. directory: where the user wants to work.
+    """
+    asked, directory = directory, directory.resolve()
+    if task is None:
+        with _writing(directory):
+            if directory.is_dir() and not any(directory.iterdir()):
+                raise UsageError(
+                    f"{directory} is empty: there is no task in it",
+                    hint="`autoresearchd start --task autoresearch` sets a bundled one up here; "
+                    "`autoresearchd task list` names them all",
+                )
+        return directory
+    folder = named_folder(task).resolve()
+    if is_bundled(folder) and "/" not in task:
+        return _scaffold(folder, directory, undo)
+    if directory not in (Path.cwd(), folder):
+        raise UsageError(
+            f"--dir {asked} and the folder --task {task} contradict each other",
+            hint="--dir goes with a bundled task; a folder with a task.yaml is used where it is",
+        )
+    return folder
+
+
+def _scaffold(template: Path, directory: Path, undo: contextlib.ExitStack) -> Path:
+    if (directory / TASK_FILE).is_file():  # scaffolded before, or the user's own variant of it
+        try:
+            found = load_task(directory).name
+        except AutoresearchdError:  # told later
+            return directory
+        if found != template.name:
+            raise UsageError(
+                f"{directory} holds the task {found}, and --task {template.name} is another",
+                hint=f"leave --task out to begin {found}; {template.name} needs an empty folder (--dir)",
+            )
+        return directory
+    with _writing(directory):
+        if directory.exists() and any(directory.iterdir()):
+            raise UsageError(
+                f"{directory} is not empty and has no {TASK_FILE}",
+                hint="go to an empty folder, or name one with --dir; `--task DIR` uses one that has a task.yaml",
+            )
+    made = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
+    copy_template(template, directory)
+    preflight.init_repository(directory)
+    undo.callback(_take_back, directory, list(directory.iterdir()), made)
+    return directory
+
+
+def _take_back(directory: Path, written: list[Path], made: list[Path]) -> None:
+    """Leave a folder as it was found, unless somebody else, who came a moment later, has begun a session there."""
+    try:
+        if layout.database_path(directory).exists():
+            with Reader(layout.database_path(directory)) as reader:
+                if reader.sessions():
+                    return
+    except StoreError:
+        return
+    with contextlib.suppress(OSError):  # of folders that somebody has put something else into
+        for path in written:
+            remove_tree(path)
+        for folder in made:
+            folder.rmdir()
