@@ -38,7 +38,7 @@ class ConfigError(UsageError):
 
 
 class RepositoryError(UsageError):
-    """The git repository cannot be used as it is: dirty, bare, detached, …"""
+    """The git repository cannot be used as it is: dirty, bare, detached."""
 
 
 class SchemaTooNew(UsageError):

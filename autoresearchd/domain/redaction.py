@@ -10,7 +10,7 @@ import dataclasses
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from autoresearchd.domain.secrets import CLOSE, FORMATS, OPEN, find_secrets, is_secret, secret_forms
 
@@ -20,7 +20,6 @@ MARK = OPEN + "redacted:"
 """How every mark begins."""
 
 KNOWN = "environment"
-"""Kind of a value that the caller knows to be secret."""
 
 _ROUNDS = 4
 _MAX_DEPTH = 64
@@ -74,8 +73,7 @@ class Redactor:
 
         What holds no secret is the same object as before; the type of what changes is that of JSON or the dataclass.
         """
-        found: T = self._value(value, 0)
-        return found
+        return cast("T", self._value(value, 0))
 
     def found(self, text: str) -> tuple[tuple[str, int, str], ...]:
         """(secret, line, kind) of each secret in a text, in order; lines count from 1."""
@@ -182,8 +180,8 @@ class StreamRedactor:
         opened = text.rfind(OPEN, 0, end)
         if opened >= 0 and end <= text.find(CLOSE, opened):
             end = opened
-        done, self._pending = text[:end], text[end:]
-        return done
+        self._pending = text[end:]
+        return text[:end]
 
 
 def mark(kind: str) -> str:

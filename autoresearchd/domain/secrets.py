@@ -9,7 +9,6 @@ its left edge only.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 import re
@@ -23,14 +22,10 @@ SHORTEST = 8
 """Values shorter than this are no secrets: they occur everywhere, and hiding them would spoil the text."""
 
 _LONGEST = 64 * 1024
-_TELLING = (
-    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY", "API_KEY", "ACCESS_KEY",
-    "PRIVATE_KEY",
-)  # fmt: skip
+_TELLING = re.compile("TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|APIKEY|API_KEY|ACCESS_KEY|PRIVATE_KEY")
 _TELLING_WORDS = frozenset({"KEY", "KEYS", "PASS", "PWD", "PAT", "AUTH", "DSN"})
-_HARMLESS = (
-    *("_URL", "_URI", "_ENDPOINT", "_FILE", "_PATH", "_DIR", "_HOST", "_PORT", "_NAME", "_TYPE", "_MODEL", "_REGION"),
-    *("_PARALLELISM", "_LENGTH", "_LIMIT", "_TIMEOUT", "_SOCK"),
+_HARMLESS = re.compile(
+    ".*_(?:URL|URI|ENDPOINT|FILE|PATH|DIR|HOST|PORT|NAME|TYPE|MODEL|REGION|PARALLELISM|LENGTH|LIMIT|TIMEOUT|SOCK)"
 )
 _WORKING_FOLDERS = frozenset({"PWD", "OLDPWD"})
 _NUMBER_OR_WORD = re.compile(r"[+-]?[0-9][0-9_.,eE+-]*|true|false|none|null|enabled|disabled|required|optional", re.I)
@@ -46,9 +41,9 @@ _BARE = re.compile(r"\s*([^\s:={}\[\]\"']{16,1024})\s*")
 def is_telling(name: str) -> bool:
     """Whether a variable of this name holds a secret."""
     upper = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper().replace("-", "_").replace(".", "_")
-    if upper in _WORKING_FOLDERS or upper.endswith(_HARMLESS):
+    if upper in _WORKING_FOLDERS or _HARMLESS.fullmatch(upper):
         return False
-    return any(part in upper for part in _TELLING) or not _TELLING_WORDS.isdisjoint(upper.split("_"))
+    return bool(_TELLING.search(upper)) or not _TELLING_WORDS.isdisjoint(upper.split("_"))
 
 
 def is_secret(value: str) -> bool:
@@ -92,13 +87,12 @@ def secret_parts(value: str) -> Iterator[str]:
 
 
 def _unquoted(value: str) -> str:
-    if value[:1] == '"' and value[-1:] == '"':
-        try:
-            decoded = json.loads(value)
-        except ValueError:
-            return value[1:-1]
-        return decoded if isinstance(decoded, str) else value[1:-1]
-    return value.strip("'")
+    if value[:1] != '"' or value[-1:] != '"':
+        return value.strip("'")
+    try:
+        return str(json.loads(value))
+    except ValueError:
+        return value[1:-1]
 
 
 def secret_forms(values: Iterable[str]) -> tuple[str, ...]:
@@ -112,7 +106,7 @@ def secret_forms(values: Iterable[str]) -> tuple[str, ...]:
         found.update((value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]))
         found.update(urllib.parse.quote_from_bytes(raw, safe=safe) for safe in ("", "/", "/:@!$&'()*+,;="))
         found.add(urllib.parse.quote_plus(raw))
-        found.update((raw.hex(), binascii.hexlify(raw).decode().upper()))
+        found.update((raw.hex(), raw.hex().upper()))
         found.update(_base64(raw))
     return tuple(sorted((form for form in found if len(form) >= SHORTEST), key=lambda form: (-len(form), form)))
 
@@ -171,11 +165,8 @@ _NO_KEY = (
 
 def random_looking(value: str) -> bool:
     """Whether a value could be a generated key: letters and digits mixed, and no name, number or path."""
-    digits = sum(c.isdigit() for c in value)
-    letters = sum(c.isalpha() for c in value)
-    if digits < 2 or letters < 2 or entropy(value) < 3.0:
-        return False
-    return not re.fullmatch(_NO_KEY, value)
+    digits, letters = sum(c.isdigit() for c in value), sum(c.isalpha() for c in value)
+    return min(digits, letters) >= 2 and entropy(value) >= 3.0 and not re.fullmatch(_NO_KEY, value)
 
 
 def _no_placeholder(value: str) -> bool:
@@ -202,7 +193,6 @@ def _family(kind: str, prefixes: tuple[str, ...], rest: str) -> list[Format]:
 
 
 _WORD = r"[A-Za-z0-9_-]"
-_SHORT, _SHORTEST, _REMEMBERED = 2000, 6, 512
 _BLOCK = "PRIVATE KEY"
 # Each alternative begins with a letter: a search then leaps from one place that may begin a name to the next.
 _NAMES = (
@@ -222,11 +212,8 @@ FORMATS: tuple[Format, ...] = (
     _prefixed("huggingface", "api_org_", r"[A-Za-z0-9]{30,}+(?!_)"),
     *_family("github", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"[A-Za-z0-9]{36,}+"),
     _prefixed("github", "github_pat_", r"[A-Za-z0-9_]{22,}+"),
-    *_family(
-        "gitlab",
-        ("glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glsoat-", "glimt-", "glagent-", "glft-"),
-        rf"{_WORD}{{20,}}+",
-    ),
+    *_family("gitlab", ("glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glsoat-"), rf"{_WORD}{{20,}}+"),
+    *_family("gitlab", ("glimt-", "glagent-", "glft-"), rf"{_WORD}{{20,}}+"),
     *_family("aws", ("AKIA", "ASIA", "ABIA", "ACCA"), rf"[A-Z0-9]{{16}}{_END}"),
     _prefixed("google", "AIza", rf"{_WORD}{{35}}(?![A-Za-z0-9_«-])"),
     _prefixed("google", "ya29.", rf"{_WORD}{{20,}}+"),
@@ -294,7 +281,6 @@ FORMATS: tuple[Format, ...] = (
         check=random_looking,
     ),
 )
-_AFTER_WORDS = tuple(form for form in FORMATS if form.before)
 
 
 @lru_cache(maxsize=256)
@@ -308,31 +294,10 @@ def find_secrets(text: str, *, context: bool = True) -> Iterator[tuple[int, int,
 
     context: also what is known only by the words before it.
     """
-    if len(text) <= _SHORT or _BLOCK in text:
-        yield from _spans(text, context)
-        return
-    start = 0  # no format but a block of a key goes beyond its line, and a prompt has most lines of the one before it
-    for line in text.split("\n"):
-        if len(line) >= _SHORTEST:
-            found = _line_spans(line, context) if len(line) <= _REMEMBERED else _spans(line, context)
-            for begin, end, kind in found:
-                yield start + begin, start + end, kind
-        start += len(line) + 1
-
-
-@lru_cache(maxsize=8192)
-def _line_spans(line: str, context: bool) -> tuple[tuple[int, int, str], ...]:
-    return tuple(_spans(line, context))
-
-
-def _spans(text: str, context: bool) -> Iterator[tuple[int, int, str]]:
-    forms = FORMATS if len(text) > _SHORT else _possible(text)
-    if not forms:
-        return
     lower = text.lower() if context else ""
     if len(lower) != len(text):  # the capital İ becomes two characters
         lower = "".join(c.lower() if c.isascii() else c for c in text) if context else ""
-    for form in forms:
+    for form in FORMATS:
         if form.before:
             yield from _after(form, text, lower)
         elif any(anchor in text for anchor in form.anchors):
@@ -342,26 +307,6 @@ def _spans(text: str, context: bool) -> Iterator[tuple[int, int, str]]:
                 if form.check is None or form.check(found[group]):
                     yield (*found.span(group), form.kind)
     yield from _private_keys(text)
-
-
-def _possible(text: str) -> tuple[Format, ...]:
-    """The formats that a short text may hold.
-
-    Most texts are short and hold no anchor, or a word like token that is one; one look for all is faster than sixty.
-    """
-    plain, folded = _anchors()
-    if len(text) < _SHORTEST:
-        return ()
-    if plain.search(text) is not None:
-        return FORMATS
-    return _AFTER_WORDS if folded.search(text.lower()) is not None else ()
-
-
-@lru_cache(maxsize=1)
-def _anchors() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    plain = {anchor for form in FORMATS if not form.before for anchor in form.anchors} | {_BLOCK}
-    folded = {anchor for form in FORMATS if form.before for anchor in form.anchors}
-    return re.compile("|".join(map(re.escape, sorted(plain)))), re.compile("|".join(map(re.escape, sorted(folded))))
 
 
 def _after(form: Format, text: str, lower: str) -> Iterator[tuple[int, int, str]]:
