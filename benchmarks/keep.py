@@ -26,9 +26,8 @@ from pathlib import Path
 import numpy as np
 
 from autoresearchd.evaluator.keep.decide import Answer, control
-from autoresearchd.evaluator.keep.keep_rule import Action, KeepRule, Program, look
-from autoresearchd.evaluator.keep.noise import Noise
-from autoresearchd.evaluator.keep.noise_data import NoiseData, Sample
+from autoresearchd.evaluator.keep.keep_rule import Action, KeepRule, look
+from autoresearchd.evaluator.keep.noise import Noise, NoiseData, Program, Sample
 
 LARGE = 2.0
 """An improvement above so many σ should not be missed."""

@@ -15,7 +15,6 @@ from autoresearchd.domain.errors import BaselineError
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.domain.task import Constraint, Direction, Task
-from autoresearchd.evaluator.keep.confidence import mad_confidence
 from autoresearchd.evaluator.keep.decide import (
     Answer,
     NextRun,
@@ -26,8 +25,7 @@ from autoresearchd.evaluator.keep.decide import (
     samples_of,
 )
 from autoresearchd.evaluator.keep.keep_rule import KeepRule
-from autoresearchd.evaluator.keep.noise import mean
-from autoresearchd.evaluator.keep.noise_data import NoiseData, Sample
+from autoresearchd.evaluator.keep.noise import NoiseData, Sample, mad_confidence, mean
 from autoresearchd.evaluator.reward import reward
 from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
 

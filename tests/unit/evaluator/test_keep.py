@@ -23,8 +23,7 @@ from autoresearchd.evaluator.keep.keep_rule import (
     look,
     passes,
 )
-from autoresearchd.evaluator.keep.noise import Noise, Squares
-from autoresearchd.evaluator.keep.noise_data import NoiseData, Sample
+from autoresearchd.evaluator.keep.noise import Noise, NoiseData, Sample, Squares
 from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
 
 E, I = Program.EXPERIMENT, Program.INCUMBENT  # noqa: E741
