@@ -218,7 +218,7 @@ class EarlyAbort:
             watched.next = math.inf
 
     def _details(self, look: Look) -> dict[str, Any]:
-        found = {name: value for name, value in asdict(look).items() if value is not None and name != "models"}
+        found = {name: value for name, value in asdict(look).items() if value is not None}
         return {**found, "probability": misses_the_bar(look, self._direction), "sentence": look.explain()}
 
     # ------------------------------------------------------------------ what is learned
