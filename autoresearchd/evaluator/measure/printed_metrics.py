@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.task import Scoring
-from autoresearchd.evaluator.measure.log_text import NUMBER_THEN_UNIT, LineMatcher, as_lines, to_float
+from autoresearchd.evaluator.measure.log_text import NUMBER_THEN_UNIT, LineMatcher, as_lines, json_number, to_float
 
 MAX_NAMES = 256
 NAME = r"[\w.µ/@-]{1,128}"
@@ -129,10 +128,7 @@ def _as_people_write(text: str, names: Sequence[str]) -> dict[str, float]:
 
 
 def example_pattern(text: str, name: str) -> str:
-    """A ``scoring.pattern`` for the last line of a log that has a metric's name, and a number after it; or nothing.
-
-    It is made of the line's own words between the two, and reads that line.
-    """
+    """A ``scoring.pattern`` for the last line of a log that has a metric's name, and a number after it; or nothing."""
     between = r"[^\w\n]{0,12}(?:[a-z]{1,12}[^\w\n]{1,6}){0,3}?"
     near = re.compile(rf"(?<![\w.]){re.escape(name)}(?![\w.])({between})({NUMBER_THEN_UNIT})", re.IGNORECASE)
     for line in reversed(as_lines(text[-_WINDOW:]).split("\n")):
@@ -140,10 +136,7 @@ def example_pattern(text: str, name: str) -> str:
         if match is None or not math.isfinite(to_float(match[2])):
             continue
         pattern = re.escape(match[0][: match.start(2) - match.start()]).replace("\\ ", " ") + r"(\S+)"
-        try:
-            known = LineMatcher(pattern, key="scoring.pattern").search(line)
-        except ConfigError:
-            return ""
+        known = LineMatcher(pattern, key="scoring.pattern").search(line)
         return pattern if known is not None and pattern.isprintable() and "'" not in pattern else ""
     return ""
 
@@ -173,7 +166,6 @@ def _take_json(here: _Found, matches: Iterator[re.Match[str]], wanted: tuple[str
 
 # ---------------------------------------------------------------------- JSON
 def _load(text: str) -> Any:
-    """The JSON value in ``text``, None when there is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -197,19 +189,10 @@ def _flatten(value: Any, prefix: str = "", depth: int = 0) -> dict[str, float]:
 
 
 def _json_number(item: Any) -> float | None:
-    if item is None:
-        return math.nan
-    if isinstance(item, bool):
-        return None
-    if isinstance(item, (int, float)):
-        try:
-            return float(item)
-        except OverflowError:
-            return math.inf if item > 0 else -math.inf
     if isinstance(item, str) and len(item) <= 512:
         match = _NUMBER_IN_TEXT.match(item.strip())
         return to_float(match[0]) if match else None
-    return None
+    return json_number(item)
 
 
 def _parse_result_file(text: str, scoring: Scoring) -> dict[str, float]:
