@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 
 from autoresearchd.domain.experiment import CurvePoint, Measurement, Run, RunResult, StageResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import SLOWER, WAITS_S, Task
+from autoresearchd.domain.task import SLOWER, WAITS_S, Check, Task
 from autoresearchd.evaluator.measure.log_text import as_lines, shorten
 from autoresearchd.evaluator.measure.logged_curve import CurveParser, read_curve
 from autoresearchd.evaluator.measure.printed_metrics import example_pattern, parse_metrics
@@ -112,7 +112,8 @@ def _failed(task: Task, stage: StageResult, log: str, curve: CurveParser) -> tup
 
 
 def _failed_check(task: Task, stage: StageResult, log: str) -> str:
-    check = task.checks[int(stage.name.removeprefix(CHECK))]
+    checks = {f"{CHECK}{i}": check for i, check in enumerate(task.checks)}
+    check = checks.get(stage.name, Check(stage.name))
     what = f"`{shorten(check.command, 120)}`"
     if stage.outcome == "timeout":
         return f"{what} did not end within {check.timeout:g} s"
