@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from autoresearchd.domain.task import MetricSource, Task
@@ -19,6 +20,16 @@ _SEEDERS = frozenset(
 _GENERATORS = frozenset({"default_rng", "RandomState", "SeedSequence", "PCG64", "Random"})
 SEED_NAME = re.compile(r"(?:\w+_)?(?:seed|random_state)", re.IGNORECASE)
 _ANY = "*"
+
+
+UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+def parse(text: str) -> ast.Module:
+    """The syntax tree of a program; one of ``UNPARSABLE`` where it has none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a doubtful escape in a string is the model's affair, not the daemon's
+        return ast.parse(text.removeprefix("\ufeff"))  # a byte order mark is legal at the start of a file
 
 
 # ---------------------------------------------------------------------- names
@@ -142,8 +153,8 @@ def _last_name(node: ast.AST) -> str:
 
 def mentions(tree: ast.AST, text: str) -> bool:
     """Whether a string constant of a program holds ``text``."""
-    found: Iterable[object] = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return any(isinstance(value, str) and text in value for value in found)
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return any(isinstance(value, str) and text in value for value in constants)
 
 
 SEED_VARIABLE = "AUTORESEARCHD_SEED"
@@ -161,8 +172,8 @@ def _named(variable: str, path: str, text: str) -> bool:
     if variable not in text or not path.endswith(".py"):
         return variable in text
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = parse(text)
+    except UNPARSABLE:
         return True
     idle = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     return any(
