@@ -34,12 +34,7 @@ _BY_LABEL = {
     Label.ILLEGAL_EDIT: "sed_failed",
     Label.MALFORMED_ANSWER: "sed_failed",
 }
-_BY_STATUS = {
-    Status.KEEP: "success",
-    Status.DISCARD: "failure",
-    Status.CRASH: "crash",
-    Status.CHECKS_FAILED: "checks",
-}
+_BY_STATUS = {Status.KEEP: "success", Status.DISCARD: "failure", Status.CRASH: "crash", Status.CHECKS_FAILED: "checks"}
 
 
 def feedback(task: Task, experiment: Experiment) -> str:

@@ -30,11 +30,7 @@ def library(ends: list[float], *, offset: float = 0.1) -> References:
 
 
 # ---------------------------------------------------------------------- reading curves
-@given(
-    st.lists(numbers, max_size=40),
-    st.lists(numbers, max_size=40),
-    st.one_of(numbers, st.just(300.0)),
-)
+@given(st.lists(numbers, max_size=40), st.lists(numbers, max_size=40), st.one_of(numbers, st.just(300.0)))
 @settings(max_examples=200, deadline=None)
 def test_any_log_gives_a_clean_curve_or_none(steps: list[float], losses: list[float], budget: float) -> None:
     curve = clean_curve(steps, losses, budget)

@@ -14,15 +14,7 @@ from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline, samples_of
-from autoresearchd.evaluator.keep.keep_rule import (
-    Action,
-    KeepRule,
-    Program,
-    Reading,
-    estimate,
-    look,
-    passes,
-)
+from autoresearchd.evaluator.keep.keep_rule import Action, KeepRule, Program, Reading, estimate, look, passes
 from autoresearchd.evaluator.keep.noise import Noise, NoiseData, Sample, Squares
 from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
 
