@@ -205,14 +205,10 @@ def test_audits_are_never_aborted_and_the_same_after_a_restart() -> None:
     for k, run in enumerate(varied(14) + [finished(3.0 + 0.1 * k, seed=200 + k) for k in range(20)]):
         audits.append(judge.is_audit)
         if judge.is_audit:
-            assert not any(verdicts_now(judge, training(5.0, seed=k)))
+            assert first_share(judge, training(5.0, seed=k)) == 1.0
         judge.observe(run["steps"], run["losses"], BUDGET, run["final"])
     assert 3 <= sum(audits) <= 20
     assert judge.promise.audited == sum(audits)
-
-
-def verdicts_now(judge: AbortPolicy, points: tuple[np.ndarray, np.ndarray]) -> list[bool]:
-    return [judge.look(*until(tenth / 10, points), BUDGET, 1.0).abort for tenth in range(1, 10)]
 
 
 def test_a_long_row_of_aborts_forces_an_audit() -> None:
@@ -236,29 +232,22 @@ def test_a_change_of_the_logged_unit_suspends_aborting() -> None:
         end = 0.97 - 0.03 * k
         steps, losses = training(end, seed=500 + k)
         points = steps, losses * 1.5
-        stop = first_abort(judge, points, bar)
+        stop = first_share(judge, points, bar)
         caution.append(judge.caution)
-        aborted += stop is not None
-        judge.observe(*(points if stop is None else until(stop, points)), BUDGET, None if stop else end)
-        bar = bar if stop else end
+        aborted += stop < 1
+        judge.observe(*until(stop, points), BUDGET, None if stop < 1 else end)
+        bar = bar if stop < 1 else end
     assert 1 <= aborted <= 4
     assert max(caution) > 3
 
 
-def first_abort(judge: AbortPolicy, points: tuple[np.ndarray, np.ndarray], bar: float) -> float | None:
-    shares = (tenth / 10 for tenth in range(1, 10))
-    return next((share for share in shares if judge.look(*until(share, points), BUDGET, bar).abort), None)
-
-
 # ---------------------------------------------------------------------- what the daemon knows besides
-def in_other_unit(history: History, unit: float) -> History:
-    return [{**run, "losses": run["losses"] * unit} for run in history]
 
 
 @pytest.mark.parametrize("unit", [0.3, 3.0])
 def test_a_log_in_another_unit_than_the_metric_ends_hopeless_runs_and_no_others(unit: float) -> None:
     """As in karpathy/autoresearch: nats per token are logged, bits per byte are scored."""
-    history = in_other_unit(varied(), unit)
+    history = [{**run, "losses": run["losses"] * unit} for run in varied()]
     for end in (0.8, 0.9, 0.97):
         steps, losses = training(end, seed=99)
         assert not any(verdicts(policy(), history, (steps, unit * losses), 1.0))

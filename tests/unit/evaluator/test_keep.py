@@ -15,7 +15,7 @@ from autoresearchd.domain.labels import Status
 from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline, samples_of
 from autoresearchd.evaluator.keep.keep_rule import Action, KeepRule, Program, Reading, estimate, look, passes
-from autoresearchd.evaluator.keep.noise import Noise, NoiseData, Sample, Squares
+from autoresearchd.evaluator.keep.noise import Noise, NoiseData, Sample
 from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
 
 E, I = Program.EXPERIMENT, Program.INCUMBENT  # noqa: E741
@@ -212,7 +212,6 @@ class TestRecheck:
         assert after.action is Action.DISCARD
 
 
-squares = st.lists(st.builds(Squares, st.floats(0.0, 1e3), st.integers(1, 9)), min_size=1, max_size=8)
 NUMBER = 16
 EARLY = {
     0: (4.15, 4.20, 4.25),
@@ -224,35 +223,6 @@ EARLY = {
 """Losses of the programs that ran more than once, by number; the last of them is the incumbent."""
 BETTER = (0.1256, 0.130, 0.141, 0.119, 0.135, 0.128, 0.132, 0.124, 0.130)
 BESIDE = (0.205, 0.230, 0.190, 0.222, 0.213, 0.240, 0.200, 0.215)
-
-
-def simulated(*sigmas: float, runs: int = 5) -> list[Squares]:
-    """What runs of programs with these σ show."""
-    source, found = random.Random(3), []
-    for sigma in sigmas:
-        values = [source.gauss(0.0, sigma) for _ in range(runs)]
-        centre = sum(values) / runs
-        found.append(Squares(sum((v - centre) ** 2 for v in values), runs - 1))
-    return found
-
-
-class TestNoise:
-    """σ of the programs that are compared."""
-
-    @staticmethod
-    def noise_data(*sigmas: float) -> NoiseData:
-        source, found = random.Random(7), NoiseData()
-        for n, sigma in enumerate(sigmas):
-            found.take([Sample(n, n, 10 * n + k, source.gauss(-1.0, sigma)) for k in range(5)])
-        return found
-
-    def test_it_is_that_of_the_programs_own_runs_where_programs_differ(self) -> None:
-        noise_data = self.noise_data(0.02, 0.03, 0.5, 0.01, 0.05)
-        noise = [noise_data.noise(p) for p in range(5)]
-        pooled = noise_data.noise()
-        assert pooled is not None and pooled.sigma > 0.15
-        assert all(n is not None and n.sigma < 0.07 for p, n in enumerate(noise) if p != 2)
-        assert noise[2] is not None and noise[2].sigma > 0.2
 
 
 class TestSession:
