@@ -33,11 +33,10 @@ class CurvePoint:
 class StageResult:
     """How one process of a run ended. name: ``training``, ``evaluation`` or ``check-<i>``.
 
-    exit_code: 0…255, or −signal; None when it was never started.
-    outcome: ``ok``, ``failed``, ``timeout`` (hard wall), ``budget_overrun`` (training beyond budget + grace),
-    ``killed`` (by us: stop, abort), ``oom`` (memory limit), ``disk_full``, ``lost`` (the supervisor died), ``tampered``
-    (never started: what edited code left for it leads to what that code may not read).
-    cpu_s: processor time of its processes, but for those that nobody waited for; 0.0 where it is not known.
+    exit_code: 0…255, or −signal; None when it was never started. outcome: ``ok``, ``failed``, ``timeout`` (hard wall),
+    ``budget_overrun`` (training beyond budget + grace), ``killed`` (by us: stop, abort), ``oom`` (memory limit),
+    ``disk_full``, ``lost`` (the supervisor died), ``tampered`` (never started: what edited code left for it leads to
+    what that code may not read). cpu_s: processor time of its processes; 0.0 where it is not known.
     """
 
     name: str

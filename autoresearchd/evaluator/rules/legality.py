@@ -79,14 +79,14 @@ def check_edit(
         what = "only comments or layout differ" if changed else "nothing differs"
         raise PolicyError(f"the edit changes nothing: {what}", label=Label.NO_OP, hint="change what the program does")
     _check_amount(task, old, new)
-    trees = {path: (_tree_of(path, old.get(path, "")), _tree_of(path, new[path])) for path in changed}
-    if all(_same_but_for_seeds(path, trees[path], old.get(path, ""), new[path]) for path in changed):
+    if all(_same_but_for_seeds(path, old.get(path, ""), new[path]) for path in changed):
         raise PolicyError(
             "the edit changes nothing but a seed, which is the evaluator's to choose",
             label=Label.NO_OP,
             hint="change what the program does; luck with a seed is no improvement",
         )
-    for path, (before, after) in trees.items():
+    for path in changed:
+        before, after = _tree_of(path, old.get(path, "")), _tree_of(path, new[path])
         if before and after:
             _check_promises(path, before, after, (required or {}).get(path, frozenset()))
 
@@ -212,11 +212,12 @@ def _check_promises(path: str, before: ast.Module, after: ast.Module, required: 
         )
 
 
-def _same_but_for_seeds(path: str, trees: tuple[ast.Module | None, ast.Module | None], before: str, after: str) -> bool:
+def _same_but_for_seeds(path: str, before: str, after: str) -> bool:
     """Whether two texts of a file differ in nothing but a seed."""
-    if trees[0] and trees[1]:
+    old, new = _tree_of(path, before), _tree_of(path, after)
+    if old and new:
         try:
-            return _written_out(without_seeds(trees[0])) == _written_out(without_seeds(trees[1]))
+            return _written_out(without_seeds(old)) == _written_out(without_seeds(new))
         except RecursionError:  # too deep to be looked at; it is no short-cut for anybody
             return False
     held = _meaning(path, before, SEED_NAME)

@@ -1,15 +1,11 @@
 """How long a run may take, and whether a program kept to its budget or was better only for having trained longer.
 
-``execution.budget`` is told to the program, which ends its training itself; ``startup_grace`` comes on top, and the
-executor ends what takes longer than both. A program that spends the grace on training gains whatever the grace is of
-the budget: a result that could be kept has to come from a run that took no longer than the baseline's runs, which show
-what loading really takes here, and a margin. A busy machine slows loading down, and not the training, which ends by the
-clock. Time is therefore counted twice: as it passed, with a wide margin, and as the processors worked, at the rate at
-which the baseline's did, with a narrow one. A program that does not read its budget ends when its work is done: its
-runs are held to the whole time of the baseline's (``execution.training_time``), counted the same way.
-
-Without ``execution.timeout`` a whole run may take 2 × budget + grace, or more where the baseline shows that this
-machine needs it. The baseline itself meets as much patience, with a machine that nobody knows yet.
+A program that spends ``startup_grace`` on training gains by it: a result that could be kept has to come from a run that
+took no longer than the baseline's runs, which show what loading really takes here, and a margin. A busy machine slows
+loading down, and not the training, which ends by the clock. Time is therefore counted twice: as it passed, with a wide
+margin, and as the processors worked, at the rate at which the baseline's did, with a narrow one. A program that does
+not read its budget ends when its work is done: its runs are held to the whole time of the baseline's
+(``execution.training_time``), counted the same way.
 """
 
 from __future__ import annotations
