@@ -14,8 +14,8 @@ from autoresearchd.app.models.spending import Roomy, SessionAnswers, UsersDay, d
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Adapters, Cancel, Clock, Executor, Policy, Store, TrialHistory
+from autoresearchd.domain.redaction import secret_parts
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.domain.secrets import secret_parts
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.proposing.edit_check import EditCheck
