@@ -27,7 +27,6 @@ from autoresearchd.evaluator.keep.keep_rule import Action, KeepRule, Verdict, be
 from autoresearchd.evaluator.keep.noise import (
     Noise,
     NoiseData,
-    Program,
     Sample,
     estimate_sigma,
     mad_confidence,
@@ -231,7 +230,7 @@ def decide(
     if identical:
         label, why = Label.NO_GAIN, "but it is the incumbent's own program, so any difference is noise"
     if label is Label.NONE and verdict.action is Action.AGAIN:
-        of = incumbent.number if verdict.program is Program.INCUMBENT else None
+        of = None if verdict.own else incumbent.number
         return NextRun(of, verdict.seed, reasons.comparison(task, verdict, noise, experiment, incumbent))
     if label is Label.NONE:
         label, why = _outcome(verdict, rule, least)

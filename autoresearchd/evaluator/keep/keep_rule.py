@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from autoresearchd.evaluator.keep.noise import Noise, Program, Reading
+from autoresearchd.evaluator.keep.noise import Noise, Reading
 
 
 class Action(StrEnum):
@@ -91,14 +91,14 @@ class Verdict:
     """The outcome of a look.
 
     gain and error: estimate of the improvement and its standard error; better: probability that it is one; bearable:
-    that it is at worst a loss that a tie may have. program and seed: of the run to make next (seed None: a fresh one).
+    that it is at worst a loss that a tie may have. own and seed: of the run to make next (seed None: a fresh one).
     """
 
     action: Action
     gain: float
     error: float
     better: float
-    program: Program = Program.EXPERIMENT
+    own: bool = True
     seed: int | None = None
     bearable: float = 1.0
 
@@ -127,11 +127,11 @@ def look(
         action = Action.SIMPLER if simpler and gain >= 0 else Action.DISCARD
         action = Action.KEEP if gain > 0 and gain >= least else action
         exact = Verdict(action, gain, 0.0, 1.0 if gain > 0 else 0.0)
-        own = sum(r.program is Program.EXPERIMENT and r.test == readings[-1].test for r in readings)
+        own = sum(r.own and r.test == readings[-1].test for r in readings)
         if exact.action is Action.KEEP and own < rule.own and spent < rule.most:  # a new program may draw lots
-            return replace(exact, action=Action.AGAIN, program=Program.EXPERIMENT)
+            return replace(exact, action=Action.AGAIN, own=True)
         if recheck and exact.action is not Action.KEEP:  # a coarse metric may have agreed three times by luck
-            return replace(exact, action=Action.AGAIN, program=Program.INCUMBENT, seed=readings[-1].seed)
+            return replace(exact, action=Action.AGAIN, own=False, seed=readings[-1].seed)
         return exact
     belief = believe(gain, variance, noise, rule)
     verdict = Verdict(Action.DISCARD, gain, noise.sigma * math.sqrt(variance), belief.better, bearable=belief.bearable)
@@ -144,26 +144,26 @@ def look(
         return replace(verdict, action=Action.SIMPLER)
     promising = promising or (simpler and belief.bearable >= (0.5 if spent else 0.5 * price))
     if promising and spent < rule.most:
-        program, seed = next_run(readings, noise)
-        return replace(verdict, action=Action.AGAIN, program=program, seed=seed)
+        of_own, seed = next_run(readings, noise)
+        return replace(verdict, action=Action.AGAIN, own=of_own, seed=seed)
     if recheck:
-        return replace(verdict, action=Action.AGAIN, program=Program.INCUMBENT, seed=readings[-1].seed)
+        return replace(verdict, action=Action.AGAIN, own=False, seed=readings[-1].seed)
     return replace(verdict, action=Action.SIMPLER) if simpler and belief.bearable >= rule.tie_at else verdict
 
 
 def _confirmed(verdict: Verdict, readings: Sequence[Reading], noise: Noise, rule: KeepRule, spent: int) -> Verdict:
     """A keep, once runs side by side say so too: the machine may have been slower when the incumbent ran before."""
     here = [r for r in readings if r.test == readings[-1].test]
-    paired = any(r.program is Program.INCUMBENT for r in here)
-    own = sum(r.program is Program.EXPERIMENT for r in here)
+    paired = any(not r.own for r in here)
+    own = sum(r.own for r in here)
     if paired and believe(*estimate(here, noise), noise, rule).better >= rule.beside_at:
         if own >= rule.own or spent >= rule.most:
             return replace(verdict, action=Action.KEEP)
-        return replace(verdict, action=Action.AGAIN, program=Program.EXPERIMENT, seed=None)
+        return replace(verdict, action=Action.AGAIN, own=True, seed=None)
     if spent >= rule.most:
         return verdict
-    program, seed = next_run(here, noise) if paired else (Program.INCUMBENT, here[-1].seed)
-    return replace(verdict, action=Action.AGAIN, program=program, seed=seed)
+    of_own, seed = next_run(here, noise) if paired else (False, here[-1].seed)
+    return replace(verdict, action=Action.AGAIN, own=of_own, seed=seed)
 
 
 # ---------------------------------------------------------------------- the estimate
@@ -198,8 +198,8 @@ def _information(block: Sequence[Reading], noise: Noise) -> tuple[float, ...]:
     ee = ei = ii = e = i = e1 = i1 = y1 = 0.0
     for same in seeds.values():
         joint = noise.seed / (own + len(same) * noise.seed)
-        mine = [r.value for r in same if r.program is Program.EXPERIMENT]
-        theirs = [r.value for r in same if r.program is Program.INCUMBENT]
+        mine = [r.value for r in same if r.own]
+        theirs = [r.value for r in same if not r.own]
         a, b, ya, yb = len(mine), len(theirs), math.fsum(mine), math.fsum(theirs)
         ee += (a - joint * a * a) / own
         ii += (b - joint * b * b) / own
@@ -214,20 +214,19 @@ def _information(block: Sequence[Reading], noise: Noise) -> tuple[float, ...]:
     return tuple(of - shared * one * other for of, one, other in terms)
 
 
-def next_run(readings: Sequence[Reading], noise: Noise) -> tuple[Program, int | None]:
-    """The run after which the improvement would be known best: its program, and its seed (None: a fresh one).
+def next_run(readings: Sequence[Reading], noise: Noise) -> tuple[bool, int | None]:
+    """The run after which the improvement would be known best: whether of the experiment, and its seed (None: fresh).
 
     The other program on the seed of the last run closes a pair; else a run of either program on a fresh seed.
     """
     last = readings[-1]
-    other = Program.INCUMBENT if last.program is Program.EXPERIMENT else Program.EXPERIMENT
     alone = sum(r.seed == last.seed and r.test == last.test for r in readings) == 1
     fresh = 1 + max(r.seed for r in readings)
     # After a pair the program that ran last goes first, so that steady drift cancels over two pairs.
-    options = [Reading(other, last.test, last.seed, 0.0)] if alone else []
-    options += [Reading(p, last.test, fresh, 0.0) for p in (last.program, other)]
+    options = [Reading(not last.own, last.test, last.seed, 0.0)] if alone else []
+    options += [Reading(own, last.test, fresh, 0.0) for own in (last.own, not last.own)]
     best = min(options, key=lambda option: round(estimate([*readings, option], noise)[1], 9))
-    return best.program, None if best.seed == fresh else best.seed
+    return best.own, None if best.seed == fresh else best.seed
 
 
 # ---------------------------------------------------------------------- the posterior

@@ -23,7 +23,6 @@ import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from itertools import groupby
 
 _LOG_GRID = tuple(-2.4 + 0.2 * i for i in range(33))
@@ -193,18 +192,14 @@ def _likelihood(prior: VariancePrior, programs: Sequence[Squares]) -> float:
     )
 
 
-class Program(StrEnum):
-    """Whose program a run executes."""
-
-    EXPERIMENT = "experiment"
-    INCUMBENT = "incumbent"
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One finished run. test: the experiment that it was made for, so that runs of one test are close in time."""
+    """One finished run. own: of the experiment, not of the incumbent.
 
-    program: Program
+    test: the experiment that it was made for, so that runs of one test are close in time.
+    """
+
+    own: bool
     test: int
     seed: int
     value: float
@@ -395,8 +390,7 @@ class NoiseData:
 
 def readings_of(samples: Iterable[Sample], incumbent: int) -> list[Reading]:
     """Runs of the incumbent, and of programs that all count as the experiment's."""
-    programs = {incumbent: Program.INCUMBENT}
-    return [Reading(programs.get(s.program, Program.EXPERIMENT), s.test, s.seed, s.value) for s in samples]
+    return [Reading(s.program != incumbent, s.test, s.seed, s.value) for s in samples]
 
 
 def _mixed(
