@@ -231,24 +231,21 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Sums of squares of one program, with their degrees of freedom, within tests and between them."""
+    """Squares of one program's runs within tests and between them."""
 
-    within: float = 0.0
-    within_freedom: int = 0
-    between: float = 0.0
-    between_freedom: int = 0
+    within: Squares = Squares()
+    between: Squares = Squares()
     factor: float = 0.0
 
     def expected(self, share: float) -> float:
         """The sum of squares to expect in units of σ², where runs of one test have this share in common."""
-        return (1.0 - share) * (self.within_freedom + self.between_freedom) + share * self.factor
+        return (1.0 - share) * (self.within.freedom + self.between.freedom) + share * self.factor
 
     def whole(self, share: float) -> Squares:
         """All squares, scaled to those of as many runs with nothing in common."""
-        freedom = self.within_freedom + self.between_freedom
-        if not freedom:
-            return Squares()
-        return Squares((self.within + self.between) * freedom / self.expected(share), freedom)
+        freedom = self.within.freedom + self.between.freedom
+        total = self.within.total + self.between.total
+        return Squares(total * freedom / self.expected(share), freedom) if freedom else Squares()
 
 
 class NoiseData:
@@ -324,17 +321,16 @@ class NoiseData:
         Of no program: as if all were alike.
         """
         spreads = self._spreads.values()
-        freedom = sum(s.within_freedom for s in spreads)
-        between_freedom = sum(s.between_freedom for s in spreads)
-        squares, between = math.fsum(s.within for s in spreads), math.fsum(s.between for s in spreads)
-        known = freedom + between_freedom
+        within = [s.within for s in spreads]
+        freedom, squares = sum(w.freedom for w in within), math.fsum(w.total for w in within)
+        between = math.fsum(s.between.total for s in spreads)
+        known = freedom + sum(s.between.freedom for s in spreads)
         if known == 0:
             return None
         if squares + between == 0.0:
             return Noise(0.0, known)
         if not freedom or squares / freedom < sys.float_info.min:
             return Noise(math.sqrt((squares + between) / known), known)
-        within = [Squares(s.within, s.within_freedom) for s in spreads]
         priors = weighed_priors(within) if programs else [alike(within)]
         share, seed = self._shares(priors)
         # Expected sums of squares in units of σ²: (1 − share) for each degree of freedom, and share times the factor.
@@ -356,9 +352,9 @@ class NoiseData:
         unit = {p: _variance(priors, s) for p, s in self._spreads.items()}
         unknown = _variance(priors, _Spread())
         spreads = self._spreads.values()
-        between = math.fsum(s.between / unit[p] for p, s in self._spreads.items())
+        between = math.fsum(s.between.total / unit[p] for p, s in self._spreads.items())
         factor = math.fsum(s.factor for s in spreads)
-        drift = (between - sum(s.between_freedom for s in spreads) + GUESS_WEIGHT * DRIFT) / (factor + GUESS_WEIGHT)
+        drift = (between - sum(s.between.freedom for s in spreads) + GUESS_WEIGHT * DRIFT) / (factor + GUESS_WEIGHT)
         drift = min(_MOST_DRIFT, max(0.0, drift))
         pairs = math.fsum(
             s.total / (unit.get(test, unknown) + unit.get(beside, unknown)) for test, (beside, s) in self._pairs.items()
@@ -409,8 +405,7 @@ def _mixed(
 
 def _variance(priors: Sequence[VariancePrior], spread: _Spread) -> float:
     """Variance of a program's runs within a test: the inverse of the precision that the priors lead to on average."""
-    own = Squares(spread.within, spread.within_freedom)
-    variances = [(prior.weight, prior.variance(own)) for prior in priors]
+    variances = [(prior.weight, prior.variance(spread.within)) for prior in priors]
     least = min(variance for _, variance in variances)
     return least / math.fsum(weight * least / variance for weight, variance in variances)
 
@@ -420,9 +415,10 @@ def _spread(samples: Sequence[Sample]) -> _Spread:
     for s in samples:
         tests.setdefault(s.test, []).append(s.value)
     whole, inner = _squares([s.value for s in samples]), [_squares(values) for values in tests.values()]
-    within, within_freedom = math.fsum(s.total for s in inner), sum(s.freedom for s in inner)
+    within = Squares(math.fsum(s.total for s in inner), sum(s.freedom for s in inner))
+    between = Squares(max(0.0, whole.total - within.total), whole.freedom - within.freedom)
     factor = len(samples) - sum(len(values) ** 2 for values in tests.values()) / len(samples)
-    return _Spread(within, within_freedom, max(0.0, whole.total - within), whole.freedom - within_freedom, factor)
+    return _Spread(within, between, factor)
 
 
 def _squares(values: Sequence[float]) -> Squares:
