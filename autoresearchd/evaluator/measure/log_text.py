@@ -39,7 +39,7 @@ NUMBER_THEN_UNIT = rf"(?:{_FIGURE}(?={_UNIT}{_STOP})|{_WORD}(?=%?{_STOP}))"
 
 def without_control_codes(text: str) -> str:
     """``text`` without what only a terminal understands (ECMA-48 escape sequences, backspace, bell, NUL)."""
-    return _CONTROL.sub("", text) if _CONTROL.search(text) else text
+    return _CONTROL.sub("", text)
 
 
 def as_lines(text: str) -> str:
@@ -122,7 +122,7 @@ class LineMatcher:
                 match = self.regex.search(line, 0, MOST_CHARACTERS, timeout=wait)
             except TimeoutError:
                 self._patience -= wait
-                wait = min(4 * wait, self._patience)
+                wait = min(2 * wait, 8 * LINE_S, self._patience)
                 if time.thread_time() - began < LINE_S:
                     continue
             except RecursionError:
