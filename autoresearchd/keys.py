@@ -10,8 +10,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from autoresearchd.domain.redaction import Redactor
-from autoresearchd.domain.secrets import find_secrets, is_telling, secrets_of_environment, secrets_of_file
+from autoresearchd.domain.redaction import Redactor, find_secrets, is_telling, secrets_of_environment, secrets_of_file
 
 MAX_BYTES = 64 * 1024
 

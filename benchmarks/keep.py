@@ -26,9 +26,8 @@ from pathlib import Path
 import numpy as np
 
 from autoresearchd.evaluator.keep.decide import Answer, control
-from autoresearchd.evaluator.keep.keep_rule import Action, KeepRule, Program, look
-from autoresearchd.evaluator.keep.noise import Noise
-from autoresearchd.evaluator.keep.noise_data import NoiseData, Sample
+from autoresearchd.evaluator.keep.keep_rule import Action, KeepRule, look
+from autoresearchd.evaluator.keep.noise import Noise, NoiseData, Sample
 
 LARGE = 2.0
 """An improvement above so many σ should not be missed."""
@@ -225,7 +224,7 @@ def ours(
                 if answer is Answer.ASK:
                     samples.append(Sample(0, number, at, world.run(Truth(), at)))
                     tally.controls += 1
-                elif verdict.program is Program.EXPERIMENT:
+                elif verdict.own:
                     samples.append(Sample(number, number, at, world.run(edited, at)))
                 else:
                     samples.append(Sample(incumbent, number, at, world.run(truth, at, again=incumbent > 0)))

@@ -30,8 +30,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.quantities import parse_duration
 from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, wilson_upper
 from autoresearchd.evaluator.keep.decide import samples_of
-from autoresearchd.evaluator.keep.noise import Noise
-from autoresearchd.evaluator.keep.noise_data import NoiseData
+from autoresearchd.evaluator.keep.noise import Noise, NoiseData
 from autoresearchd.loop.early_abort import NOISE, curve_of
 from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore

@@ -24,7 +24,7 @@ from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.ports import EventSink, Executor, Store
-from autoresearchd.domain.secrets import secrets_of_environment
+from autoresearchd.domain.redaction import secrets_of_environment
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.context import Context, Site, StopSwitch, SystemClock

@@ -17,8 +17,8 @@ from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Adapters, Cancel, Clock, Executor, Policy, Store, TrialHistory
 from autoresearchd.domain.proposal import Cost
+from autoresearchd.domain.redaction import secret_parts
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.domain.secrets import secret_parts
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.proposing.proposals import EditCheck

@@ -19,7 +19,7 @@ from autoresearchd.config.validation_errors import explain
 from autoresearchd.config.yaml_document import Document, Place, dotted, parse_yaml, read_text, without_empty
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.model_settings import LearnSettings, ModelSettings, Price
-from autoresearchd.domain.secrets import find_secrets
+from autoresearchd.domain.redaction import find_secrets
 
 FILE_NAME = "config.yaml"
 VARIABLE = "AUTORESEARCHD_CONFIG"

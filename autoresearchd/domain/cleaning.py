@@ -17,5 +17,5 @@ def one_line(text: str, most: int | None = None) -> str:
 
 
 def clean(value: object, most: int) -> str:
-    """A text on one line, printable, cut to a length; nothing for what is no text."""
+    """``one_line``; nothing for what is no text."""
     return one_line(value[: 4 * most], most) if isinstance(value, str) else ""

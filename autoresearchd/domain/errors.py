@@ -1,26 +1,4 @@
-"""The tree of errors, what each means, and the exit code that a command ends with when it meets one.
-
-::
-
-    AutoresearchdError             1   something failed; every error below says what, where and how to fix it
-    ├── UsageError                 2   what was asked cannot be done as asked: arguments, state of the repository
-    │   ├── ConfigError            2   task.yaml or a setting is wrong: names file, line and key
-    │   ├── RepositoryError        2   the git repository cannot be used as it is: dirty, bare, detached, …
-    │   └── SchemaTooNew           2   the database was written by a newer version
-    ├── BaselineError              3   experiment 0 does not run or gives no metric
-    ├── LimitReached               4   a spend or time limit was reached before the first result
-    ├── MissingCapability          5   this machine lacks something: git, a GPU, a package, a sandbox
-    ├── SessionLocked             75   another daemon holds the session (EX_TEMPFAIL)
-    ├── EnvironmentFailure         1   a fault outside any experiment: disk full, git locked; the loop backs off
-    │   ├── SpendCapReached        1   a model may cost nothing more for now: the loop waits, or goes on without one
-    │   └── ModelsRefused          1   every model refuses its key or its name: again and again, it ends the session
-    ├── StoreError                 1   the database cannot be read or written
-    │   └── StoreDamaged           1   the database is damaged: `doctor --repair` rebuilds it
-    ├── AdapterDamaged             1   files of a version of the local policy are not those that were learned
-    ├── PolicyError                1   a policy gave no usable proposal; carries the label it is recorded under
-    ├── NothingRunning             1   a session was asked to go on, but it has no daemon
-    └── Interrupted                1   somebody asked to stop at once, in the middle of an experiment
-"""
+"""The tree of errors: what each means, and the exit code that a command ends with when it meets one."""
 
 from __future__ import annotations
 
@@ -29,14 +7,9 @@ from autoresearchd.domain.proposal import Cost
 
 
 class AutoresearchdError(Exception):
-    """Base of all errors raised on purpose.
+    """Base of all errors raised on purpose. what: what happened and where; hint: how to fix it, where a user can."""
 
-    Args:
-        what: what happened and where, in one sentence.
-        fix: how to fix it, in one sentence; empty where there is nothing that a user could do.
-    """
-
-    exit_code: int = 1
+    exit_code = 1
 
     def __init__(self, what: str, *, hint: str = "") -> None:
         super().__init__(what)
@@ -54,15 +27,7 @@ class UsageError(AutoresearchdError):
 
 
 class ConfigError(UsageError):
-    """A key of task.yaml or a setting is wrong.
-
-    Args:
-        what: what is wrong with it.
-        file: the file, as the user knows it.
-        line: 1-based line of the key, None where the key is missing altogether.
-        key: dotted path of the key, e.g. ``execution.budget``.
-        fix: what would be right.
-    """
+    """A key (``execution.budget``) of task.yaml or a setting is wrong; its line counts from 1, None: it is missing."""
 
     def __init__(
         self, what: str, *, file: str = "task.yaml", line: int | None = None, key: str = "", hint: str = ""
@@ -73,7 +38,7 @@ class ConfigError(UsageError):
 
 
 class RepositoryError(UsageError):
-    """The git repository cannot be used as it is."""
+    """The git repository cannot be used as it is: dirty, bare, detached."""
 
 
 class SchemaTooNew(UsageError):
@@ -93,27 +58,25 @@ class LimitReached(AutoresearchdError):
 
 
 class MissingCapability(AutoresearchdError):
-    """This machine lacks something that the command needs."""
+    """This machine lacks something that the command needs: git, a GPU, a package, a sandbox."""
 
     exit_code = 5
 
 
 class SessionLocked(AutoresearchdError):
-    """Another daemon holds the session."""
+    """Another daemon holds the session (EX_TEMPFAIL)."""
 
     exit_code = 75
 
 
 class EnvironmentFailure(AutoresearchdError):
-    """A fault of the surroundings, not of an experiment: the loop waits and tries again."""
+    """A fault of the surroundings (disk full, git locked), not of an experiment: the loop waits and tries again."""
 
 
 class SpendCapReached(EnvironmentFailure):
-    """A spend cap is reached: no model is asked before the cap is raised or the day is over.
+    """A spend cap is reached: no model is asked before it is raised or the day is over.
 
-    Args:
-        what: which cap, and what has been spent.
-        whole_session: whether it is the session's own cap, which no waiting changes.
+    whole_session: whether it is the session's own cap, which no waiting changes.
     """
 
     def __init__(self, what: str, *, whole_session: bool, hint: str = "") -> None:
@@ -130,31 +93,20 @@ class StoreError(AutoresearchdError):
 
 
 class StoreDamaged(StoreError):
-    """The database is damaged, or older than what git knows; nothing is written to it before it is repaired."""
+    """The database is damaged, or older than what git knows; nothing is written before ``doctor --repair``."""
 
 
 class PolicyError(AutoresearchdError):
-    """A policy gave no usable proposal.
+    """A policy gave no usable proposal: the experiment is recorded under ``label``.
 
-    Args:
-        label: what the experiment is recorded as (``illegal_edit``, ``malformed_answer``, ``no_op``, ``error``).
-        cost: what was spent on it; None: nothing that is known.
-        charged: whether the cost has been charged already, answer by answer.
+    cost: what was spent on it, None: nothing that is known; charged: whether it has been charged, answer by answer.
     """
 
     def __init__(
-        self,
-        what: str,
-        *,
-        label: Label = Label.ERROR,
-        hint: str = "",
-        cost: Cost | None = None,
-        charged: bool = True,
+        self, what: str, *, label: Label = Label.ERROR, hint: str = "", cost: Cost | None = None, charged: bool = True
     ) -> None:
         super().__init__(what, hint=hint)
-        self.label = label
-        self.cost = cost
-        self.charged = charged
+        self.label, self.cost, self.charged = label, cost, charged
 
 
 class AdapterDamaged(AutoresearchdError):

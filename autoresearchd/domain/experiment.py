@@ -33,11 +33,10 @@ class CurvePoint:
 class StageResult:
     """How one process of a run ended. name: ``training``, ``evaluation`` or ``check-<i>``.
 
-    exit_code: 0…255, or −signal; None when it was never started.
-    outcome: ``ok``, ``failed``, ``timeout`` (hard wall), ``budget_overrun`` (training beyond budget + grace),
-    ``killed`` (by us: stop, abort), ``oom`` (memory limit), ``disk_full``, ``lost`` (the supervisor died), ``tampered``
-    (never started: what edited code left for it leads to what that code may not read).
-    cpu_s: processor time of its processes, but for those that nobody waited for; 0.0 where it is not known.
+    exit_code: 0…255, or −signal; None when it was never started. outcome: ``ok``, ``failed``, ``timeout`` (hard wall),
+    ``budget_overrun`` (training beyond budget + grace), ``killed`` (by us: stop, abort), ``oom`` (memory limit),
+    ``disk_full``, ``lost`` (the supervisor died), ``tampered`` (never started: what edited code left for it leads to
+    what that code may not read). cpu_s: processor time of its processes; 0.0 where it is not known.
     """
 
     name: str
@@ -85,9 +84,8 @@ class Measurement:
 class Run:
     """One execution of a program under one seed. index counts from 0 within the experiment that it was made for.
 
-    of: number of the experiment whose program ran, where it is another one: the incumbent, or the baseline, run
-    again beside this one.
-    attempt: of the proposal that the experiment had when it ran (0: the first, 1…: repairs).
+    of: the experiment whose program ran, where it is another one: the incumbent, or the baseline, run again beside
+    this one. attempt: of the proposal that the experiment had when it ran (0: the first, 1…: repairs).
     """
 
     id: int
@@ -187,25 +185,19 @@ class Experiment:
 
     @property
     def control_runs(self) -> tuple[Run, ...]:
-        """Runs of the incumbent's program that were made to compare it with this one.
-
-        Where the baseline was run beside it, too, the incumbent is the later of the two; one that fell is none.
-        """
+        """Runs of the incumbent's program made to compare it with this one; not those of the baseline beside both."""
         lost = self.fallen
         incumbent = max((r.of for r in self.current_runs if r.of is not None and r.of not in lost), default=None)
         return tuple(r for r in self.current_runs if r.good and r.of is not None and r.of == incumbent)
 
     @property
     def counted_runs(self) -> tuple[Run, ...]:
-        """Runs that ended by themselves: not interrupted, not lost with their host."""
+        """Runs that ended by themselves."""
         return tuple(r for r in self.current_runs if r.counts)
 
     @property
     def fallen(self) -> tuple[int, ...]:
-        """Programs that failed twice when they ran again beside this one, the latest first.
-
-        A repair of this experiment's own program does not give them their place back.
-        """
+        """Programs that failed twice beside this one, the latest first; its repairs do not bring them back."""
         failed = Counter(r.of for r in self.runs if r.of is not None and r.counts and not r.good)
         return tuple(sorted((of for of, times in failed.items() if times >= FAILURES), reverse=True))
 

@@ -6,15 +6,13 @@ import re
 import zlib
 from collections.abc import Mapping
 
-_BEST = 9
-
 
 def compressed_size(files: Mapping[str, str]) -> int:
     """Bytes that files have together once each is compressed (DEFLATE, RFC 1951).
 
     However data are written into a program, in one literal, in many or in names, n bytes of them do not become fewer.
     """
-    return sum(len(zlib.compress(text.encode("utf-8", "surrogatepass"), _BEST)) for text in files.values())
+    return sum(len(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)) for text in files.values())
 
 
 LARGEST = 1024

@@ -58,10 +58,9 @@ class Label(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a label decides: the status (None: the experiment stays open), and whether a job was spent on it."""
+    """What a label decides; None: the experiment stays open."""
 
     status: Status | None
-    job_spent: bool = True
 
 
 _LABELS = {
@@ -71,13 +70,9 @@ _LABELS = {
     Status.CHECKS_FAILED: "METRIC_TAMPERING NOT_CAUSAL CHECK_FAILED",
     None: "INTERRUPTED HOST_LOST DISK_FULL",
 }
-_NO_JOB = {Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER, Label.DUPLICATE, Label.NO_OP}
-RULES: dict[Label, Rule] = {
-    Label[name]: Rule(status, Label[name] not in _NO_JOB) for status, names in _LABELS.items() for name in names.split()
-}
+RULES = {Label[name]: Rule(status) for status, names in _LABELS.items() for name in names.split()}
 
-
-NEVER_RUN = frozenset(label for label, rule in RULES.items() if not rule.job_spent)
+NEVER_RUN = frozenset({Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER, Label.DUPLICATE, Label.NO_OP})
 """No job was spent, so that nothing is known of the edit."""
 
 FORBIDDEN = frozenset({Label.GATE_MISS, Label.SIZE_BLOCKED, Label.CONSTRAINT})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from autoresearchd.domain.quantities import format_duration
+from autoresearchd.domain.quantities import counted, format_duration
 
 TIMES = 5.0
 """How many times the σ of the baseline's first runs is too much."""
@@ -14,7 +14,7 @@ CALM = 3.0
 
 def noise_has_grown(sigma: float | None, first: float | None, times: float = TIMES) -> bool:
     """Whether σ is so many times what it was at first; never where either is not known, or there was none at first."""
-    return sigma is not None and first is not None and first > 0 and sigma >= times * first
+    return bool(sigma and first and sigma >= times * first)
 
 
 def explain_noise(sigma: float, first: float) -> str:
@@ -46,7 +46,7 @@ def limit_reached(
     experiments: decided ones, baselines not counted; seconds: of all daemons together.
     """
     if max_experiments is not None and experiments >= max_experiments:
-        done = f"{experiments} experiment{'' if experiments == 1 else 's'} done, "
+        done = f"{counted(experiments, 'experiment')} done, "
         done += "as asked" if experiments == max_experiments else f"more than the {max_experiments} asked for"
         return Reached(done, f"--max-experiments {max(1, 2 * experiments)}")
     if max_seconds is not None and seconds >= max_seconds:

@@ -18,11 +18,10 @@ class Price:
 class LearnSettings:
     """When and how the daemon makes its local policy better, by itself.
 
-    every: experiments between two learner runs, None: not by their number. cron: when, as crontab(5) has it, in UTC;
-    empty: not by the clock. algo, steps, options: as for the command ``learn``. memory_mb: what a learner may take,
-    None: as much as there is. pause: whether experiments wait meanwhile: ``always``, ``never``, or ``auto``, where
-    both use the processor, or the only GPU. model: folder of the base model; empty: the one that the policy is asked
-    of.
+    every: experiments between two learner runs, None: not by their number. cron: as crontab(5) has it, in UTC; empty:
+    not by the clock. algo, steps, options: as for ``learn``. memory_mb: None: as much as there is. pause: whether
+    experiments wait meanwhile: ``always``, ``never``, or ``auto``, where both use the processor, or the only GPU.
+    model: folder of the base model; empty: the one that the policy is asked of.
     """
 
     every: int | None = None
@@ -45,19 +44,15 @@ class ModelSettings:
     """How models are asked, from ``config.yaml``.
 
     policy: what ``--policy auto`` stands for; empty: ``search``. fallbacks: models asked in turn when the first gives
-    no reply. context_tokens: how long a prompt may be. max_tokens: how long an answer may be. timeout: seconds for one
-    reply. retries: how often a question is repeated after a passing trouble. reasks: how often a malformed answer is
-    sent back. repairs: how often a failed proposal is given back. feedback: whether a model is shown what came of
-    earlier experiments; without, each proposal is made from the code alone (a baseline for comparisons). prompt:
-    ``full``, or ``brief`` for models too small for it: they are shown constants and set one. structured: whether
-    answers are asked for as JSON that obeys a schema; None: where the model is known to have that.
+    no reply. context_tokens, max_tokens: how long a prompt, and an answer, may be. timeout: seconds for one reply.
+    retries: after a passing trouble; reasks: of a malformed answer; repairs: of a failed proposal. feedback: whether a
+    model is shown what came of earlier experiments. prompt: ``full``, or ``brief`` for models too small for it.
+    structured: whether answers are asked for as JSON that obeys a schema; None: where the model is known to have that.
 
     prices: by model, over what the provider's list says. per_day: US dollars that all sessions together may spend in a
-    day (UTC), None: no cap. when_spent: ``stop`` (wait for the next day, end at the session's cap) or ``search``.
-    base_url, local_model: the endpoint of the policy ``local``. key_file: a file with the key of that endpoint.
-    key_files: files with the keys of providers, by the provider's name; a key of the environment is not looked at then.
-    roles: whether the daemon's own roles take turns. parents: ``incumbent`` or ``puct``. group: proposals from one
-    state. agent_*: limits of the policy ``agent``. learn: when the daemon learns.
+    day (UTC). when_spent: ``stop`` (wait for the next day, end at the session's cap) or ``search``. base_url,
+    local_model, key_file: the endpoint of the policy ``local``. key_files: of providers, by name; a key of the
+    environment is not looked at then. roles: whether the daemon's own roles take turns. agent_*: of ``agent``.
     """
 
     policy: str = ""

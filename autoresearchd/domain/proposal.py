@@ -22,12 +22,7 @@ class ASI:
 
     def as_dict(self) -> dict[str, Any]:
         """As a flat JSON object, empty fields left out."""
-        named = {
-            "hypothesis": self.hypothesis,
-            "arch_change": self.arch_change,
-            "result": self.result,
-            "next_action_hint": self.next_action_hint,
-        }
+        named = {name: getattr(self, name) for name in ("hypothesis", "arch_change", "result", "next_action_hint")}
         return {**{k: v for k, v in named.items() if v}, **self.extra}
 
 

@@ -6,16 +6,15 @@ import math
 import re
 
 _NUMBER = r"[+-]?(?:\d[\d_]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
-BOUNDS = re.compile(rf"\s*(?P<low>{_NUMBER})\s*\.\.\s*(?P<high>{_NUMBER})(?![\w.])")
-"""Two numbers with two dots between them."""
+_BOUNDS = re.compile(rf"\s*({_NUMBER})\s*\.\.\s*({_NUMBER})(?![\w.])")
 
 
 def parse_bounds(text: str) -> tuple[float, float]:
     """(lowest, highest) of ``LOW..HIGH``, whatever follows a space after it; ValueError with what is wrong."""
-    found = BOUNDS.match(text)
+    found = _BOUNDS.match(text)
     if found is None:
-        raise ValueError(f"{text.strip()[:60]!r} is no range")
-    return ordered(float(found["low"]), float(found["high"]))
+        raise ValueError(f"{text.strip()[:60]!r} is not a range")
+    return ordered(float(found[1]), float(found[2]))
 
 
 def ordered(low: float, high: float) -> tuple[float, float]:
@@ -27,18 +26,14 @@ def ordered(low: float, high: float) -> tuple[float, float]:
     return low, high
 
 
-_MOST_DIGITS = 1e9
-"""From here on an integer is read by its size, not by its digits."""
-
-
 def counted(number: int, one: str, several: str = "") -> str:
     """``1 line``, ``2 lines``, ``1,000 lines``; several: where that is not the one with an s."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
 def is_whole(value: float) -> bool:
-    """Whether a figure is an integer to be shown as one: `3`, where `3.000000` would claim six known decimals."""
-    return abs(value) < _MOST_DIGITS and float(value).is_integer()
+    """Whether a figure is an integer to be shown as one; from a billion on it is read by its size, not its digits."""
+    return abs(value) < 1e9 and float(value).is_integer()
 
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -1,26 +1,382 @@
-"""Hiding secrets: a text, a stream or any value goes in, and comes out with a mark where a secret was.
+r"""Hiding secrets: a text, a stream or any value goes in, and comes out with a mark where a secret was.
 
-What is hidden: known formats of keys and passwords, and values that the caller knows to be secret in whatever form they
-turn up (``secrets``). The mark is ``«redacted:kind»``; redacting again changes nothing.
+What is a secret: values that the caller knows (of an environment, of a key file), in whatever form they turn up, and
+the known formats of keys and passwords, those that their issuers document, as gathered by the rules of gitleaks and of
+GitHub's secret scanning. A format is looked for only where its anchor, a short literal text, occurs; texts are hostile,
+so every expression takes time linear in the length of the text: runs are possessive, and one that something must follow
+is bounded or begins at its left edge only. The mark is ``«redacted:kind»``; redacting again changes nothing.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import json
+import math
 import re
+import urllib.parse
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar, cast
 
-from autoresearchd.domain.secrets import CLOSE, FORMATS, OPEN, find_secrets, is_secret, secret_forms
+SHORTEST = 8
+"""Values shorter than this are no secrets: they occur everywhere, and hiding them would spoil the text."""
 
+_LONGEST = 64 * 1024
+_TELLING = re.compile("TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|APIKEY|API_KEY|ACCESS_KEY|PRIVATE_KEY")
+_TELLING_WORDS = frozenset({"KEY", "KEYS", "PASS", "PWD", "PAT", "AUTH", "DSN"})
+_HARMLESS = re.compile(
+    ".*_(?:URL|URI|ENDPOINT|FILE|PATH|DIR|HOST|PORT|NAME|TYPE|MODEL|REGION|PARALLELISM|LENGTH|LIMIT|TIMEOUT|SOCK)"
+)
+_WORKING_FOLDERS = frozenset({"PWD", "OLDPWD"})
+_NUMBER_OR_WORD = re.compile(r"[+-]?[0-9][0-9_.,eE+-]*|true|false|none|null|enabled|disabled|required|optional", re.I)
+_ASSIGNMENT = re.compile(
+    r"""(?:^|[{,;])[ \t]{0,16}(?:export[ \t]+)?["']?(?://[^\s=:]{1,200}:)?(?P<name>[A-Za-z_][A-Za-z0-9_.-]{0,100})["']?"""
+    r"""[ \t]{0,8}[:=][ \t]{0,8}(?P<value>"(?:[^"\\\n]|\\.){1,8192}"|'[^'\n]{1,8192}'|[^\s,}{]{1,8192})""",
+    re.M,
+)
+_NETRC = re.compile(r"\bpassword[ \t\n]{1,8}(?P<value>[^\s]{8,1024})")
+_BARE = re.compile(r"\s*([^\s:={}\[\]\"']{16,1024})\s*")
+
+
+def is_telling(name: str) -> bool:
+    """Whether a variable of this name holds a secret."""
+    upper = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper().replace("-", "_").replace(".", "_")
+    if upper in _WORKING_FOLDERS or _HARMLESS.fullmatch(upper):
+        return False
+    return bool(_TELLING.search(upper)) or not _TELLING_WORDS.isdisjoint(upper.split("_"))
+
+
+def is_secret(value: str) -> bool:
+    """Whether a value is long enough, and no number, switch or path."""
+    return (
+        SHORTEST <= len(value) <= _LONGEST
+        and not _NUMBER_OR_WORD.fullmatch(value)
+        and not value.startswith(("/", "~/", "./", "../"))
+    )
+
+
+def secrets_of_environment(environment: Mapping[str, str]) -> Iterator[str]:
+    """The secrets of an environment: values of variables whose names tell."""
+    for name, value in environment.items():
+        if is_telling(name):
+            yield from secret_parts(value.strip())
+
+
+def secrets_of_file(text: str) -> Iterator[str]:
+    """The secrets of a key file: telling assignments (shell, INI, YAML, JSON, npm), ``.netrc``, or a bare token."""
+    text = text[:_LONGEST]
+    bare = _BARE.fullmatch(text)
+    if bare:
+        yield bare[1]
+        return
+    for found in _ASSIGNMENT.finditer(text):
+        name = found["name"].strip("_.-")
+        if is_telling(name) and not name.lower().endswith(("key_id", "token_uri", "token_type")):
+            yield from secret_parts(_unquoted(found["value"]))
+    for found in _NETRC.finditer(text):
+        yield from secret_parts(found["value"])
+
+
+def secret_parts(value: str) -> Iterator[str]:
+    """A value, and the long lines of one with several."""
+    if is_secret(value):
+        yield value
+    if "\n" in value:
+        lines = (line.strip() for line in value.splitlines())
+        yield from (line for line in lines if len(line) >= 24 and "-----" not in line and is_secret(line))
+
+
+def _unquoted(value: str) -> str:
+    if value[:1] != '"' or value[-1:] != '"':
+        return value.strip("'")
+    try:
+        return str(json.loads(value))
+    except ValueError:
+        return value[1:-1]
+
+
+def secret_forms(values: Iterable[str]) -> tuple[str, ...]:
+    """Each value as it is and as JSON, a URL, Python, hexadecimal digits or base64 write it; the longest first."""
+    found: set[str] = set()
+    for value in values:
+        try:
+            raw = value.encode("utf-8")
+        except UnicodeEncodeError:
+            raw = value.encode("utf-8", "surrogateescape")
+        found.update((value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]))
+        found.update(urllib.parse.quote_from_bytes(raw, safe=safe) for safe in ("", "/", "/:@!$&'()*+,;="))
+        found.add(urllib.parse.quote_plus(raw))
+        found.update((raw.hex(), raw.hex().upper()))
+        found.update(_base64(raw))
+    return tuple(sorted((form for form in found if len(form) >= SHORTEST), key=lambda form: (-len(form), form)))
+
+
+def _base64(raw: bytes) -> Iterator[str]:
+    """What is certain of the base64 of a longer text with ``raw`` in it, at each of the three ways to begin."""
+    for before in range(3):
+        encoded = base64.b64encode(b"\0" * before + raw)
+        first = (0, 2, 3)[before]
+        known = encoded[first : (before + len(raw)) * 8 // 6]
+        yield known.decode()
+        yield known.translate(bytes.maketrans(b"+/", b"-_")).decode()
+
+
+OPEN, CLOSE = "«", "»"
+"""Around the mark that stands for a secret. No format takes them, and both count as part of a word: a mark never makes
+its neighbour look like a secret that it did not look like before."""
+
+_LEFT = (
+    r"(?:(?<![A-Za-z0-9»]{anchor})|(?<=\\[nrtbf]{anchor})|(?<=[0-9;\[]m{anchor})|(?<=%[0-9A-Fa-f][0-9A-Fa-f]{anchor}))"
+)
+"""Not in the middle of a word; the ends of an escape of JSON, of a terminal's colour and of a URL are no word."""
+
+_END = r"(?![A-Za-z0-9«])"
+
+_PLACEHOLDERS = frozenset({"password", "passwd", "pass", "pw", "pwd", "secret", "token", "key", "username", "api_key"})
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format. pattern: its expression; the group ``secret``, else all of it, is hidden.
+
+    anchors: literal texts, one of which must occur. before: what stands before the secret; it and the anchors are then
+    looked for in the lower-cased text, and the pattern where it ends. check: refuses what only looks alike.
+    """
+
+    kind: str
+    anchors: tuple[str, ...]
+    pattern: str
+    before: str = ""
+    check: Callable[[str], bool] | None = None
+
+
+def entropy(text: str) -> float:
+    """Shannon entropy of the characters, in bits for each."""
+    return -sum(n / len(text) * math.log2(n / len(text)) for n in Counter(text).values()) if text else 0.0
+
+
+_NO_KEY = (
+    r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"  # names: a.b2.c3
+    r"|[a-z]+(?:[_-][a-z0-9]{1,8})+"  # words: some-long-name-2
+    r"|[0-9.eE+-]+"  # numbers
+    r"|[.~]{0,2}/[\w.-]+(?:/[\w.-]+)+"  # paths
+)
+
+
+def random_looking(value: str) -> bool:
+    """Whether a value could be a generated key: letters and digits mixed, and no name, number or path."""
+    digits, letters = sum(c.isdigit() for c in value), sum(c.isalpha() for c in value)
+    return min(digits, letters) >= 2 and entropy(value) >= 3.0 and not re.fullmatch(_NO_KEY, value)
+
+
+def _no_placeholder(value: str) -> bool:
+    return value.lower() not in _PLACEHOLDERS and value[0] not in "$<{%([*" and len(set(value)) > 2
+
+
+def _mixed_key(value: str) -> bool:
+    """For keys whose prefix alone could begin a word with hyphens."""
+    body = value[3:]
+    return (
+        sum(c.isdigit() for c in body) >= 2
+        and entropy(body) >= 3.0
+        and not re.fullmatch(r"[a-z0-9]{1,12}(?:-[a-z0-9]{1,12})+", body)
+    )
+
+
+def _prefixed(kind: str, prefix: str, rest: str, check: Callable[[str], bool] | None = None) -> Format:
+    """A literal prefix at the left edge of a word, and what follows it."""
+    return Format(kind, (prefix,), re.escape(prefix) + _LEFT.replace("{anchor}", re.escape(prefix)) + rest, check=check)
+
+
+def _family(kind: str, prefixes: tuple[str, ...], rest: str) -> list[Format]:
+    return [_prefixed(kind, prefix, rest) for prefix in prefixes]
+
+
+_WORD = r"[A-Za-z0-9_-]"
+_BLOCK = "PRIVATE KEY"
+# Each alternative begins with a letter: a search then leaps from one place that may begin a name to the next.
+_NAMES = (
+    r"(?:pass(?:word|wd|phrase)|secret(?:[_-]?(?:access[_-]?)?key)?|token|credentials?|"
+    r"api[_-]?key|access[_-]?key|auth[_-]?key|account[_-]?key|private[_-]?key|signing[_-]?key|encryption[_-]?key|"
+    r"master[_-]?key)"
+)
+_VALUE = r"[A-Za-z0-9+/_.~!@#%^&*-]{10,}+={0,2}(?![A-Za-z0-9+/_(\[])"
+_NAME_PARTS = ("pass", "secret", "token", "credential", "key")
+
+FORMATS: tuple[Format, ...] = (
+    _prefixed("anthropic", "sk-ant-", rf"{_WORD}{{16,}}+"),
+    _prefixed("openrouter", "sk-or-v1-", r"[0-9a-f]{32,}+"),
+    *_family("openai", ("sk-proj-", "sk-svcacct-", "sk-admin-", "sk-None-"), rf"{_WORD}{{20,}}+"),
+    _prefixed("openai", "sk-", rf"{_WORD}{{20,}}+", _mixed_key),
+    _prefixed("huggingface", "hf_", r"[A-Za-z0-9]{30,}+(?!_)"),
+    _prefixed("huggingface", "api_org_", r"[A-Za-z0-9]{30,}+(?!_)"),
+    *_family("github", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"[A-Za-z0-9]{36,}+"),
+    _prefixed("github", "github_pat_", r"[A-Za-z0-9_]{22,}+"),
+    *_family("gitlab", ("glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glsoat-"), rf"{_WORD}{{20,}}+"),
+    *_family("gitlab", ("glimt-", "glagent-", "glft-"), rf"{_WORD}{{20,}}+"),
+    *_family("aws", ("AKIA", "ASIA", "ABIA", "ACCA"), rf"[A-Z0-9]{{16}}{_END}"),
+    _prefixed("google", "AIza", rf"{_WORD}{{35}}(?![A-Za-z0-9_«-])"),
+    _prefixed("google", "ya29.", rf"{_WORD}{{20,}}+"),
+    _prefixed("google", "GOCSPX-", rf"{_WORD}{{20,}}+"),
+    *_family("slack", ("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-"), r"[A-Za-z0-9-]{10,}+"),
+    _prefixed("slack", "xapp-", r"[0-9]-[A-Za-z0-9-]{10,}+"),
+    Format(
+        "slack", ("hooks.slack.com/",), r"hooks\.slack\.com/(?P<secret>(?:services|workflows)/[A-Za-z0-9/_-]{20,}+)"
+    ),
+    *_family("stripe", ("sk_live_", "sk_test_", "rk_live_", "rk_test_"), r"[A-Za-z0-9]{16,}+"),
+    _prefixed("stripe", "whsec_", r"[A-Za-z0-9+/=]{20,}+"),
+    _prefixed("wandb", "wandb_v1_", r"[A-Za-z0-9_]{40,}+"),
+    _prefixed("npm", "npm_", rf"[A-Za-z0-9]{{36}}{_END}"),
+    _prefixed("pypi", "pypi-AgE", rf"{_WORD}{{50,}}+"),
+    _prefixed("groq", "gsk_", r"[A-Za-z0-9]{40,}+"),
+    _prefixed("xai", "xai-", r"[A-Za-z0-9]{60,}+"),
+    _prefixed("perplexity", "pplx-", r"[A-Za-z0-9]{40,}+"),
+    _prefixed("replicate", "r8_", rf"[A-Za-z0-9]{{37}}{_END}"),
+    _prefixed("nvidia", "nvapi-", rf"{_WORD}{{50,}}+"),
+    _prefixed("databricks", "dapi", rf"[0-9a-f]{{32}}(?:-[0-9])?{_END}"),
+    _prefixed("sendgrid", "SG.", rf"{_WORD}{{16,32}}+\.{_WORD}{{32,}}+"),
+    *_family("langsmith", ("lsv2_pt_", "lsv2_sk_"), r"[0-9a-f]{32}_[0-9a-f]{10}"),
+    _prefixed("age", "AGE-SECRET-KEY-1", r"[A-Z0-9]{40,}+"),
+    _prefixed("jwt", "eyJ", rf"{_WORD}{{8,512}}+\.eyJ{_WORD}{{8,8192}}+\.{_WORD}{{8,}}+"),
+    Format("azure", ("Key=",), r"(?:Account|SharedAccess)Key=(?P<secret>[A-Za-z0-9+/]{40,100}+={0,2})"),
+    Format("azure", ("sig=",), r"[?&;]sig=(?P<secret>[A-Za-z0-9%+/=]{30,512}+)"),
+    Format("azure", ("Q~",), r"(?<![A-Za-z0-9_~.»-])[A-Za-z0-9_~.]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}(?![A-Za-z0-9_~«-])"),
+    Format(
+        "url-password",
+        ("://",),
+        r"://[^\s/:@\"'<>\\«»]{0,128}+:(?P<secret>[^\s/@\"'<>\\«»]{1,256}+)@",
+        check=_no_placeholder,
+    ),
+    Format(
+        "authorization",
+        ("earer", "EARER"),
+        r"[Bb](?:earer|EARER)(?:[ \t]|%20){1,4}+(?P<secret>[A-Za-z0-9._~+/-]{12,}+={0,2})",
+        check=random_looking,
+    ),
+    Format(
+        "authorization",
+        ("authorization",),
+        r"[A-Za-z0-9._~+/-]{8,}+={0,2}",
+        before=r"authorization[\"']{0,2}+[ \t]{0,4}+[:=][ \t]{0,4}+[\"']?(?:basic|token|apikey|key)[ \t]{1,4}+",
+    ),
+    Format(
+        "password",
+        _NAME_PARTS,
+        _VALUE,
+        before=rf"{_NAMES}[\"'\]]{{0,2}}+[ \t]{{0,4}}+(?:[:=]=?|=>)[ \t]{{0,4}}+(?:[rbfu]{{0,2}}[\"'])?",
+        check=random_looking,
+    ),
+    Format(
+        "password",
+        ("--",),
+        _VALUE,
+        before=rf"--(?:[a-z0-9]{{1,16}}-){{0,3}}{_NAMES}[ \t]{{1,4}}+[\"']?",
+        check=random_looking,
+    ),
+    Format(
+        "password",
+        ("password ",),
+        _VALUE,
+        before=r"login[ \t]{1,8}+\S{1,128}+[ \t]{1,8}+password[ \t]{1,4}+",
+        check=random_looking,
+    ),
+)
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compiled when first needed: most texts hold no anchor, and compiling all of them takes milliseconds."""
+    return re.compile(pattern)
+
+
+def find_secrets(text: str, *, context: bool = True) -> Iterator[tuple[int, int, str]]:
+    """(begin, end, kind) of what looks like a secret, in no order; they may overlap.
+
+    context: also what is known only by the words before it.
+    """
+    lower = text.lower() if context else ""
+    if len(lower) != len(text):  # the capital İ becomes two characters
+        lower = "".join(c.lower() if c.isascii() else c for c in text) if context else ""
+    for form in FORMATS:
+        if form.before:
+            yield from _after(form, text, lower)
+        elif any(anchor in text for anchor in form.anchors):
+            pattern = _compiled(form.pattern)
+            group = "secret" if "secret" in pattern.groupindex else 0
+            for found in pattern.finditer(text):
+                if form.check is None or form.check(found[group]):
+                    yield (*found.span(group), form.kind)
+    yield from _private_keys(text)
+
+
+def _after(form: Format, text: str, lower: str) -> Iterator[tuple[int, int, str]]:
+    if any(anchor in lower for anchor in form.anchors):
+        pattern = _compiled(form.pattern)
+        for before in _compiled(form.before).finditer(lower):
+            found = pattern.match(text, before.end())
+            if found is not None and (form.check is None or form.check(found[0])):
+                yield (*found.span(), form.kind)
+
+
+# ---------------------------------------------------------------------- PEM and OpenPGP blocks
+_BEGIN = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_BLOCK_END = r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_BODY = r"[A-Za-z0-9+/=\s\\:,.()#>|-]*+"
+_CUT_OFF = r"(?:[ \t\r\n>|]|\\[nr])*+(?:[A-Za-z0-9+/=]{16,}+(?:[ \t\r\n>|]|\\[nr])*+)*+"
+_LINE, _LAST_LINE = (rf"[A-Za-z0-9+/=]{{{least},100}}[ \t\r]{{0,4}}\n" for least in (32, 1))
+_LONGEST_BLOCK = 64 * 1024
+
+
+def _private_keys(text: str) -> Iterator[tuple[int, int, str]]:
+    """Blocks of private keys; of one that is cut off, the lines that are there.
+
+    Regions between a begin and the next end or begin do not overlap, so that looking at each takes linear time in all.
+    """
+    if _BLOCK not in text:
+        return
+    begins = list(_compiled(_BEGIN).finditer(text))
+    yield from _ends_of_blocks(text, begins[0].start() if begins else len(text))
+    ends = _compiled(_BLOCK_END).finditer(text)
+    end = next(ends, None)
+    for i, begin in enumerate(begins):
+        following = begins[i + 1].start() if i + 1 < len(begins) else len(text)
+        while end is not None and end.start() < begin.end():
+            end = next(ends, None)
+        near = end is not None and end.start() <= min(following, begin.end() + _LONGEST_BLOCK)
+        if near and end is not None and _compiled(_BODY).fullmatch(text, begin.end(), end.start()):
+            yield begin.start(), end.end(), "private-key"
+            continue
+        cut = _compiled(_CUT_OFF).match(text, begin.end())
+        if cut is not None and cut.end() - begin.end() >= 16:
+            yield begin.start(), cut.end(), "private-key"
+
+
+def _ends_of_blocks(text: str, before: int) -> Iterator[tuple[int, int, str]]:
+    """Of a block whose beginning was cut off, the lines that are there."""
+    end = _compiled(_BLOCK_END).search(text, 0, before)
+    if end is None:
+        return
+    begin, line = end.start(), _LAST_LINE
+    while begin > 0:
+        start = text.rfind("\n", 0, begin - 1) + 1
+        if not _compiled(line).fullmatch(text, start, begin):
+            break
+        begin, line = start, _LINE
+    if begin < end.start():
+        yield begin, end.end(), "private-key"
+
+
+# ---------------------------------------------------------------------- hiding
 T = TypeVar("T")
 
 MARK = OPEN + "redacted:"
 """How every mark begins."""
 
 KNOWN = "environment"
-"""Kind of a value that the caller knows to be secret."""
 
 _ROUNDS = 4
 _MAX_DEPTH = 64
@@ -29,7 +385,7 @@ _HOLD_BACK = 4096
 
 _LONGEST_LINE = 16 * _HOLD_BACK
 _RETURN = re.compile(r"\r(?!\n)")
-_BEGIN_BLOCK, _KEY_BLOCK, _END_BLOCK = "-----BEGIN ", "PRIVATE KEY", "-----END "
+_BEGIN_BLOCK, _END_BLOCK = "-----BEGIN ", "-----END "
 
 Span = tuple[int, int, str]
 
@@ -74,8 +430,7 @@ class Redactor:
 
         What holds no secret is the same object as before; the type of what changes is that of JSON or the dataclass.
         """
-        found: T = self._value(value, 0)
-        return found
+        return cast("T", self._value(value, 0))
 
     def found(self, text: str) -> tuple[tuple[str, int, str], ...]:
         """(secret, line, kind) of each secret in a text, in order; lines count from 1."""
@@ -155,7 +510,7 @@ class StreamRedactor:
         self._pending += piece
         safe = self._pending.rfind("\n") + 1
         begin = self._pending.rfind(_BEGIN_BLOCK, 0, safe)
-        if begin >= 0 and _KEY_BLOCK in self._pending[begin : begin + 80]:
+        if begin >= 0 and _BLOCK in self._pending[begin : begin + 80]:
             open_block = self._pending.find(_END_BLOCK, begin, safe) < 0
             safe = begin if open_block and len(self._pending) - begin < _LONGEST_LINE else safe
         if not safe and len(self._pending) > _LONGEST_LINE:
@@ -182,8 +537,8 @@ class StreamRedactor:
         opened = text.rfind(OPEN, 0, end)
         if opened >= 0 and end <= text.find(CLOSE, opened):
             end = opened
-        done, self._pending = text[:end], text[end:]
-        return done
+        self._pending = text[end:]
+        return text[:end]
 
 
 def mark(kind: str) -> str:

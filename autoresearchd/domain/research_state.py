@@ -16,14 +16,12 @@ from autoresearchd.domain.task import Task
 class ResearchState:
     """Code, history and notes, frozen at one instant.
 
-    code: text of each editable file at ``parent``. recent: the last 32 decided experiments, oldest first;
-    top: the five best; own: what the role proposed itself before those, oldest first, up to 32 with its own among
-    them. seed: drives every random choice of the policy for this experiment. redactor: what leaves the
-    daemon (a prompt, a state file) goes through it as a whole; ``code`` is as it is, so that edits fit.
-
-    incumbent: commit of the best, where ``parent`` is another one (parent selection). failures: how many decided
-    experiments of the session ended under each label. streak: experiments in a row that were not kept. memo: what the
-    user and the daemon wrote into ``autoresearch.md``. repair: set when a failed proposal is to be fixed.
+    code: text of each editable file at ``parent``. recent: the last 32 decided experiments, oldest first; top: the five
+    best; own: what the role proposed itself before those, up to 32 with its own among them. seed: of every random
+    choice of the policy for this experiment. incumbent: commit of the best, where ``parent`` is another one. failures:
+    how many decided experiments ended under each label. streak: experiments in a row that were not kept. memo: what
+    the user and the daemon wrote into ``autoresearch.md``. repair: set when a failed proposal is to be fixed.
+    redactor: what leaves the daemon goes through it as a whole; ``code`` is as it is, so that edits fit.
     """
 
     tag: str

@@ -34,12 +34,7 @@ _BY_LABEL = {
     Label.ILLEGAL_EDIT: "sed_failed",
     Label.MALFORMED_ANSWER: "sed_failed",
 }
-_BY_STATUS = {
-    Status.KEEP: "success",
-    Status.DISCARD: "failure",
-    Status.CRASH: "crash",
-    Status.CHECKS_FAILED: "checks",
-}
+_BY_STATUS = {Status.KEEP: "success", Status.DISCARD: "failure", Status.CRASH: "crash", Status.CHECKS_FAILED: "checks"}
 
 
 def feedback(task: Task, experiment: Experiment) -> str:
@@ -48,11 +43,10 @@ def feedback(task: Task, experiment: Experiment) -> str:
     if decision is None:
         return ""
     fields = _fields(task, experiment, decision)
-    kind = _BY_LABEL.get(decision.label) or _BY_STATUS[decision.status]
-    parts = [_figures(task, decision)]
-    if _degraded(task, decision):
-        parts.append(fill(_template(task, "degradation"), fields))
-    parts.append(fill(_template(task, kind), fields))
+    kinds = [_BY_LABEL.get(decision.label) or _BY_STATUS[decision.status]]
+    if decision.delta is not None and -decision.delta > task.scoring.degradation_threshold:
+        kinds.insert(0, "degradation")
+    parts = [_figures(task, decision), *(fill(task.feedback.get(kind) or DEFAULTS[kind], fields) for kind in kinds)]
     return "\n".join(part for part in parts if part)
 
 
@@ -70,10 +64,6 @@ def fill(template: str, fields: Mapping[str, str | float | None]) -> str:
         return "unknown" if value is None else format(value, match[2] or ".6g")
 
     return _FIELD.sub(one, template)
-
-
-def _template(task: Task, kind: str) -> str:
-    return task.feedback.get(kind) or DEFAULTS[kind]
 
 
 def _fields(task: Task, experiment: Experiment, decision: Decision) -> dict[str, str | float | None]:
@@ -101,14 +91,9 @@ def _figures(task: Task, decision: Decision) -> str:
     if decision.value is not None:
         change = ""
         if decision.delta is not None:
-            word = "better" if decision.delta > 0 else "worse" if decision.delta < 0 else "the same"
-            change = f" ({abs(decision.delta):.6g} {word})" if decision.delta else f" ({word})"
+            word = "better" if decision.delta > 0 else "worse"
+            change = f" ({abs(decision.delta):.6g} {word})" if decision.delta else " (the same)"
         parts.append(f"{task.metric.name} = {decision.value:.6g}{change}")
     shown = (name for name in task.scoring.display_metrics if name != task.metric.name)
     parts.extend(f"{name} = {decision.metrics[name]:.6g}" for name in shown if name in decision.metrics)
     return " | ".join(parts)
-
-
-def _degraded(task: Task, decision: Decision) -> bool:
-    """Worse than the incumbent by more than the task's threshold, in units of the metric."""
-    return decision.delta is not None and -decision.delta > task.scoring.degradation_threshold

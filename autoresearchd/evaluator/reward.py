@@ -1,11 +1,9 @@
 """The reward of a proposal, for every policy and every learner the same: one formula, its constants in one place.
 
-r = clip(−Δ/σ · p) + λ·η + ν·novelty, or the penalty of the label (DESIGN, table of labels). It is the reward
-r_t = −Δbpb_t + λ_eff·η_t with the novelty bonus of AutoResearch-RL (arXiv:2603.07300: the minimum edit distance to all
-earlier diffs), made independent of the metric's scale: −Δ is the improvement over the incumbent in units of the noise
-σ. p is the share of an improvement that the decision believes in: 2P − 1 for the probability P of one, nothing below
-even odds, so that what is discarded as luck earns nothing for its luck. The clip is narrow below, so that an honest
-failure never costs more than a crash.
+r = clip(−Δ/σ · p) + λ·η + ν·novelty, or the penalty of the label: the reward of AutoResearch-RL (arXiv:2603.07300) with
+the improvement over the incumbent in units of the noise σ. p is the share of it that the decision believes in: 2P − 1
+for the probability P of one, nothing below even odds, so that luck earns nothing. The clip is narrow below, so that an
+honest failure never costs more than a crash.
 """
 
 from __future__ import annotations
@@ -49,11 +47,9 @@ def _penalties() -> dict[Label, float]:
 
 @dataclass(frozen=True, slots=True)
 class RewardFormula:
-    """The constants.
+    """worst, best: bounds of the improvement in σ; efficiency: λ; novelty: ν; novel_from: the least distance.
 
-    worst, best: bounds of the improvement in σ; efficiency: λ; novelty: weight of a distance of 1; novel_from: below
-    this distance nothing is given; floor: the smallest σ, as a share of the incumbent's value (for metrics without
-    noise); penalties: by label, in place of everything else.
+    floor: the smallest σ, as a share of the incumbent's value; penalties: by label, in place of everything else.
     """
 
     worst: float = -1.0

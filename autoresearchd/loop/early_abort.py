@@ -173,7 +173,7 @@ class EarlyAbort:
             return None
         self._faults = 0
         try:
-            figures = {name: value for name, value in asdict(look).items() if value is not None and name != "models"}
+            figures = {name: value for name, value in asdict(look).items() if value is not None}
             more = {"probability": misses_the_bar(look, self._direction), "sentence": look.explain()}
             self._context.store.record_look(watched.run.id, {**figures, **more})
         except Exception as error:  # noqa: BLE001 the decision does not hang on it; recorded with its traceback

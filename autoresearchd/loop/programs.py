@@ -10,7 +10,7 @@ from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.ports import Store, Workspace
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import samples_of
-from autoresearchd.evaluator.keep.noise_data import NoiseData
+from autoresearchd.evaluator.keep.noise import NoiseData
 from autoresearchd.evaluator.rules.program_text import ignores_seed
 from autoresearchd.evaluator.rules.run_time import Pace, allowed, pace_of
 from autoresearchd.loop.measuring.run_files import read_sources

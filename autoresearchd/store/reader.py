@@ -19,7 +19,7 @@ from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import RULES, Label, Phase, SessionState, Status
 from autoresearchd.domain.limits import limit_reached, noise_has_grown
 from autoresearchd.domain.proposal import ASI
-from autoresearchd.evaluator.keep.confidence import mad_confidence
+from autoresearchd.evaluator.keep.noise import mad_confidence
 from autoresearchd.store.journal import records
 from autoresearchd.store.journal.history_queries import role_stats
 from autoresearchd.store.journal.records import AnyRow

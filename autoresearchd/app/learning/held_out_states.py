@@ -31,10 +31,10 @@ from autoresearchd.domain.errors import (
 from autoresearchd.domain.experiment import Experiment, RunResult, Session
 from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.ports import Store
+from autoresearchd.domain.redaction import secrets_of_environment
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.domain.secrets import secrets_of_environment
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.keep.noise_data import NoiseData
+from autoresearchd.evaluator.keep.noise import NoiseData
 from autoresearchd.evaluator.measure.log_text import shorten
 from autoresearchd.evaluator.rules.run_time import Pace, overrun, pace_of
 from autoresearchd.learner.data.read_sessions import ReadSession

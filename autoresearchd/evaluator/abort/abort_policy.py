@@ -19,31 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 from autoresearchd.domain.randomness import derive_seed
-from autoresearchd.evaluator.abort.evidence import (
-    MIN_DISTINCT,
-    Evidence,
-    Pairs,
-    p_value,
-    spent,
-    threshold,
-    tolerance,
-    weigh,
-)
-from autoresearchd.evaluator.abort.forecast import (
-    GRID,
-    Forecast,
-    References,
-    Standing,
-    Summary,
-    forecast,
-    standing,
-    summarise,
-)
+from autoresearchd.evaluator.abort.evidence import MIN_DISTINCT, Evidence, Pairs, p_value, spent, threshold, tolerance
+from autoresearchd.evaluator.abort.forecast import GRID, References, Standing, Summary, forecast, standing, summarise
 from autoresearchd.evaluator.abort.learning_curve import Curve, Shape, clean_curve
 
 
@@ -66,9 +48,8 @@ class Reason(StrEnum):
 class Look:
     """One look at a running curve and everything that its decision rests on. Values have the sign of the metric.
 
-    bar: what must be beaten; score: how many spreads the needed drop lies beyond the expected one, and threshold, what
-    it must exceed, caution included; p_value: of the score; alpha_spent: share of the error budget gone by now;
-    caution: see ``Caution``; distinct: programs compared with; audit: whether this run may be aborted at all.
+    bar: what must be beaten; score: see ``Evidence``; threshold: what it must exceed, caution included; alpha_spent:
+    share of the error budget gone by now; distinct: programs compared with; audit: whether this run is never aborted.
     """
 
     abort: bool
@@ -87,7 +68,6 @@ class Look:
     distinct: int = 0
     audit: bool = False
     shape: str = Shape.REGULAR.value
-    models: Mapping[str, float] | None = None
 
     def explain(self) -> str:
         """One sentence for ``show`` and for the store."""
@@ -121,10 +101,9 @@ class Caution:
     observed: int = 0
 
     def observe(self, ratio: float, good: bool) -> None:
-        """Learn from a finished run.
+        """Learn from a finished run. good: whether it ended in the better half, where improvements come from.
 
-        ratio: its highest score, measured against its own final value, over the threshold at that check. good: whether
-        it ended in the better half, where improvements come from.
+        ratio: its highest score, measured against its own final value, over the threshold at that check.
         """
         self.observed += 1
         if not ratio > 1.0:
@@ -171,9 +150,8 @@ class Audits:
 class Promise:
     """The promise as audits measured it.
 
-    audited: audit runs that ended; hopeless: those that would have been aborted; lost: of these, the ones that improved
-    by more than delta after all; improved: improvements of more than delta among all audits; aborted: runs aborted;
-    finished: runs that ended; spared: sum over aborted runs of the share of the budget that was not spent.
+    audited: audit runs that ended; hopeless: those that would have been aborted; improved: those better by more than
+    delta; lost: both; spared: sum over aborted runs of the share of the budget that was not spent.
     """
 
     audited: int = 0
@@ -210,27 +188,9 @@ def wilson_upper(hits: int, trials: int) -> float:
     return (share + extra / 2 + z * math.sqrt(share * (1 - share) / trials + extra / (4 * trials))) / (1 + extra)
 
 
-@dataclass(slots=True)
-class Guard:
-    """Caution, audits and the promise together: everything that outlives a run besides the curves."""
-
-    caution: Caution = field(default_factory=Caution)
-    audits: Audits = field(default_factory=Audits)
-    promise: Promise = field(default_factory=Promise)
-
-    def to_state(self) -> dict[str, Any]:
-        """As JSON-able values."""
-        return asdict(self)
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Guard:
-        """Read back what ``to_state`` gave."""
-        return cls(Caution(**state["caution"]), Audits(**state["audits"]), Promise(**state["promise"]))
-
-
 ALPHA = 0.3
 """Nominal error budget of a run. The union bound over looks and the widened spread make the measured rate far lower:
-see ``benchmarks/RESULTS.md``. It was chosen on distorted and synthetic streams besides the recorded ones."""
+see ``benchmarks/RESULTS.md``."""
 
 AUDIT_RATE = 0.01
 FIRST_LOOK = 0.05
@@ -276,31 +236,23 @@ class AbortPolicy:
         """Forget everything observed: a new stream, or a new segment."""
         self._references = References()
         self._pairs = Pairs()
-        self._guard = Guard(Caution(), Audits(self._seed, self._rate), Promise())
+        self._caution, self._audits = Caution(), Audits(self._seed, self._rate)
+        self.promise = Promise()
+        """Aborts, audits and what they say about false aborts."""
         self._observed = 0
         self._best = math.inf
         self.begin()
 
     # ------------------------------------------------------------------ what is known
     @property
-    def promise(self) -> Promise:
-        """Aborts, audits and what they say about false aborts."""
-        return self._guard.promise
-
-    @property
     def caution(self) -> float:
         """What thresholds are multiplied by at present, from 1 up; high values mean that aborting is suspended."""
-        return self._guard.caution.factor
+        return self._caution.factor
 
     @property
     def is_audit(self) -> bool:
         """Whether the run that comes next, or is under way, is an audit."""
-        return self._guard.audits.is_audit(self._observed)
-
-    def forecast(self, steps: Sequence[float], losses: Sequence[float], budget: float) -> Forecast | None:
-        """Forecast the final value of a run; lower is better (the value is negated where the metric is maximised)."""
-        curve = self._curve(steps, losses, budget)
-        return forecast(curve, self._references) if curve is not None else None
+        return self._audits.is_audit(self._observed)
 
     # ------------------------------------------------------------------ a run under way
     def begin(self) -> None:
@@ -331,17 +283,17 @@ class AbortPolicy:
             return Look(False, Reason.ODD_CURVE, **known)
         if here.progress < FIRST_LOOK:
             return Look(False, Reason.TOO_EARLY, **known)
-        evidence = self._weigh(here, bar, self._delta()) if enough else None
+        evidence = self._pairs.weigh(here, bar, self._references, self._delta()) if enough else None
         if evidence is None or evidence.distinct < MIN_DISTINCT:
             return Look(False, Reason.FEW_PROGRAMS, **known)
         return self._judge(evidence, curve, bar, known)
 
-    def _weigh(self, here: Standing, bar: float, delta: float) -> Evidence | None:
-        paired = self._pairs.weigh(here, bar, self._references, delta)
-        return paired or weigh(here, bar, self._references, delta)
-
     def _describe(self, curve: Curve, here: Standing, bar: float, audit: bool) -> dict[str, Any]:
         """What every look records, whatever its outcome."""
+        expected, values = forecast(curve, self._references), {}
+        if expected is not None:
+            low, high = sorted((self._sign * expected.low, self._sign * expected.high))
+            values = {"forecast": self._sign * expected.mean, "low": low, "high": high}
         return {
             "progress": here.progress,
             "level": self._curve_sign * here.level,
@@ -351,15 +303,8 @@ class AbortPolicy:
             "distinct": self._references.distinct,
             "audit": audit,
             "shape": curve.shape.value,
-            **self._expected(forecast(curve, self._references)),
+            **values,
         }
-
-    def _expected(self, expected: Forecast | None) -> dict[str, Any]:
-        if expected is None:
-            return {}
-        ends = sorted((self._sign * expected.low, self._sign * expected.high))
-        parts = {name: self._sign * value for name, value in expected.parts.items()}
-        return {"forecast": self._sign * expected.mean, "low": ends[0], "high": ends[1], "models": parts}
 
     def _judge(self, evidence: Evidence, curve: Curve, bar: float, known: dict[str, Any]) -> Look:
         allowance = self._allowance(self._looked, curve.last)
@@ -391,7 +336,7 @@ class AbortPolicy:
 
     def _given(self) -> float:
         """Delta as it was given, which alone moves the bar: without noise every improvement counts."""
-        return max(0.0, self.delta) if isinstance(self.delta, (int, float)) and math.isfinite(self.delta) else 0.0
+        return max(0.0, self.delta) if math.isfinite(self.delta) else 0.0
 
     def _delta(self) -> float:
         """What widens spreads and tells programs apart: where delta is not known, what the log's own noise suggests."""
@@ -411,20 +356,20 @@ class AbortPolicy:
     ) -> None:
         """Learn from a run that ended, ``final`` None where it was aborted or crashed; runs come in order, each once.
 
-        aborted: whether this policy ended it; spared: whether a check would have, were it no audit. another: whether it
-        is known to be another program than all before, however alike their curves are.
+        spared: whether a check would have ended it, were it no audit. another: whether it is known to be another
+        program than all before, however alike their curves are.
         """
         aborted = aborted or final is None
         ready = self._references.distinct >= MIN_DISTINCT
         curve = self._curve(steps, losses, budget)
-        promise = self._guard.promise
-        promise.aborted += aborted
-        promise.finished += not aborted
+        self.promise.aborted += aborted
+        self.promise.finished += not aborted
         if aborted and curve is not None:
-            promise.spared += max(0.0, 1.0 - curve.last)
-        if not aborted and curve is not None and final is not None and math.isfinite(final) and len(curve.losses) > 1:
-            self._learn(summarise(curve, self._sign * final), spared, another)
-        self._guard.audits.observe(self._observed, aborted=aborted, ready=ready)
+            self.promise.spared += max(0.0, 1.0 - curve.last)
+        run = None if aborted else self._summary(curve, final)
+        if run is not None:
+            self._learn(run, spared, another)
+        self._audits.observe(self._observed, aborted=aborted, ready=ready)
         self._observed += 1
         self.begin()
 
@@ -434,9 +379,14 @@ class AbortPolicy:
 
     def rerun(self, steps: Sequence[float], losses: Sequence[float], budget: float, final: float | None) -> None:
         """Learn from a finished run of the incumbent; it counts as no run of the history and as no further program."""
-        curve = self._curve(steps, losses, budget)
-        if curve is not None and final is not None and math.isfinite(final) and len(curve.losses) > 1:
-            self._pairs.add(summarise(curve, self._sign * final))
+        run = self._summary(self._curve(steps, losses, budget), final)
+        if run is not None:
+            self._pairs.add(run)
+
+    def _summary(self, curve: Curve | None, final: float | None) -> Summary | None:
+        if curve is None or final is None or not math.isfinite(final) or len(curve.losses) < 2:
+            return None
+        return summarise(curve, self._sign * final)
 
     def _learn(self, run: Summary, spared: bool, another: bool) -> None:
         """Compare what looks at a finished run would have said with how it ended; then it becomes a reference."""
@@ -445,15 +395,15 @@ class AbortPolicy:
         if self.is_audit:
             self._audit(run, spared, delta)
         if ratios:
-            self._guard.caution.observe(max(ratios), run.final <= self._references.typical_final())
+            self._caution.observe(max(ratios), run.final <= self._references.typical_final())
         self._references.add(run, delta, another=another)
         self._pairs.learn(run)
         self._best = min(self._best, run.final)
 
     def _audit(self, run: Summary, spared: bool, delta: float) -> None:
         """Count what an audit run says about the promise: against the incumbent, not the luckiest single run."""
-        incumbent = self._pairs.final
-        promise, bar = self._guard.promise, (self._best if incumbent is None else incumbent) - self._given()
+        incumbent, promise = self._pairs.final, self.promise
+        bar = (self._best if incumbent is None else incumbent) - self._given()
         improved = math.isfinite(bar) and run.final < bar
         hopeless = spared or any(
             evidence.distinct >= MIN_DISTINCT and evidence.score > limit * self.caution
@@ -472,7 +422,7 @@ class AbortPolicy:
         for cell in _LOOKS:
             progress = float(GRID[cell])
             here = Standing(progress, float(run.drops[cell]) + run.final, float(run.slopes[cell]))
-            evidence = self._weigh(here, bar, delta) if math.isfinite(here.level) else None
+            evidence = self._pairs.weigh(here, bar, self._references, delta) if math.isfinite(here.level) else None
             if evidence is not None:
                 allowance = self._allowance(before, progress)
                 yield evidence, threshold(allowance, evidence.programs, evidence.distinct)
@@ -487,7 +437,11 @@ class AbortPolicy:
             "best": self._best if math.isfinite(self._best) else None,
             "looked": self._looked,
             "delta": self.delta,
-            "guard": self._guard.to_state(),
+            "guard": {
+                "caution": asdict(self._caution),
+                "audits": asdict(self._audits),
+                "promise": asdict(self.promise),
+            },
             "references": self._references.to_state(),
             "pairs": self._pairs.to_state(),
         }
@@ -498,7 +452,9 @@ class AbortPolicy:
             return False
         self._references = References.from_state(state["references"])
         self._pairs = Pairs.from_state(state["pairs"])
-        self._guard = Guard.from_state(state["guard"])
+        guard = state["guard"]
+        self._caution, self._audits = Caution(**guard["caution"]), Audits(**guard["audits"])
+        self.promise = Promise(**guard["promise"])
         self._observed = int(state["observed"])
         self._best = math.inf if state["best"] is None else float(state["best"])
         self._looked = float(state["looked"])

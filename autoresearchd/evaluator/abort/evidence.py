@@ -63,21 +63,17 @@ TREND_ERRORS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One look. need: what the loss must still drop to reach the bar; expected, sd: what good programs let one expect.
+    """How many standard deviations the needed drop lies beyond the expected one, by how many programs."""
 
-    score: (need − expected) / sd; programs: how many good ones were compared; distinct: of how many.
-    """
-
-    need: float
-    expected: float
-    sd: float
+    score: float
     programs: int
     distinct: int
 
-    @property
-    def score(self) -> float:
-        """How many standard deviations the needed drop lies beyond the expected one."""
-        return (self.need - self.expected) / self.sd if self.sd > 0 else math.nan
+
+def _evidence(need: float, expected: float, sd: float, programs: int, distinct: int) -> Evidence | None:
+    if not (math.isfinite(need) and math.isfinite(expected) and sd > 0 and math.isfinite(sd)):
+        return None
+    return Evidence((need - expected) / sd, programs, distinct)
 
 
 def spent(alpha: float, progress: float) -> float:
@@ -107,18 +103,14 @@ def p_value(score: float, programs: int) -> float:
     return float(stdtr(programs - 1, -score))
 
 
-def weigh(here: Standing, bar: float, references: References, delta: float) -> Evidence | None:
-    """The evidence against a run that stands here; None where there is too little to compare it with."""
+def _by_programs(here: Standing, bar: float, references: References, delta: float) -> Evidence | None:
     programs = references.programs_at(here.progress)
     distinct = len(programs.finals)
     if distinct < 3:
         return None
     good = good_programs(programs)
     expected, sd = expectation(good, here.progress, len(references), delta)
-    need = here.level - bar
-    if not (math.isfinite(need) and math.isfinite(expected) and sd > 0 and math.isfinite(sd)):
-        return None
-    return Evidence(need, expected, sd, len(good.finals), distinct)
+    return _evidence(here.level - bar, expected, sd, len(good.finals), distinct)
 
 
 def expectation(good: Programs, progress: float, position: int, delta: float) -> tuple[float, float]:
@@ -207,7 +199,13 @@ class Pairs:
         self._reigns = np.append(self._reigns, float(self._reign))[-MOST_PAIRS:]
 
     def weigh(self, here: Standing, bar: float, references: References, delta: float) -> Evidence | None:
-        """The evidence against a run that stands here; None where too little is known of the incumbent."""
+        """The evidence against a run that stands here, by the incumbent's own runs where enough is known of them.
+
+        None where there is too little to compare it with.
+        """
+        return self._paired(here, bar, references, delta) or _by_programs(here, bar, references, delta)
+
+    def _paired(self, here: Standing, bar: float, references: References, delta: float) -> Evidence | None:
         low, high, share = cells_at(here.progress, CELLS)
         if self._runs == 0 or not (self._seen[low] and self._seen[high]) or len(self._leads) < MIN_DISTINCT:
             return None
@@ -228,9 +226,7 @@ class Pairs:
         strangers = float(np.mean(self._reigns[known] != self._reign))
         luck = strangers * ((1 + line.gain) * delta / 2) ** 2 / self._runs
         sd = math.sqrt(variance + luck + _novelty(good, here.progress, PAIRED_NOVELTY) ** 2)
-        if not (math.isfinite(need) and math.isfinite(expected) and sd > 0 and math.isfinite(sd)):
-            return None
-        return Evidence(need, expected, sd, count, count)
+        return _evidence(need, expected, sd, count, count)
 
     # ------------------------------------------------------------------ state
     def to_state(self) -> dict[str, Any]:

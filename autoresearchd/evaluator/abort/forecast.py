@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -94,10 +94,6 @@ class Programs:
     rows: npt.NDArray[np.intp]
     runs: Array
 
-    def chosen(self, rows: npt.NDArray[np.intp]) -> Programs:
-        """Some of the programs."""
-        return Programs(*(getattr(self, field.name)[rows] for field in fields(self)))
-
 
 def cells_at(progress: float, cells: int) -> tuple[int, int, float]:
     """The cells of a grid on both sides of a progress, and how far it lies towards the second."""
@@ -145,10 +141,7 @@ class References:
         new = {"drops": run.drops, "slopes": run.slopes, "laws": run.laws, "finals": run.final, "noises": run.noise}
         for name, value in {**new, "programs": program}.items():
             self._table[name] = np.append(self._table[name], np.asarray([value], dtype=np.float64), axis=0)
-        if program == len(self._representatives):
-            self._representatives.append(row)
-        else:
-            self._representatives[program] = row
+        self._representatives[program : program + 1] = [row]
 
     def _program_of(self, run: Summary, tolerance: float) -> int:
         new = len(self._representatives)
@@ -179,23 +172,14 @@ class References:
         programs = self._table["programs"][rows].astype(np.intp)
         count = np.bincount(programs, minlength=self.distinct)
         seen = np.flatnonzero(count)
-        sums = np.bincount(programs, drops[rows], minlength=self.distinct)
-        end_sums = np.bincount(programs, ends[rows], minlength=self.distinct)
-        final_sums = np.bincount(programs, self.finals[rows], minlength=self.distinct)
+        values = (drops, ends, self.finals)
+        drop, end, mean = (np.bincount(programs, x[rows], minlength=self.distinct)[seen] / count[seen] for x in values)
         best = np.full(self.distinct, math.inf)
         np.minimum.at(best, programs, self.finals[rows])
         newest = np.zeros(self.distinct, dtype=np.intp)
         newest[programs] = rows
-        counted = count[seen]
-        return Programs(
-            sums[seen] / counted,
-            end_sums[seen] / counted,
-            best[seen],
-            final_sums[seen] / counted,
-            newest[seen].astype(np.float64),
-            newest[seen],
-            counted.astype(np.float64),
-        )
+        last, runs = newest[seen].astype(np.float64), count[seen].astype(np.float64)
+        return Programs(drop, end, best[seen], mean, last, newest[seen], runs)
 
     # ------------------------------------------------------------------ state
     def to_state(self) -> dict[str, Any]:
@@ -239,16 +223,6 @@ class Line:
     gain: float
     errors: Array
 
-    def final(self, level: float) -> float:
-        """Where a program at ``level`` ends."""
-        return self.centre + (level - self.mean - self.centre) / (1 + self.gain)
-
-
-def line_through(programs: Programs) -> Line:
-    """The line through programs seen at one progress; at least two."""
-    units = draw(programs.ends, programs.means, 0.0, UNIT_SD)
-    return draw(programs.drops, programs.means, units.gain, GAIN_SD * (1 + units.gain))
-
 
 def draw(drops: Array, finals: Array, gain: float, sd: float) -> Line:
     """A line by least squares, its slope held at ``gain`` by a prior of standard deviation ``sd``."""
@@ -277,25 +251,15 @@ Z90 = 1.645
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A forecast of the final value, lower is better; [low, high] holds it nine times in ten if the past is a guide.
-
-    parts: what each model forecast; weights: how much it counted.
-    """
+    """A forecast of the final value, lower is better; [low, high] holds it nine times in ten if the past is a guide."""
 
     mean: float
-    sd: float
-    parts: Mapping[str, float]
-    weights: Mapping[str, float]
+    low: float
+    high: float
 
-    @property
-    def low(self) -> float:
-        """Lower end of the 90% interval."""
-        return self.mean - Z90 * self.sd
 
-    @property
-    def high(self) -> float:
-        """Upper end of the 90% interval."""
-        return self.mean + Z90 * self.sd
+def _forecast(mean: float, sd: float) -> Forecast:
+    return Forecast(mean, mean - Z90 * sd, mean + Z90 * sd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,70 +281,43 @@ def good_programs(programs: Programs) -> Programs:
     """The better half of the distinct programs: what an improvement will resemble most."""
     size = len(programs.finals)
     count = min(MOST, max(FEWEST, math.ceil(BEST_SHARE * size)))
-    if size <= count:
-        return programs
     best = np.argsort(programs.finals, kind="stable")[:count]
-    return programs.chosen(best)
+    return programs if size <= count else Programs(*(getattr(programs, f.name)[best] for f in fields(programs)))
 
 
 def forecast(curve: Curve, references: References) -> Forecast | None:
     """Forecast a run's final value; None where the curve has too few points and there is nothing to compare with."""
     here = standing(curve)
     good = good_programs(references.programs_at(here.progress)) if references.distinct >= 2 else None
-    law = _law(curve)
-    if good is None or len(good.finals) < 2:
-        return _law_alone(curve, law)
-    models: dict[str, tuple[float, Array]] = {}
-    for name, model in _MODELS.items():
-        got = model(here, law, good, references)
-        if got is not None and math.isfinite(got[0]) and np.isfinite(got[1]).sum() >= 2:
-            models[name] = got
-    return _combine(models)
-
-
-def _law(curve: Curve) -> float | None:
     fitted = fit_power_law(curve.progress, curve.losses)
-    return fitted.at(1.0) if fitted else None
+    law = fitted.at(1.0) if fitted else None
+    if good is None or len(good.finals) < 2:
+        if law is None:
+            return None
+        return _forecast(law, abs(float(curve.losses[-1]) - law) + float(np.std(curve.losses[-8:])))
+    models = _models(here, law, good, references)
+    return _combine([m for m in models if math.isfinite(m[0]) and np.isfinite(m[1]).sum() >= 2])
 
 
-def _law_alone(curve: Curve, law: float | None) -> Forecast | None:
-    if law is None:
-        return None
-    to_come = abs(float(curve.losses[-1]) - law) + float(np.std(curve.losses[-8:]))
-    return Forecast(law, to_come, {"law": law}, {"law": 1.0})
-
-
-def _drop(here: Standing, law: float | None, good: Programs, references: References) -> tuple[float, Array]:
-    line = line_through(good)
-    return line.final(here.level), _left_out(line.errors) / (1 + line.gain)
-
-
-def _slope(here: Standing, law: float | None, good: Programs, references: References) -> tuple[float, Array] | None:
+def _models(here: Standing, law: float | None, good: Programs, references: References) -> Iterator[tuple[float, Array]]:
+    """What each model forecasts, and its errors on the good programs."""
+    units = draw(good.ends, good.means, 0.0, UNIT_SD)
+    line = draw(good.drops, good.means, units.gain, GAIN_SD * (1 + units.gain))
+    end = line.centre + (here.level - line.mean - line.centre) / (1 + line.gain)
+    yield end, _left_out(line.errors) / (1 + line.gain)
     slopes = references.at("slopes", here.progress, good.rows)
     falling = slopes > 0
-    if falling.sum() < 2 or here.slope <= 0:
-        return None
-    drops = good.drops[falling]
-    ratio = float(np.median(drops / slopes[falling]))
-    return here.level - here.slope * ratio, _left_out(drops - slopes[falling] * ratio)
-
-
-def _power(here: Standing, law: float | None, good: Programs, references: References) -> tuple[float, Array] | None:
+    if falling.sum() >= 2 and here.slope > 0:
+        drops = good.drops[falling]
+        ratio = float(np.median(drops / slopes[falling]))
+        yield here.level - here.slope * ratio, _left_out(drops - slopes[falling] * ratio)
     biases = references.at("laws", here.progress, good.rows)
     biases = biases[np.isfinite(biases)]
-    if law is None or len(biases) < 2:
-        return None
-    bias = float(np.median(biases))
-    return law - bias, _left_out(biases - bias)
-
-
-def _incumbent(here: Standing, law: float | None, good: Programs, references: References) -> tuple[float, Array]:
+    if law is not None and len(biases) >= 2:
+        bias = float(np.median(biases))
+        yield law - bias, _left_out(biases - bias)
     best = int(np.argmin(good.finals))
-    return here.level - float(good.drops[best]), np.delete(good.drops, best) - good.drops[best]
-
-
-_Model = Callable[[Standing, float | None, Programs, References], tuple[float, Array] | None]
-_MODELS: Mapping[str, _Model] = {"drop": _drop, "slope": _slope, "law": _power, "incumbent": _incumbent}
+    yield here.level - float(good.drops[best]), np.delete(good.drops, best) - good.drops[best]
 
 
 def _left_out(errors: Array) -> Array:
@@ -388,15 +325,15 @@ def _left_out(errors: Array) -> Array:
     return errors * (len(errors) / max(len(errors) - 1, 1))
 
 
-def _combine(models: Mapping[str, tuple[float, Array]]) -> Forecast | None:
+def _combine(models: Sequence[tuple[float, Array]]) -> Forecast | None:
     if not models:
         return None
-    squares = {name: float(np.nanmean(errors**2)) for name, (_, errors) in models.items()}
-    least = max(squares.values()) * 1e-9
-    raw = {name: 1.0 / max(square, least) if square > 0 or least > 0 else 1.0 for name, square in squares.items()}
-    total = sum(raw.values())
-    weights = {name: weight / total for name, weight in raw.items()}
-    parts = {name: value for name, (value, _) in models.items()}
-    mean = sum(weights[name] * parts[name] for name in parts)
-    variance = sum(weights[name] * (squares[name] + (parts[name] - mean) ** 2) for name in parts)
-    return Forecast(mean, math.sqrt(variance), parts, weights)
+    squares = [float(np.nanmean(errors**2)) for _, errors in models]
+    least = max(squares) * 1e-9
+    raw = [1.0 / max(square, least) if square > 0 or least > 0 else 1.0 for square in squares]
+    weights = [weight / sum(raw) for weight in raw]
+    mean = sum(weight * value for weight, (value, _) in zip(weights, models, strict=True))
+    parts = zip(weights, squares, models, strict=True)
+    return _forecast(
+        mean, math.sqrt(sum(weight * (square + (value - mean) ** 2) for weight, square, (value, _) in parts))
+    )

@@ -15,7 +15,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -70,11 +69,11 @@ class Curve:
         return float(self.progress[-1])
 
 
-def clean_curve(steps: Sequence[float] | Any, losses: Sequence[float] | Any, budget: float) -> Curve | None:
+def clean_curve(steps: Sequence[float], losses: Sequence[float], budget: float) -> Curve | None:
     """Read the losses at steps in the units of ``budget`` as a curve; None where no point of it can be used."""
-    x, y = _numbers(steps), _numbers(losses)
+    x, y = np.asarray(steps, dtype=np.float64), np.asarray(losses, dtype=np.float64)
     size = min(len(x), len(y))
-    if size == 0 or not (isinstance(budget, (int, float)) and math.isfinite(budget) and budget > 0):
+    if size == 0 or not (math.isfinite(budget) and budget > 0):
         return None
     with np.errstate(all="ignore"):
         x, y = x[:size] / budget, y[:size]
@@ -93,24 +92,14 @@ def clean_curve(steps: Sequence[float] | Any, losses: Sequence[float] | Any, bud
         x, y = _thinned(x, y, MAX_POINTS)
         x[-1] = end
         if shape is Shape.REGULAR:
-            shape = Shape.RESTARTED if restarted else _shape(x, y)
+            odd = (
+                (restarted, Shape.RESTARTED),
+                (len(x) < 2, Shape.SHORT),
+                (_has_gap(x), Shape.GAP),
+                (jumped(y), Shape.JUMPED),
+            )
+            shape = next((name for holds, name in odd if holds), shape)
     return Curve(x, y, shape)
-
-
-def _shape(x: Array, y: Array) -> Shape:
-    if len(x) < 2:
-        return Shape.SHORT
-    if _has_gap(x):
-        return Shape.GAP
-    return Shape.JUMPED if jumped(y) else Shape.REGULAR
-
-
-def _numbers(values: Any) -> Array:
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        return np.empty(0)
-    return array.ravel()
 
 
 def _is_dead(x: Array, y: Array) -> bool:
@@ -183,11 +172,10 @@ def _stranded(before: Array, after: Array) -> bool:
 
 
 def trailing(curve: Curve) -> tuple[Array, Array]:
-    """Level and steepness at each point, from this point and earlier ones alone.
+    """Level and steepness (fall per unit of log progress) at each point, from this point and earlier ones alone.
 
-    A straight line in log progress is fitted to a trailing window by least squares (by sums, all windows at once); the
-    level is its value at the newest point, the steepness its fall per unit of log progress. A fit follows the fast
-    early descent, where a mean of the same window would lag behind it.
+    A straight line in log progress is fitted to a trailing window by least squares (by sums, all windows at once): it
+    follows the fast early descent, where a mean of the same window would lag behind it.
     """
     x, raw = curve.progress, curve.losses
     centre = float(np.median(raw))
@@ -239,7 +227,13 @@ class PowerLaw:
 
 def fit_power_law(progress: Array, losses: Array) -> PowerLaw | None:
     """Fit the law to the points behind the warm-up; None with fewer than three."""
-    x, y = _behind_warm_up(progress, losses)
+    x, y = progress, losses
+    keep = x > min(_WARM_UP, float(x[-1]) * 0.3)
+    x, y = x[keep], y[keep]
+    head = len(x) // 5
+    if head >= 2:  # before the highest loss of the first fifth it rises, at warm-up
+        top = int(np.argmax(y[:head]))
+        x, y = x[top:], y[top:]
     if len(x) < 3:
         return None
     x, y = _thinned(x, y, _POINTS)
@@ -254,17 +248,6 @@ def fit_power_law(progress: Array, losses: Array) -> PowerLaw | None:
             break
         weights = np.minimum(1.0, _HUBER * scale / np.maximum(np.abs(errors), 1e-300))
     return PowerLaw(a, b, c, residual)
-
-
-def _behind_warm_up(x: Array, y: Array) -> tuple[Array, Array]:
-    """Drop the start of the budget, and what lies before the highest loss of the first fifth (a rise at warm-up)."""
-    keep = x > min(_WARM_UP, float(x[-1]) * 0.3)
-    x, y = x[keep], y[keep]
-    head = len(x) // 5
-    if head >= 2:
-        top = int(np.argmax(y[:head]))
-        x, y = x[top:], y[top:]
-    return x, y
 
 
 def _best(powers: Array, y: Array, weights: Array) -> tuple[float, float, float, Array]:

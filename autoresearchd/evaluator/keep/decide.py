@@ -20,27 +20,24 @@ from enum import StrEnum
 from autoresearchd.domain.errors import BaselineError
 from autoresearchd.domain.experiment import FAILURES, Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Constraint, Direction, Metric, Task
 from autoresearchd.evaluator.keep import reasons
-from autoresearchd.evaluator.keep.confidence import mad_confidence
-from autoresearchd.evaluator.keep.keep_rule import (
-    Action,
-    KeepRule,
-    Program,
-    Reading,
-    Verdict,
-    believe,
-    estimate,
-    look,
-    passes,
+from autoresearchd.evaluator.keep.keep_rule import Action, KeepRule, Verdict, believe, estimate, look, passes
+from autoresearchd.evaluator.keep.noise import (
+    Noise,
+    NoiseData,
+    Sample,
+    estimate_sigma,
+    mad_confidence,
+    mean,
+    readings_of,
 )
-from autoresearchd.evaluator.keep.noise import Noise, estimate_sigma, mean
-from autoresearchd.evaluator.keep.noise_data import NoiseData, Sample
 from autoresearchd.evaluator.measure.measurement import EVALUATION, EVALUATION_FAILED, TRAINING, other_set
 
 
 class Answer(StrEnum):
-    """What follows for an experiment that would be kept."""
+    """What follows for an experiment that would be kept; ASK: once the baseline has run beside it."""
 
     HOLDS = "holds"
     ASK = "ask"
@@ -63,10 +60,7 @@ class Control:
 def control(
     noise_data: NoiseData, experiment: int, incumbent: int, rule: KeepRule, *, simpler: bool = False
 ) -> Control:
-    """Whether an experiment that would be kept may be; ASK: once the baseline has run beside it.
-
-    simpler: whether it would be kept as a simpler tie, which need be no improvement.
-    """
+    """Whether an experiment that would be kept may be. simpler: as a tie, which need be no improvement."""
     baseline = noise_data.baseline
     own, later = _split(noise_data.samples(incumbent), incumbent)
     if baseline is None or baseline == incumbent or not own or not later:
@@ -85,8 +79,8 @@ def control(
     if not here or not before:
         return Control(Answer.ASK if before else Answer.HOLDS, claimed, since)
     # Each against the baseline, by generalised least squares: runs of one test share its drift, whichever test it is.
-    now, now_variance = estimate([*_readings(before, baseline), *_readings([*mine, *here], baseline)], noise)
-    then, then_variance = estimate(_readings([*before, *own], baseline), noise)
+    now, now_variance = estimate(readings_of([*before, *mine, *here], baseline), noise)
+    then, then_variance = estimate(readings_of([*before, *own], baseline), noise)
     # The two share the baseline's earlier runs, so that their sum is rather too large.
     gain, variance = now - then, now_variance + then_variance
     held = _borne_out(gain, variance, noise, rule, simpler)
@@ -100,14 +94,6 @@ def _borne_out(gain: float, variance: float, noise: Noise, rule: KeepRule, simpl
     return (belief.bearable if simpler else belief.better) >= rule.beside_at
 
 
-def _readings(samples: Sequence[Sample], baseline: int) -> list[Reading]:
-    """Runs of a program and of the baseline, which stands in the incumbent's place."""
-    return [
-        Reading(Program.INCUMBENT if s.program == baseline else Program.EXPERIMENT, s.test, s.seed, s.value)
-        for s in samples
-    ]
-
-
 def _split(samples: Sequence[Sample], test: int) -> tuple[list[Sample], list[Sample]]:
     """Those that were made for a test, and the others."""
     return [s for s in samples if s.test == test], [s for s in samples if s.test != test]
@@ -117,18 +103,10 @@ def _mean(samples: Sequence[Sample]) -> float:
     return mean([s.value for s in samples])
 
 
-def _tests(samples: Sequence[Sample]) -> int:
-    return len({s.test for s in samples})
-
-
 def _apart(a: Sequence[Sample], b: Sequence[Sample], noise: Noise) -> float:
     """Variance of the difference between means of runs that were made for different tests, in units of σ²."""
-    within = (1.0 - noise.test) * (1.0 / len(a) + 1.0 / len(b))
-    return within + noise.test * (1.0 / _tests(a) + 1.0 / _tests(b))
-
-
-EVEN = 0.5
-"""Below this probability an improvement is not believed."""
+    tests = 1.0 / len({s.test for s in a}) + 1.0 / len({s.test for s in b})
+    return (1.0 - noise.test) * (1.0 / len(a) + 1.0 / len(b)) + noise.test * tests
 
 
 def bounded(gain: float, better: float, noise_data: NoiseData, experiment: int, incumbent: int) -> float:
@@ -138,22 +116,17 @@ def bounded(gain: float, better: float, noise_data: NoiseData, experiment: int, 
     A gain lies between the differences; where it is not believed (``better``: the probability of an improvement), it is
     at most the least of them, and not below 0.
     """
-    mine = mean([s.value for s in noise_data.samples(experiment) if s.test == experiment])
+    mine = _mean(_split(noise_data.samples(experiment), experiment)[0])
     its = noise_data.samples(incumbent)
-    groups = (
-        [s.value for s in its if s.test == incumbent],
-        [s.value for s in its if s.test != incumbent],
-        [s.value for s in its if s.test == experiment],
-    )
-    shown = [gap for gap in (mine - mean(values) for values in groups if values) if math.isfinite(gap)]
+    groups = (*_split(its, incumbent), _split(its, experiment)[0])
+    shown = [gap for gap in (mine - _mean(runs) for runs in groups if runs) if math.isfinite(gap)]
     if not shown:
         return gain
-    if better >= EVEN:
+    if better >= 0.5:
         return min(max(shown), max(min(shown), gain))
     return max(0.0, min(gain, *shown)) if gain > 0 else min(0.0, max(gain, min(shown)))
 
 
-ARTIFACT_BYTES = "artifact_bytes"
 TRIFLE = 1e-4
 """Without noise, and where the task names no other, a gain of less than this share of the incumbent's value is none."""
 _TIE = "a tie, kept because its program is simpler"
@@ -223,7 +196,8 @@ def decide(
     failed = _failed(experiment)
     if failed is not None and failed.label is not Label.ABORTED_EARLY:
         asked = _does_it_still_run(failed, experiment, incumbent, rule) if doubted else None
-        return asked or _once_more(experiment, incumbent, rule) or _crash(task, failed)
+        detail = failed.detail or f"the run gave no usable {task.metric.name}"
+        return asked or _once_more(experiment, incumbent, rule) or _crash(_label_of(failed), detail)
     noise_data = _with_incumbent(task, noise_data, incumbent)
     if failed is not None:
         return _aborted(task, failed, noise_data, incumbent)
@@ -234,7 +208,9 @@ def decide(
     now = noise_data.with_samples(samples)
     noise = now.noise(experiment.number, incumbent.number)
     noise = replace(noise, seeded=seeded) if noise else None
-    least = least_gain(task, now, incumbent, noise)
+    least = task.scoring.min_delta
+    if least is None:
+        least = 0.0 if noise and noise.sigma > 0.0 else TRIFLE * abs(incumbent_value(task, now, incumbent))
     verdict = look(
         now.readings(incumbent.number, samples),
         noise or Noise(0.0, 0),  # after a single run of everything the sign is all there is
@@ -245,14 +221,16 @@ def decide(
         recheck=noise_data.unchecked(incumbent.number),
         least=least,
     )
-    means = _mean_metrics(experiment.good_runs)
-    label, why = broken_constraint(task, means, _reference_metrics(incumbent))
-    elsewhere = other_set(experiment.good_runs, baseline)
+    good = experiment.good_runs
+    means = _mean_metrics(good)
+    its_metrics = (incumbent.decision and incumbent.decision.metrics) or _mean_metrics(incumbent.good_runs)
+    label, why = broken_constraint(task, means, its_metrics)
+    elsewhere = other_set(good, baseline)
     label, why = (Label.CONSTRAINT, elsewhere) if elsewhere else (label, why)
     if identical:
         label, why = Label.NO_GAIN, "but it is the incumbent's own program, so any difference is noise"
     if label is Label.NONE and verdict.action is Action.AGAIN:
-        of = incumbent.number if verdict.program is Program.INCUMBENT else None
+        of = None if verdict.own else incumbent.number
         return NextRun(of, verdict.seed, reasons.comparison(task, verdict, noise, experiment, incumbent))
     if label is Label.NONE:
         label, why = _outcome(verdict, rule, least)
@@ -273,9 +251,22 @@ def decide(
         if doubt:
             label, why = Label.GATE_MISS, doubt
     overruled = identical or (label is Label.NO_GAIN and verdict.better >= rule.keep_at)
-    sure = 0.0 if overruled else verdict.better
-    decision = _decision(task, experiment, incumbent, verdict, noise, label, why, now, values, gain)
-    return replace(decision, sure=sure)
+    status = RULES[label].status or Status.DISCARD
+    value, before, own = reasons.mean_value(good), incumbent_value(task, now, incumbent), now.noise(incumbent.number)
+    by_means = task.metric.improvement(value, before)
+    return Decision(
+        status,
+        label,
+        value,
+        delta=gain,
+        metrics=means,
+        confidence=mad_confidence(values, values[0] if values else None, value if status is Status.KEEP else before),
+        sigma=own.sigma if own else None,
+        reason=reasons.reason(
+            task, verdict, noise, experiment, incumbent, label=label, why=why, means=by_means, gain=gain
+        ),
+        sure=0.0 if overruled else verdict.better,
+    )
 
 
 def _controlled(
@@ -288,7 +279,7 @@ def _controlled(
     found = control(noise_data, experiment.number, incumbent.number, rule, simpler=simpler)
     if found.answer is Answer.HOLDS:
         return "", found.gain
-    then, since = (reasons.number(_sign(task.metric) * x) for x in (found.claimed, found.since))
+    then, since = (f"{_sign(task.metric) * x:.6g}" for x in (found.claimed, found.since))
     fell = f"experiment {incumbent.number}, kept with {then}, did far worse since ({since})"
     if found.answer is Answer.FAILS:
         return f"but {fell}; the baseline, run beside it, does not show that the machine did", found.gain
@@ -298,15 +289,6 @@ def _controlled(
     if spent > rule.most:  # no run can be asked for, where a proposal is judged by two
         return "", math.nan
     return NextRun(noise_data.baseline, experiment.counted_runs[-1].seed, f"{fell}: the baseline tells whether all do")
-
-
-def least_gain(task: Task, noise_data: NoiseData, incumbent: Experiment, noise: Noise | None) -> float:
-    """What counts as a gain at least: ``scoring.min_delta``, else a trifle of the incumbent's value without noise."""
-    if task.scoring.min_delta is not None:
-        return task.scoring.min_delta
-    if noise is not None and noise.sigma > 0.0:
-        return 0.0
-    return TRIFLE * abs(incumbent_value(task, noise_data, incumbent))
 
 
 def _too_small(gain: float, least: float) -> str:
@@ -341,8 +323,12 @@ def samples_of(task: Task, runs: Sequence[Run]) -> list[Sample]:
             {name: x for name, x in r.metrics.items() if name in bounded and math.isfinite(x)},
         )
         for r in runs
-        if r.good and r.value is not None and math.isfinite(r.value)
+        if r.value is not None and _usable(r)
     ]
+
+
+def _usable(run: Run) -> bool:
+    return run.good and run.value is not None and math.isfinite(run.value)
 
 
 def _with_incumbent(task: Task, noise_data: NoiseData, incumbent: Experiment) -> NoiseData:
@@ -393,53 +379,18 @@ def _spent(experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> int
     return rule.most if for_good else len(runs) - 1
 
 
-def _decision(
-    task: Task,
-    experiment: Experiment,
-    incumbent: Experiment,
-    verdict: Verdict,
-    noise: Noise | None,
-    label: Label,
-    why: str,
-    noise_data: NoiseData,
-    values: Sequence[float],
-    gain: float,
-) -> Decision:
-    status = Status.KEEP if RULES[label].status is Status.KEEP else RULES[label].status or Status.DISCARD
-    good = experiment.good_runs
-    value = reasons.mean_value(good)
-    before, own = incumbent_value(task, noise_data, incumbent), noise_data.noise(incumbent.number)
-    best = value if status is Status.KEEP else before
-    means = task.metric.improvement(value, before)
-    return Decision(
-        status=status,
-        label=label,
-        value=value,
-        delta=gain,
-        metrics=_mean_metrics(good),
-        confidence=mad_confidence(values, values[0] if values else None, best),
-        sigma=own.sigma if own else None,
-        reason=reasons.reason(
-            task, verdict, noise, experiment, incumbent, label=label, why=why, means=means, gain=gain
-        ),
-    )
-
-
 def _failed(experiment: Experiment) -> Run | None:
     """The run that makes the experiment a failure: one bad run is enough, however good the others are."""
     for run in experiment.counted_runs:
-        if run.of is None and (run.label is not Label.NONE or run.value is None or not math.isfinite(run.value)):
+        if run.of is None and not _usable(run):
             return run
     if not experiment.good_runs:
         return Run(0, experiment.number, 0, 0, experiment.started_at, label=Label.ERROR, detail="no run of it ended")
     return None
 
 
-def _crash(task: Task, run: Run) -> Decision:
-    label = _label_of(run)
-    status = RULES[label].status or Status.CRASH
-    detail = run.detail or f"the run gave no usable {task.metric.name}"
-    return Decision(status, label, reason=reasons.sentence(f"{label.value}: {detail}"))
+def _crash(label: Label, detail: str) -> Decision:
+    return Decision(RULES[label].status or Status.CRASH, label, reason=reasons.sentence(f"{label.value}: {detail}"))
 
 
 def _label_of(run: Run) -> Label:
@@ -460,7 +411,7 @@ def decide_fallen(task: Task, kept: Experiment, beside: Experiment) -> Decision:
     label, before = _label_of(run), kept.decision
     reason = f"{_failure(run)}, twice when it ran again beside experiment {beside.number}, so it lost its place"
     if before is not None and before.value is not None:
-        reason += f"; it had been kept with {task.metric.name} {reasons.number(before.value)}"
+        reason += f"; it had been kept with {task.metric.name} {before.value:.6g}"
     return Decision(RULES[label].status or Status.CRASH, label, reason=reasons.sentence(reason))
 
 
@@ -470,14 +421,8 @@ def _aborted(task: Task, run: Run, noise_data: NoiseData, incumbent: Experiment)
     delta = None
     if forecast is not None and math.isfinite(forecast):
         delta = task.metric.improvement(forecast, incumbent_value(task, noise_data, incumbent))
-    return Decision(
-        Status.DISCARD,
-        Label.ABORTED_EARLY,
-        delta=delta,
-        metrics=dict(run.metrics),
-        sigma=noise.sigma if noise else None,
-        reason=reasons.sentence(f"{Label.ABORTED_EARLY.value}: {run.detail}"),
-    )
+    decision = _crash(Label.ABORTED_EARLY, run.detail)
+    return replace(decision, delta=delta, metrics=dict(run.metrics), sigma=noise.sigma if noise else None)
 
 
 # ---------------------------------------------------------------------- constraints
@@ -491,9 +436,9 @@ def _doubtful_gate(task: Task, noise_data: NoiseData, experiment: Experiment, ru
             continue
         for bound, slack in ((c.min, means[c.metric] - (c.min or 0.0)), (c.max, (c.max or 0.0) - means[c.metric])):
             sure = 1.0 if bound is None else passes(slack, len(good), noise)
-            if sure < rule.gate_at:
-                value = f"{c.metric} {reasons.number(means[c.metric])} over {reasons.runs(len(good))}"
-                return f"but {value} holds its limit of {reasons.number(bound or 0.0)} with probability {sure:.2g} only"
+            if bound is not None and sure < rule.gate_at:
+                value = f"{c.metric} {means[c.metric]:.6g} over {counted(len(good), 'run')}"
+                return f"but {value} holds its limit of {bound:.6g} with probability {sure:.2g} only"
     return ""
 
 
@@ -502,7 +447,7 @@ def broken_constraint(task: Task, metrics: Mapping[str, float], reference: Mappi
     for constraint in task.scoring.constraints:
         why = _breach(constraint, metrics.get(constraint.metric), reference.get(constraint.metric))
         if why:
-            too_large = constraint.metric == ARTIFACT_BYTES and constraint.metric in metrics
+            too_large = constraint.metric == "artifact_bytes" and constraint.metric in metrics
             return (Label.SIZE_BLOCKED if too_large else Label.CONSTRAINT), why
     return Label.NONE, ""
 
@@ -513,18 +458,16 @@ def _breach(constraint: Constraint, value: float | None, reference: float | None
     if value is None:
         return f"its constraint on {name} cannot be checked, because a run did not print {name}"
     if constraint.max is not None and not value <= constraint.max:
-        return f"but {name} {reasons.number(value)} is above its limit of {reasons.number(constraint.max)}"
+        return f"but {name} {value:.6g} is above its limit of {constraint.max:.6g}"
     if constraint.min is not None and not value >= constraint.min:
-        return f"but {name} {reasons.number(value)} is below its limit of {reasons.number(constraint.min)}"
+        return f"but {name} {value:.6g} is below its limit of {constraint.min:.6g}"
     if constraint.max_increase is None:
         return ""
     if reference is None:
         return f"its constraint on {name} cannot be checked, because the incumbent has no {name}"
     limit = reference + constraint.max_increase * abs(reference)
-    if value <= limit:
-        return ""
-    excess = f"more than {constraint.max_increase:.0%} above the incumbent's {reasons.number(reference)}"
-    return f"but {name} {reasons.number(value)} is {excess}"
+    excess = f"more than {constraint.max_increase:.0%} above the incumbent's {reference:.6g}"
+    return "" if value <= limit else f"but {name} {value:.6g} is {excess}"
 
 
 # ---------------------------------------------------------------------- the baseline
@@ -534,14 +477,14 @@ def decide_baseline(task: Task, experiment: Experiment, *, log: str = "") -> Dec
     All of its runs must be good: σ comes from them, and without σ luck would be kept. BaselineError: a run gave no
     metric (log: where the last run's lies), or the program does not print a metric that a constraint bounds.
     """
-    good = [r for r in experiment.good_runs if r.value is not None and math.isfinite(r.value)]
+    good = [r for r in experiment.good_runs if _usable(r)]
     if not good or len(good) < len(experiment.counted_runs):
         raise _no_baseline(task, experiment, log)
     metrics = _mean_metrics(good)
     require_bounded(task, metrics, f"the baseline (experiment {experiment.number})")
     value, sigma = reasons.mean_value(good), estimate_sigma([r.value for r in good if r.value is not None])
     shown = reasons.known(value, sigma or 0.0)
-    reason = f"The program as it is: {task.metric.name} {shown} over {reasons.runs(len(good))}"
+    reason = f"The program as it is: {task.metric.name} {shown} over {counted(len(good), 'run')}"
     reason += f", σ = {sigma:.2g}" if sigma is not None else ", σ not known"
     return Decision(Status.KEEP, Label.NONE, value, metrics=metrics, sigma=sigma, reason=reasons.sentence(reason))
 
@@ -571,16 +514,10 @@ def _no_baseline(task: Task, experiment: Experiment, log: str) -> BaselineError:
 # ---------------------------------------------------------------------- no run at all
 def decide_failed_proposal(label: Label, reason: str) -> Decision:
     """Record a proposal that never became a run. A label that is no failure counts as an error."""
-    status = RULES[label].status
-    if status is None or status is Status.KEEP:
-        label, status = Label.ERROR, Status.CRASH
+    if RULES[label].status in (None, Status.KEEP):
+        label = Label.ERROR
+    status = RULES[label].status or Status.CRASH
     return Decision(status, label, reason=reasons.sentence(reason or f"{label.value}: no proposal"))
-
-
-# ---------------------------------------------------------------------- parts
-def _reference_metrics(incumbent: Experiment) -> Mapping[str, float]:
-    decided = incumbent.decision.metrics if incumbent.decision else {}
-    return decided or _mean_metrics(incumbent.good_runs)
 
 
 def _mean_metrics(runs: Sequence[Run]) -> dict[str, float]:

@@ -13,18 +13,11 @@ Values are *goodness* here: larger is better, whatever the direction of the metr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from autoresearchd.evaluator.keep.noise import Noise
-
-
-class Program(StrEnum):
-    """Whose program a run executes."""
-
-    EXPERIMENT = "experiment"
-    INCUMBENT = "incumbent"
+from autoresearchd.evaluator.keep.noise import Noise, Reading
 
 
 class Action(StrEnum):
@@ -34,16 +27,6 @@ class Action(StrEnum):
     SIMPLER = "simpler"
     DISCARD = "discard"
     AGAIN = "again"
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One finished run. test: the experiment that it was made for, so that runs of one test are close in time."""
-
-    program: Program
-    test: int
-    seed: int
-    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +46,14 @@ class Prior:
 class KeepRule:
     """The constants of the test; chosen on the frontier that ``benchmarks/keep.py`` plots.
 
-    keep_at: probability of an improvement that keeps; beside_at: what the runs made side by side must say of it by
-    themselves. material: gains above so many σ (of runs made side by side) are worth extra runs;
-    start_at, go_on_at: probability of such a gain
-    from which a test is begun, and continued. most: extra runs for one experiment; share: extra runs per experiment in
-    the long run, burst: how many may be spent ahead of that. tie: a simpler program may be worse by so many σ; tie_at:
-    probability that it is not. gate_at: probability with which a gate must hold. own: runs of the experiment in this
-    test without which nothing is kept: the noise of a new program is its parent's until it has run twice, and one lucky
-    run of a far noisier one looks certain. fallen: where later runs of the incumbent are worse
-    than those that it was kept for by so many standard errors, they are not believed alone (``control``).
+    keep_at: probability of an improvement that keeps; beside_at: what the runs made side by side must say of it alone.
+    material: gains above so many σ (of runs made side by side) are worth extra runs; start_at, go_on_at: probability of
+    such a gain from which a test is begun, and continued. most: extra runs for one experiment; share: extra runs per
+    experiment in the long run, burst: how many may be spent ahead of that. tie: a simpler program may be worse by so
+    many σ; tie_at: probability that it is not. gate_at: probability with which a gate must hold. own: runs of the
+    experiment in this test without which nothing is kept: until a new program has run twice its noise is taken to be
+    its parent's, and one lucky run of a far noisier one looks certain. fallen: where later runs of the incumbent are
+    worse than those that it was kept for by so many standard errors, they are not believed alone (``control``).
     """
 
     prior: Prior = Prior()
@@ -109,14 +91,14 @@ class Verdict:
     """The outcome of a look.
 
     gain and error: estimate of the improvement and its standard error; better: probability that it is one; bearable:
-    that it is at worst a loss that a tie may have. program and seed: of the run to make next (seed None: a fresh one).
+    that it is at worst a loss that a tie may have. own and seed: of the run to make next (seed None: a fresh one).
     """
 
     action: Action
     gain: float
     error: float
     better: float
-    program: Program = Program.EXPERIMENT
+    own: bool = True
     seed: int | None = None
     bearable: float = 1.0
 
@@ -142,12 +124,14 @@ def look(
     gain, variance = estimate(readings, noise)
     recheck = recheck and spent < min(rule.most, 1)
     if noise.sigma == 0.0:
-        exact = _exact(gain, simpler, least)
-        own = sum(r.program is Program.EXPERIMENT and r.test == readings[-1].test for r in readings)
+        action = Action.SIMPLER if simpler and gain >= 0 else Action.DISCARD
+        action = Action.KEEP if gain > 0 and gain >= least else action
+        exact = Verdict(action, gain, 0.0, 1.0 if gain > 0 else 0.0)
+        own = sum(r.own and r.test == readings[-1].test for r in readings)
         if exact.action is Action.KEEP and own < rule.own and spent < rule.most:  # a new program may draw lots
-            return replace(exact, action=Action.AGAIN, program=Program.EXPERIMENT)
+            return replace(exact, action=Action.AGAIN, own=True)
         if recheck and exact.action is not Action.KEEP:  # a coarse metric may have agreed three times by luck
-            return replace(exact, action=Action.AGAIN, program=Program.INCUMBENT, seed=readings[-1].seed)
+            return replace(exact, action=Action.AGAIN, own=False, seed=readings[-1].seed)
         return exact
     belief = believe(gain, variance, noise, rule)
     verdict = Verdict(Action.DISCARD, gain, noise.sigma * math.sqrt(variance), belief.better, bearable=belief.bearable)
@@ -160,51 +144,41 @@ def look(
         return replace(verdict, action=Action.SIMPLER)
     promising = promising or (simpler and belief.bearable >= (0.5 if spent else 0.5 * price))
     if promising and spent < rule.most:
-        program, seed = next_run(readings, noise)
-        return replace(verdict, action=Action.AGAIN, program=program, seed=seed)
+        of_own, seed = next_run(readings, noise)
+        return replace(verdict, action=Action.AGAIN, own=of_own, seed=seed)
     if recheck:
-        return replace(verdict, action=Action.AGAIN, program=Program.INCUMBENT, seed=readings[-1].seed)
+        return replace(verdict, action=Action.AGAIN, own=False, seed=readings[-1].seed)
     return replace(verdict, action=Action.SIMPLER) if simpler and belief.bearable >= rule.tie_at else verdict
 
 
 def _confirmed(verdict: Verdict, readings: Sequence[Reading], noise: Noise, rule: KeepRule, spent: int) -> Verdict:
     """A keep, once runs side by side say so too: the machine may have been slower when the incumbent ran before."""
     here = [r for r in readings if r.test == readings[-1].test]
-    paired = any(r.program is Program.INCUMBENT for r in here)
-    own = sum(r.program is Program.EXPERIMENT for r in here)
+    paired = any(not r.own for r in here)
+    own = sum(r.own for r in here)
     if paired and believe(*estimate(here, noise), noise, rule).better >= rule.beside_at:
         if own >= rule.own or spent >= rule.most:
             return replace(verdict, action=Action.KEEP)
-        return replace(verdict, action=Action.AGAIN, program=Program.EXPERIMENT, seed=None)
+        return replace(verdict, action=Action.AGAIN, own=True, seed=None)
     if spent >= rule.most:
         return verdict
-    program, seed = next_run(here, noise) if paired else (Program.INCUMBENT, here[-1].seed)
-    return replace(verdict, action=Action.AGAIN, program=program, seed=seed)
-
-
-def _exact(gain: float, simpler: bool, least: float) -> Verdict:
-    """Without noise the sign decides, and what is worth calling a gain."""
-    better = 1.0 if gain > 0 else 0.0
-    if gain > 0 and gain >= least:
-        return Verdict(Action.KEEP, gain, 0.0, better)
-    return Verdict(Action.SIMPLER if simpler and gain >= 0 else Action.DISCARD, gain, 0.0, better)
+    of_own, seed = next_run(here, noise) if paired else (False, here[-1].seed)
+    return replace(verdict, action=Action.AGAIN, own=of_own, seed=seed)
 
 
 # ---------------------------------------------------------------------- the estimate
-def estimate(readings: Iterable[Reading], noise: Noise) -> tuple[float, float]:
+def estimate(readings: Sequence[Reading], noise: Noise) -> tuple[float, float]:
     """Improvement of the experiment over the incumbent, and its variance in units of σ².
 
     ValueError when one of the programs has no run.
     """
     tests: dict[int, list[Reading]] = {}
-    centre: float | None = None
     for r in readings:
-        centre = r.value if centre is None else centre  # differences of large values lose digits otherwise
+        centre = readings[0].value  # differences of large values lose digits otherwise
         tests.setdefault(r.test, []).append(replace(r, value=r.value - centre))
     sums = [0.0] * 5
     for block in tests.values():
-        for k, x in enumerate(_information(block, noise)):
-            sums[k] += x
+        sums = [total + part for total, part in zip(sums, _information(block, noise), strict=True)]
     ee, ei, ii, e, i = sums
     determinant = ee * ii - ei * ei
     if not (ee > 0 and ii > 0 and determinant > 0):
@@ -212,20 +186,20 @@ def estimate(readings: Iterable[Reading], noise: Noise) -> tuple[float, float]:
     return ((ii + ei) * e - (ee + ei) * i) / determinant, (ee + ii + 2.0 * ei) / determinant
 
 
-def _information(block: Sequence[Reading], noise: Noise) -> tuple[float, float, float, float, float]:
+def _information(block: Sequence[Reading], noise: Noise) -> tuple[float, ...]:
     """What one test adds to the normal equations of the two means: matrix (ee, ei, ii) and right side (e, i).
 
     Covariance: (1 − t − s)·I + s·J within a seed + t·J, inverted by Woodbury's identity.
     """
-    own, t = 1.0 - noise.test - noise.seed, noise.test
+    own = 1.0 - noise.test - noise.seed
     seeds: dict[int, list[Reading]] = {}
     for r in block:
         seeds.setdefault(r.seed, []).append(r)
     ee = ei = ii = e = i = e1 = i1 = y1 = 0.0
     for same in seeds.values():
         joint = noise.seed / (own + len(same) * noise.seed)
-        mine = [r.value for r in same if r.program is Program.EXPERIMENT]
-        theirs = [r.value for r in same if r.program is Program.INCUMBENT]
+        mine = [r.value for r in same if r.own]
+        theirs = [r.value for r in same if not r.own]
         a, b, ya, yb = len(mine), len(theirs), math.fsum(mine), math.fsum(theirs)
         ee += (a - joint * a * a) / own
         ii += (b - joint * b * b) / own
@@ -235,30 +209,24 @@ def _information(block: Sequence[Reading], noise: Noise) -> tuple[float, float, 
         e1 += a * (1.0 - joint * (a + b)) / own
         i1 += b * (1.0 - joint * (a + b)) / own
         y1 += (ya + yb) * (1.0 - joint * (a + b)) / own
-    shared = t / (1.0 + t * (e1 + i1))
-    return (
-        ee - shared * e1 * e1,
-        ei - shared * e1 * i1,
-        ii - shared * i1 * i1,
-        e - shared * e1 * y1,
-        i - shared * i1 * y1,
-    )
+    shared = noise.test / (1.0 + noise.test * (e1 + i1))
+    terms = ((ee, e1, e1), (ei, e1, i1), (ii, i1, i1), (e, e1, y1), (i, i1, y1))
+    return tuple(of - shared * one * other for of, one, other in terms)
 
 
-def next_run(readings: Sequence[Reading], noise: Noise) -> tuple[Program, int | None]:
-    """The run after which the improvement would be known best: its program, and its seed (None: a fresh one).
+def next_run(readings: Sequence[Reading], noise: Noise) -> tuple[bool, int | None]:
+    """The run after which the improvement would be known best: whether of the experiment, and its seed (None: fresh).
 
     The other program on the seed of the last run closes a pair; else a run of either program on a fresh seed.
     """
     last = readings[-1]
-    other = Program.INCUMBENT if last.program is Program.EXPERIMENT else Program.EXPERIMENT
     alone = sum(r.seed == last.seed and r.test == last.test for r in readings) == 1
     fresh = 1 + max(r.seed for r in readings)
     # After a pair the program that ran last goes first, so that steady drift cancels over two pairs.
-    options = [Reading(other, last.test, last.seed, 0.0)] if alone else []
-    options += [Reading(p, last.test, fresh, 0.0) for p in (last.program, other)]
+    options = [Reading(not last.own, last.test, last.seed, 0.0)] if alone else []
+    options += [Reading(own, last.test, fresh, 0.0) for own in (last.own, not last.own)]
     best = min(options, key=lambda option: round(estimate([*readings, option], noise)[1], 9))
-    return best.program, None if best.seed == fresh else best.seed
+    return best.own, None if best.seed == fresh else best.seed
 
 
 # ---------------------------------------------------------------------- the posterior

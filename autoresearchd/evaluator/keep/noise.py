@@ -1,21 +1,29 @@
-"""Measurement noise: how far the metric of one program varies between runs, and how far programs differ in that.
+"""Measurement noise: how far the metric of a program varies between runs, how that is made up, and what to compare.
 
 From the baseline's repeats alone σ is very uncertain: with three, its 95% interval (χ² with two degrees of freedom,
-normal noise) reaches from 0.52 to 6.3 times the estimate. ``noise_data`` adds all later repeats.
+normal noise) reaches from 0.52 to 6.3 times the estimate. So all later repeats of a segment are pooled (n − 1 weights)
+as far as programs are alike; where they differ, runs of the compared programs count more.
 
 The variance of a program is drawn from a scaled inverse χ², as a gene's in limma (Smyth, *Stat. Appl. Genet. Mol.
 Biol.* 3, 2004, article 3): with few degrees of freedom where programs differ much, with infinitely many where all are
 alike. A program's own runs and that prior give its variance together. An edit's program resembles the one that it was
 made from: its prior lies about that one's variance. The handful of programs that ran twice tells those degrees of
 freedom badly: a few values are weighed by their likelihood, and what follows from each is mixed.
+
+σ is taken apart as in a nested analysis of variance (Searle, Casella, McCulloch, *Variance Components*, 1992, ch. 3):
+runs of one program made for one test lie next to each other, those made for different tests far apart, so what is
+between tests is drift; what pairs on one seed have in common is the luck of the seed. Three numbers from a handful of
+runs need help: each share, the same for all programs, is shrunk towards a guess that is worth ``GUESS_WEIGHT`` runs.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 _LOG_GRID = tuple(-2.4 + 0.2 * i for i in range(33))
 """ln(σ / estimate): from 0.09 to 55 times the estimate, more than 99.9% also with two degrees of freedom."""
@@ -32,15 +40,29 @@ def estimate_sigma(values: Sequence[float]) -> float | None:
     return statistics.stdev(finite) if len(finite) > 1 else None
 
 
+def mad_confidence(values: Sequence[float], baseline: float | None, best: float | None) -> float | None:
+    """The advisory figure of pi-autoresearch: |best − baseline| / MAD, the unscaled median of |value − median|.
+
+    It compares the gain with the spread of *ideas*, not with noise, so it grows with any long session and decides
+    nothing here; there ≥ 2 is read as likely real, < 1 as within noise. None where pi-autoresearch gives none.
+    """
+    finite = [v for v in values if math.isfinite(v)]
+    if len(finite) < 3 or baseline is None or best is None or best == baseline:
+        return None
+    centre = statistics.median(finite)
+    spread = statistics.median(abs(v - centre) for v in finite)
+    confidence = abs(best - baseline) / spread if spread > 0 else math.inf
+    return confidence if math.isfinite(confidence) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """σ of single runs of a program, or of two that are compared, and how it is made up, as far as they are known.
+    """σ of single runs of a program, or of two that are compared, with its degrees of freedom.
 
-    freedom: degrees of freedom of the estimate. test: share of the variance that runs made for one test, next to each
-    other in time, have in common (the machine's drift); seed: share that two of them have in common for being run on
-    the same seed. mixture: where it is not known how much programs differ, the weight, the σ and the degrees of freedom
-    that follow from each answer; ``sigma`` is then their geometric mean. seeded: whether the program reads the seed of
-    its runs; where it does not, a σ of 0 is none that was seen.
+    test: share of the variance that runs made for one test, next to each other in time, have in common (the machine's
+    drift); seed: share that two of them have in common for the same seed. mixture: where it is not known how much
+    programs differ, the weight, σ and degrees of freedom of each answer; ``sigma`` is their geometric mean. seeded:
+    whether the program reads the seed of its runs; where it does not, a σ of 0 is none that was seen.
     """
 
     sigma: float
@@ -103,10 +125,6 @@ class VariancePrior:
             return self.centre
         return (self.freedom * self.centre + own.total) / (self.freedom + own.freedom)
 
-    def child(self, parent: Squares) -> VariancePrior:
-        """The prior of a program that was made from one with these runs: about that one's variance."""
-        return replace(self, centre=self.variance(parent))
-
     def compare(self, programs: Sequence[tuple[Squares, int]], pooled: int) -> tuple[float, float]:
         """σ of a run in a comparison of programs, and its degrees of freedom (Satterthwaite, *Biometrics* 2, 1946).
 
@@ -120,7 +138,7 @@ class VariancePrior:
             of = min(most, self.freedom + parent.freedom)
             errors.append((self.variance(parent) / count, of))
             # What is not known of the parent's variance is not known of the child's either.
-            prior, known = self.child(parent), 1.0 / (1.0 / self.freedom + 1.0 / of)
+            prior, known = replace(self, centre=self.variance(parent)), 1.0 / (1.0 / self.freedom + 1.0 / of)
         errors.append((prior.variance(own) / runs, min(most, known + own.freedom)))
         total = math.fsum(error for error, _ in errors)
         freedom = 1.0 / math.fsum((error / total) ** 2 / of for error, of in errors)
@@ -133,20 +151,14 @@ def alike(programs: Sequence[Squares]) -> VariancePrior:
 
 
 def weighed_priors(programs: Sequence[Squares]) -> list[VariancePrior]:
-    """The priors that may hold, weighed by how likely they make the variances of these programs.
-
-    ValueError when the programs have no variance at all.
-    """
+    """The priors that may hold, weighed by how likely they make the variances of these programs, not all of them 0."""
     pooled = alike(programs).centre
-    if not pooled > 0.0:
-        raise ValueError("without noise there are no variances to compare")
     known = [Squares(p.total / pooled, p.freedom) for p in programs if p.freedom]
-    found = [VariancePrior(weight, freedom, _centre(freedom, known)) for freedom, weight in FREEDOMS]
-    logs = [math.log(s.weight) + _likelihood(s, known) for s in found]
-    most = max(logs)
-    weights = [math.exp(x - most) for x in logs]
+    priors = [VariancePrior(weight, freedom, _centre(freedom, known)) for freedom, weight in FREEDOMS]
+    logs = [math.log(p.weight) + _likelihood(p, known) for p in priors]
+    weights = [math.exp(x - max(logs)) for x in logs]
     total = math.fsum(weights)
-    return [replace(s, weight=w / total, centre=s.centre * pooled) for s, w in zip(found, weights, strict=True)]
+    return [replace(p, weight=w / total, centre=p.centre * pooled) for p, w in zip(priors, weights, strict=True)]
 
 
 def _centre(freedom: float, programs: Sequence[Squares]) -> float:
@@ -178,3 +190,237 @@ def _likelihood(prior: VariancePrior, programs: Sequence[Squares]) -> float:
         - 0.5 * (d + p.freedom) * math.log1p(p.total / scale)
         for p in programs
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One finished run. own: of the experiment, not of the incumbent.
+
+    test: the experiment that it was made for, so that runs of one test are close in time.
+    """
+
+    own: bool
+    test: int
+    seed: int
+    value: float
+
+
+DRIFT = 1 / 3
+"""Variance between tests as a multiple of that within one, before any run says better."""
+SEED = 0.25
+"""Share of the variance within a test that runs on one seed have in common, before any pair says better."""
+GUESS_WEIGHT = 4.0
+RECHECK_AFTER = 2
+_MOST_DRIFT = 30.0
+_MOST_SEED = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One finished run. program: number of the experiment whose program ran; test: of the one that it was made for.
+
+    value is goodness: larger is better. figures: further metrics that constraints bound.
+    """
+
+    program: int
+    test: int
+    seed: int
+    value: float
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Squares of one program's runs within tests and between them."""
+
+    within: Squares = Squares()
+    between: Squares = Squares()
+    factor: float = 0.0
+
+    def expected(self, share: float) -> float:
+        """The sum of squares to expect in units of σ², where runs of one test have this share in common."""
+        return (1.0 - share) * (self.within.freedom + self.between.freedom) + share * self.factor
+
+    def whole(self, share: float) -> Squares:
+        """All squares, scaled to those of as many runs with nothing in common."""
+        freedom = self.within.freedom + self.between.freedom
+        total = self.within.total + self.between.total
+        return Squares(total * freedom / self.expected(share), freedom) if freedom else Squares()
+
+
+class NoiseData:
+    """The samples of one segment, in order of time."""
+
+    def __init__(self, samples: Iterable[Sample] = ()) -> None:
+        self._programs: dict[int, tuple[Sample, ...]] = {}
+        self._spreads: dict[int, _Spread] = {}
+        self._pairs: dict[int, tuple[int, Squares]] = {}
+        self.experiments = -1
+        """How many experiments were measured, the first one (the baseline) not counted."""
+        self.extra = 0
+        """Runs beyond the first one of each experiment, the baseline not counted."""
+        for _, test in groupby(samples, key=lambda s: s.test):
+            self.take(list(test))
+
+    def take(self, samples: Sequence[Sample]) -> None:
+        """Take all runs that were made for one experiment, in order of time."""
+        if not samples:
+            return
+        self.experiments += 1
+        self.extra += len(samples) - 1 if self.experiments else 0
+        for sample in samples:
+            own = (*self._programs.get(sample.program, ()), sample)
+            self._programs[sample.program] = own
+            if len(own) > 1:
+                self._spreads[sample.program] = _spread(own)
+        mine = {s.seed: s.value for s in samples if s.program == s.test}
+        others = [s for s in samples if s.program != s.test]  # the incumbent's first, then perhaps the baseline's
+        beside = [s for s in others if s.program == others[0].program and s.seed in mine]
+        pairs = [mine[s.seed] - s.value for s in beside]
+        if len(pairs) > 1:
+            self._pairs[samples[0].test] = beside[0].program, _squares(pairs)
+
+    def with_samples(self, samples: Sequence[Sample]) -> NoiseData:
+        """This noise_data and the runs of one more experiment, for a look; this one stays as it is."""
+        other = NoiseData()
+        other._programs, other._spreads, other._pairs = dict(self._programs), dict(self._spreads), dict(self._pairs)
+        other.experiments, other.extra = self.experiments, self.extra
+        other.take(samples)
+        return other
+
+    def values(self, program: int) -> list[float]:
+        """Values of a program's runs, oldest first."""
+        return [s.value for s in self._programs.get(program, ())]
+
+    def samples(self, program: int) -> tuple[Sample, ...]:
+        """Runs of a program, oldest first."""
+        return self._programs.get(program, ())
+
+    @property
+    def baseline(self) -> int | None:
+        """The program that ran first; None while none did."""
+        return next(iter(self._programs), None)
+
+    def without_reruns(self, program: int) -> NoiseData:
+        """The same data with only those runs of one program that were made for its own test."""
+        kept = [s for own in self._programs.values() for s in own if s.program != program or s.test == program]
+        return NoiseData(sorted(kept, key=lambda s: s.test))
+
+    def unchecked(self, incumbent: int) -> bool:
+        """Whether the baseline, still the incumbent, ran at the very start only, and two experiments have been since.
+
+        A machine that was idle is faster at first (turbo, burst credits, a cold case): beside such a baseline nothing
+        would ever look like a gain. One more run tells, and teaches how far the machine drifts.
+        """
+        fresh = self.baseline != incumbent or self.experiments < RECHECK_AFTER
+        return not fresh and len({s.test for s in self._programs[incumbent]}) == 1
+
+    def noise(self, *programs: int) -> Noise | None:
+        """σ of one program, or of one and the incumbent, which it was made from; None while no program ran twice.
+
+        Of no program: as if all were alike.
+        """
+        spreads = self._spreads.values()
+        within = [s.within for s in spreads]
+        freedom, squares = sum(w.freedom for w in within), math.fsum(w.total for w in within)
+        between = math.fsum(s.between.total for s in spreads)
+        known = freedom + sum(s.between.freedom for s in spreads)
+        if known == 0:
+            return None
+        if squares + between == 0.0:
+            return Noise(0.0, known)
+        if not freedom or squares / freedom < sys.float_info.min:
+            return Noise(math.sqrt((squares + between) / known), known)
+        priors = weighed_priors(within) if programs else [alike(within)]
+        share, seed = self._shares(priors)
+        # Expected sums of squares in units of σ²: (1 − share) for each degree of freedom, and share times the factor.
+        pooled = (squares + between) / math.fsum(s.expected(share) for s in spreads)
+        if not programs:
+            return Noise(math.sqrt(pooled), known, test=share, seed=seed)
+        # A centre is of runs within a test; across tests there is drift as well.
+        apart = [replace(p, centre=pooled if p.freedom == ALIKE else p.centre / (1.0 - share)) for p in priors]
+        compared = [
+            (self._spreads.get(p, _Spread()).whole(share), max(1, len(self._programs.get(p, ())))) for p in programs
+        ]
+        return _mixed(apart, compared, known, test=share, seed=seed)
+
+    def _shares(self, priors: Sequence[VariancePrior]) -> tuple[float, float]:
+        """Shares of the variance that runs of one test, and those on one seed, have in common.
+
+        Each program's squares count in units of its own variance, or the noisiest alone would tell.
+        """
+        unit = {p: _variance(priors, s) for p, s in self._spreads.items()}
+        unknown = _variance(priors, _Spread())
+        spreads = self._spreads.values()
+        between = math.fsum(s.between.total / unit[p] for p, s in self._spreads.items())
+        factor = math.fsum(s.factor for s in spreads)
+        drift = (between - sum(s.between.freedom for s in spreads) + GUESS_WEIGHT * DRIFT) / (factor + GUESS_WEIGHT)
+        drift = min(_MOST_DRIFT, max(0.0, drift))
+        pairs = math.fsum(
+            s.total / (unit.get(test, unknown) + unit.get(beside, unknown)) for test, (beside, s) in self._pairs.items()
+        )
+        pairs_freedom = sum(s.freedom for _, s in self._pairs.values())
+        apart = (pairs + GUESS_WEIGHT * (1.0 - SEED)) / (pairs_freedom + GUESS_WEIGHT)
+        seed = min(_MOST_SEED, max(0.0, 1.0 - apart))
+        share = drift / (1.0 + drift)
+        return share, seed * (1.0 - share)
+
+    def noise_of(self, figure: str, program: int) -> Noise | None:
+        """σ of another metric of a program, known from its own runs and from others'; None while none gave it twice."""
+        values = {p: [s.figures[figure] for s in own if figure in s.figures] for p, own in self._programs.items()}
+        squares = {p: _squares(own) for p, own in values.items() if len(own) > 1}
+        known, total = sum(s.freedom for s in squares.values()), math.fsum(s.total for s in squares.values())
+        if not known:
+            return None
+        if total / known < sys.float_info.min:
+            return Noise(math.sqrt(total / known), known)
+        own = squares.get(program, Squares()), max(1, len(values.get(program, ())))
+        return _mixed(weighed_priors(list(squares.values())), [own], known)
+
+    def readings(self, incumbent: int, samples: Sequence[Sample]) -> list[Reading]:
+        """What compares an experiment with the incumbent: the incumbent's earlier runs, then those of the test."""
+        here = {s.test for s in samples}
+        earlier = [s for s in self._programs.get(incumbent, ()) if s.test not in here]
+        return readings_of([*earlier, *(s for s in samples if s.program in (s.test, incumbent))], incumbent)
+
+
+def readings_of(samples: Iterable[Sample], incumbent: int) -> list[Reading]:
+    """Runs of the incumbent, and of programs that all count as the experiment's."""
+    return [Reading(s.program != incumbent, s.test, s.seed, s.value) for s in samples]
+
+
+def _mixed(
+    priors: Sequence[VariancePrior],
+    programs: Sequence[tuple[Squares, int]],
+    known: int,
+    test: float = 0.0,
+    seed: float = 0.0,
+) -> Noise:
+    """σ in a comparison of programs (their squares, and how often they ran), as it follows from each of the priors."""
+    mixture = tuple((prior.weight, *prior.compare(programs, known)) for prior in priors)
+    sigma = math.exp(math.fsum(weight * math.log(x) for weight, x, _ in mixture))
+    worth = round(math.fsum(weight * x for weight, _, x in mixture))
+    return Noise(sigma, max(1, worth), test=test, seed=seed, mixture=mixture)
+
+
+def _variance(priors: Sequence[VariancePrior], spread: _Spread) -> float:
+    """Variance of a program's runs within a test: the inverse of the precision that the priors lead to on average."""
+    variances = [(prior.weight, prior.variance(spread.within)) for prior in priors]
+    least = min(variance for _, variance in variances)
+    return least / math.fsum(weight * least / variance for weight, variance in variances)
+
+
+def _spread(samples: Sequence[Sample]) -> _Spread:
+    tests: dict[int, list[float]] = {}
+    for s in samples:
+        tests.setdefault(s.test, []).append(s.value)
+    whole, inner = _squares([s.value for s in samples]), [_squares(values) for values in tests.values()]
+    within = Squares(math.fsum(s.total for s in inner), sum(s.freedom for s in inner))
+    between = Squares(max(0.0, whole.total - within.total), whole.freedom - within.freedom)
+    factor = len(samples) - sum(len(values) ** 2 for values in tests.values()) / len(samples)
+    return _Spread(within, between, factor)
+
+
+def _squares(values: Sequence[float]) -> Squares:
+    centre = mean(values)
+    return Squares(math.fsum((v - centre) ** 2 for v in values), len(values) - 1)

@@ -80,7 +80,7 @@ def _tie(task: Task, verdict: Verdict, noise: Noise, experiment: Experiment, inc
 def _measured(task: Task, experiment: Experiment, noise: Noise | None) -> str:
     good = experiment.good_runs
     text = f"{task.metric.name} {known(mean_value(good), noise.sigma if noise else 0.0)}"
-    return f"{text} over {runs(len(good))}" if len(good) > 1 else text
+    return f"{text} over {counted(len(good), 'run')}" if len(good) > 1 else text
 
 
 def _beside(experiment: Experiment) -> str:
@@ -101,24 +101,14 @@ def mean_value(measured: Sequence[Run]) -> float:
 def known(value: float, spread: float) -> str:
     """A figure with no more digits than its spread leaves a meaning to: down to the second one of the spread."""
     if not (spread > 0 and math.isfinite(spread) and math.isfinite(value)):
-        return number(value)
+        return f"{value:.6g}"
     rounded = round(value, 1 - math.floor(math.log10(spread)))
-    return number(rounded) if rounded or not value else f"{value:.1g}"
-
-
-def number(value: float) -> str:
-    """Six significant digits: what two lines of the same table need to differ in."""
-    return f"{value:.6g}"
+    return f"{rounded:.6g}" if rounded or not value else f"{value:.1g}"
 
 
 def plain(value: float) -> str:
     """A small figure without an exponent: two significant digits."""
     return format(Decimal(f"{value:.2g}"), "f")
-
-
-def runs(count: int) -> str:
-    """So many runs in words."""
-    return counted(count, "run")
 
 
 def sentence(text: str) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from itertools import count
 
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.experiment import CurvePoint
@@ -19,6 +19,7 @@ from autoresearchd.evaluator.measure.log_text import (
     NUMBER,
     NUMBER_THEN_UNIT,
     LineMatcher,
+    json_number,
     to_float,
     without_control_codes,
 )
@@ -39,8 +40,7 @@ _KARPATHY = re.compile(
     r"\s{0,16}step[ :]{1,4}([0-9]{1,12})(?:/([0-9]{1,12}))?(?:[ ]?\(([0-9.]{1,12})%\))?"
     rf"[ ]?\|[ ]?loss:[ ]?({NUMBER})"
 )
-_NANOGPT_ITER = re.compile(rf"\s{{0,16}}iter ([0-9]{{1,12}}): loss ({NUMBER})")
-_NANOGPT_EVAL = re.compile(rf"\s{{0,16}}step ([0-9]{{1,12}}): train loss {NUMBER}, val loss ({NUMBER})")
+_NANOGPT = re.compile(rf"\s{{0,16}}(?:iter|(step)) ([0-9]{{1,12}}): (?(1)train loss {NUMBER}, val )loss ({NUMBER})")
 _MODDED = re.compile(
     rf"\s{{0,16}}step:([0-9]{{1,12}})/([0-9]{{1,12}}) (train|val)_loss:({NUMBER})(?: train_time:([0-9]{{1,12}})ms)?"
 )
@@ -58,8 +58,8 @@ class CurveParser:
     pattern: ``auto``, or a regular expression with groups ``loss`` and perhaps ``step``, ``progress``, ``seconds``.
     budget: in seconds, which ties progress and seconds together; 0: unknown.
 
-    Points stay in the order of the log, also where a job starts again at step 0 (``restarts`` counts that). Points
-    whose loss is not finite are kept in ``non_finite``, and ``diverged`` says that the last one was such.
+    Points stay in the order of the log, also where a job starts again at step 0. Points whose loss is not finite are
+    kept in ``non_finite``, and ``diverged`` says that the last one was such.
     """
 
     def __init__(self, pattern: str = "auto", budget: float = 0.0) -> None:
@@ -69,43 +69,32 @@ class CurveParser:
         self._needs_loss = pattern == "auto"
         self._rest = ""
         self._kept = _Thinned(MAX_POINTS)
-        self._last_step: float | None = None
-        self._first_step: float | None = None
         self.non_finite: list[CurvePoint] = []
         self.diverged = False
-        self.restarts = 0
 
     @property
     def points(self) -> tuple[CurvePoint, ...]:
         """The curve so far, evenly thinned to at most ``MAX_POINTS``; first and last point are always in it."""
         return self._kept.points()
 
-    def feed(self, chunk: str) -> list[CurvePoint]:
-        """Take the next piece of the log; the points that it completed. A line is read once its end has been seen."""
+    def feed(self, chunk: str) -> None:
+        """Take the next piece of the log. A line is read once its end has been seen."""
         *lines, rest = (self._rest + chunk.replace("\r", "\n")).split("\n")
         self._rest = rest[:_LINE]
-        return [point for line in lines for point in self._take(line)]
+        for line in lines:
+            self._take(line)
 
-    def close(self) -> list[CurvePoint]:
-        """The log has ended: read what is left, a line without an end."""
-        line, self._rest = self._rest, ""
-        return self._take(line)
-
-    def _take(self, line: str) -> list[CurvePoint]:
+    def _take(self, line: str) -> None:
         if self._needs_loss and "loss" not in line:
-            return []
-        finite = []
+            return
         for point in self._read(without_control_codes(line[:_LINE])):
             self.diverged = not math.isfinite(point.loss)
             if not self.diverged:
-                self._note_step(point)
                 self._kept.add(point)
-                finite.append(point)
             elif len(self.non_finite) < MAX_NON_FINITE:
                 self.non_finite.append(point)
             else:
                 self.non_finite[-1] = point  # the first ones, and the newest: how long it has gone on
-        return finite
 
     def _read(self, line: str) -> list[CurvePoint]:
         for reader in self._formats:
@@ -116,17 +105,6 @@ class CurveParser:
                     self._formats = (reader,)
                 return [p for p in points if math.isfinite(p.step)]
         return []
-
-    def _note_step(self, point: CurvePoint) -> None:
-        """A step back to the first one, or before it, means that training began anew; lesser ones are mere disorder."""
-        if point.validation:
-            return
-        if self._first_step is None or self._last_step is None:
-            self._first_step = point.step
-        elif point.step <= self._first_step and self._last_step > self._first_step:
-            self.restarts += 1
-            self._first_step = point.step
-        self._last_step = point.step
 
 
 class _Thinned:
@@ -160,7 +138,7 @@ def read_curve(text: str, pattern: str = "auto", budget: float = 0.0) -> CurvePa
     parser = CurveParser(pattern, budget)
     for start in range(0, len(text), _SLICE):
         parser.feed(text[start : start + _SLICE])
-    parser.close()
+    parser.feed("\n")
     return parser
 
 
@@ -188,11 +166,8 @@ def _karpathy(line: str, budget: float) -> list[CurvePoint]:
 
 
 def _nanogpt(line: str, budget: float) -> list[CurvePoint]:
-    match = _NANOGPT_ITER.match(line)
-    if match:
-        return [_point(float(match[1]), to_float(match[2]), budget)]
-    match = _NANOGPT_EVAL.match(line)
-    return [_point(float(match[1]), to_float(match[2]), budget, val=True)] if match else []
+    match = _NANOGPT.match(line)
+    return [_point(float(match[2]), to_float(match[3]), budget, val=match[1] is not None)] if match else []
 
 
 def _modded_nanogpt(line: str, budget: float) -> list[CurvePoint]:
@@ -219,7 +194,7 @@ def _json_lines(line: str, budget: float) -> list[CurvePoint]:
         item = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    return _from_keys({k: v for k, v in ((k, _number(v)) for k, v in item.items()) if v is not None}, budget)
+    return _from_keys({k: v for k, v in ((k, json_number(v)) for k, v in item.items()) if v is not None}, budget)
 
 
 def _from_keys(values: dict[str, float], budget: float) -> list[CurvePoint]:
@@ -235,17 +210,6 @@ def _from_keys(values: dict[str, float], budget: float) -> list[CurvePoint]:
         if loss is not None:
             points.append(_point(step, loss, budget, share=share, s=seconds, val=validation))
     return points
-
-
-def _number(value: Any) -> float | None:
-    if value is None:
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
 
 
 def _ratio(step: str, total: str | None) -> float | None:
@@ -264,7 +228,7 @@ def _reader_of(pattern: str) -> Reader:
             key=KEY,
             hint="name the groups: `step (?P<step>\\d+) loss (?P<loss>[\\d.]+)`; or leave it at auto",
         )
-    numbers: Iterator[int] = iter(range(2**62))
+    numbers = count()
 
     def read(line: str, budget: float) -> list[CurvePoint]:
         match = matcher.search(line)
@@ -275,9 +239,7 @@ def _reader_of(pattern: str) -> Reader:
         if loss is None:
             return []
         step = got["step"] if "step" in got else float(next(numbers))
-        if step is None:
-            return []
-        return [_point(step, loss, budget, share=got.get("progress"), s=got.get("seconds"))]
+        return [] if step is None else [_point(step, loss, budget, share=got.get("progress"), s=got.get("seconds"))]
 
     return read
 

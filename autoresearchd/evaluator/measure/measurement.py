@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import PurePosixPath
 
 from autoresearchd.domain.experiment import CurvePoint, Measurement, Run, RunResult, StageResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import SLOWER, WAITS_S, Task
+from autoresearchd.domain.task import SLOWER, WAITS_S, Check, Task
 from autoresearchd.evaluator.measure.log_text import as_lines, shorten
 from autoresearchd.evaluator.measure.logged_curve import CurveParser, read_curve
 from autoresearchd.evaluator.measure.printed_metrics import example_pattern, parse_metrics
@@ -110,11 +112,11 @@ def _failed(task: Task, stage: StageResult, log: str, curve: CurveParser) -> tup
 
 
 def _failed_check(task: Task, stage: StageResult, log: str) -> str:
-    index = stage.name.removeprefix(CHECK)
-    known = index.isascii() and index.isdigit() and int(index) < len(task.checks)
-    what = f"`{shorten(task.checks[int(index)].command, 120)}`" if known else stage.name
+    checks = {f"{CHECK}{i}": check for i, check in enumerate(task.checks)}
+    check = checks.get(stage.name, Check(stage.name))
+    what = f"`{shorten(check.command, 120)}`"
     if stage.outcome == "timeout":
-        return f"{what} did not end within {task.checks[int(index)].timeout:g} s" if known else f"{what} timed out"
+        return f"{what} did not end within {check.timeout:g} s"
     _, words = diagnose(log, stage.exit_code)
     return f"{what} {how_it_ended(stage.exit_code)}: {words}"
 
@@ -141,7 +143,7 @@ def _verdict(log: str) -> Label | None:
 
 
 def _gates(task: Task, logs: Mapping[str, str]) -> dict[str, float]:
-    """Which of the task's further metrics an evaluation that refused a result set to zero: ``causal``, for example.
+    """Which of the task's further metrics (``causal``) an evaluation that refused a result set to zero.
 
     Their names are the task's own and the value is fixed, so that nothing else of the evaluation's log gets out.
     """
@@ -151,25 +153,19 @@ def _gates(task: Task, logs: Mapping[str, str]) -> dict[str, float]:
 
 # ---------------------------------------------------------------------- what did it print?
 def _metric(task: Task, logs: Mapping[str, str], result_file: str | None, curve: tuple[CurvePoint, ...]) -> Measurement:
-    name = task.metric.name
-    own = parse_metrics(logs.get(TRAINING, ""), task.scoring, result_file=result_file)
-    claimed = None
-    metrics, where = own, TRAINING
+    name, log = task.metric.name, logs.get(TRAINING, "")
+    own = parse_metrics(log, task.scoring, result_file=result_file)
+    claimed, where = None, TRAINING
     if task.evaluation is not None:
-        claimed = own.pop(name, None)
+        claimed, where = own.pop(name, None), EVALUATION
         metrics = {**own, **parse_metrics(logs.get(EVALUATION, ""), task.scoring)}
-        where = EVALUATION
     else:  # who computes its own score can compute it on other data
-        metrics = {**sizes(logs.get(TRAINING, "")), **own}
+        metrics = {**sizes(log), **own}
     finite = {k: v for k, v in metrics.items() if abs(v) < _HUGE}  # false of NaN too
     if name not in metrics:
         aside = " (what the job itself printed does not count)" if claimed is not None else ""
-        return Measurement(
-            Label.METRIC_MISSING,
-            metrics=finite,
-            detail=_missing(task, where, metrics) + aside + _hint(task, logs.get(TRAINING, "")),
-            curve=curve,
-        )
+        detail = _missing(task, where, metrics) + aside + _hint(task, log)
+        return Measurement(Label.METRIC_MISSING, metrics=finite, detail=detail, curve=curve)
     if name not in finite:
         beyond = f", and what is beyond {_HUGE:g} counts as infinite" if math.isfinite(metrics[name]) else ""
         detail = f"{name} is {metrics[name]} in {where}.log{beyond}"
@@ -179,14 +175,10 @@ def _metric(task: Task, logs: Mapping[str, str], result_file: str | None, curve:
 
 def _hint(task: Task, log: str) -> str:
     """How task.yaml can say where the metric is; made of the job's own line, never of the evaluation's log."""
-    if task.scoring.parse_mode == "regex":
-        return ""
-    pattern = "" if task.evaluation is not None else example_pattern(log, task.metric.name)
-    return (
-        f"; its line can be named in task.yaml: `scoring: {{parse_mode: regex, pattern: '{pattern}'}}`"
-        if pattern
-        else ""
-    )
+    own = task.evaluation is None and task.scoring.parse_mode != "regex"
+    pattern = example_pattern(log, task.metric.name) if own else ""
+    words = f"; its line can be named in task.yaml: `scoring: {{parse_mode: regex, pattern: '{pattern}'}}`"
+    return words if pattern else ""
 
 
 def _missing(task: Task, where: str, metrics: Mapping[str, float]) -> str:
@@ -224,6 +216,7 @@ _EXCEPTION = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Timeout)(?::.*)?)$"
 )
 _FRAME = re.compile(r'^\s*File "([^"\n]{1,400})", line ([0-9]{1,9})')
+_FOREIGN = re.compile(r"/site-packages/|/lib/python|^<")
 _MISSING = re.compile(
     r"(?i:no such file|not found|permission denied|does not exist|cannot open|can't open|FileNotFound)"
 )
@@ -250,7 +243,6 @@ _SIGNALS = {
     11: "segmentation fault",
     15: "terminated",
 }
-_KILL = 9
 
 
 def diagnose(log: str, exit_code: int | None, *, diverged: bool = False) -> tuple[Label, str]:
@@ -263,7 +255,7 @@ def diagnose(log: str, exit_code: int | None, *, diverged: bool = False) -> tupl
     out_of_memory = next((line for line in reversed(lines[-60:]) if _OUT_OF_MEMORY.search(line)), None)
     if out_of_memory is not None:
         return Label.OOM, shorten(out_of_memory, MAX_DETAIL)
-    if signal_of(exit_code) == _KILL:
+    if signal_of(exit_code) == signal.SIGKILL:
         return Label.OOM, "killed by the system (signal 9), most often for want of memory"
     if any(_LOSS_FAIL.search(line) for line in lines[-20:]):
         return Label.NAN_LOSS, "the loss became NaN, infinite or too large"
@@ -273,10 +265,9 @@ def diagnose(log: str, exit_code: int | None, *, diverged: bool = False) -> tupl
 
 
 def is_simple(detail: str) -> bool:
-    """Whether a failure is of the kind that its author fixes at once: a name, an import, a type, a shape.
+    """Whether a failure, by a run's detail, is of the kind that its author fixes at once: a name, an import, a shape.
 
-    detail: of the run (``training exited with 1: NameError: …``). Failures of memory and time are none: they are what
-    the idea was worth.
+    Failures of memory and time are none: they are what the idea was worth.
     """
     return bool(_SIMPLE.search(detail) or (_TORCH.search(detail) and _SHAPE.search(detail)))
 
@@ -304,10 +295,10 @@ def how_it_ended(exit_code: int | None) -> str:
     """``exited with 1``, ``ended by signal 11 (segmentation fault)``, ``was never started``."""
     if exit_code is None:
         return "was never started"
-    signal = signal_of(exit_code)
-    if signal is None:
+    number = signal_of(exit_code)
+    if number is None:
         return f"exited with {exit_code}"
-    return f"ended by signal {signal} ({_SIGNALS[signal]})" if signal in _SIGNALS else f"ended by signal {signal}"
+    return f"ended by signal {number}" + (f" ({_SIGNALS[number]})" if number in _SIGNALS else "")
 
 
 def signal_of(exit_code: int | None) -> int | None:
@@ -337,17 +328,9 @@ def last_words(lines: Sequence[str]) -> str:
 
 def _place(before: Sequence[str]) -> str:
     """`` (train.py:12)``: the innermost frame of the traceback outside of installed libraries, else the innermost."""
-    frames = []
-    for line in reversed(before):
-        match = _FRAME.match(line)
-        if match:
-            frames.append(match)
-        elif line.startswith("Traceback"):
-            break
-    own = [
-        f for f in frames if "/site-packages/" not in f[1] and "/lib/python" not in f[1] and not f[1].startswith("<")
-    ]
-    frame = next(iter(own or frames), None)
+    trace = takewhile(lambda line: not line.startswith("Traceback"), reversed(before))
+    frames = [frame for frame in map(_FRAME.match, trace) if frame]
+    frame = next((f for f in frames if not _FOREIGN.search(f[1])), frames[0] if frames else None)
     return f" ({shorten(PurePosixPath(frame[1]).name, 60)}:{frame[2]})" if frame else ""
 
 
@@ -386,19 +369,13 @@ def other_set(runs: Sequence[Run], baseline: Sequence[Run]) -> str:
 
     A size that differs between the baseline's own runs (a split by chance) says nothing.
     """
-    for name, value in _agreed(baseline):
+    for name, value in baseline[0].metrics.items() if baseline else ():
+        if not _size_name(name) or value != int(value) or any(r.metrics.get(name) != value for r in baseline):
+            continue
         other = next((r.metrics[name] for r in runs if r.metrics.get(name, value) != value), None)
         if other is not None:
             return f"but it was measured on another validation set: {name} {other:g}, the baseline's {value:g}"
     return ""
-
-
-def _agreed(runs: Sequence[Run]) -> Iterator[tuple[str, float]]:
-    """Sizes that every run tells alike."""
-    first: Mapping[str, float] = runs[0].metrics if runs else {}
-    for name, value in first.items():
-        if _size_name(name) and value == int(value) and all(r.metrics.get(name) == value for r in runs):
-            yield name, value
 
 
 def _size_name(text: str) -> str:

@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.task import Scoring
-from autoresearchd.evaluator.measure.log_text import NUMBER_THEN_UNIT, LineMatcher, as_lines, to_float
+from autoresearchd.evaluator.measure.log_text import NUMBER_THEN_UNIT, LineMatcher, as_lines, json_number, to_float
 
 MAX_NAMES = 256
 NAME = r"[\w.µ/@-]{1,128}"
@@ -32,10 +31,6 @@ _JSON_LINE = re.compile(r"\n[ \t]{0,32}(\{[^\n]{1,65536})")
 _BEFORE = r"(?:final|validation|valid|val|test|eval|evaluation)"
 """Words that may stand before a metric's name and say what it was measured on; not ``best`` or ``train``."""
 _NUMBER_IN_TEXT = re.compile(NUMBER_THEN_UNIT)
-
-_Found = dict[str, tuple[int, float]]
-"""Name → position in the text and value."""
-_NOWHERE = (-1, 0.0)
 
 
 def known_names(scoring: Scoring) -> tuple[str, ...]:
@@ -82,18 +77,14 @@ def _windows(text: str) -> Iterator[tuple[int, int]]:
 
 def _scan(text: str, mode: str, known: tuple[str, ...]) -> dict[str, float]:
     """All forms but the pattern. Bounded: earlier windows are left out once the later ones gave very many matches."""
-    key_line = _key_line(known, "[:=]" if mode == "auto" else ":")
     found: dict[str, float] = {}
     seen = 0
     for low, high in _windows(text):
-        here: _Found = {}
-        wanted = tuple(name for name in known if name not in found)
-        if mode in ("auto", "metric"):
-            seen += _take(here, _METRIC_LINE.finditer(text, low, high))
-        if wanted and mode in ("auto", "key_value"):
-            seen += _take(here, key_line.finditer(text, low, high))
-        if wanted and mode in ("auto", "json"):
-            seen += _take_json(here, _JSON_LINE.finditer(text, low, high), wanted)
+        here: dict[str, tuple[int, float]] = {}
+        for position, name, value in _matches(text, low, high, mode, known, [n for n in known if n not in found]):
+            seen += 1
+            if name not in here or here[name][0] <= position:
+                here[name] = (position, value)
         for name, (_, value) in here.items():
             if name in known or len(found) < MAX_NAMES:
                 found.setdefault(name, value)
@@ -102,7 +93,24 @@ def _scan(text: str, mode: str, known: tuple[str, ...]) -> dict[str, float]:
     return found
 
 
-def _key_line(known: tuple[str, ...], sign: str) -> re.Pattern[str]:
+def _matches(
+    text: str, low: int, high: int, mode: str, known: Sequence[str], wanted: Sequence[str]
+) -> Iterator[tuple[int, str, float]]:
+    """(position, name, value) of what each form of a mode gives in a stretch of a text."""
+    if mode in ("auto", "metric"):
+        for match in _METRIC_LINE.finditer(text, low, high):
+            yield match.start(), match[1], to_float(match[2])
+    if wanted and mode in ("auto", "key_value"):
+        for match in _key_line(known, "[:=]" if mode == "auto" else ":").finditer(text, low, high):
+            yield match.start(), match[1], to_float(match[2])
+    if wanted and mode in ("auto", "json"):
+        for match in _JSON_LINE.finditer(text, low, high):
+            line = match[1]
+            values = _flatten(_load(line)) if any(name.rpartition(".")[2] in line for name in wanted) else {}
+            yield from ((match.start(), name, values[name]) for name in wanted if name in values)
+
+
+def _key_line(known: Sequence[str], sign: str) -> re.Pattern[str]:
     # The longest first, so that ``loss`` does not hide ``loss_val``; quotes are those of pretty-printed JSON.
     names = "|".join(re.escape(name) for name in sorted(known, key=len, reverse=True))
     return re.compile(rf"\n[ \t]{{0,32}}[\"']?({names})[\"']?[ \t]{{0,32}}{sign}[ \t]{{0,32}}({NUMBER_THEN_UNIT})")
@@ -129,10 +137,7 @@ def _as_people_write(text: str, names: Sequence[str]) -> dict[str, float]:
 
 
 def example_pattern(text: str, name: str) -> str:
-    """A ``scoring.pattern`` for the last line of a log that has a metric's name, and a number after it; or nothing.
-
-    It is made of the line's own words between the two, and reads that line.
-    """
+    """A ``scoring.pattern`` for the last line of a log that has a metric's name, and a number after it; or nothing."""
     between = r"[^\w\n]{0,12}(?:[a-z]{1,12}[^\w\n]{1,6}){0,3}?"
     near = re.compile(rf"(?<![\w.]){re.escape(name)}(?![\w.])({between})({NUMBER_THEN_UNIT})", re.IGNORECASE)
     for line in reversed(as_lines(text[-_WINDOW:]).split("\n")):
@@ -140,40 +145,13 @@ def example_pattern(text: str, name: str) -> str:
         if match is None or not math.isfinite(to_float(match[2])):
             continue
         pattern = re.escape(match[0][: match.start(2) - match.start()]).replace("\\ ", " ") + r"(\S+)"
-        try:
-            known = LineMatcher(pattern, key="scoring.pattern").search(line)
-        except ConfigError:
-            return ""
+        known = LineMatcher(pattern, key="scoring.pattern").search(line)
         return pattern if known is not None and pattern.isprintable() and "'" not in pattern else ""
     return ""
 
 
-def _take(here: _Found, matches: Iterator[re.Match[str]]) -> int:
-    count = 0
-    for match in matches:
-        count += 1
-        if here.get(match[1], _NOWHERE)[0] <= match.start():
-            here[match[1]] = (match.start(), to_float(match[2]))
-    return count
-
-
-def _take_json(here: _Found, matches: Iterator[re.Match[str]], wanted: tuple[str, ...]) -> int:
-    count = 0
-    for match in matches:
-        line = match[1]
-        if not any(name.rpartition(".")[2] in line for name in wanted):
-            continue
-        count += 1
-        values = _flatten(_load(line))
-        for name in wanted:
-            if name in values and here.get(name, _NOWHERE)[0] <= match.start():
-                here[name] = (match.start(), values[name])
-    return count
-
-
 # ---------------------------------------------------------------------- JSON
 def _load(text: str) -> Any:
-    """The JSON value in ``text``, None when there is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -197,19 +175,10 @@ def _flatten(value: Any, prefix: str = "", depth: int = 0) -> dict[str, float]:
 
 
 def _json_number(item: Any) -> float | None:
-    if item is None:
-        return math.nan
-    if isinstance(item, bool):
-        return None
-    if isinstance(item, (int, float)):
-        try:
-            return float(item)
-        except OverflowError:
-            return math.inf if item > 0 else -math.inf
     if isinstance(item, str) and len(item) <= 512:
         match = _NUMBER_IN_TEXT.match(item.strip())
         return to_float(match[0]) if match else None
-    return None
+    return json_number(item)
 
 
 def _parse_result_file(text: str, scoring: Scoring) -> dict[str, float]:

@@ -8,7 +8,7 @@ back has the old content and a new stamp, for nobody but the kernel sets the tim
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from autoresearchd.domain.experiment import Measurement
@@ -47,10 +47,7 @@ def broken(before: Seal, after: Seal) -> list[str]:
 
 
 def tampering(measurement: Measurement, where: Mapping[str, list[str]]) -> Measurement:
-    """The measurement of a run, or what takes its place when something that it rests on was changed.
-
-    A measurement that says nothing about the experiment stays.
-    """
+    """The measurement of a run, or what takes its place when something that it rests on was changed."""
     found = [f"{path} in {folder}" for folder, paths in where.items() for path in paths]
     if not found or RULES[measurement.label].status is None:
         return measurement
@@ -63,8 +60,13 @@ def evaluator_version(task: Task, seal: Seal) -> str:
     """Names the evaluator: 16 hexadecimal digits of a SHA-256 over the protected files and its commands."""
     evaluation = task.evaluation
     commands = (evaluation.command, evaluation.model_command or "") if evaluation else ()
+    return digest_of((*commands, *(f"{path}={seal.digests[path]}" for path in sorted(seal.digests))))[:16]
+
+
+def digest_of(parts: Iterable[str]) -> str:
+    """SHA-256 over texts, each with its length before it."""
     digest = hashlib.sha256()
-    for part in (*commands, *(f"{path}={seal.digests[path]}" for path in sorted(seal.digests))):
+    for part in parts:
         data = part.encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "big") + data)
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()

@@ -8,10 +8,8 @@ silently.
 from __future__ import annotations
 
 import ast
-import hashlib
 import re
 import tokenize
-import warnings
 from collections.abc import Mapping
 from itertools import islice
 
@@ -21,11 +19,14 @@ from autoresearchd.domain.file_content import compressed_size
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.redaction import MARK, Redactor
 from autoresearchd.domain.task import Task
+from autoresearchd.evaluator.rules.integrity import digest_of
 from autoresearchd.evaluator.rules.program_text import (
     SEED_NAME,
     SEED_VARIABLE,
+    UNPARSABLE,
     defined_names,
     mentions,
+    parse,
     required_names,
     without_seeds,
 )
@@ -38,21 +39,15 @@ def check_no_secret(redactor: Redactor, old: Mapping[str, str], new: Mapping[str
     What the editable files at the parent (``old``) hold already is the user's own, and no leak.
     """
     changed = {path: text for path, text in new.items() if text != old.get(path)}
-    before = {secret for text in old.values() for secret, _, _ in redactor.found(text)} if changed else set()
-    marks = sum(text.count(MARK) for text in old.values())
     for path in sorted(changed):
         for secret, line, kind in redactor.found(changed[path]):
-            if secret not in before and not any(secret in text for text in old.values()):
-                raise PolicyError(
-                    f"{path}, line {line}: the edit holds a secret ({kind})",
-                    label=Label.ILLEGAL_EDIT,
-                    hint="leave keys, tokens and passwords out of the program",
-                )
-    if marks < sum(text.count(MARK) for text in {**old, **changed}.values()):
-        raise PolicyError(
+            if not any(secret in text for text in old.values()):
+                what = f"{path}, line {line}: the edit holds a secret ({kind})"
+                raise _illegal(what, "leave keys, tokens and passwords out of the program")
+    if sum(text.count(MARK) for text in old.values()) < sum(text.count(MARK) for text in {**old, **changed}.values()):
+        raise _illegal(
             f"the edit holds the mark {MARK}…, which stands for a secret in what a policy is shown",
-            label=Label.ILLEGAL_EDIT,
-            hint="leave the lines with such a mark as they are",
+            "leave the lines with such a mark as they are",
         )
 
 
@@ -65,7 +60,6 @@ _TREE, _HELD, _TEXT = "tree:", "held:", "text:"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _PLAIN_CODECS = frozenset({"utf-8", "utf8", "utf-8-sig", "ascii", "us-ascii"})
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
-_UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 def check_edit(
@@ -85,15 +79,14 @@ def check_edit(
         what = "only comments or layout differ" if changed else "nothing differs"
         raise PolicyError(f"the edit changes nothing: {what}", label=Label.NO_OP, hint="change what the program does")
     _check_amount(task, old, new)
-    trees = {path: (_tree_of(path, old.get(path, "")), _tree_of(path, new[path])) for path in changed}
-    seeds = (_same_seedless(path, trees[path], old.get(path, ""), new[path]) for path in changed)
-    if all(seeds):
+    if all(_same_but_for_seeds(path, old.get(path, ""), new[path]) for path in changed):
         raise PolicyError(
             "the edit changes nothing but a seed, which is the evaluator's to choose",
             label=Label.NO_OP,
             hint="change what the program does; luck with a seed is no improvement",
         )
-    for path, (before, after) in trees.items():
+    for path in changed:
+        before, after = _tree_of(path, old.get(path, "")), _tree_of(path, new[path])
         if before and after:
             _check_promises(path, before, after, (required or {}).get(path, frozenset()))
 
@@ -106,14 +99,12 @@ def required_symbols(task: Task, protected: Mapping[str, str]) -> dict[str, froz
 
 def code_hash(files: Mapping[str, str]) -> str:
     """SHA-256 over paths and programs; comments and layout matter only in a Python file that may read its own text."""
-    digest = hashlib.sha256()
+    parts: list[str] = []
     for path in sorted(files):
         tree = _tree_of(path, files[path])
         as_text = tree is not None and reads_text(ways(tree))
-        for part in (path, _TEXT + files[path] if as_text else _program(path, files[path])):
-            data = part.encode("utf-8", "surrogatepass")
-            digest.update(len(data).to_bytes(8, "big") + data)
-    return digest.hexdigest()
+        parts += [path, _TEXT + files[path] if as_text else _program(path, files[path])]
+    return digest_of(parts)
 
 
 # ---------------------------------------------------------------------- text
@@ -171,11 +162,11 @@ def _checked_python(path: str, text: str, before: str) -> str:
     if _too_many_tokens(text) and not _too_many_tokens(before):
         raise _illegal(f"{path} holds more than {MAX_TOKENS:,} words and operators", "write a shorter program")
     try:
-        return _TREE + _written_out(_parse(text))
+        return _TREE + _written_out(parse(text))
     except SyntaxError as error:
         where = f"{path}, line {error.lineno}" if error.lineno else path
         raise _illegal(f"{where}: {error.msg}", "give a program that parses") from None
-    except _UNPARSABLE as error:
+    except UNPARSABLE as error:
         raise _illegal(
             f"{path} cannot be parsed: {type(error).__name__}", "nest less deeply, write smaller literals"
         ) from None
@@ -221,19 +212,16 @@ def _check_promises(path: str, before: ast.Module, after: ast.Module, required: 
         )
 
 
-def _same_seedless(path: str, trees: tuple[ast.Module | None, ast.Module | None], before: str, after: str) -> bool:
+def _same_but_for_seeds(path: str, before: str, after: str) -> bool:
     """Whether two texts of a file differ in nothing but a seed."""
-    if trees[0] and trees[1]:
-        return _same_but_for_seeds(trees[0], trees[1])
+    old, new = _tree_of(path, before), _tree_of(path, after)
+    if old and new:
+        try:
+            return _written_out(without_seeds(old)) == _written_out(without_seeds(new))
+        except RecursionError:  # too deep to be looked at; it is no short-cut for anybody
+            return False
     held = _meaning(path, before, SEED_NAME)
     return held is not None and held == _meaning(path, after, SEED_NAME)
-
-
-def _same_but_for_seeds(before: ast.Module, after: ast.Module) -> bool:
-    try:
-        return _written_out(without_seeds(before)) == _written_out(without_seeds(after))
-    except RecursionError:  # too deep to be looked at; it is no short-cut for anybody
-        return False
 
 
 def _tree_of(path: str, text: str) -> ast.Module | None:
@@ -241,8 +229,8 @@ def _tree_of(path: str, text: str) -> ast.Module | None:
     if not _is_python(path) or _too_many_tokens(text):
         return None
     try:
-        return _parse(text)
-    except _UNPARSABLE:
+        return parse(text)
+    except UNPARSABLE:
         return None
 
 
@@ -259,23 +247,13 @@ def _is_python(path: str) -> bool:
     return path.endswith((".py", ".pyi"))
 
 
-def _parse(text: str) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a doubtful escape in a string is the model's affair, not the daemon's
-        return ast.parse(text.removeprefix("\ufeff"))  # a byte order mark is legal at the start of a file
-
-
 def _program(path: str, text: str) -> str:
     """What a file means: for Python its syntax tree written out, else what it holds or its text, told by a prefix."""
     held = _meaning(path, text)
     if held is not None:
         return _HELD + held
-    if not _is_python(path) or _too_many_tokens(text):
-        return _TEXT + text
-    try:
-        return _TREE + _written_out(_parse(text))
-    except _UNPARSABLE:
-        return _TEXT + text
+    tree = _tree_of(path, text)
+    return _TEXT + text if tree is None else _TREE + _written_out(tree)
 
 
 def _written_out(tree: ast.AST) -> str:

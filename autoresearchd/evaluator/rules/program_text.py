@@ -1,14 +1,15 @@
 """What is read out of a program's text: names that others rely on, what only sets a seed, which variables it reads.
 
-A program that reads no seed of the daemon's has its own in each of its runs. They then differ by nothing, or by what
-its seed does not rule, so σ does not hold the luck of the seed, and a change may be kept for just that.
+Runs of a program that does not read the daemon's seed all have its own: σ does not hold the luck of it, and a change
+may be kept for just that.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from autoresearchd.domain.task import MetricSource, Task
@@ -19,6 +20,16 @@ _SEEDERS = frozenset(
 _GENERATORS = frozenset({"default_rng", "RandomState", "SeedSequence", "PCG64", "Random"})
 SEED_NAME = re.compile(r"(?:\w+_)?(?:seed|random_state)", re.IGNORECASE)
 _ANY = "*"
+
+
+UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+def parse(text: str) -> ast.Module:
+    """The syntax tree of a program; one of ``UNPARSABLE`` where it has none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a doubtful escape in a string is the model's affair, not the daemon's
+        return ast.parse(text.removeprefix("\ufeff"))  # a byte order mark is legal at the start of a file
 
 
 # ---------------------------------------------------------------------- names
@@ -77,34 +88,34 @@ def _dotted(node: ast.AST) -> str:
 
 # ---------------------------------------------------------------------- seeds
 def without_seeds(tree: ast.Module) -> ast.Module:
-    """A copy of a program in which nothing says what the random numbers start from; not to be run.
+    """The program, changed so that nothing says what the random numbers start from; not to be run.
 
     Left out: calls that only seed (``torch.manual_seed(…)``), values of names like ``seed``, arguments of that name,
     and what a generator is made from.
     """
-    copy = _WithoutSeeds().visit(tree)
-    assert isinstance(copy, ast.Module)
-    return copy
+    _WithoutSeeds().visit(tree)
+    return tree
 
 
 class _WithoutSeeds(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        return None if isinstance(node.value, ast.Call) and _last_name(node.value.func) in _SEEDERS else self._in(node)
+        seeds = isinstance(node.value, ast.Call) and _last_name(node.value.func) in _SEEDERS
+        return None if seeds else self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
-        return None if all(map(_is_seed, node.targets)) else self._in(node)
+        return None if all(map(_is_seed, node.targets)) else self.generic_visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
-        return None if _is_seed(node.target) else self._in(node)
+        return None if _is_seed(node.target) else self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = _last_name(node.func)
         if name in _GENERATORS or name in _SEEDERS:
             return ast.Call(self.visit(node.func), [], [])
-        return self._in(node)
+        return self.generic_visit(node)
 
     def visit_keyword(self, node: ast.keyword) -> ast.AST | None:
-        return None if node.arg and SEED_NAME.fullmatch(node.arg) else self._in(node)
+        return None if node.arg and SEED_NAME.fullmatch(node.arg) else self.generic_visit(node)
 
     def visit_arguments(self, node: ast.arguments) -> ast.AST:
         named = [*node.posonlyargs, *node.args][-len(node.defaults) :] if node.defaults else []
@@ -114,20 +125,6 @@ class _WithoutSeeds(ast.NodeTransformer):
             if default is not None and not SEED_NAME.fullmatch(arg.arg):
                 values += [ast.Constant(arg.arg), self.visit(default)]
         return ast.arguments(node.posonlyargs, node.args, node.vararg, node.kwonlyargs, [], node.kwarg, values)
-
-    def _in(self, node: ast.AST) -> ast.AST:
-        """A copy with its children visited: the tree itself is not changed."""
-        fields = {name: self._visited(value) for name, value in ast.iter_fields(node)}
-        return type(node)(**fields)
-
-    def _visited(self, value: object) -> object:
-        if isinstance(value, list):
-            pairs = [(item, self._visited(item)) for item in value]
-            return [new for item, new in pairs if item is None or new is not None]  # None is the key of ** in a dict
-        return self.visit(value) if isinstance(value, ast.AST) else value
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        return self._in(node)
 
 
 def _is_seed(node: ast.AST) -> bool:
@@ -142,8 +139,8 @@ def _last_name(node: ast.AST) -> str:
 
 def mentions(tree: ast.AST, text: str) -> bool:
     """Whether a string constant of a program holds ``text``."""
-    found: Iterable[object] = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return any(isinstance(value, str) and text in value for value in found)
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return any(isinstance(value, str) and text in value for value in constants)
 
 
 SEED_VARIABLE = "AUTORESEARCHD_SEED"
@@ -161,8 +158,8 @@ def _named(variable: str, path: str, text: str) -> bool:
     if variable not in text or not path.endswith(".py"):
         return variable in text
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = parse(text)
+    except UNPARSABLE:
         return True
     idle = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     return any(

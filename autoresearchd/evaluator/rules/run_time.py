@@ -1,15 +1,11 @@
 """How long a run may take, and whether a program kept to its budget or was better only for having trained longer.
 
-``execution.budget`` is told to the program, which ends its training itself; ``startup_grace`` comes on top, and the
-executor ends what takes longer than both. A program that spends the grace on training gains whatever the grace is of
-the budget: a result that could be kept has to come from a run that took no longer than the baseline's runs, which show
-what loading really takes here, and a margin. A busy machine slows loading down, and not the training, which ends by the
-clock. Time is therefore counted twice: as it passed, with a wide margin, and as the processors worked, at the rate at
-which the baseline's did, with a narrow one. A program that does not read its budget ends when its work is done: its
-runs are held to the whole time of the baseline's (``execution.training_time``), counted the same way.
-
-Without ``execution.timeout`` a whole run may take 2 × budget + grace, or more where the baseline shows that this
-machine needs it. The baseline itself meets as much patience, with a machine that nobody knows yet.
+A program that spends ``startup_grace`` on training gains by it: a result that could be kept has to come from a run that
+took no longer than the baseline's runs, which show what loading really takes here, and a margin. A busy machine slows
+loading down, and not the training, which ends by the clock. Time is therefore counted twice: as it passed, with a wide
+margin, and as the processors worked, at the rate at which the baseline's did, with a narrow one. A program that does
+not read its budget ends when its work is done: its runs are held to the whole time of the baseline's
+(``execution.training_time``), counted the same way.
 """
 
 from __future__ import annotations
@@ -39,14 +35,13 @@ def allowed(task: Task, baseline: Iterable[float], most: float | None = None) ->
 
     most: what training may take of a result that is kept, where it is held to the baseline's own time.
     """
-    execution = task.execution
-    budget = replace(execution.budget, most=most)
-    wall = needed(budget, baseline)
-    if most is not None:  # what follows training has as long as ever
-        wall = max(wall, wall + budget.limit - budget.training)
-    if execution.timeout_named:
-        wall = budget.wall
-    return replace(task, execution=replace(execution, budget=replace(budget, wall=wall)))
+    budget = replace(task.execution.budget, most=most)
+    if not task.execution.timeout_named:
+        wall = needed(budget, baseline)
+        # what follows training has as long as ever
+        wall = wall if most is None else max(wall, wall + budget.limit - budget.training)
+        budget = replace(budget, wall=wall)
+    return replace(task, execution=replace(task.execution, budget=budget))
 
 
 BUDGET_VARIABLE = "AUTORESEARCHD_TIME_BUDGET"
@@ -100,10 +95,7 @@ class Pace:
 
 
 def pace_of(task: Task, texts: Mapping[str, str], baseline: Iterable[StageResult]) -> Pace | None:
-    """The pace of the baseline's runs, by how their stages went; None where none is known.
-
-    texts: the baseline's program and the protected ones, by path.
-    """
+    """The pace of the baseline's runs, by their stages and by the texts of its files; None where none is known."""
     stages = [stage for stage in baseline if stage.name == TRAINING and stage.duration_s > 0]
     if not stages:
         return None
@@ -220,20 +212,17 @@ def held(
     pace: None: it holds nobody to anything. best: the metric of the incumbent; None while there is none.
     """
     value = measurement.value
-    if pace is not None and pace.most is not None and measurement.label is Label.BUDGET_OVERRUN:  # it was ended
-        return Measurement(
-            _label(pace), detail=overrun(task, result, pace) or measurement.detail, curve=measurement.curve
-        )
-    if pace is None or best is None or value is None or measurement.label is not Label.NONE:
+    if pace is None:
+        return measurement
+    # It is no failure to take longer than a program that nobody told how long to train, but no improvement.
+    label = Label.BUDGET_OVERRUN if pace.most is None else Label.CONSTRAINT
+    if pace.most is not None and measurement.label is Label.BUDGET_OVERRUN:  # it was ended
+        return Measurement(label, detail=overrun(task, result, pace) or measurement.detail, curve=measurement.curve)
+    if best is None or value is None or measurement.label is not Label.NONE:
         return measurement
     if not task.metric.better(value, best) and abs(value - best) > FAR * (sigma or 0.0):
         return measurement
     told = overrun(task, result, pace)
     if told and pace.most is not None:
         told = f"{task.metric.name} {value:.6g}, but {told}"
-    return Measurement(_label(pace), detail=told, curve=measurement.curve) if told else measurement
-
-
-def _label(pace: Pace) -> Label:
-    """It is no failure to take longer than a program that nobody told how long to train, but no improvement."""
-    return Label.BUDGET_OVERRUN if pace.most is None else Label.CONSTRAINT
+    return Measurement(label, detail=told, curve=measurement.curve) if told else measurement

@@ -16,10 +16,11 @@ import ast
 import io
 import re
 import tokenize
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+
+from autoresearchd.evaluator.rules.program_text import UNPARSABLE, parse
 
 _SCRIPT = "a name of a Python file"
 _COMPUTED = "getattr of a computed name"
@@ -84,16 +85,6 @@ def ways(tree: ast.AST) -> Counter[str]:
     nodes = list(ast.walk(tree))
     plain = {id(name) for node in nodes if (name := _plain(node)) is not None}
     return Counter(word for node in nodes if id(node) not in plain for word in _words(node))
-
-
-def runs_text(found: Mapping[str, int]) -> bool:
-    """Whether text can become code by what ``ways`` found."""
-    return not _RUN.isdisjoint(found)
-
-
-def reads_documentation(found: Mapping[str, int]) -> bool:
-    """Whether docstrings can matter to the program."""
-    return not _READ_DOCUMENTATION.isdisjoint(found) or reads_text(found)
 
 
 def reads_text(found: Mapping[str, int]) -> bool:
@@ -190,7 +181,6 @@ _BITS_PER_CHARACTER = 8
 _FREE_NAME = 40
 """Bytes of a name that are not weighed: text is read from a longer one (``[*dict(a=0)]``, ``NameError.name``)."""
 _FREE_NAME_WHERE_TEXT_RUNS = 12
-_UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -206,20 +196,18 @@ class Size:
 def size(text: str) -> Size | None:
     """Of a Python program, docstrings weighed only where something may read them; None when it cannot be parsed."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text.removeprefix("\ufeff"))
-    except _UNPARSABLE:
+        tree = parse(text)
+    except UNPARSABLE:
         return None
     documented = [node for node in map(_docstring, ast.walk(tree)) if node is not None]
     documentation = {id(part) for node in documented for part in (node, node.value)}
     counted = [node for node in ast.walk(tree) if id(node) not in documentation]
     found = ways(tree)
-    runs = runs_text(found)
+    runs = not _RUN.isdisjoint(found)
     per_node = 1 if runs else _TEXT_PER_NODE  # code that is run from text counts in full, however dense
     free = _FREE_NAME_WHERE_TEXT_RUNS if runs else _FREE_NAME
     weight = sum(_weight(node, per_node, free) for node in counted)
-    if runs or reads_documentation(found):
+    if runs or reads_text(found) or not _READ_DOCUMENTATION.isdisjoint(found):
         weight += sum(_weight(node.value, per_node, free) for node in documented)
     if runs:  # by which file it could read them is not followed
         weight += _comments(text)
@@ -263,7 +251,8 @@ def _comments(text: str) -> int:
 
 def _weight(node: ast.AST, per_node: int, free: int) -> int:
     if not isinstance(node, ast.Constant):
-        return 1 + sum(_name_weight(node, name, free) for name in _names(node)) // per_node
+        free = 0 if isinstance(node, ast.keyword) else free  # an argument in a call is like the key of a dict
+        return 1 + sum(max(0, len(name.encode("utf-8", "surrogatepass")) - free) for name in _names(node)) // per_node
     match node.value:
         case str(text):
             return 1 + len(text.encode("utf-8", "surrogatepass")) // per_node
@@ -284,8 +273,3 @@ def _names(node: ast.AST) -> Iterator[str]:
         for name in value if isinstance(value, list) else (value,):
             if isinstance(name, str):
                 yield name
-
-
-def _name_weight(node: ast.AST, name: str, free: int) -> int:
-    """Bytes of a name beyond those that are free; of an argument's in a call all of them, as of the key of a dict."""
-    return max(0, len(name.encode("utf-8", "surrogatepass")) - (0 if isinstance(node, ast.keyword) else free))

@@ -14,8 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.domain.redaction import MARK, Redactor, StreamRedactor, mark
-from autoresearchd.domain.secrets import is_telling, secrets_of_environment, secrets_of_file
+from autoresearchd.domain.redaction import (
+    MARK,
+    Redactor,
+    StreamRedactor,
+    is_telling,
+    mark,
+    secrets_of_environment,
+    secrets_of_file,
+)
 from tests.timing import seconds
 from tests.unit.domain.canaries import IN_CONTEXT, PEM_BODY, TOKENS, letters
 

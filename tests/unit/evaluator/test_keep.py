@@ -14,20 +14,11 @@ from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline, samples_of
-from autoresearchd.evaluator.keep.keep_rule import (
-    Action,
-    KeepRule,
-    Program,
-    Reading,
-    estimate,
-    look,
-    passes,
-)
-from autoresearchd.evaluator.keep.noise import Noise, Squares
-from autoresearchd.evaluator.keep.noise_data import NoiseData, Sample
+from autoresearchd.evaluator.keep.keep_rule import Action, KeepRule, Reading, estimate, look, passes
+from autoresearchd.evaluator.keep.noise import Noise, NoiseData, Sample
 from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
 
-E, I = Program.EXPERIMENT, Program.INCUMBENT  # noqa: E741
+E, I = True, False  # noqa: E741
 RULE = KeepRule()
 SURE = Noise(1.0, 200)
 BEFORE = [Reading(I, 0, seed, value) for seed, value in ((1, -0.5), (2, 0.0), (3, 0.5))]
@@ -64,7 +55,7 @@ class TestLook:
     def test_nothing_is_kept_on_one_run_of_its_own(self) -> None:
         """How noisy a new program is, one run does not tell: a far noisier one looks certain when it is lucky."""
         verdict = look([*BEFORE, Reading(E, 1, 9, 50.0), Reading(I, 1, 9, 0.0)], SURE, RULE, spent=1)
-        assert (verdict.action, verdict.program, verdict.seed) == (Action.AGAIN, E, None)
+        assert (verdict.action, verdict.own, verdict.seed) == (Action.AGAIN, E, None)
         spent = look([*BEFORE, Reading(E, 1, 9, 50.0), Reading(I, 1, 9, 0.0)], SURE, RULE, spent=RULE.most)
         assert spent.action is Action.KEEP
 
@@ -89,7 +80,7 @@ class TestLook:
     def test_scale_and_shift_of_the_metric_change_nothing(
         self, runs: list[Reading], noise: Noise, scale: float, shift: float
     ) -> None:
-        moved = [Reading(r.program, r.test, r.seed, r.value * scale + shift) for r in runs]
+        moved = [Reading(r.own, r.test, r.seed, r.value * scale + shift) for r in runs]
         wide = Noise(noise.sigma * scale, noise.freedom, noise.test, noise.seed)
         a, b = look(runs, noise, RULE), look(moved, wide, RULE)
         assert b.better == pytest.approx(a.better, abs=1e-3)
@@ -179,7 +170,7 @@ def test_of_a_hundred_edits_that_change_nothing_hardly_one_is_kept(drift: float)
                 verdict = look(now.readings(0, samples), noise, RULE, spent=len(samples) - 1, price=price)
                 if verdict.action is Action.AGAIN:
                     seed += verdict.seed is None
-                    program = number if verdict.program is E else 0
+                    program = number if verdict.own else 0
                     samples.append(Sample(program, number, verdict.seed or seed, run()))
             noise_data.take(samples)
             kept += verdict.action is Action.KEEP
@@ -198,7 +189,7 @@ class TestRecheck:
     def test_the_run_is_made_beside_an_experiment_that_would_have_been_discarded(self) -> None:
         readings = [*BEFORE, Reading(E, 3, 9, -4.0)]
         verdict = look(readings, SURE, RULE, recheck=True)
-        assert (verdict.action, verdict.program, verdict.seed) == (Action.AGAIN, I, 9)
+        assert (verdict.action, verdict.own, verdict.seed) == (Action.AGAIN, I, 9)
         after = look([*readings, Reading(I, 3, 9, 0.0)], SURE, RULE, spent=1, recheck=True)
         assert after.action is Action.DISCARD
 
@@ -212,7 +203,7 @@ class TestRecheck:
         exact = noise_data.with_samples(samples).noise(3, 0)
         assert exact is not None and exact.sigma == 0.0
         verdict = look(noise_data.readings(0, samples), exact, RULE, recheck=noise_data.unchecked(0))
-        assert (verdict.action, verdict.program, verdict.seed) == (Action.AGAIN, I, 13)
+        assert (verdict.action, verdict.own, verdict.seed) == (Action.AGAIN, I, 13)
         samples.append(Sample(0, 3, 13, again))
         now = noise_data.with_samples(samples)
         noise = now.noise(3, 0)
@@ -221,7 +212,6 @@ class TestRecheck:
         assert after.action is Action.DISCARD
 
 
-squares = st.lists(st.builds(Squares, st.floats(0.0, 1e3), st.integers(1, 9)), min_size=1, max_size=8)
 NUMBER = 16
 EARLY = {
     0: (4.15, 4.20, 4.25),
@@ -233,35 +223,6 @@ EARLY = {
 """Losses of the programs that ran more than once, by number; the last of them is the incumbent."""
 BETTER = (0.1256, 0.130, 0.141, 0.119, 0.135, 0.128, 0.132, 0.124, 0.130)
 BESIDE = (0.205, 0.230, 0.190, 0.222, 0.213, 0.240, 0.200, 0.215)
-
-
-def simulated(*sigmas: float, runs: int = 5) -> list[Squares]:
-    """What runs of programs with these σ show."""
-    source, found = random.Random(3), []
-    for sigma in sigmas:
-        values = [source.gauss(0.0, sigma) for _ in range(runs)]
-        centre = sum(values) / runs
-        found.append(Squares(sum((v - centre) ** 2 for v in values), runs - 1))
-    return found
-
-
-class TestNoise:
-    """σ of the programs that are compared."""
-
-    @staticmethod
-    def noise_data(*sigmas: float) -> NoiseData:
-        source, found = random.Random(7), NoiseData()
-        for n, sigma in enumerate(sigmas):
-            found.take([Sample(n, n, 10 * n + k, source.gauss(-1.0, sigma)) for k in range(5)])
-        return found
-
-    def test_it_is_that_of_the_programs_own_runs_where_programs_differ(self) -> None:
-        noise_data = self.noise_data(0.02, 0.03, 0.5, 0.01, 0.05)
-        noise = [noise_data.noise(p) for p in range(5)]
-        pooled = noise_data.noise()
-        assert pooled is not None and pooled.sigma > 0.15
-        assert all(n is not None and n.sigma < 0.07 for p, n in enumerate(noise) if p != 2)
-        assert noise[2] is not None and noise[2].sigma > 0.2
 
 
 class TestSession:

@@ -13,7 +13,7 @@ from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.task import Check, Constraint
 from autoresearchd.evaluator.keep.decide import decide, samples_of
-from autoresearchd.evaluator.keep.noise_data import NoiseData
+from autoresearchd.evaluator.keep.noise import NoiseData
 from autoresearchd.evaluator.measure.measurement import measure, other_set, sizes
 from tests.unit.evaluator.builders import experiment, incumbent, result, run, scoring, stage, task
 

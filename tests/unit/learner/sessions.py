@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autoresearchd.config import dump_task
 from autoresearchd.domain.experiment import Decision
-from autoresearchd.domain.labels import RULES, Label
+from autoresearchd.domain.labels import NEVER_RUN, RULES, Label
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.evaluator.reward import FORMULA
@@ -65,7 +65,7 @@ def add_session(
             store.record_proposal(session.id, number, proposal, diff="", code_hash=f"h{number}")
             status = RULES[label].status
             assert status is not None
-            value = 1.0 if RULES[label].job_spent and label is not Label.ERROR else None
+            value = 1.0 if label not in NEVER_RUN and label is not Label.ERROR else None
             decision = Decision(status, label, value, reason=f"{label.value or 'better'}.")
             if number:
                 decision = replace(decision, reward=reward, reward_formula=FORMULA)

@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Durations as people write them, and numbers of things as they say them: ``1 rows`` makes a reader doubt it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from autoresearchd.domain.quantities import parse_duration
+from autoresearchd.domain.quantities import counted, parse_duration
 
 PART = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 
@@ -36,3 +36,9 @@ def test_what_parts_make_up_is_a_duration_and_nothing_else(text: str) -> None:
     else:
         with pytest.raises(ValueError, match="duration"):
             parse_duration(text)
+
+
+@pytest.mark.parametrize(("number", "words"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (12345, "12,345 rows")])
+def test_a_number_of_things_is_said_as_people_say_it(number: int, words: str) -> None:
+    assert counted(number, "row") == words
+    assert counted(number, "entry", "entries").endswith("entry" if number == 1 else "entries")
