@@ -21,8 +21,7 @@ from autoresearchd.app.learning.held_out_states import opened as open_sessions
 from autoresearchd.app.learning.learn_options import GateSettings
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.learner.algorithms.learnable import Who
-from autoresearchd.learner.data.learned_from import TRAINED, Seen
-from autoresearchd.learner.data.read_sessions import ReadSession
+from autoresearchd.learner.data.read_sessions import TRAINED, ReadSession, Seen
 from autoresearchd.learner.gate.compare_policies import GateOptions
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.samplers import ScriptedSampler

@@ -22,8 +22,7 @@ from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, VersionStatus
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.learner.data.learned_from import TRAINED
-from autoresearchd.learner.data.read_sessions import base_model
+from autoresearchd.learner.data.read_sessions import TRAINED, base_model
 from autoresearchd.learner.learner_lock import hold_learner_lock
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made

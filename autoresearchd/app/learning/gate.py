@@ -12,8 +12,7 @@ from autoresearchd.app.learning.held_out_states import UNUSABLE, Gathered, HeldO
 from autoresearchd.app.learning.learn_options import GateSettings
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.quantities import counted
-from autoresearchd.learner.data.learned_from import TRAINED, Seen
-from autoresearchd.learner.data.read_sessions import ReadSession
+from autoresearchd.learner.data.read_sessions import TRAINED, ReadSession, Seen
 from autoresearchd.learner.data.trajectories import Trajectory, grouped
 from autoresearchd.learner.gate.compare_policies import GateOptions, Verdict, compare
 from autoresearchd.learner.gate.fresh_proposals import fitting, fresh

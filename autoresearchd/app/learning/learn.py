@@ -24,16 +24,18 @@ from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLe
 from autoresearchd.domain.quantities import counted
 from autoresearchd.learner.algorithms.learnable import Sample, Who
 from autoresearchd.learner.data.data_summary import describe, summarise
-from autoresearchd.learner.data.learned_from import Seen, lesson, seen
 from autoresearchd.learner.data.read_sessions import (
     Material,
     Reading,
+    Seen,
     base_model,
     filters_for,
+    lesson,
     locate,
     material,
     model_place,
     read_sessions,
+    seen,
 )
 from autoresearchd.learner.data.token_lengths import Lengths, prompt_tokens, within
 from autoresearchd.learner.data.trajectories import Split, Trajectory

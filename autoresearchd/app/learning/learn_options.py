@@ -18,7 +18,6 @@ from autoresearchd.learner.algorithms.train_options import (
     MdpOptions,
     PpoOptions,
     SdpoOptions,
-    TeacherOptions,
     TrainOptions,
 )
 from autoresearchd.learner.gate.promotion_needs import COUNT, JUDGE, STATES
@@ -93,14 +92,11 @@ def constants_of(request: LearnRequest) -> Constants:
         **some("shuffle_rewards", "kl_every"),
         grpo=replace(grpo, **some("clip_low", "clip_high", "beta")),
         groups=replace(GroupOptions(), **some("leave_one_out", "neighbours", "scale")),
-        # By default each token's ratio: the product of a long answer's leaves the range after one step.
         ppo=replace(
-            PpoOptions(level=Level.TOKEN),
-            **some("level", "clip_high", clip="clip_low", value_weight="c1", entropy_weight="c2"),
+            PpoOptions(), **some("level", "clip_high", clip="clip_low", value_weight="c1", entropy_weight="c2")
         ),
         mdp=replace(MdpOptions(), **some("gamma", "lam", "horizon", "target_kl")),
-        sdpo=replace(SdpoOptions(), **some(alpha="sdpo_alpha")),
-        teacher=replace(TeacherOptions(), **some("top", rate="teacher_rate")),
+        sdpo=replace(SdpoOptions(), **some("top", alpha="sdpo_alpha", rate="teacher_rate")),
         cold_start=replace(ColdStart(), **some(allowed="cold_start", valid_share="valid_share")),
         collapse=replace(Collapse(), **some(entropy="least_entropy", kl="most_kl")),
     )
