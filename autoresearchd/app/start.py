@@ -19,7 +19,6 @@ from autoresearchd.app.compose import (
     executor_spec,
     laboratory,
     make_executor,
-    open_workspace,
     require_sandbox,
 )
 from autoresearchd.app.make_policy import require_model
@@ -79,6 +78,7 @@ from autoresearchd.workspace import preflight
 from autoresearchd.workspace.files import remove_tree
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.layout import require_tag
+from autoresearchd.workspace.task_workspace import open_workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
     store = project.open_store()
     try:
         tag = choose_tag(project, store, options.tag)
-        workspace = open_workspace(project, tag, task, source)
+        workspace = open_workspace(project.root, tag, task, source)
         base = workspace.head()
         workspace.check_tracked(base, [*task.editable, *task.protected])
         require_bits(task, workspace, base)

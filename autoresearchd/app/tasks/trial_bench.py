@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
-from autoresearchd.app.compose import open_workspace, require_sandbox
+from autoresearchd.app.compose import require_sandbox
 from autoresearchd.app.project import Project
 from autoresearchd.app.start import read_task
 from autoresearchd.app.start_checks import require_bits
@@ -37,6 +37,7 @@ from autoresearchd.resources import bundled
 from autoresearchd.sandbox.tiers import AUTO
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.files import remove_tree
+from autoresearchd.workspace.task_workspace import open_workspace
 
 _SHOWN = 5
 _TEXT_BYTES = 4 * 2**20
@@ -263,7 +264,7 @@ def _copies(task: Task, folder: Path, source: Path, targets: tuple[Path, ...]) -
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", CHECK_FILE), symlinks=True)
         return ()
     notes = repository_notes(folder)
-    workspace = open_workspace(Project.at(folder), "check", task, source)
+    workspace = open_workspace(Project.at(folder).root, "check", task, source)
     try:
         base = workspace.head()
         workspace.check_tracked(base, [*task.editable, *task.protected])

@@ -104,8 +104,8 @@ def learn(
         _look(algo, mode, model or "", others, given, export, as_json=as_json)
         return
     _check_packages()
-    from autoresearchd.app.learning.learn import learn as run
-    from autoresearchd.app.learning.learn_request import LearnRequest
+    from autoresearchd.app.learning import learn as run
+    from autoresearchd.learner.learn_options import LearnRequest
 
     outcome = run(LearnRequest(algo, mode, model or "", steps, others, given), here(), say)
     if as_json:
@@ -206,8 +206,7 @@ def _check_target(export: Path | None) -> None:
 def _base(model: str) -> BaseModel | None:
     """The base model to compare with: the one that was named, else that of config.yaml, where it is on this disk."""
     from autoresearchd.config.settings import load_settings
-    from autoresearchd.learner.data.read_sessions import base_model, model_place
-    from autoresearchd.learner.versions.base_names import cached
+    from autoresearchd.learner.versions.base_models import base_model, cached, model_place
 
     if model:
         place = model_place(model, here()) or cached(model, os.environ)

@@ -22,7 +22,6 @@ from autoresearchd.domain.task import Task
 from autoresearchd.learner.data.reward_signal import Signal, signal
 from autoresearchd.learner.data.trajectories import Dataset, Filters, Reason, Record, Split, Trajectory, dataset, split
 from autoresearchd.learner.data.trajectory_records import is_agent, records
-from autoresearchd.models import model_files
 from autoresearchd.store.corpus import Corpus
 from autoresearchd.workspace import layout
 
@@ -234,43 +233,6 @@ def seen(lessons: Iterable[Mapping[str, Any]], sessions: Sequence[ReadSession]) 
             old = {str(name).rpartition("/")[2] for name in named} if isinstance(named, list) else set()
             last |= {session.name: None for session in sessions if session.tag in old}
     return Seen(last)
-
-
-# ---------------------------------------------------------------------- the base model
-def model_place(name: str, folder: Path) -> Path | None:
-    """The folder or file of a model; None where the name is one of a hub or a server.
-
-    name: as ``--model`` has it, empty where it was not given. folder: what a relative path is relative to. Raises
-    UsageError: it looks like a path, and nothing is there.
-    """
-    if not name:
-        return None
-    place = folder / Path(name).expanduser()
-    if place.exists():
-        return place
-    if name.startswith(("/", "./", "../", "~")):
-        raise UsageError(f"--model {name}: there is nothing at {place}", hint="give a folder with a model, or its name")
-    return None
-
-
-def base_model(place: Path) -> BaseModel:
-    """A model on disk, with its hashes as they are recorded with its answers; a template inside GGUF is not read.
-
-    Raises UsageError: it is no model, or its files cannot be read.
-    """
-    gguf = model_files.gguf_file(place)
-    folder = place.parent if place.is_file() else place
-    try:
-        return BaseModel(
-            str(place),
-            model_files.model_hash(folder, gguf),
-            model_files.tokenizer_hash(folder, gguf),
-            None if gguf else model_files.template_hash(model_files.chat_template(folder)),
-        )
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"the model in {place} cannot be read: {error}", hint="make its files readable, or load it anew"
-        ) from error
 
 
 def filters_for(mode: str, base: BaseModel | None = None) -> Filters:

@@ -14,7 +14,6 @@ from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.learner.data.read_sessions import (
     Reading,
-    base_model,
     filters_for,
     lesson,
     locate,
@@ -23,6 +22,7 @@ from autoresearchd.learner.data.read_sessions import (
     seen,
 )
 from autoresearchd.learner.data.trajectories import Reason, Split, grouped
+from autoresearchd.learner.versions.base_models import base_model
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
 
 REPLAY = filters_for("replay")

@@ -1,11 +1,12 @@
-"""The options of a learner run, of all its parts, from the constants that ``--set`` names."""
+"""What a learner run is asked for, and the options of all its parts, from the constants that ``--set`` names."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from autoresearchd.app.learning.learn_request import LearnRequest
 from autoresearchd.learner.algorithms.advantages import Scale
 from autoresearchd.learner.algorithms.ratios import Level
 from autoresearchd.learner.algorithms.train_options import (
@@ -20,32 +21,26 @@ from autoresearchd.learner.algorithms.train_options import (
     SdpoOptions,
     TrainOptions,
 )
-from autoresearchd.learner.gate.promotion_needs import COUNT, JUDGE, STATES
-from autoresearchd.learner.training.constant_values import SHARE, asks_at_home, values_of
+from autoresearchd.learner.gate.gate import GateSettings
+from autoresearchd.learner.training.constant_values import SHARE, values_of
 from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
 
 
 @dataclass(frozen=True, slots=True)
-class GateSettings:
-    """How two policies are asked and judged.
+class LearnRequest:
+    """What ``learn`` is asked for.
 
-    judge: ``real`` (experiments are run), ``checks`` (nothing is run: only validity, duplicates and novelty are
-    compared), or ``auto``: real where a run trains for ten seconds at most.
-    states: at most; count: proposals for each; max_tokens: of a proposal, 0: as long as those that were stored.
-    run_foreign: whether experiments of other repositories' sessions may be run, too.
+    algo: ``grpo``, ``ppo`` or ``sdpo``. mode: ``replay`` (stored answers) or ``live`` (new experiments). model: folder
+    or name of the base model, empty: local.model of config.yaml. steps: of the optimiser, None: the algorithm's own
+    number. places: other repositories to read. options: further ones by name, as they were given.
     """
 
-    judge: str = JUDGE
-    states: int = STATES
-    count: int = COUNT
-    max_tokens: int = 0
-    temperature: float = 1.0
-    run_foreign: bool = False
-
-    @property
-    def at_home(self) -> bool:
-        """Whether only the repository's own sessions are asked about."""
-        return asks_at_home(self.judge, run_foreign=self.run_foreign)
+    algo: str
+    mode: str = "replay"
+    model: str = ""
+    steps: int | None = None
+    places: tuple[Path, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
