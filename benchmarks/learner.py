@@ -27,20 +27,20 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.app.compose import make_executor
-from autoresearchd.app.learning.experiment_judge import RealJudge
-from autoresearchd.app.learning.held_out_states import opened
-from autoresearchd.app.learning.learn_options import constants_of
-from autoresearchd.app.learning.learn_request import LearnRequest
 from autoresearchd.app.start import StartOptions, start
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.algorithms.learnable import Who
 from autoresearchd.learner.algorithms.train_options import Algo
-from autoresearchd.learner.data.read_sessions import base_model, filters_for, material, read_sessions
-from autoresearchd.learner.gate.fresh_proposals import fresh
+from autoresearchd.learner.data.read_sessions import filters_for, material, read_sessions
+from autoresearchd.learner.gate.experiment_judge import RealJudge
+from autoresearchd.learner.gate.gate import fresh
+from autoresearchd.learner.gate.held_out_states import opened
 from autoresearchd.learner.gate.judge_answers import HeldOutState, Outcome
+from autoresearchd.learner.learn_options import LearnRequest, constants_of
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.training.train import train
+from autoresearchd.learner.versions.base_models import base_model
 from autoresearchd.resources import bundled
 
 SETTINGS = """\
@@ -125,7 +125,7 @@ def asked(
         model, states, who=Who.BASE if adapter is None else Who.POLICY, count=options.count,
         max_tokens=options.max_tokens, temperature=1.0, seed=seed,
     )  # fmt: skip
-    found = judge.judge_all([each.attempt for each in drawn])
+    found = judge.judge_all(drawn)
     rows = [
         {
             "key": o.key, "session": o.session, "valid": o.valid, "label": o.label.value, "error": o.error,

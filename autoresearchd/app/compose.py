@@ -6,15 +6,12 @@ import hashlib
 import json
 import os
 import platform
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 from autoresearchd import keys
-from autoresearchd.app.learning.adapter_versions import live_versions
-from autoresearchd.app.learning.schedule import schedule_of
 from autoresearchd.app.make_policy import LOCAL, Offer, make_policy, model_secrets
 from autoresearchd.app.project import Project
 from autoresearchd.app.start_checks import ends_when_spent
@@ -25,8 +22,10 @@ from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.ports import EventSink, Executor, Store
 from autoresearchd.domain.redaction import secrets_of_environment
-from autoresearchd.domain.task import Task
 from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.learner.schedule import schedule_of
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
+from autoresearchd.learner.versions.live_versions import LiveVersions
 from autoresearchd.loop.context import Context, Site, StopSwitch, SystemClock
 from autoresearchd.loop.proposing.session_memo import Memo
 from autoresearchd.loop.upkeep.event_sinks import Fanout, FileSink, StoreSink
@@ -35,7 +34,7 @@ from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.sandbox.tiers import AUTO, check_name
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.git import GitWorkspace
+from autoresearchd.workspace.task_workspace import open_workspace, setup_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +74,12 @@ def require_sandbox(executor: Executor) -> None:
         _ = executor.tier
 
 
-def open_workspace(project: Project, session_tag: str, task: Task, folder: Path) -> GitWorkspace:
-    """The git adapter for a task's folder."""
-    return GitWorkspace.open(
-        project.root,
-        session_tag,
-        task_folder=folder,
-        editable=task.editable,
-        history=task.history,
-        keep=(*task.data, *(task.evaluation.private if task.evaluation else ())),
-    )
-
-
 def laboratory(
     project: Project, session: Session, store: Store, folder: Path, sinks: Sequence[EventSink], executor: Executor
 ) -> Context:
     """Everything that the loop of this session works with. folder: the task's folder in the user's checkout."""
     task = parse_task(session.task_json)
-    workspace = open_workspace(project, session.tag, task, folder)
+    workspace = open_workspace(project.root, session.tag, task, folder)
     settings = load_settings(os.environ)
     secrets = (*secrets_of_environment(task.execution.env), *model_secrets(settings))
     redactor = keys.redactor(folder=project.root).with_values(secrets)
@@ -105,7 +92,7 @@ def laboratory(
     site = Site(
         source=folder,
         pristine=workspace.pristine(session.base_commit),
-        setup=setup_dir(project, workspace, session, task),
+        setup=setup_dir(project.root, workspace, session.base_commit, task),
         runs=layout.public_dir(project.root) / "runs" / session.tag,
     )
     spec, stop = parse_spec(session.policy), StopSwitch()
@@ -116,6 +103,10 @@ def laboratory(
     warn = partial(tell, EventKind.WARNING)
     # A server may call its model as it likes: the user says which folder has the same.
     named = (folder / Path(settings.learn.model).expanduser()).resolve() if settings.learn.model else None
+    adapters = None
+    if spec.kind == LOCAL:  # an agent asks the plain model: what is learned and compared is one answer to one question
+        adapters = LiveVersions(AdapterShelf.of(project.root, store), store, session.id, str(spec), warn, place=named)
+        adapters.sweep()
     offer = Offer(
         session_id=session.id,
         task=task,
@@ -132,8 +123,7 @@ def laboratory(
         max_usd=session.limits.max_usd,
         environment=os.environ,
         ending=stop,
-        # An agent asks the plain model: what is learned and compared is one answer to one question.
-        adapters=live_versions(project, store, session.id, str(spec), warn, named) if spec.kind == LOCAL else None,
+        adapters=adapters,
     )
 
     def waits(reason: str) -> None:
@@ -158,20 +148,23 @@ def laboratory(
         memo=Memo(layout.memo_path(project.root, session.tag)),
         ends_when_spent=ends_when_spent(session),
         ended=lambda: _call_all(offer.ended),
-        learning=schedule_of(project, session, offer, stop, tell, waits, lambda: _call_all(offer.unloads)),
+        learning=schedule_of(
+            project.root,
+            session,
+            store,
+            settings,
+            executor,
+            stopping=stop,
+            tell=tell,
+            waits=waits,
+            free=lambda: _call_all(offer.unloads),
+        ),
     )
 
 
 def _call_all(actions: Sequence[Callable[[], None]]) -> None:
     for action in actions:
         action()
-
-
-def setup_dir(project: Project, workspace: GitWorkspace, session: Session, task: Task) -> Path:
-    """Where set-up leaves its files: one folder for each content of protected files, commands, profile, interpreter."""
-    protected = workspace.fingerprint(session.base_commit, task.protected)
-    python = task.execution.python or sys.executable
-    return layout.setup_dir(project.root, _digest(protected, task.execution.setup_commands, task.profile, python))
 
 
 def _digest(*facts: object) -> str:

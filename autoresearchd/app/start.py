@@ -18,7 +18,6 @@ from autoresearchd.app.compose import (
     executor_spec,
     laboratory,
     make_executor,
-    open_workspace,
     require_sandbox,
 )
 from autoresearchd.app.make_policy import ask_models, require_model
@@ -64,6 +63,7 @@ from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.layout import require_tag
+from autoresearchd.workspace.task_workspace import open_workspace
 
 _LOOK_EVERY = 0.1
 _SILENT_S = 5.0
@@ -136,7 +136,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
     proposes = options.limits.max_experiments != 0  # else the baseline is all that is wanted
     with project.open_store() as store:
         tag = choose_tag(project, store, options.tag)
-        workspace = open_workspace(project, tag, task, source)
+        workspace = open_workspace(project.root, tag, task, source)
         base = workspace.head()
         workspace.check_tracked(base, [*task.editable, *task.protected])
         require_bits(task, workspace, base)

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.app.learning.adapter_versions import shelf_of
-from autoresearchd.app.learning.learn import learn
+from autoresearchd.app.learning import learn
 from autoresearchd.app.project import Project
 from autoresearchd.domain.errors import AdapterDamaged
 from autoresearchd.domain.labels import Label
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from tests.chaos.mortal import Doom, Fate
 from tests.fakes.executors import wait_until
 from tests.integration.test_learning import MIXED, request, researched, sized_model
@@ -81,7 +81,7 @@ def killed(root: Path, model: Path, stream: random.Random, whole: dict[str, Any]
 def found(project: Project) -> dict[str, Any]:
     """What a death left: versions as they are listed, those whose files are not whole, the one in use."""
     with project.existing_store() as store:
-        shelf, torn = shelf_of(project, store), []
+        shelf, torn = AdapterShelf.of(project.root, store), []
         for version in store.versions():
             try:
                 shelf.folder_of(version)
@@ -139,7 +139,7 @@ def main(folder: Path, seed: int, kills: int) -> None:
         tell(killed(project.root, model, stream, whole, life) | found(project) | goes_on(project))
     ended(alone(lambda: learner(project.root, model, Doom(None))))
     with project.existing_store() as store:
-        shelf_of(project, store).sweep()
+        AdapterShelf.of(project.root, store).sweep()
         runs = [run.status.value for run in store.learner_runs()]
     state = project.root / ".git/autoresearchd"
     left = [path.name for path in (state / "judging").iterdir() if path.name != "lock"]

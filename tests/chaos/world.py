@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from autoresearchd.app.compose import open_workspace
 from autoresearchd.app.project import Project
 from autoresearchd.config import dump_task, load_task
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.task import Task
 from autoresearchd.workspace.git import GitWorkspace
+from autoresearchd.workspace.task_workspace import open_workspace
 from tests.fakes.repositories import checkout_snapshot, write_files
 
 TAG = "night"
@@ -200,7 +200,7 @@ def make_world(template: Path, root: Path, *, seed: int, experiments: int, polic
 
 def workspace_of(project: Project, task: Task) -> GitWorkspace:
     """The session's workspace."""
-    return open_workspace(project, TAG, task, project.root)
+    return open_workspace(project.root, TAG, task, project.root)
 
 
 def session_of(world: World) -> Session:

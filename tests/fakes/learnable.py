@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from autoresearchd.learner.algorithms.learnable import Generated, Sample, Statistics, Who
-from autoresearchd.learner.training.logprobs import batch_statistics, collate
-from autoresearchd.learner.training.packing import Sharing
+from autoresearchd.learner.training.logprobs import collate, token_statistics
+from autoresearchd.learner.training.prompt_sharing import Sharing
 
 LETTERS = "abcdefghijklmn"
 """The vocabulary, after the tokens for padding (0) and for the end of a turn (1)."""
@@ -99,10 +99,7 @@ class TinyLearnable:
         at: Tensor | None = None,
         values: bool = False,
     ) -> Statistics:
-        prompts, completions = [each.prompt for each in samples], [each.completion for each in samples]
-        stored = [each.behaviour or (0.0,) * len(each.completion) for each in samples]
-        batch = collate(prompts, completions, stored, padding=self.padding)
-        heat = torch.tensor([each.temperature for each in samples], dtype=torch.float64)
+        batch = collate(samples, padding=self.padding)
         with torch.set_grad_enabled(torch.is_grad_enabled() and who is Who.POLICY):
             hidden = self._hidden(batch.ids)
             logits = self._logits(hidden, who)
@@ -111,11 +108,11 @@ class TinyLearnable:
                 if self.calls in self._nan_calls:
                     logits = logits * float("nan")
             predicting = logits[:, :-1][batch.mask]
-            found = batch_statistics(predicting, batch, temperature=heat, top=min(top, _SIZE), at=at)
+            found = token_statistics(predicting, batch, top=min(top, _SIZE), at=at)
             value = None
             if values and "value" in self._adapter:
-                last = torch.tensor([len(prompt) - 1 for prompt in prompts])
-                value = (hidden[torch.arange(len(prompts)), last] @ self._adapter["value"]).float()
+                last = torch.tensor([len(each.prompt) - 1 for each in samples])
+                value = (hidden[torch.arange(len(samples)), last] @ self._adapter["value"]).float()
         return Statistics(batch, found, value)
 
     def trainable(self) -> list[torch.nn.Parameter]:

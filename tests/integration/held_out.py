@@ -10,11 +10,11 @@ from typing import Any
 
 from alembic import command
 
-from autoresearchd.app.learning.held_out_states import HeldOut, Source
 from autoresearchd.app.project import Project
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.data.trajectories import Trajectory
+from autoresearchd.learner.gate.held_out_states import HeldOut, Source
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.resources import bundled
 from autoresearchd.store.schema.database import Database, sqlite_url
@@ -29,7 +29,7 @@ def run(bench: Bench, experiments: int) -> None:
 
 def opened(bench: Bench) -> HeldOut:
     """The session of a bench, for judging."""
-    return HeldOut([Source("t", Project.at(bench.root), bench.store, bench.store.session("t"))])
+    return HeldOut([Source("t", Project.at(bench.root).root, bench.store, bench.store.session("t"))])
 
 
 def older(database: Path) -> bytes:

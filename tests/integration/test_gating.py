@@ -14,16 +14,15 @@ import pytest
 
 pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.app.learning.experiment_judge import RealJudge
-from autoresearchd.app.learning.gate import Exam, Gate
-from autoresearchd.app.learning.held_out_states import HeldOut
-from autoresearchd.app.learning.held_out_states import opened as open_sessions
-from autoresearchd.app.learning.learn_options import GateSettings
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.learner.algorithms.learnable import Who
-from autoresearchd.learner.data.learned_from import TRAINED, Seen
-from autoresearchd.learner.data.read_sessions import ReadSession
+from autoresearchd.learner.data.read_sessions import TRAINED, ReadSession, Seen
 from autoresearchd.learner.gate.compare_policies import GateOptions
+from autoresearchd.learner.gate.experiment_judge import RealJudge
+from autoresearchd.learner.gate.gate import Exam, Gate
+from autoresearchd.learner.gate.held_out_states import HeldOut
+from autoresearchd.learner.gate.held_out_states import opened as open_sessions
+from autoresearchd.learner.learn_options import GateSettings
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.samplers import ScriptedSampler
 from tests.integration.bench import Bench, job

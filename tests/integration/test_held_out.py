@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.learning.held_out_states import HeldOut
-from autoresearchd.app.learning.held_out_states import opened as open_sessions
 from autoresearchd.app.project import Project
 from autoresearchd.domain.errors import EnvironmentFailure, UsageError
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.data.read_sessions import ReadSession
+from autoresearchd.learner.gate.held_out_states import HeldOut
+from autoresearchd.learner.gate.held_out_states import opened as open_sessions
 from autoresearchd.learner.gate.judge_answers import CheckingJudge, examine
 from tests.integration.bench import Bench
 from tests.integration.held_out import block, older, opened, run, trajectory, without_wal
@@ -65,7 +65,7 @@ def test_an_illegal_edit_is_refused_as_before_a_run(held_out: HeldOut) -> None:
     (state,) = held_out.states([trajectory(1)]).states
     seen = examine(state, block("SCALE = 1.0", "SCALE = ("), held_out.rules)
     assert seen.label is Label.ILLEGAL_EDIT
-    assert not seen.valid
+    assert not seen.files
 
 
 def test_questions_that_follow_from_an_answer_are_not_asked_again(held_out: HeldOut) -> None:

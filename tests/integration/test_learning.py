@@ -12,9 +12,7 @@ import pytest
 
 pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.app.learning.adapter_versions import promote
-from autoresearchd.app.learning.learn import learn
-from autoresearchd.app.learning.learn_request import LearnRequest
+from autoresearchd.app.learning import learn, promote
 from autoresearchd.app.models.spending import SessionAnswers
 from autoresearchd.domain.errors import MissingCapability, SessionLocked, StoreError, UsageError
 from autoresearchd.domain.experiment import Limits
@@ -22,11 +20,12 @@ from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, VersionStatus
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.learner.data.learned_from import TRAINED
-from autoresearchd.learner.data.read_sessions import base_model
-from autoresearchd.learner.learner_lock import hold_learner_lock
+from autoresearchd.learner.data.read_sessions import TRAINED
+from autoresearchd.learner.learn_options import LearnRequest
+from autoresearchd.learner.learner_process import hold_learner_lock
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
+from autoresearchd.learner.versions.base_models import base_model
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.session import Backoff, SessionLoop

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.app.compose import ensure_segment, laboratory, make_executor
-from autoresearchd.app.learning.experiment_judge import RealJudge
-from autoresearchd.app.learning.held_out_states import HeldOut, Source
 from autoresearchd.app.project import Project
 from autoresearchd.config import dump_task, load_task
 from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Interrupted
@@ -23,6 +21,8 @@ from autoresearchd.domain.ports import Cancel, NewSession, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.learner.gate.experiment_judge import RealJudge
+from autoresearchd.learner.gate.held_out_states import HeldOut, Source
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.store.repository import SqlStore
@@ -82,7 +82,7 @@ def quadratic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Projec
 @pytest.fixture
 def ground(quadratic: tuple[Project, SqlStore, Session]) -> Iterator[HeldOut]:
     project, store, session = quadratic
-    with HeldOut([Source(TAG, project, store, session)]) as found:
+    with HeldOut([Source(TAG, project.root, store, session)]) as found:
         yield found
 
 

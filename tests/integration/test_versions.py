@@ -14,11 +14,11 @@ pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.app.learning.adapter_versions import LiveVersions
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
+from autoresearchd.learner.versions.live_versions import LiveVersions
 from autoresearchd.models.client import Question
 from autoresearchd.models.transformers_client import TransformersClient
 from autoresearchd.store.repository import SqlStore

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.app.compose import make_executor, open_workspace
+from autoresearchd.app.compose import make_executor
 from autoresearchd.app.project import Project
 from autoresearchd.app.repairs.restore_session import Restorer, plan_session
 from autoresearchd.config import parse_task
@@ -36,6 +36,7 @@ from autoresearchd.store.schema import health
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.history import recorded_sessions
+from autoresearchd.workspace.task_workspace import open_workspace
 
 _SIDE_FILES = ("-wal", "-shm", "-journal", "")
 REASON = "the database was repaired"
@@ -175,7 +176,7 @@ def _check_session(project: Project, store: SqlStore, session: Session) -> None:
 
 
 def _workspace(project: Project, session: Session) -> GitWorkspace:
-    return open_workspace(project, session.tag, parse_task(session.task_json), project.root / session.folder)
+    return open_workspace(project.root, session.tag, parse_task(session.task_json), project.root / session.folder)
 
 
 # ---------------------------------------------------------------------- the new database

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean, median
 from types import FrameType
 
-from autoresearchd.app.compose import open_workspace, require_sandbox
+from autoresearchd.app.compose import require_sandbox
 from autoresearchd.app.project import Project
 from autoresearchd.app.start_checks import empty_submodules, listed, with_large_files
 from autoresearchd.app.tasks.job_programs import require_bits
@@ -48,6 +48,7 @@ from autoresearchd.loop.run import RunningProgram, launch
 from autoresearchd.sandbox.tiers import AUTO
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.files import remove_tree
+from autoresearchd.workspace.task_workspace import open_workspace
 
 SEED = 1
 PROFILE = "cpu"
@@ -330,7 +331,7 @@ def _open_bench(folder: Path, budget: float | None, profile: str | None, sandbox
             project = Project.at(folder)
             task, large = with_large_files(task, project.root, source)
             notes = (*repository_notes(folder), *large)
-            with closing(open_workspace(project, "check", task, source)) as workspace:
+            with closing(open_workspace(project.root, "check", task, source)) as workspace:
                 base = workspace.head()
                 workspace.check_tracked(base, [*task.editable, *task.protected])
                 require_bits(task, workspace, base)

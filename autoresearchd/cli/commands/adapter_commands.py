@@ -47,14 +47,14 @@ def promote(
 
     Its files are checked first. The one that was in use is retired; `adapters rollback` brings it back.
     """
-    from autoresearchd.app.learning.adapter_versions import promote as promote_version
+    from autoresearchd.app.learning import promote as promote_version
 
     say(promote_version(here(), version))
 
 
 def rollback() -> None:
     """Go back to the version before, or to the plain model."""
-    from autoresearchd.app.learning.adapter_versions import roll_back
+    from autoresearchd.app.learning import roll_back
 
     say(roll_back(here()))
 
@@ -75,7 +75,7 @@ def prune(
     way was proposed by, the last that were in use, and the parents that would answer in their place. All of them stay
     in the list.
     """
-    from autoresearchd.app.learning.adapter_versions import prune as prune_versions
+    from autoresearchd.app.learning import prune as prune_versions
 
     found = prune_versions(here(), keep, dry_run=dry_run)
     total = sum(each.bytes for each in found)

@@ -90,8 +90,8 @@ def learn(
             f"learning needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
             hint="pip install 'autoresearchd[learn]'",
         )
-    from autoresearchd.app.learning.learn import learn as run
-    from autoresearchd.app.learning.learn_request import LearnRequest
+    from autoresearchd.app.learning import learn as run
+    from autoresearchd.learner.learn_options import LearnRequest
 
     outcome = run(LearnRequest(algo, mode, model or "", steps, others, given), here(), say)
     if as_json:
@@ -177,8 +177,7 @@ def _look(
 def _base(model: str) -> BaseModel | None:
     """The base model to compare with: the one that was named, else that of config.yaml, where it is on this disk."""
     from autoresearchd.config.settings import load_settings
-    from autoresearchd.learner.data.read_sessions import base_model, model_place
-    from autoresearchd.learner.versions.base_names import cached
+    from autoresearchd.learner.versions.base_models import base_model, cached, model_place
 
     if model:
         place = model_place(model, here()) or cached(model, os.environ)

@@ -11,22 +11,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from autoresearchd.learner.training.logprobs import Batch, TokenStatistics
-from autoresearchd.learner.training.packing import Sharing
+from autoresearchd.learner.training.logprobs import Batch, Sample, TokenStatistics
+from autoresearchd.learner.training.prompt_sharing import Sharing
 
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A completion with its prompt, as token ids.
-
-    behaviour: the stored log-probability of each token of the completion, None where they do not matter. temperature:
-    at which the tokens were drawn; their statistics are taken at the same.
-    """
-
-    prompt: tuple[int, ...]
-    completion: tuple[int, ...]
-    behaviour: tuple[float, ...] | None = None
-    temperature: float = 1.0
+__all__ = ["Generated", "Learnable", "Sample", "Sampler", "Statistics", "Who"]
 
 
 class Who(StrEnum):
@@ -45,8 +33,8 @@ class Who(StrEnum):
 class Statistics:
     """What a model says of some samples.
 
-    batch: the samples as ``logprobs.collate`` pads them, to the right. tokens: [B, L−1]. values: [B], float32, of the
-    state at the last token of the prompt; None where they were not asked for.
+    batch: the samples as ``logprobs.collate`` pads them. tokens: [B, L−1]. values: [B], float32, of the state at the
+    last token of the prompt; None where they were not asked for.
     """
 
     batch: Batch
@@ -89,14 +77,9 @@ class Sampler(Protocol):
         seeds: Sequence[int],
         who: Who = Who.POLICY,
     ) -> list[Generated]:
-        """One completion for each prompt, drawn from the plain softmax at the temperature.
+        """One completion for each prompt, drawn from the plain softmax at the temperature (0: the likeliest token).
 
-        Args:
-            prompts: token ids.
-            max_tokens: of a completion.
-            temperature: 0: the likeliest token, always.
-            seeds: one for each prompt; the same seed draws the same completion.
-            who: the weights.
+        seeds: one for each prompt; the same seed draws the same completion.
         """
         ...
 
@@ -150,16 +133,10 @@ class Learnable(Sampler, Protocol):
         at: Tensor | None = None,
         values: bool = False,
     ) -> Statistics:
-        """Score completions.
+        """Score completions. Only ``Who.POLICY`` has gradients, as the caller's grad mode says; the others never do.
 
-        Only ``Who.POLICY`` has gradients, as the caller's grad mode says; the others never have any.
-
-        Args:
-            samples: what is scored; padded to the right.
-            who: the weights.
-            top: how many of the likeliest tokens are told.
-            at: token ids [B, L−1, k] of these samples' own batch that are told instead.
-            values: whether the value head is asked.
+        top: how many of the likeliest tokens are told. at: token ids [B, L−1, k] of these samples' own batch that are
+        told instead. values: whether the value head is asked.
         """
         ...
 

@@ -1,19 +1,16 @@
-"""The loss of PPO over the research MDP: a state is what the policy is shown, an action is one whole completion.
+"""PPO over the research MDP: a state is what the policy is shown, an action is one whole completion.
 
 L = L_CLIP − c1·L_VF + c2·H (Schulman et al. 2017, arXiv:1707.06347, Eq. 9), with the constants of AutoResearch-RL
 (arXiv:2603.07300): c1 = 0.5, c2 = 0.01. Advantages and returns come from GAE over the sequence of a session's
 experiments (``advantages.gae``), so all tokens of a completion share one advantage, and the state has one value.
 
-The ratio of an action is the product of its tokens' ratios (level ``completion``, the default): what Eq. 7 says, but
-with a thousand tokens a small step of the policy already leaves the range. ``token`` clips each token by itself, as
-is usual for language models: a first-order approximation of it that learns on where the product is clipped away.
+The ratio of an action is the product of its tokens' ratios (level ``completion``): what Eq. 7 says, but with a thousand
+tokens a small step of the policy already leaves the range. ``token``, the default, clips each token by itself, as is
+usual for language models: a first-order approximation of it that learns on where the product is clipped away.
 
-PPO on stored completions: windows of a session's answers in order, with values of the states they answered.
-
-A step of the research MDP is one answer. Where an experiment has several (a malformed one was asked again, a failed
-proposal was given back), each is a step of its own with the reward that it earned itself: it was shown something else
-than the one before. Taking the last alone would hide the mistakes that an untrained policy makes most, and their sum
-would blame the answer that fixed them.
+Where an experiment has several answers (a malformed one was asked again, a failed proposal was given back), each is a
+step of its own with the reward that it earned itself: it was shown something else than the one before. Taking the last
+alone would hide the mistakes that an untrained policy makes most, and their sum would blame the answer that fixed them.
 
 The experiments of a round answer one state side by side. What follows an answer is what its own experiment was asked
 next, and after its last answer the next round: none is paid for what its siblings earned.
@@ -34,13 +31,11 @@ from autoresearchd.learner.algorithms.ratios import (
     Level,
     Mean,
     RatioFigures,
-    check,
-    check_finite,
     clipped_surrogate,
+    estimated_kl,
     figures,
     log_ratios,
     masked_mean,
-    per_token,
     truncated_weights,
 )
 from autoresearchd.learner.algorithms.scoring import Objective, Part, Scorer, of_ratios
@@ -50,25 +45,18 @@ from autoresearchd.learner.data.examples import Example
 
 @dataclass(frozen=True, slots=True)
 class PpoLoss:
-    """The loss, to be minimised, and figures on it, detached.
-
-    surrogate: −L_CLIP. value_loss: L_VF. entropy: H. value_clipped: share of the values held back by the value clip.
-    explained_variance: 1 − Var(R − V)/Var(R), 1: the values foretell the returns; None where all returns are the same.
-    """
+    """The loss, to be minimised. value_clipped: share of the values held back by the value clip."""
 
     loss: Tensor
-    surrogate: float
     value_loss: float
-    entropy: float
     ratios: RatioFigures
     value_clipped: float
-    explained_variance: float | None
-    actions: int
 
 
 def ppo_loss(
     logprobs: Tensor,
     behaviour: Tensor,
+    proximal: Tensor,
     advantages: Tensor,
     values: Tensor,
     old_values: Tensor,
@@ -76,8 +64,7 @@ def ppo_loss(
     entropy: Tensor,
     mask: Tensor,
     *,
-    options: PpoOptions | None = None,
-    proximal: Tensor | None = None,
+    options: PpoOptions,
     total: float | None = None,
 ) -> PpoLoss:
     """−L_CLIP + c1·L_VF − c2·H; each action counts once, however many tokens it has.
@@ -85,71 +72,32 @@ def ppo_loss(
     The entropy of an action, a completion, is a sum over more texts than can be counted; H is the mean over its tokens
     of the entropy of each token's distribution, in nats, so that it neither grows with the length nor rewards it.
 
-    Args:
-        logprobs: log-probabilities of the completions' tokens under the policy, [B, T].
-        behaviour: those that were stored when the tokens were drawn, at the same temperature.
-        advantages: of each action, [B]; constant.
-        values: V(s) of each action's state, [B].
-        old_values: V(s) when the update began, [B]; constant.
-        returns: what V(s) should be, [B]; constant.
-        entropy: of each token's distribution, [B, T].
-        mask: [B, T]; each row has a token.
-        options: the constants.
-        proximal: log-probabilities under the policy with which this update began (as for ``grpo_loss``).
-        total: actions of the whole batch where this is a part of it.
-
-    Raises:
-        UsageError: nothing to learn from, an action without a token, NaN or infinity.
+    logprobs, behaviour, proximal: log-probabilities [B, T] of the completions' tokens under the policy, those that were
+    stored when they were drawn, and those under the policy with which this update began: the ratio is π_θ/π_proximal,
+    behind the truncated weight π_proximal/μ. advantages, values, old_values (when the update began), returns: of each
+    action, [B]. entropy: of each token's distribution, [B, T]. mask: [B, T]; each row has a token. total: actions of
+    the whole batch where this is a part of it.
     """
-    options = options or PpoOptions()
-    check(mask, logprobs=logprobs, behaviour=behaviour, entropy=entropy, proximal=proximal)
-    if not bool(mask.any(dim=-1).all()):
-        raise UsageError("an action of the batch has no token", hint="leave empty completions out of the batch")
-    for name, each in (("values", values), ("old_values", old_values), ("returns", returns)):
-        if each.shape != mask.shape[:1]:
-            raise ValueError(f"{name}: shape {tuple(each.shape)}, expected one for each of {mask.shape[0]} actions")
-        check_finite(name, each.detach())
-    if advantages.shape != mask.shape[:1]:
-        raise ValueError(f"advantages: shape {tuple(advantages.shape)}, expected one for each action")
-    behaviour, old_values, returns = behaviour.detach(), old_values.detach(), returns.detach()
-    anchor = behaviour if proximal is None else proximal.detach()
+    behaviour, proximal, old_values, returns = (t.detach() for t in (behaviour, proximal, old_values, returns))
     high = options.clip if options.clip_high is None else options.clip_high
-    ratio = log_ratios(logprobs, anchor, mask, options.level).exp()
+    ratio = log_ratios(logprobs, proximal, mask, options.level).exp()
     weights = truncated_weights(proximal, behaviour, mask, options.level, options.weight_cap)
-    constant = per_token(advantages.detach(), mask, "advantages")
-    clipped = clipped_surrogate(ratio, constant, options.clip, high, options.dual_clip)
-    actions = mask.shape[0] if total is None else total
-
+    clipped = clipped_surrogate(ratio, advantages, mask, options.clip, high)
     surrogate = masked_mean(weights * clipped.losses, mask, Mean.SEQUENCES, total=total)
     spread = masked_mean(entropy, mask, Mean.SEQUENCES, total=total)
-    errors, held = _value_errors(values, old_values, returns, options.value_clip)
-    value_loss = errors.sum() / actions
+    errors, limited = _value_errors(values, old_values, returns, options.value_clip)
+    value_loss = errors.sum() / (mask.shape[0] if total is None else total)
     return PpoLoss(
         loss=surrogate + options.value_weight * value_loss - options.entropy_weight * spread,
-        surrogate=float(surrogate.detach()),
         value_loss=float(value_loss.detach()),
-        entropy=float(spread.detach()),
         ratios=figures(ratio, clipped.low, clipped.high, logprobs, behaviour, mask, options.level),
-        value_clipped=float(held.double().mean()),
-        explained_variance=explained_variance(values, returns),
-        actions=mask.shape[0],
+        value_clipped=float(limited.double().mean()),
     )
 
 
-def explained_variance(values: Tensor, returns: Tensor) -> float | None:
-    """1 − Var(returns − values)/Var(returns); None where all returns are the same."""
-    wide = returns.detach().double()
-    variance = float(wide.var(correction=0))
-    if variance <= 0:
-        return None
-    return 1.0 - float((wide - values.detach().double()).var(correction=0)) / variance
-
-
-def _value_errors(values: Tensor, old: Tensor, returns: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
+def _value_errors(values: Tensor, old: Tensor, returns: Tensor, clip: float) -> tuple[Tensor, Tensor]:
     """Squared errors, the larger of that of the value and of the clipped one; where the clip acted."""
     plain = (values - returns).square()
-    if clip is None:
-        return plain, torch.zeros_like(plain, dtype=torch.bool)
     bounded = (old + (values - old).clamp(-clip, clip) - returns).square()
     moved = (values.detach() - old).abs() > clip
     return torch.maximum(plain, bounded), moved & (bounded.detach() > plain.detach())
@@ -214,10 +162,7 @@ def _window(rounds: Sequence[Sequence[Sequence[int]]], after: Sequence[Sequence[
 
 
 class PpoObjective(Objective):
-    """Clipped surrogate, value loss and entropy over windows of answers.
-
-    scorer: the model with the examples; it has a value head. options: of the run.
-    """
+    """Clipped surrogate, value loss and entropy over windows of answers; the model has a value head."""
 
     def __init__(self, scorer: Scorer, options: TrainOptions) -> None:
         self._options, self._mdp = options.ppo, options.mdp
@@ -235,30 +180,30 @@ class PpoObjective(Objective):
         self._scorer.begin()
         self._total = float(len(batch))
         chosen = list({window.steps: window for window in (self._by_step[step] for step in batch)}.values())
-        self._values = self._valued(chosen)
-        self._returns = {}
+        self._values, self._returns = self._valued(chosen), {}
         raw: dict[int, float] = {}
         for window in chosen:
             own = [self._values[step] for step in window.steps]
             # Where the record ends, research does not: the state after an answer is taken to be worth what its own is.
             next_ = [self._values[step] for step in window.after]
-            beyond = [math.fsum(next_) / len(next_)] * len(own) if next_ else own
             found = gae(
-                torch.tensor([self.examples[step].reward - self._mean for step in window.steps], dtype=torch.float64),
-                torch.tensor(own, dtype=torch.float64),
+                [self.examples[step].reward - self._mean for step in window.steps],
+                own,
                 gamma=self._mdp.gamma,
                 lam=self._mdp.lam,
                 following=window.following,
-                bootstrap=torch.tensor(beyond, dtype=torch.float64),
+                bootstrap=[math.fsum(next_) / len(next_)] * len(own) if next_ else own,
             )
-            raw |= dict(zip(window.steps, found.advantages.tolist(), strict=True))
-            self._returns |= dict(zip(window.steps, found.returns.tolist(), strict=True))
+            raw |= dict(zip(window.steps, found.advantages, strict=True))
+            self._returns |= dict(zip(window.steps, found.returns, strict=True))
         scaled = normalised(torch.tensor([raw[step] for step in batch], dtype=torch.float64))
         self._advantages = dict(zip(batch, scaled.tolist(), strict=True))
-        figures = {"advantage": float(scaled.abs().mean())}
+        told = {"advantage": float(scaled.abs().mean())}
         returns, values = self._column(self._returns, batch), self._column(self._values, batch)
-        explained = explained_variance(values, returns)
-        return figures if explained is None else figures | {"explained_variance": explained}
+        variance = float(returns.var(correction=0))
+        if variance > 0:  # 1: the values foretell the returns
+            told["explained_variance"] = 1.0 - float((returns - values).var(correction=0)) / variance
+        return told
 
     def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
         found = self._scorer.policy(part, top=TOP if divergence else 0, values=True)
@@ -269,6 +214,7 @@ class PpoObjective(Objective):
         result = ppo_loss(
             logprobs,
             found.batch.behaviour.to(logprobs),
+            began,
             self._column(self._advantages, part).to(logprobs),
             values,
             self._column(self._values, part).to(values),
@@ -276,16 +222,14 @@ class PpoObjective(Objective):
             found.tokens.entropy,
             mask,
             options=self._options,
-            proximal=began,
             total=self._total,
         )
-        count, tokens = float(len(part)), float(mask.sum())
-        level = self._options.level
-        weight = tokens if level is Level.TOKEN else count
+        count, level = float(len(part)), self._options.level
+        weight = float(mask.sum()) if level is Level.TOKEN else count
         figures = of_ratios(result.ratios, weight) | {
             "value_loss": (result.value_loss * self._total / count, count),
             "value_clipped": (result.value_clipped, count),
-            "kl_update": (_moved(logprobs.detach(), began, mask, level), weight),
+            "kl_update": (estimated_kl(logprobs, began, mask, level), weight),
         }
         return Part(result.loss, figures | self._scorer.common(part, found, divergence=divergence))
 
@@ -295,9 +239,7 @@ class PpoObjective(Objective):
         return target is not None and figures.get("kl_update", 0.0) > 1.5 * target
 
     def _valued(self, chosen: Sequence[Window]) -> dict[int, float]:
-        steps = [step for window in chosen for step in window.steps]
-        steps += [step for window in chosen for step in window.after]
-        states = list(dict.fromkeys(steps))
+        states = list(dict.fromkeys(step for window in chosen for step in (*window.steps, *window.after)))
         values = self._scorer.values([self.examples[step].sample.prompt for step in states])
         if values is None:
             raise _no_head()
@@ -305,13 +247,6 @@ class PpoObjective(Objective):
 
     def _column(self, values: Mapping[int, float], part: Sequence[int]) -> Tensor:
         return torch.tensor([values[step] for step in part], dtype=torch.float64, device=self._scorer.model.device)
-
-
-def _moved(new: Tensor, began: Tensor, mask: Tensor, level: Level) -> float:
-    """The estimate k3 of KL(policy at the beginning ‖ policy), for each token or each action as the ratio is."""
-    counted = mask if level is Level.TOKEN else mask & (mask.cumsum(dim=-1) == 1)
-    each = log_ratios(new, began, mask, level)[counted].double()
-    return float((torch.expm1(each) - each).mean())
 
 
 def _no_head() -> UsageError:

@@ -1,4 +1,4 @@
-"""What the losses share: checks of their input, importance ratios, the clipped surrogate, means over tokens, figures.
+"""What the losses share: importance ratios, the clipped surrogate, means over tokens, figures, divergences.
 
 Shapes: B completions, padded to T tokens; ``mask`` [B, T] is True on the tokens that are learned from. What stands
 elsewhere, NaN included, changes neither a loss nor a gradient.
@@ -12,8 +12,6 @@ from enum import StrEnum
 
 import torch
 from torch import Tensor
-
-from autoresearchd.domain.errors import UsageError
 
 LOG_LIMIT = 20.0
 """Log-ratios are cut to ± this before they are exponentiated: no ratio overflows; beyond it no gradient flows."""
@@ -36,29 +34,27 @@ class Mean(StrEnum):
     """How a loss of tokens becomes one number.
 
     ``tokens``: all tokens weigh the same (DAPO). ``sequences``: all completions weigh the same, whatever their length
-    (GRPO, GSPO). ``fixed``: the sum over a completion divided by a constant length, which favours neither short nor
-    long completions (Dr. GRPO).
+    (GRPO, GSPO).
     """
 
     TOKENS = "tokens"
     SEQUENCES = "sequences"
-    FIXED = "fixed"
 
 
 @dataclass(frozen=True, slots=True)
 class RatioFigures:
     """How far the policy is from the one that acted; detached.
 
-    mean: of the ratio that is clipped. clipped_low, clipped_high: share of it that lies below (above) the range, with
-    an advantage that would push it further. effective_sample_size: (Σw)²/(n·Σw²) of the ratios to the behaviour policy
+    ratio: mean of what is clipped. clipped_low, clipped_high: share of it that lies below (above) the range, with an
+    advantage that would push it further. effective_samples: (Σw)²/(n·Σw²) of the ratios to the behaviour policy
     (Kish 1965), 1: as good as fresh samples. approx_kl: the estimate k3 of KL(behaviour ‖ policy) per token, or per
     completion at the level ``completion``.
     """
 
-    mean: float
+    ratio: float
     clipped_low: float
     clipped_high: float
-    effective_sample_size: float
+    effective_samples: float
     approx_kl: float
 
 
@@ -72,50 +68,6 @@ class Surrogate:
     dual: Tensor
 
 
-def check(mask: Tensor, **tensors: Tensor | None) -> None:
-    """Refuse a batch without a token to learn from, and numbers that are not finite where the mask is True.
-
-    mask: [B, T], bool. tensors: [B, T, …] by the name that an error shall give them; None is passed over. Raises
-    UsageError: nothing to learn from, or NaN or infinity; ValueError: a shape or a type is wrong.
-    """
-    if mask.dim() != 2 or mask.dtype is not torch.bool:
-        raise ValueError(f"mask: {mask.dtype} of shape {tuple(mask.shape)}, expected bool of shape [B, T]")
-    for name, tensor in tensors.items():
-        if tensor is not None and tensor.shape[:2] != mask.shape:
-            raise ValueError(f"{name}: shape {tuple(tensor.shape)} does not fit the mask's {tuple(mask.shape)}")
-    if not bool(mask.any()):
-        raise UsageError(
-            "the batch is empty: it has no token to learn from",
-            hint="leave batches out in which every completion is empty or masked",
-        )
-    for name, tensor in tensors.items():
-        if tensor is not None:
-            check_finite(name, tensor.detach()[mask])
-
-
-def check_finite(name: str, values: Tensor) -> None:
-    """Refuse NaN and infinity. Raises UsageError: a value is not finite."""
-    bad = int((~torch.isfinite(values)).sum())
-    if bad:
-        raise UsageError(
-            f"{name}: {bad} of {values.numel()} values are NaN or infinite",
-            hint="leave these rows out; where the policy gave them, go back to the last checkpoint and learn slower",
-        )
-
-
-def per_token(values: Tensor, mask: Tensor, name: str) -> Tensor:
-    """Values of completions [B], or of tokens [B, T], as [B, T]; zero off the mask.
-
-    Raises UsageError: a value that counts is not finite; ValueError: the shape fits neither.
-    """
-    if values.shape == mask.shape[:1]:
-        values = values.unsqueeze(-1).expand(mask.shape)
-    if values.shape != mask.shape:
-        raise ValueError(f"{name}: shape {tuple(values.shape)} does not fit the mask's {tuple(mask.shape)}")
-    check_finite(name, values.detach()[mask])
-    return torch.where(mask, values, 0.0)
-
-
 def log_ratios(new: Tensor, old: Tensor, mask: Tensor, level: Level) -> Tensor:
     """Log-ratios log π_new − log π_old at a level, [B, T], cut to ±LOG_LIMIT; a token has what its completion has."""
     each = torch.where(mask, new, 0.0) - torch.where(mask, old, 0.0)
@@ -127,19 +79,17 @@ def log_ratios(new: Tensor, old: Tensor, mask: Tensor, level: Level) -> Tensor:
     return each.clamp(-LOG_LIMIT, LOG_LIMIT)
 
 
-def truncated_weights(proximal: Tensor | None, behaviour: Tensor, mask: Tensor, level: Level, cap: float) -> Tensor:
-    """min(π_proximal/π_behaviour, cap) of each token, detached; 1 where the ratio is to the behaviour policy itself.
+def truncated_weights(proximal: Tensor, behaviour: Tensor, mask: Tensor, level: Level, cap: float) -> Tensor:
+    """min(π_proximal/π_behaviour, cap) of each token, detached: stale completions do not count as fresh.
 
     Truncated importance sampling (Ionides 2008), here beside a ratio that is clipped around the policy with which the
     update began (the decoupled objective of Hilton et al. 2022, arXiv:2110.00641).
     """
-    if proximal is None:
-        return torch.ones_like(behaviour)
     return log_ratios(proximal, behaviour, mask, level).exp().clamp(max=cap).detach()
 
 
 def clipped_surrogate(
-    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
+    ratio: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
 ) -> Surrogate:
     """−min(r·A, clip(r, 1−ε_low, 1+ε_high)·A), and for A < 0 at most −c·A.
 
@@ -147,8 +97,9 @@ def clipped_surrogate(
     arXiv:2503.14476, §3.1) and the dual clip (Ye et al. 2020, arXiv:1912.09729): without c a single token that the
     policy has made likely, and that turned out badly, has an unbounded loss.
 
-    ratio: [B, T]. advantages: [B, T], constant. clip_low: ε_low. clip_high: ε_high. dual_clip: c > 1, None for none.
+    ratio: [B, T]. advantages: of each completion, [B], constant. dual_clip: c > 1, None for none.
     """
+    advantages = torch.where(mask, advantages.detach().unsqueeze(-1), 0.0)
     gain = torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
     dual = torch.zeros_like(ratio, dtype=torch.bool)
     if dual_clip is not None:
@@ -160,29 +111,17 @@ def clipped_surrogate(
     return Surrogate(-gain, low, high, dual)
 
 
-def masked_mean(
-    values: Tensor, mask: Tensor, how: Mean = Mean.TOKENS, *, length: int | None = None, total: float | None = None
-) -> Tensor:
+def masked_mean(values: Tensor, mask: Tensor, how: Mean = Mean.TOKENS, *, total: float | None = None) -> Tensor:
     """One number of a value for each token.
 
-    Args:
-        values: [B, T].
-        mask: [B, T], some of it True.
-        how: the weights.
-        length: the constant length of ``fixed``.
-        total: tokens (``tokens``) or completions (else) of the whole batch where this is a part of it: the parts' means
-            then add up to the batch's. None: this is all.
+    total: tokens (``tokens``) or completions (``sequences``) of the whole batch where this is a part of it: the parts'
+    means then add up to the batch's. None: this is all.
     """
     kept = torch.where(mask, values, 0.0)
     if how is Mean.TOKENS:
         return kept.sum() / (mask.sum() if total is None else total)
     counts = mask.sum(dim=-1)
-    sequences = (counts > 0).sum() if total is None else total
-    if how is Mean.FIXED:
-        if length is None:
-            raise ValueError("the mean 'fixed' needs a length")
-        return kept.sum() / (length * sequences)
-    return (kept.sum(dim=-1) / counts.clamp(min=1)).sum() / sequences
+    return (kept.sum(dim=-1) / counts.clamp(min=1)).sum() / ((counts > 0).sum() if total is None else total)
 
 
 def share(where: Tensor, mask: Tensor) -> float:
@@ -190,35 +129,30 @@ def share(where: Tensor, mask: Tensor) -> float:
     return float((where & mask).sum() / mask.sum())
 
 
-def effective_sample_size(weights: Tensor) -> float:
-    """(Σw)²/(n·Σw²) of n positive weights: 1 when all are equal, 1/n when one outweighs all others."""
-    wide = weights.detach().double()
-    return float(wide.sum().square() / (wide.numel() * wide.square().sum()))
+def estimated_kl(new: Tensor, old: Tensor, mask: Tensor, level: Level) -> float:
+    """The estimate k3 of KL(old ‖ new), for each token or each completion as the ratio is."""
+    each = log_ratios(new.detach(), old, mask, level)[_counted(mask, level)].double()
+    return float((torch.expm1(each) - each).mean())
 
 
 def figures(
     ratio: Tensor, low: Tensor, high: Tensor, new: Tensor, behaviour: Tensor, mask: Tensor, level: Level
 ) -> RatioFigures:
-    """Figures on the ratios of a batch.
-
-    Args:
-        ratio: what was clipped, [B, T].
-        low: where it was below the range.
-        high: where it was above.
-        new: log-probabilities of the policy.
-        behaviour: those of the policy that acted.
-        mask: [B, T].
-        level: of the ratio.
-    """
-    counted = mask if level is Level.TOKEN else mask & (mask.cumsum(dim=-1) == 1)  # one entry for a completion
-    log_weights = log_ratios(new.detach(), behaviour, mask, level)[counted].double()
+    """Figures on the ratios of a batch: ``ratio`` [B, T] was clipped where it was below (low) and above the range."""
+    counted = _counted(mask, level)
+    weights = log_ratios(new.detach(), behaviour, mask, level)[counted].double().exp()
     return RatioFigures(
-        mean=float(ratio.detach()[counted].double().mean()),
+        ratio=float(ratio.detach()[counted].double().mean()),
         clipped_low=share(low, counted),
         clipped_high=share(high, counted),
-        effective_sample_size=effective_sample_size(log_weights.exp()),
-        approx_kl=float((torch.expm1(log_weights) - log_weights).mean()),
+        effective_samples=float(weights.sum().square() / (weights.numel() * weights.square().sum())),
+        approx_kl=estimated_kl(new, behaviour, mask, level),
     )
+
+
+def _counted(mask: Tensor, level: Level) -> Tensor:
+    """Where a ratio counts: at each token, or once for a completion."""
+    return mask if level is Level.TOKEN else mask & (mask.cumsum(dim=-1) == 1)
 
 
 def with_tail(top: Tensor) -> Tensor:

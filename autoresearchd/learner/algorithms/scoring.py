@@ -1,10 +1,10 @@
-"""Scoring of examples by a model that learns, with what does not change meanwhile remembered."""
+"""Examples in batches, scored by a model that learns; what an algorithm is, and the plainest one: imitation (SFT)."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -13,8 +13,9 @@ from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who
 from autoresearchd.learner.algorithms.ratios import RatioFigures, masked_mean, with_tail
 from autoresearchd.learner.algorithms.ratios import divergence as divergence_of
+from autoresearchd.learner.algorithms.train_options import TOP
 from autoresearchd.learner.data.examples import Example
-from autoresearchd.learner.training.packing import Sharing, cut
+from autoresearchd.learner.training.prompt_sharing import Sharing, cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,9 @@ class Part:
 
 
 def batches(units: Sequence[Sequence[int]], size: int, seed: int) -> Iterator[list[int]]:
-    """Batches without an end: in each pass over the data every unit once, in another order, in batches of about a size.
+    """Batches without an end: in each pass every unit (examples that stay together) once, in another order.
 
-    Args:
-        units: examples that stay together; at least one.
-        size: of a batch; a pass has as few batches as that allows, about equally large.
-        seed: the same seed gives the same batches.
+    A pass has as few batches as ``size`` allows, about equally large.
     """
     total = sum(map(len, units))
     count = -(-total // size)
@@ -55,19 +53,15 @@ def parts(
 ) -> list[list[int]]:
     """A batch in parts, the longest first: little padding, and a lack of memory shows at once.
 
-    Args:
-        examples: what the batch is of.
-        batch: places of examples.
-        size: of a part, at most; where prompts are shared, a part has the answers to one prompt instead, as many as
-            have no more tokens, with the prompt once, than so many have with a prompt each.
-        sharing: how answers to one prompt share it; None: they do not.
+    size: examples of a part, at most; where prompts are shared, a part has the answers to one prompt instead, as many
+    as have no more tokens, with the prompt once, than so many have with a prompt each.
     """
     lengths = {place: len(examples[place].sample.prompt) + examples[place].tokens for place in batch}
     if sharing is None:
         ordered = sorted(batch, key=lambda place: (-lengths[place], place))
         return [ordered[start : start + size] for start in range(0, len(ordered), size)]
     found = []
-    for own in alike(examples, batch):
+    for own in _alike(examples, batch):
         prompts = [examples[place].sample.prompt for place in own]
         for pack in sharing.packs(prompts, [lengths[place] for place in own]):
             pieces = cut(pack, size * max(pack.lengths))
@@ -75,7 +69,14 @@ def parts(
     return [part for _, part in sorted(found)]
 
 
-def alike(examples: Sequence[Example], places: Sequence[int]) -> list[list[int]]:
+def together(examples: Sequence[Example], places: Sequence[int], size: int, sharing: Sharing | None) -> list[list[int]]:
+    """Units of at most ``size`` examples that need not stay together: those with one prompt do where they share it."""
+    if sharing is None:
+        return [[place] for place in places]
+    return [whole[at : at + size] for whole in _alike(examples, places) for at in range(0, len(whole), size)]
+
+
+def _alike(examples: Sequence[Example], places: Sequence[int]) -> list[list[int]]:
     """Examples by their prompt: those in one list have the same."""
     found: dict[tuple[int, ...], list[int]] = {}
     for place in places:
@@ -83,29 +84,9 @@ def alike(examples: Sequence[Example], places: Sequence[int]) -> list[list[int]]
     return list(found.values())
 
 
-def together(examples: Sequence[Example], places: Sequence[int], size: int, sharing: Sharing | None) -> list[list[int]]:
-    """Units of examples that need not stay together: those with one prompt do where they share it.
-
-    Args:
-        examples: what there is.
-        places: those that are learned from.
-        size: of a batch: a unit has no more.
-        sharing: how answers to one prompt share it; None: they do not, and each is a unit.
-    """
-    if sharing is None:
-        return [[place] for place in places]
-    return [whole[at : at + size] for whole in alike(examples, places) for at in range(0, len(whole), size)]
-
-
 def of_ratios(found: RatioFigures, weight: float) -> dict[str, tuple[float, float]]:
     """Figures on the importance ratios of a part; ``approx_kl`` is from the policy that acted."""
-    return {
-        "ratio": (found.mean, weight),
-        "clipped_low": (found.clipped_low, weight),
-        "clipped_high": (found.clipped_high, weight),
-        "effective_samples": (found.effective_sample_size, weight),
-        "approx_kl": (found.approx_kl, weight),
-    }
+    return {name: (value, weight) for name, value in asdict(found).items()}
 
 
 class NotFinite(ArithmeticError):
@@ -182,18 +163,12 @@ class Scorer:
         mask, tokens = found.batch.mask, float(found.batch.mask.sum())
         figures = {"entropy": (float(masked_mean(found.tokens.entropy.detach(), mask)), tokens)}
         if divergence:
-            figures["kl_base"] = (self._divergence(part, found), tokens)
+            own, samples = found.tokens.top_logprobs, [self.examples[place].sample for place in part]
+            base = self.model.statistics(samples, who=Who.BASE, at=found.tokens.top_indices).tokens.top_logprobs
+            assert own is not None and base is not None
+            kl = divergence_of(with_tail(own.detach()[mask]), with_tail(base[mask]), 1.0)
+            figures["kl_base"] = (float(kl.mean()), tokens)
         return figures
-
-    def _divergence(self, part: Sequence[int], found: Statistics) -> float:
-        own, indices, mask = found.tokens.top_logprobs, found.tokens.top_indices, found.batch.mask
-        if own is None or indices is None:
-            raise ValueError("the divergence from the base is measured on likeliest tokens, which were not asked for")
-        samples = [self.examples[place].sample for place in part]
-        base = self.model.statistics(samples, who=Who.BASE, at=indices).tokens.top_logprobs
-        if base is None:
-            raise ValueError("the model told no log-probabilities of the tokens asked for")
-        return float(divergence_of(with_tail(own.detach()[mask]), with_tail(base[mask]), 1.0).mean())
 
     def state(self) -> dict[str, Tensor]:
         """The base's log-probabilities: another grouping into batches would round them differently."""
@@ -201,11 +176,8 @@ class Scorer:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Put them back."""
-        self._base = {
-            int(name.removeprefix("base.")): each.to(self.model.device)
-            for name, each in state.items()
-            if name.startswith("base.")
-        }
+        names = [name for name in state if name.startswith("base.")]
+        self._base = {int(name.removeprefix("base.")): state[name].to(self.model.device) for name in names}
 
 
 class Objective(ABC):
@@ -247,6 +219,18 @@ class Objective(ABC):
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Put that back."""
         self._scorer.load(state)
+
+
+class SftObjective(Objective):
+    """Cross-entropy of completions that are worth imitating, each token with the same weight. size: of a batch."""
+
+    def __init__(self, scorer: Scorer, size: int) -> None:
+        super().__init__(scorer, together(scorer.examples, range(len(scorer.examples)), size, scorer.model.sharing))
+
+    def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
+        found = self._scorer.policy(part, top=TOP if divergence else 0)
+        loss = -masked_mean(found.tokens.logprobs, found.batch.mask, total=self._total)
+        return Part(loss, self._scorer.common(part, found, divergence=divergence))
 
 
 def finite(values: Tensor) -> None:

@@ -15,6 +15,14 @@ from autoresearchd.domain.errors import MissingCapability
 from autoresearchd.domain.quantities import counted
 from autoresearchd.learner.data.trajectories import Dataset, Reason, Split, Trajectory, all_equal, grouped
 
+_COLUMNS = {
+    "session": "text", "number": "whole", "attempt": "whole", "index": "whole", "group": "text", "state_id": "text",
+    "at": "time", "policy_version": "text", "messages": "text", "prompt_ids": "wholes", "completion": "text",
+    "token_ids": "wholes", "logprobs": "reals", "temperature": "real", "reward": "real", "censored": "flag",
+    "label": "text", "error": "text", "feedback": "text",
+}  # fmt: skip
+"""What an export has of a trajectory, with its kinds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -86,7 +94,10 @@ def summarise(data: Dataset, parts: Split | None = None) -> Summary:
 def describe(found: Summary) -> str:
     """The summary in lines of text."""
     answers = counted(found.read, "answer")
-    lines = [f"{found.kept:,} of {answers} can be learned from; sessions: {found.sessions}{_days(found)}"]
+    days = ""
+    if found.first is not None and found.last is not None:
+        days = f", {found.first:%Y-%m-%d %H:%M} to {found.last:%Y-%m-%d %H:%M} UTC"
+    lines = [f"{found.kept:,} of {answers} can be learned from; sessions: {found.sessions}{days}"]
     if found.dropped:
         lines.append("left out:")
         ordered = sorted(found.dropped.items(), key=lambda item: (-item[1], item[0].value))
@@ -117,30 +128,13 @@ def describe(found: Summary) -> str:
 
 def rows(trajectories: Iterable[Trajectory]) -> list[dict[str, Any]]:
     """One flat row for each trajectory; messages as JSON text, all else as it is."""
-    return [
-        {
-            "session": each.session,
-            "number": each.number,
-            "attempt": each.attempt,
-            "index": each.index,
-            "group": each.group,
-            "state_id": each.state_id,
-            "at": each.at,
-            "policy_version": each.policy_version,
-            "messages": json.dumps([dict(m) for m in each.messages], ensure_ascii=False, default=str),
-            "prompt_ids": None if each.prompt_ids is None else list(each.prompt_ids),
-            "completion": each.completion,
-            "token_ids": None if each.token_ids is None else list(each.token_ids),
-            "logprobs": None if each.logprobs is None else list(each.logprobs),
-            "temperature": each.temperature,
-            "reward": each.reward,
-            "censored": each.censored,
-            "label": each.label.value,
-            "error": each.error,
-            "feedback": each.feedback,
-        }
-        for each in trajectories
-    ]
+    found = []
+    for each in trajectories:
+        row = {name: getattr(each, name) for name in _COLUMNS}
+        row["messages"] = json.dumps([dict(m) for m in each.messages], ensure_ascii=False, default=str)
+        row["label"] = each.label.value
+        found.append({name: list(value) if isinstance(value, tuple) else value for name, value in row.items()})
+    return found
 
 
 def write_parquet(trajectories: Iterable[Trajectory], target: Path) -> None:
@@ -156,26 +150,14 @@ def write_parquet(trajectories: Iterable[Trajectory], target: Path) -> None:
             "writing trajectories as Parquet needs pyarrow, which is not installed",
             hint="pip install pyarrow",
         ) from error
-    whole, text, real = pa.int64(), pa.string(), pa.float64()
-    kinds = {
-        **dict.fromkeys(("session", "group", "state_id", "policy_version", "messages"), text),
-        **dict.fromkeys(("completion", "label", "error", "feedback"), text),
-        **dict.fromkeys(("number", "attempt", "index"), whole),
-        **dict.fromkeys(("prompt_ids", "token_ids"), pa.list_(whole)),
-        **dict.fromkeys(("reward", "temperature"), real),
-        "logprobs": pa.list_(real),
-        "censored": pa.bool_(),
-        "at": pa.timestamp("us", tz="UTC"),
-    }
+    named = {
+        "text": pa.string(), "whole": pa.int64(), "real": pa.float64(), "flag": pa.bool_(),
+        "wholes": pa.list_(pa.int64()), "reals": pa.list_(pa.float64()), "time": pa.timestamp("us", tz="UTC"),
+    }  # fmt: skip
+    schema = pa.schema([(name, named[kind]) for name, kind in _COLUMNS.items()])
     part = target.with_name(f"{target.name}.part")
     try:
-        pq.write_table(pa.Table.from_pylist(rows(trajectories), schema=pa.schema(list(kinds.items()))), part)
+        pq.write_table(pa.Table.from_pylist(rows(trajectories), schema=schema), part)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _days(found: Summary) -> str:
-    if found.first is None or found.last is None:
-        return ""
-    return f", {found.first:%Y-%m-%d %H:%M} to {found.last:%Y-%m-%d %H:%M} UTC"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.domain.labels import RULES, Status
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.learner.algorithms.learnable import Learnable, Sample
 from autoresearchd.learner.algorithms.train_options import SftOptions
+from autoresearchd.learner.data.reward_signal import good
 from autoresearchd.learner.data.trajectories import Trajectory
 
 
@@ -64,57 +64,35 @@ def shuffled(trajectories: Sequence[Trajectory], seed: int) -> list[Trajectory]:
     """The same prompts and completions with each other's outcomes: reward, label, error and feedback move together."""
     generator = torch.Generator().manual_seed(derive_seed(seed, 0, "shuffle rewards"))
     order = torch.randperm(len(trajectories), generator=generator).tolist()
+    names = ("reward", "censored", "label", "error", "feedback")
     return [
-        replace(
-            each,
-            reward=trajectories[other].reward,
-            censored=trajectories[other].censored,
-            label=trajectories[other].label,
-            error=trajectories[other].error,
-            feedback=trajectories[other].feedback,
-        )
+        replace(each, **{name: getattr(trajectories[other], name) for name in names})
         for each, other in zip(trajectories, order, strict=True)
     ]
 
 
 def replayable(model: Learnable, trajectories: Sequence[Trajectory]) -> Examples:
     """Those whose stored tokens and log-probabilities can be learned from, in the order given."""
-    kept: list[Example] = []
-    left_out: Counter[str] = Counter()
-    for each in trajectories:
+
+    def sample(each: Trajectory) -> Sample | str:
         if not each.token_ids or each.logprobs is None or len(each.logprobs) != len(each.token_ids):
-            left_out["without_tokens"] += 1
-            continue
+            return "without_tokens"
         if not each.temperature > 0:
-            left_out["not_sampled"] += 1
-            continue
-        sample = Sample(prompt_of(model, each), each.token_ids, each.logprobs, each.temperature)
-        _take(model, Example(each, sample), kept, left_out)
-    return Examples(tuple(kept), left_out)
+            return "not_sampled"
+        return Sample(_prompt(model, each), each.token_ids, each.logprobs, each.temperature)
+
+    return _examples(model, trajectories, sample)
 
 
 def imitable(model: Learnable, trajectories: Sequence[Trajectory], options: SftOptions) -> Examples:
     """Those that are worth imitating, in the order given; where no tokens are stored, the text is tokenized anew."""
-    kept: list[Example] = []
-    left_out: Counter[str] = Counter()
-    for each in trajectories:
-        if not good(each, options):
-            left_out["not_kept"] += 1
-            continue
-        completion = each.token_ids or model.tokens(each.completion)
-        _take(model, Example(each, Sample(prompt_of(model, each), completion)), kept, left_out)
-    return Examples(tuple(kept), left_out)
 
+    def sample(each: Trajectory) -> Sample | str:
+        if not good(each, options.above, kept=options.kept):
+            return "not_kept"
+        return Sample(_prompt(model, each), each.token_ids or model.tokens(each.completion))
 
-def good(each: Trajectory, options: SftOptions) -> bool:
-    """Whether an answer is worth imitating."""
-    kept = RULES[each.label].status is Status.KEEP
-    return each.reward > options.above and not each.error and (kept or not options.kept)
-
-
-def prompt_of(model: Learnable, each: Trajectory) -> tuple[int, ...]:
-    """The tokens of what the policy was shown, as they were stored, or else by the chat template."""
-    return each.prompt_ids or model.encode(each.messages)
+    return _examples(model, trajectories, sample)
 
 
 def fits(model: Learnable, sample: Sample) -> bool:
@@ -122,18 +100,26 @@ def fits(model: Learnable, sample: Sample) -> bool:
     return model.context is None or len(sample.prompt) + len(sample.completion) <= model.context
 
 
-def known(model: Learnable, sample: Sample) -> bool:
-    """Whether the model has all of the tokens: a database may hold any number."""
-    ids = (*sample.prompt, *sample.completion)
-    return min(ids) >= 0 and max(ids) < model.vocabulary
+def _prompt(model: Learnable, each: Trajectory) -> tuple[int, ...]:
+    """The tokens of what the policy was shown, as they were stored, or else by the chat template."""
+    return each.prompt_ids or model.encode(each.messages)
 
 
-def _take(model: Learnable, example: Example, kept: list[Example], left_out: Counter[str]) -> None:
-    if not example.sample.prompt or not example.sample.completion:
-        left_out["empty"] += 1
-    elif not known(model, example.sample):
-        left_out["unknown_tokens"] += 1
-    elif not fits(model, example.sample):
-        left_out["too_long"] += 1
-    else:
-        kept.append(example)
+def _examples(
+    model: Learnable, trajectories: Sequence[Trajectory], sample: Callable[[Trajectory], Sample | str]
+) -> Examples:
+    """The trajectories with the samples that are made of them; those that are left out by the reason."""
+    kept, left_out = [], Counter[str]()
+    for each in trajectories:
+        made = sample(each)
+        if isinstance(made, str):
+            left_out[made] += 1
+        elif not made.prompt or not made.completion:
+            left_out["empty"] += 1
+        elif not all(0 <= token < model.vocabulary for token in (*made.prompt, *made.completion)):
+            left_out["unknown_tokens"] += 1  # a database may hold any number
+        elif not fits(model, made):
+            left_out["too_long"] += 1
+        else:
+            kept.append(Example(each, made))
+    return Examples(tuple(kept), left_out)

@@ -1,14 +1,18 @@
 """What a learner learns from, read: the sessions of repositories as a dataset, split, with all that was left out.
 
-The databases are opened read-only: a daemon may write, and a disk may be read-only.
+The databases are opened read-only: a daemon may write, and a disk may be read-only. What a version and those that it
+comes from have learned from is not held out for their child: it is compared with its parent at states that neither has
+seen. Sessions are told apart by what they are known by in their own database: names depend on what they are read
+beside, and folders are moved.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from autoresearchd.config.task_json import parse_task
 from autoresearchd.domain.errors import RepositoryError, StoreError, UsageError
@@ -16,10 +20,9 @@ from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
 from autoresearchd.learner.data.reward_signal import Signal, signal
-from autoresearchd.learner.data.trajectories import Dataset, Filters, Reason, Record, Split, dataset, split
+from autoresearchd.learner.data.trajectories import Dataset, Filters, Reason, Record, Split, Trajectory, dataset, split
 from autoresearchd.learner.data.trajectory_records import is_agent, records
-from autoresearchd.models import model_files
-from autoresearchd.store.corpus import Corpus, SessionFacts
+from autoresearchd.store.corpus import Corpus
 from autoresearchd.workspace import layout
 
 UNKNOWN_HINT = (
@@ -37,7 +40,7 @@ class ReadSession:
 
     name: unique over all that were read. root: top of its repository. task: None where it cannot be read. decided: its
     experiments beside the baselines; answers: of models, without questions that got no reply. foreign: it is of another
-    repository than the one that the command stands in.
+    repository than the one that the command stands in. identity: what it is known by, wherever it lies.
     """
 
     name: str
@@ -48,6 +51,7 @@ class ReadSession:
     decided: int
     answers: int
     foreign: bool = False
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +92,10 @@ class Material:
 
 # ---------------------------------------------------------------------- sessions
 def locate(directory: Path, others: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The repositories that are meant, each once: that of ``directory``, where it has sessions, and ``others``.
+    """The tops of the checkouts that are meant, each repository once, and warnings.
 
-    Args:
-        directory: where the command stands.
-        others: those that were named.
-
-    Returns:
-        The tops of their checkouts, and warnings.
-
-    Raises:
-        UsageError: there is none, or one that was named is no repository or has no session.
+    That of ``directory``, where the command stands, if it has sessions, and ``others``, that were named. Raises
+    UsageError: there is none, or one that was named is no repository or has no session.
     """
     found: dict[Path, Path] = {}
     warnings: list[str] = []
@@ -133,14 +130,9 @@ def home_of(directory: Path) -> Path | None:
 def read_sessions(roots: Sequence[Path], home: Path | None = None) -> Reading:
     """The sessions of some repositories, as records.
 
-    Args:
-        roots: tops of checkouts, as ``locate`` finds them.
-        home: that of the repository that the command stands in; the sessions of all others are foreign.
-
-    Raises:
-        UsageError: there is no session, or no model has answered in any.
-        StoreError: a database cannot be read.
-        SchemaTooNew: a newer version wrote it.
+    roots: tops of checkouts, as ``locate`` finds them. home: that of the repository that the command stands in; the
+    sessions of all others are foreign. Raises UsageError: there is no session, or no model has answered in any;
+    StoreError: a database cannot be read; SchemaTooNew: a newer version wrote it.
     """
     prefixes = _prefixes(roots)
     found: list[Record] = []
@@ -150,7 +142,14 @@ def read_sessions(roots: Sequence[Path], home: Path | None = None) -> Reading:
     for root in roots:
         with Corpus(layout.database_path(root)) as corpus:
             for facts in corpus.sessions():
-                session, warning = _session(prefixes[root] + facts.tag, root, facts)
+                name, task, warning = prefixes[root] + facts.tag, None, ""
+                try:
+                    task = parse_task(facts.task_json)
+                except StoreError as error:
+                    warning = f"session {name}: {error.what}; its experiments have no feedback to learn from"
+                session = ReadSession(
+                    name, root, facts.tag, facts.policy, task, facts.decided, 0, root != home, facts.identity
+                )
                 if facts.answers:  # else it is an import, or a search, and needs no task
                     warnings += [warning] if warning else []
                     transcripts = corpus.transcripts(facts.id)
@@ -158,7 +157,7 @@ def read_sessions(roots: Sequence[Path], home: Path | None = None) -> Reading:
                     found += made
                     lost += unreadable
                     session = replace(session, answers=len(made) + unreadable)
-                sessions.append(replace(session, foreign=root != home))
+                sessions.append(session)
     if not any(session.answers for session in sessions):
         raise _no_answers(roots, sessions)
     dropped = {Reason.CORRUPT: lost} if lost else {}
@@ -168,11 +167,7 @@ def read_sessions(roots: Sequence[Path], home: Path | None = None) -> Reading:
 def material(reading: Reading, filters: Filters, share: float = 0.25, *, at_home: bool = False) -> Material:
     """The dataset of what was read, split; where there is too little to split, why.
 
-    Args:
-        reading: what was read.
-        filters: what an answer must be.
-        share: about how much is held out.
-        at_home: hold nothing out of foreign sessions, where there are others.
+    share: about how much is held out. at_home: hold nothing out of foreign sessions, where there are others.
     """
     data = dataset(reading.records, filters, reading.dropped)
     if not data.trajectories:
@@ -186,41 +181,58 @@ def material(reading: Reading, filters: Filters, share: float = 0.25, *, at_home
     return Material(data, parts, signal(parts.train))
 
 
-# ---------------------------------------------------------------------- the base model
-def model_place(name: str, folder: Path) -> Path | None:
-    """The folder or file of a model; None where the name is one of a hub or a server.
+# ---------------------------------------------------------------------- what was learned from before
+TRAINED = "a version that this one comes from was trained on it"
+"""Why a state is not held out for a child, in the words that a user reads."""
 
-    name: as ``--model`` has it, empty where it was not given. folder: what a relative path is relative to. Raises
-    UsageError: it looks like a path, and nothing is there.
+_SESSIONS, _LAST, _TRAIN = "sessions", "trained_on", "train"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was learned from. last: by the session's name, the last experiment of it; None: any of its experiments."""
+
+    last: Mapping[str, int | None] = field(default_factory=dict)
+
+    def holds(self, each: Trajectory) -> bool:
+        """Whether an answer, or what came after it in its session, was learned from.
+
+        Up to the last experiment and not one by one: later prompts tell what came of the earlier ones.
+        """
+        if each.session not in self.last:
+            return False
+        last = self.last[each.session]
+        return last is None or each.number <= last
+
+
+def lesson(train: Sequence[Trajectory], sessions: Sequence[ReadSession]) -> dict[str, Any]:
+    """What a version's manifest keeps of what it learned from: names for people, and what ``seen`` goes by."""
+    last: dict[str, int] = {}
+    for each in train:
+        last[each.session] = max(each.number, last.get(each.session, 0))
+    trained = {session.identity: last[session.name] for session in sessions if session.name in last}
+    return {_SESSIONS: sorted(last), _TRAIN: len(train), _LAST: trained}
+
+
+def seen(lessons: Iterable[Mapping[str, Any]], sessions: Sequence[ReadSession]) -> Seen:
+    """What was learned from of the sessions that were read.
+
+    lessons: ``data`` of the manifests of a version and of all that it comes from. One that was written before sessions
+    were told apart names them alone: a session of that name is then held to have been seen as a whole.
     """
-    if not name:
-        return None
-    place = folder / Path(name).expanduser()
-    if place.exists():
-        return place
-    if name.startswith(("/", "./", "../", "~")):
-        raise UsageError(f"--model {name}: there is nothing at {place}", hint="give a folder with a model, or its name")
-    return None
-
-
-def base_model(place: Path) -> BaseModel:
-    """A model on disk, with its hashes as they are recorded with its answers; a template inside GGUF is not read.
-
-    Raises UsageError: it is no model, or its files cannot be read.
-    """
-    gguf = model_files.gguf_file(place)
-    folder = place.parent if place.is_file() else place
-    try:
-        return BaseModel(
-            str(place),
-            model_files.model_hash(folder, gguf),
-            model_files.tokenizer_hash(folder, gguf),
-            None if gguf else model_files.template_hash(model_files.chat_template(folder)),
-        )
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"the model in {place} cannot be read: {error}", hint="make its files readable, or load it anew"
-        ) from error
+    last: dict[str, int | None] = {}
+    for data in lessons:
+        trained = data.get(_LAST)
+        if isinstance(trained, dict):
+            for session in sessions:
+                number = trained.get(session.identity)
+                if isinstance(number, int) and last.get(session.name, 0) is not None:
+                    last[session.name] = max(number, last.get(session.name) or 0)
+        else:
+            named = data.get(_SESSIONS)
+            old = {str(name).rpartition("/")[2] for name in named} if isinstance(named, list) else set()
+            last |= {session.name: None for session in sessions if session.tag in old}
+    return Seen(last)
 
 
 def filters_for(mode: str, base: BaseModel | None = None) -> Filters:
@@ -288,16 +300,6 @@ def _prefixes(roots: Sequence[Path]) -> dict[Path, str]:
         if len(set(names)) == len(names):
             return {root: f"{name}/" for root, name in zip(roots, names, strict=True)}
     return {root: f"{root}/" for root in roots}
-
-
-def _session(name: str, root: Path, facts: SessionFacts) -> tuple[ReadSession, str]:
-    """A session, and a warning where its task cannot be read."""
-    task, warning = None, ""
-    try:
-        task = parse_task(facts.task_json)
-    except StoreError as error:
-        warning = f"session {name}: {error.what}; its experiments have no feedback to learn from"
-    return ReadSession(name, root, facts.tag, facts.policy, task, facts.decided, 0), warning
 
 
 def _models(found: Sequence[Record]) -> dict[str, int]:

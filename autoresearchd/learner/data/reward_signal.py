@@ -12,8 +12,6 @@ from autoresearchd.learner.data.trajectories import Trajectory, all_equal, group
 LEAST_USABLE = 0.2
 """Below this share of usable answers the policy is shown first how one is written."""
 
-_UNUSABLE = frozenset({Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER})
-
 
 @dataclass(frozen=True, slots=True)
 class Signal:
@@ -35,11 +33,6 @@ class Signal:
     differ: bool
     taught: int
 
-    @property
-    def usable_share(self) -> float:
-        """Of all answers; 0 of none."""
-        return self.usable / self.answers if self.answers else 0.0
-
 
 def signal(trajectories: Sequence[Trajectory]) -> Signal:
     """Count what an algorithm could learn from."""
@@ -50,28 +43,27 @@ def signal(trajectories: Sequence[Trajectory]) -> Signal:
     for each in trajectories:
         rewards.setdefault(each.session, []).append(each.reward)
     mixed = {session for session, given in rewards.items() if not all_equal(given)}
-    every = [each.reward for each in trajectories]
     return Signal(
         answers=len(trajectories),
-        usable=sum(usable(each) for each in trajectories),
-        good=sum(good(each) for each in trajectories),
+        usable=sum(map(usable, trajectories)),
+        good=sum(map(good, trajectories)),
         groups=len(several),
         informative=sum(not all_equal(given) for given in several),
         singles=len(singles),
         comparable=sum(each.session in mixed for each in singles),
-        differ=bool(every) and not all_equal(every),
+        differ=bool(trajectories) and not all_equal([each.reward for each in trajectories]),
         taught=sum(bool(each.feedback.strip()) for each in trajectories),
     )
 
 
 def usable(each: Trajectory) -> bool:
     """Whether an answer held an edit that could be applied."""
-    return not each.error and each.label not in _UNUSABLE
+    return not each.error and each.label not in (Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER)
 
 
-def good(each: Trajectory) -> bool:
-    """Whether an answer is worth imitating: it was kept, and earned more than 0."""
-    return not each.error and each.reward > 0 and RULES[each.label].status is Status.KEEP
+def good(each: Trajectory, above: float = 0.0, *, kept: bool = True) -> bool:
+    """Whether an answer is worth imitating: it was kept (unless ``kept`` is False), and earned more than ``above``."""
+    return not each.error and each.reward > above and (not kept or RULES[each.label].status is Status.KEEP)
 
 
 def lacking(found: Signal, algo: str) -> str:
@@ -90,43 +82,35 @@ def lacking(found: Signal, algo: str) -> str:
 def cold_start(found: Signal, algo: str, least: float = LEAST_USABLE) -> str:
     """Why GRPO or PPO would begin by imitating the kept answers; empty where they would not.
 
-    Args:
-        found: what there is.
-        algo: the algorithm; SDPO, which learns from feedback, never starts cold.
-        least: share of usable answers from which on none is shown first how to write one.
+    SDPO, which learns from feedback, never starts cold. least: share of usable answers from which on none is shown
+    first how to write one.
     """
-    if algo not in ("grpo", "ppo"):
+    if algo == "sdpo":
         return ""
-    missing = lacking(found, algo)
-    if missing:
-        return missing
-    if found.usable_share < least:
-        return f"only {found.usable:,} of {counted(found.answers, 'answer')} held an edit that could be used"
-    return ""
+    few = found.answers and found.usable / found.answers < least
+    used = f"only {found.usable:,} of {counted(found.answers, 'answer')} held an edit that could be used"
+    return lacking(found, algo) or (used if few else "")
 
 
 def outlook(found: Signal, algo: str) -> list[str]:
     """What an algorithm would do with it, in sentences."""
-    lines = []
-    if algo == "grpo":
-        lines.append(
-            f"GRPO compares within {found.informative:,} of {counted(found.groups, 'group')} of several answers, and "
-            f"{found.comparable:,} of {counted(found.singles, 'single answer')} with their neighbours, which is an "
-            "approximation"
-        )
-    elif algo == "ppo":
-        lines.append(f"PPO learns from the order of {counted(found.answers, 'answer')} in their sessions")
-    elif algo == "sdpo":
-        lines.append(f"SDPO is taught by the feedback on {found.taught:,} of {counted(found.answers, 'answer')}")
-    cold = cold_start(found, algo)
-    missing = lacking(found, algo)
+    answers = counted(found.answers, "answer")
+    lines = [
+        {
+            "grpo": f"GRPO compares within {found.informative:,} of {counted(found.groups, 'group')} of several "
+            f"answers, and {found.comparable:,} of {counted(found.singles, 'single answer')} with their neighbours, "
+            "which is an approximation",
+            "ppo": f"PPO learns from the order of {answers} in their sessions",
+            "sdpo": f"SDPO is taught by the feedback on {found.taught:,} of {answers}",
+        }[algo]
+    ]
+    cold, missing = cold_start(found, algo), lacking(found, algo)
     if cold and found.good:
         how = "for all of its steps" if missing else "for its first steps"
         lines.append(f"cold start: {how} it imitates the {counted(found.good, 'kept answer')}, because {cold}")
-    elif cold and missing:
-        lines.append(f"nothing can be learned: {cold}, and no answer was kept that could be imitated")
+    elif missing:
+        imitated = ", and no answer was kept that could be imitated" if cold else ""
+        lines.append(f"nothing can be learned: {missing}{imitated}")
     elif cold:
         lines.append(f"no cold start, though {cold}: no answer was kept that could be imitated")
-    elif missing:
-        lines.append(f"nothing can be learned: {missing}")
     return lines

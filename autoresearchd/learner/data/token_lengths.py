@@ -43,51 +43,36 @@ def prompt_tokens(place: Path) -> Callable[[Trajectory], int]:
 
 
 def within(
-    parts: Split,
-    prompt: Callable[[Trajectory], int],
-    *,
-    answer: int = 0,
-    most: int | None = None,
-    live: bool = False,
+    parts: Split, prompt: Callable[[Trajectory], int], *, answer: int = 0, most: int | None = None, live: bool = False
 ) -> Lengths:
-    """Leave out what is too long.
+    """Leave out what has more than ``most`` tokens (None: nothing).
 
     Stored answers count where they are learned from; where a state is asked afresh, the longest answer that it may get.
 
-    Args:
-        parts: what there is.
-        prompt: counts the tokens of a prompt.
-        answer: tokens that a fresh answer may have; 0: as many as the longest of those that were stored.
-        most: tokens of a prompt with its answer; None: whatever there is.
-        live: whether states of the training part are asked afresh, too.
-
-    Raises:
-        UsageError: nothing is left to learn from, or to ask about.
+    prompt: counts the tokens of a prompt. answer: tokens that a fresh answer may have; 0: as many as the longest of
+    those that were stored. live: whether states of the training part are asked afresh, too. Raises UsageError: nothing
+    is left to learn from, or to ask about.
     """
 
     def fits(tokens: int) -> bool:
         return most is None or tokens <= most
 
-    whole = {each.key: prompt(each) + _own(each) for each in (*parts.train, *parts.held_out)}
-    if not answer:
-        stored = (_own(each) for each in (*parts.train, *parts.held_out) if fits(whole[each.key]))
-        answer = max(stored, default=0)
-    answer = max(answer, _SHORTEST)
-
-    def tokens(each: Trajectory, *, afresh: bool) -> int:
-        return prompt(each) + answer if afresh else whole[each.key]
-
-    train = tuple(each for each in parts.train if fits(tokens(each, afresh=live)))
-    held_out = tuple(each for each in parts.held_out if fits(tokens(each, afresh=True)))
+    prompts = {each.key: prompt(each) for each in (*parts.train, *parts.held_out)}
+    whole = {each.key: prompts[each.key] + _own(each) for each in (*parts.train, *parts.held_out)}
+    stored = (_own(each) for each in (*parts.train, *parts.held_out) if fits(whole[each.key]))
+    answer = max(answer or max(stored, default=0), _SHORTEST)
+    trained = {key: tokens + answer for key, tokens in prompts.items()} if live else whole
+    train = tuple(each for each in parts.train if fits(trained[each.key]))
+    held_out = tuple(each for each in parts.held_out if fits(prompts[each.key] + answer))
     if not train or not held_out:
-        least = min((tokens(each, afresh=live) for each in parts.train), default=0)
+        least = min((trained[each.key] for each in parts.train), default=0)
         raise UsageError(
             f"max_length={most} leaves nothing to {'ask about' if train else 'learn from'}: the shortest prompt of the "
             f"training part has {least:,} tokens with its answer, and a fresh answer may have {answer:,}",
             hint="give a larger --set max_length, or a smaller --set max_tokens",
         )
     left_out = len(parts.train) + len(parts.held_out) - len(train) - len(held_out)
-    longest_first = tuple(sorted(train, key=lambda each: tokens(each, afresh=live), reverse=True))
+    longest_first = tuple(sorted(train, key=lambda each: trained[each.key], reverse=True))
     return Lengths(replace(parts, train=train, held_out=held_out), left_out, answer, longest_first)
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.quantities import counted
 from autoresearchd.learner.gate.judge_answers import Outcome, Tally, tallies
 from autoresearchd.learner.gate.promotion_needs import LEAST
@@ -53,23 +52,6 @@ class GateOptions:
     resamples: int = 9999
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if not (0.5 < self.confidence < 1 and 0.5 <= self.power < 1):
-            raise UsageError(
-                f"confidence {self.confidence} and power {self.power} must be above 0.5 and below 1",
-                hint="take 0.95 and 0.8",
-            )
-        if self.least < 2 or self.resamples < 100 or self.gain <= 0:
-            raise UsageError(
-                f"a gate over {self.least} states, {self.resamples} resamples and a gain of {self.gain} says nothing",
-                hint="take at least 2 states and 100 resamples, and a gain above 0",
-            )
-        if not (0 <= self.valid_lost <= 1 and 0 <= self.novelty_kept <= 1):
-            raise UsageError(
-                f"valid_lost {self.valid_lost} and novelty_kept {self.novelty_kept} are shares",
-                hint="take 0.15 and 0.5",
-            )
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -91,20 +73,12 @@ def compare(
     *,
     left_out: Mapping[str, int] | None = None,
 ) -> Verdict:
-    """Compare two policies by what came of their proposals for the same states.
+    """Compare two policies, the one in place and the one that would take it, by their proposals for the same states.
 
     Promoted is what earns surely more (the lower limit of the gain is above 0, and equal policies show such a gain too
-    rarely), as long as its edits are as often valid and not less novel.
-    A state that one of the two has no rewarded outcome of is left out, and counted with those that nobody asked about.
-
-    Args:
-        old: outcomes of the policy in place.
-        new: outcomes of the one that would take its place.
-        options: the constants.
-        left_out: how many held-out states were not asked about, by the reason in words.
-
-    Raises:
-        ValueError: the edits of one policy were run and those of the other were not.
+    rarely), as long as its edits are as often valid and not less novel. A state that one of the two has no rewarded
+    outcome of is left out, and counted with those that nobody asked about (``left_out``, by the reason in words).
+    Raises ValueError: the edits of one policy were run and those of the other were not.
     """
     options = options or GateOptions()
     before, after = tallies(old), tallies(new)
@@ -126,16 +100,10 @@ def compare(
     words = [*refusals, *(_findings(figures) if pairs else ())]
     if any(t.not_run for pair in pairs for t in pair):
         words.append("valid edits were not run: only validity, duplicates and novelty were compared")
-    words += _omissions({**(left_out or {}), SILENT: int(figures["left_out"])})
+    omitted = {**(left_out or {}), SILENT: int(figures["left_out"])}
+    ordered = sorted(omitted.items(), key=lambda item: (-item[1], item[0]))
+    words += [f"held-out states that were not compared: {count} ({why})" for why, count in ordered if count]
     return Verdict(not refusals, tuple(words), figures)
-
-
-def states_needed(spread: float, options: GateOptions) -> int:
-    """How many states find ``options.gain``, where the differences of states have this standard deviation."""
-    from scipy.special import ndtri  # slow to import, and only needed here
-
-    quantiles = float(ndtri(options.confidence) + ndtri(options.power))
-    return max(options.least, math.ceil((quantiles * spread / options.gain) ** 2))
 
 
 # ---------------------------------------------------------------------- figures
@@ -146,11 +114,17 @@ def _figures(pairs: Sequence[tuple[Tally, Tally]], options: GateOptions) -> dict
     def column(side: int, of: Of) -> Array:
         return np.array([of(pair[side]) for pair in pairs], dtype=np.float64)
 
+    def put(name: str, columns: Sequence[Array], statistic: Callable[..., Array]) -> None:
+        """A difference and its limits; one state alone has none."""
+        found[f"{name}_gain"] = float(statistic(*columns, axis=-1))
+        if len(pairs) > 1:
+            found[f"{name}_low"], found[f"{name}_high"] = interval(columns, statistic, options)
+
     def rates(name: str, of: Of) -> Array:
         """A figure of each state: means of both policies, and the interval of the mean difference."""
         first, second = column(0, of), column(1, of)
         found[f"{name}_old"], found[f"{name}_new"] = float(first.mean()), float(second.mean())
-        _put(found, name, (second - first,), _mean, options)
+        put(name, (second - first,), _mean)
         return second - first
 
     def shares(name: str, part: Of, whole: Of, *, limits: bool = False) -> None:
@@ -161,7 +135,7 @@ def _figures(pairs: Sequence[tuple[Tally, Tally]], options: GateOptions) -> dict
         found[f"{name}_old"] = float(columns[0].sum() / columns[1].sum())
         found[f"{name}_new"] = float(columns[2].sum() / columns[3].sum())
         if limits:
-            _put(found, name, columns, _ratios_apart, options)
+            put(name, columns, _ratios_apart)
 
     gains = rates("reward", lambda t: t.reward)
     if len(pairs) > 1:
@@ -175,30 +149,18 @@ def _figures(pairs: Sequence[tuple[Tally, Tally]], options: GateOptions) -> dict
     if len(pairs) > 1:
         found["spread"] = float(gains.std(ddof=1))
         if found["spread"] > _NOTHING:
-            found["states_needed"] = states_needed(found["spread"], options)
+            from scipy.special import ndtri  # slow to import, and only needed here
+
+            quantiles = float(ndtri(options.confidence) + ndtri(options.power))
+            needed = math.ceil((quantiles * found["spread"] / options.gain) ** 2)
+            found["states_needed"] = max(options.least, needed)
     return found
-
-
-def _put(
-    found: dict[str, float],
-    name: str,
-    columns: Sequence[Array],
-    statistic: Callable[..., Array],
-    options: GateOptions,
-) -> None:
-    """A difference and its limits; one state alone has none."""
-    found[f"{name}_gain"] = float(statistic(*columns, axis=-1))
-    if len(columns[0]) > 1:
-        found[f"{name}_low"], found[f"{name}_high"] = interval(columns, statistic, options)
 
 
 def interval(columns: Sequence[Array], statistic: Callable[..., Array], options: GateOptions) -> tuple[float, float]:
     """The one-sided limits of a statistic of states, lower and upper.
 
-    Args:
-        columns: figures of the states, which belong together row by row; at least two rows.
-        statistic: of the columns along ``axis``.
-        options: confidence, resamples and seed.
+    columns: figures of the states, which belong together row by row; at least two rows. statistic: along ``axis``.
     """
     from scipy.special import ndtr, stdtrit  # slow to import, and only needed here
     from scipy.stats import bootstrap
@@ -295,9 +257,3 @@ def _findings(f: Mapping[str, float]) -> list[str]:
             f"{f['variety_new']:.2f}, duplicates {f['duplicates_old']:.0%} → {f['duplicates_new']:.0%}"
         )
     return found
-
-
-def _omissions(left_out: Mapping[str, int]) -> list[str]:
-    """Which states were not compared, those that most of them share a reason with first."""
-    ordered = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
-    return [f"held-out states that were not compared: {count} ({why})" for why, count in ordered if count]

@@ -12,6 +12,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.evaluator.measure.log_text import shorten
 from autoresearchd.evaluator.reward import RewardFormula, novelty, reward
 from autoresearchd.evaluator.rules.legality import code_hash
+from autoresearchd.loop.messages import unified_diff
 from autoresearchd.policy.edits.edit import EditError
 from autoresearchd.policy.edits.read_answer import read_answer
 from autoresearchd.policy.prompt import brief as prompts
@@ -62,9 +63,7 @@ class Tally:
 
     @property
     def reward(self) -> float:
-        """The mean reward; ValueError where no proposal has one."""
-        if not self.rewarded:
-            raise ValueError("no proposal of this state has a reward")
+        """The mean reward, where a proposal has one."""
         return self.rewards / self.rewarded
 
     @property
@@ -81,10 +80,9 @@ def tallies(outcomes: Iterable[Outcome]) -> dict[str, Tally]:
     return {key: _tally(members) for key, members in found.items()}
 
 
-def _tally(members: list[Outcome]) -> Tally:
+def _tally(members: Sequence[Outcome]) -> Tally:
     valid = [o for o in members if o.valid]
-    rewards = [o.reward for o in members if o.reward is not None]
-    valid_rewards = [o.reward for o in valid if o.reward is not None]
+    rewards, of_valid = ([o.reward for o in some if o.reward is not None] for some in (members, valid))
     return Tally(
         proposals=len(members),
         valid=len(valid),
@@ -92,8 +90,8 @@ def _tally(members: list[Outcome]) -> Tally:
         distinct=len({o.files_hash for o in valid}),
         rewarded=len(rewards),
         rewards=math.fsum(rewards),
-        valid_rewarded=len(valid_rewards),
-        valid_rewards=math.fsum(valid_rewards),
+        valid_rewarded=len(of_valid),
+        valid_rewards=math.fsum(of_valid),
         novelty=math.fsum(o.novelty for o in valid),
         not_run=sum(o.not_run for o in members),
     )
@@ -130,37 +128,29 @@ class Rules:
     """What an edit is held against, by whoever knows the sessions.
 
     legal: lets the changed files of an edit pass, or raises PolicyError. tried: whether a program (its ``code_hash``)
-    had been tried before the state. diff: the unified diff between two programs.
+    had been tried before the state.
     """
 
     legal: Callable[[HeldOutState, Mapping[str, str]], None]
     tried: Callable[[HeldOutState, str], bool]
-    diff: Callable[[Mapping[str, str], Mapping[str, str]], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """An answer once it is read. label: NONE where the edit is worth a run; files: those that it changes."""
+    """An answer once it is read. label: NONE where the edit is worth a run; files: those that it changes.
+
+    There are files where it is a legal edit that changes the program.
+    """
 
     label: Label
     error: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
-    diff: str = ""
     novelty: float = 0.0
     files_hash: str = ""
-
-    @property
-    def valid(self) -> bool:
-        """Whether it is a legal edit that changes the program."""
-        return bool(self.files)
 
 
 class Judge(Protocol):
     """Says what answers are worth."""
-
-    def judge(self, state: HeldOutState, completion: str) -> Outcome:
-        """What one answer is worth."""
-        ...
 
     def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         """What each of some answers is worth, in their order; an answer is judged as if it were the only one."""
@@ -173,18 +163,18 @@ class CheckingJudge:
     What is malformed, illegal, without effect or tried before earns what the formula gives for it; any other edit earns
     its novelty bonus only, since what it would gain is not known.
 
-    rules: what edits are held against. formula: of the reward.
+    rules: what edits are held against.
     """
 
-    def __init__(self, rules: Rules, formula: RewardFormula | None = None) -> None:
-        self._rules, self._formula = rules, formula or RewardFormula()
+    def __init__(self, rules: Rules) -> None:
+        self._rules, self._formula = rules, RewardFormula()
 
     def judge(self, state: HeldOutState, completion: str) -> Outcome:
+        """What one answer is worth."""
         seen = examine(state, completion, self._rules)
-        known = settled(state, seen, self._formula)
-        if known is not None:
-            return known
-        return outcome(state, seen, novelty_bonus(Label.NONE, seen.novelty, self._formula), not_run=True)
+        found = reward(Label.NONE, 0.0, None, None, distance=seen.novelty, formula=self._formula)
+        bonus = 0.0 if found is None else found.parts.get("novelty", 0.0)
+        return settled(state, seen, self._formula) or outcome(state, seen, bonus, not_run=True)
 
     def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         return [self.judge(state, completion) for state, completion in attempts]
@@ -196,22 +186,21 @@ def examine(state: HeldOutState, completion: str, rules: Rules) -> Examined:
     The hint that an edit is *nearly* what was tried before is left out: it is a second question, not a judgement.
     """
     try:
-        brief = prompts.is_brief(state.messages)
-        edit = (
-            prompts.read_answer(completion, state.code, state.profile) if brief else read_answer(completion, state.code)
-        )
+        if prompts.is_brief(state.messages):
+            edit = prompts.read_answer(completion, state.code, state.profile)
+        else:
+            edit = read_answer(completion, state.code)
         rules.legal(state, edit.files)
     except (EditError, PolicyError) as error:
         return Examined(error.label, shorten(str(error), _MAX_ERROR))
     after = {**state.code, **edit.files}
-    diff, program = rules.diff(state.code, after), code_hash(after)
+    program = code_hash(after)
     tried = rules.tried(state, program)
     return Examined(
         Label.DUPLICATE if tried else Label.NONE,
         "the same program was tried before" if tried else "",
         files=dict(edit.files),
-        diff=diff,
-        novelty=novelty(diff, state.earlier),
+        novelty=novelty(unified_diff(state.code, after), state.earlier),
         files_hash=program,
     )
 
@@ -238,7 +227,7 @@ def outcome(
     return Outcome(
         state.key,
         state.session,
-        seen.valid,
+        bool(seen.files),
         seen.label if label is None else label,
         shorten(error, _MAX_ERROR) if error else seen.error,
         worth,
@@ -247,9 +236,3 @@ def outcome(
         seen.files_hash,
         feedback,
     )
-
-
-def novelty_bonus(label: Label, distance: float, formula: RewardFormula | None = None) -> float:
-    """What the formula gives for the novelty of an edit whose run ended under a label."""
-    found = reward(label, 0.0, None, None, distance=distance, formula=formula)
-    return 0.0 if found is None else found.parts.get("novelty", 0.0)

@@ -17,8 +17,9 @@ from torch import Tensor
 from autoresearchd.domain.errors import EnvironmentFailure, UsageError
 from autoresearchd.learner.algorithms.train_options import TrainOptions
 from autoresearchd.learner.data.trajectories import Trajectory
+from autoresearchd.learner.versions.adapter_manifest import flush
 
-FORMAT = 1
+FORMAT = 2
 """Of the file: part of each run's fingerprint."""
 
 _DIGEST = hashlib.sha256().digest_size
@@ -63,17 +64,16 @@ def write(checkpoint: Checkpoint, target: Path) -> None:
     """
     buffer = io.BytesIO()
     torch.save({each.name: _plain(getattr(checkpoint, each.name)) for each in fields(Checkpoint)}, buffer)
-    digest = hashlib.sha256(buffer.getbuffer()).digest()
     part = target.with_name(f"{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as stream:
-            stream.write(digest)
+            stream.write(hashlib.sha256(buffer.getbuffer()).digest())
             stream.write(buffer.getbuffer())
             stream.flush()
             os.fsync(stream.fileno())
         part.replace(target)
-        _sync(target.parent)
+        flush(target.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
@@ -111,11 +111,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     return value
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,22 +16,12 @@ from autoresearchd.models.transformers_library import Draw, library
 def batches(
     prompts: Sequence[Sequence[int]], max_tokens: int, context: int | None, rows: int
 ) -> list[tuple[int, list[int]]]:
-    """Which prompts are answered together, and with how many tokens at most.
+    """Which prompts are answered together, at most ``rows`` at once, and with how many tokens at most.
 
     Prompts of about the same length go together, so that little is padded. Those whose context has no room for
     ``max_tokens`` get what it has, beside others of the same room only: nothing is ever looked at beyond the context.
-
-    Args:
-        prompts: token ids.
-        max_tokens: that are wanted of each.
-        context: what the model can look at, None: without bound.
-        rows: prompts of a batch, at most.
-
-    Raises:
-        UsageError: a prompt is empty or leaves no room, or no token is wanted.
+    Raises UsageError: a prompt is empty or leaves no room.
     """
-    if max_tokens < 1:
-        raise UsageError(f"completions of at most {max_tokens} tokens are none", hint="ask for at least one token")
     rooms: dict[int, list[int]] = {}
     for number, prompt in enumerate(prompts):
         room = max_tokens if context is None else min(max_tokens, context - len(prompt))
@@ -62,16 +52,8 @@ def write(
 ) -> list[Generated]:
     """One completion for each prompt of a batch; padded to the left, so that all go on at the same place.
 
-    Args:
-        model: a causal language model of transformers, in evaluation mode.
-        prompts: token ids; each with room for ``max_tokens`` more.
-        max_tokens: of a completion.
-        temperature: 0: the likeliest token, always.
-        seeds: one for each prompt.
-        padding: the token id that fills up.
-        ends: tokens that end a turn.
-        decode: from ids to text.
-        share: whether a prompt that is answered several times is read once, and its keys and values copied.
+    model: a causal language model of transformers, in evaluation mode. prompts: each with room for ``max_tokens`` more.
+    share: whether a prompt that is answered several times is read once, and its keys and values copied.
     """
     width = max(len(prompt) for prompt in prompts)
     ids = torch.full((len(prompts), width), padding, dtype=torch.long)
@@ -89,8 +71,13 @@ def write(
             do_sample=False,  # ``draw`` leaves one token to choose from
             logits_processor=library("transformers").LogitsProcessorList([draw]),
         )
-    rows = zip(output[:, width:].tolist(), draw.logprobs, strict=True)
-    return [_completion(drawn, logprobs, ends, decode) for drawn, logprobs in rows]
+    found = []
+    for drawn, logprobs in zip(output[:, width:].tolist(), draw.logprobs, strict=True):
+        # Up to the first end; a row that has ended is filled up until the last one has.
+        length = next((at + 1 for at, token in enumerate(drawn) if token in ends), len(drawn))
+        own = tuple(drawn[:length])
+        found.append(Generated(own, tuple(logprobs[:length]), decode(own), own[-1] in ends))
+    return found
 
 
 def _read(model: Any, prompts: Sequence[Sequence[int]], ids: Tensor, attention: Tensor) -> Any:
@@ -111,12 +98,3 @@ def _read(model: Any, prompts: Sequence[Sequence[int]], ids: Tensor, attention: 
     )
     cache.batch_select_indices(torch.tensor([chosen.index(row) for row in rows], device=model.device))
     return cache
-
-
-def _completion(
-    drawn: Sequence[int], logprobs: Sequence[float], ends: frozenset[int], decode: Callable[[Sequence[int]], str]
-) -> Generated:
-    """What was drawn up to the first end; a row that has ended is filled up until the last one has."""
-    length = next((at + 1 for at, token in enumerate(drawn) if token in ends), len(drawn))
-    ids = tuple(drawn[:length])
-    return Generated(ids, tuple(logprobs[:length]), decode(ids), ids[-1] in ends)

@@ -23,9 +23,9 @@ from autoresearchd.learner.training.load_model import (
     parameters_of,
     write_adapter,
 )
-from autoresearchd.learner.training.logprobs import Batch, batch_statistics, collate
+from autoresearchd.learner.training.logprobs import Batch, collate, token_statistics
 from autoresearchd.learner.training.out_of_memory import explain_out_of_memory
-from autoresearchd.learner.training.packing import Pack, Sharing, laid_out
+from autoresearchd.learner.training.prompt_sharing import Pack, Sharing, laid_out
 from autoresearchd.models.provider_errors import words_of
 from autoresearchd.models.transformers_library import context_of, decoded, encoded, ends_of, rendered
 
@@ -62,16 +62,15 @@ class LocalModel:
         if not self._in_pieces():
             self._head = None
         self._end = self._end_of_turn()
-        self._sharing: Sharing | None = None
-        self._apart = self._found_apart() if options.share_prompts else "share_prompts is false"
-        if not self._apart:
-            self._sharing = self._able_to_share()
+        shared = Sharing(int(self._base.get_input_embeddings().weight.shape[-1]))
+        self._apart = self._reason_apart(shared) if options.share_prompts else "share_prompts is false"
+        self._sharing = None if self._apart else shared
 
     @classmethod
     def load(cls, place: Path, options: ModelOptions | None = None) -> LocalModel:
-        """The model of a folder or a GGUF file; raises as ``loading.load`` says."""
-        options = options or ModelOptions()
+        """The model of a folder or a GGUF file; raises as ``load_model.load`` says."""
         with explain_out_of_memory(f"loading {place}"):
+            options = options or ModelOptions()
             return cls(load(place, options), options)
 
     @property
@@ -158,22 +157,18 @@ class LocalModel:
         batch = self._batch(samples)
         packs = [] if shared is None else shared.packs([each.prompt for each in samples], _lengths(batch))
         features, hidden = self._features(batch, packs, hidden=values)
-        tokens = batch_statistics(
-            features,
-            batch,
-            head=self._head,
-            temperature=torch.tensor([each.temperature for each in samples], dtype=torch.float64, device=self._device),
-            top=top,
-            at=None if at is None else at.to(self._device),
-            rows=self._options.rows,
-        )
-        return Statistics(batch, tokens, None if hidden is None else self._values(hidden, batch))
+        told = None if at is None else at.to(self._device)
+        tokens = token_statistics(features, batch, head=self._head, top=top, at=told)
+        if hidden is None:
+            return Statistics(batch, tokens)
+        # A value is of the state at the last token of a prompt: the one that predicts the first of the completion.
+        assert self._value_head is not None
+        counts = batch.mask.sum(dim=-1)
+        found: Tensor = self._value_head(hidden[counts.cumsum(dim=0) - counts].float())
+        return Statistics(batch, tokens, found.squeeze(-1))
 
     def _batch(self, samples: Sequence[Sample]) -> Batch:
-        stored = [(0.0,) * len(each.completion) if each.behaviour is None else each.behaviour for each in samples]
-        batch = collate(
-            [each.prompt for each in samples], [each.completion for each in samples], stored, padding=self.padding
-        )
+        batch = collate(samples, padding=self.padding)
         longest = batch.ids.shape[1]
         if self.context is not None and longest > self.context:
             raise UsageError(
@@ -181,8 +176,7 @@ class LocalModel:
                 f"{self.context:,}",
                 hint=f"leave out what is longer than that: --set max_length={self.context}",
             )
-        moved = (batch.ids, batch.attention, batch.positions, batch.mask, batch.behaviour)
-        return Batch(*(each.to(self._device) for each in moved))
+        return batch.to(self._device)
 
     def _features(self, batch: Batch, packs: Sequence[Pack], *, hidden: bool) -> tuple[Tensor, Tensor | None]:
         """What the log-probabilities are computed from, [N, …], row by row; the last hidden states, where asked for.
@@ -203,13 +197,11 @@ class LocalModel:
 
         packed = [pack for pack in packs if len(pack.rows) > 1]
         for pack in packed:
-            layout = laid_out(pack, batch.ids)
-            mask = layout.mask(self._base.dtype)
-            told, last = self._forward(layout.ids, hidden=hidden, position_ids=layout.positions, attention_mask=mask)
-            at = [
-                places[:-1][batch.mask[row, : len(places) - 1]]
-                for row, places in zip(pack.rows, layout.places, strict=True)
-            ]
+            layout = laid_out(pack, batch.ids, self._base.dtype)
+            how = {"position_ids": layout.positions, "attention_mask": layout.mask}
+            told, last = self._forward(layout.ids, hidden=hidden, **how)
+            pairs = zip(pack.rows, layout.places, strict=True)
+            at = [places[:-1][batch.mask[row, : len(places) - 1]] for row, places in pairs]
             take(pack.rows, told, last, torch.cat(at))
         alone = set(range(len(lengths))).difference(*(pack.rows for pack in packed))
         for length in sorted({lengths[row] for row in alone}):
@@ -229,20 +221,12 @@ class LocalModel:
         output = self._base(input_ids=ids, use_cache=False, output_hidden_states=hidden, **how)
         return output.logits, output.hidden_states[-1] if hidden else None
 
-    def _values(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """Of the state at the last token of each prompt: the one that predicts the first of the completion."""
-        assert self._value_head is not None
-        counts = batch.mask.sum(dim=-1)
-        found: Tensor = self._value_head(hidden[counts.cumsum(dim=0) - counts].float())
-        return found.squeeze(-1)
-
-    def _found_apart(self) -> str:
+    def _reason_apart(self, shared: Sharing) -> str:
         """Why answers to one prompt cannot share it; empty where a probe shows that they can."""
         against = prompt_sharing.reason_against(self._base)
         if against:
             return against
         samples, others = prompt_sharing.probe(self.vocabulary)
-        shared = self._able_to_share()
         try:
             with self._still():
                 first = self._scored(samples, None, top=1).tokens
@@ -255,14 +239,8 @@ class LocalModel:
         if not apart <= most:
             return f"log-probabilities differ by {apart:.2g}, more than {most:g}"
         moved = float((together[-1] - beside[-1]).abs().max())
-        return (
-            ""
-            if moved <= prompt_sharing.LEAK
-            else f"what others answer moves an answer's log-probabilities by {moved:.2g}"
-        )
-
-    def _able_to_share(self) -> Sharing:
-        return Sharing(int(self._base.get_input_embeddings().weight.shape[-1]))
+        leaks = f"what others answer moves an answer's log-probabilities by {moved:.2g}"
+        return "" if moved <= prompt_sharing.LEAK else leaks
 
     def _in_pieces(self) -> bool:
         """Whether the output layer alone makes logits of the hidden states: some models bend or scale them after it."""
@@ -337,7 +315,7 @@ class LocalModel:
         state = self.adapter_state()
         head = {name.removeprefix(_HEAD): each for name, each in state.items() if name.startswith(_HEAD)}
         lora = {name: each for name, each in state.items() if not name.startswith(_HEAD)}
-        write_adapter(folder, self._adapted, lora, head, self._hashes)
+        write_adapter(folder, self._adapted, lora, head)
 
     def _parameters(self) -> dict[str, torch.nn.Parameter]:
         if self._value_head is None:
@@ -354,8 +332,6 @@ class LocalModel:
         seeds: Sequence[int],
         who: Who = Who.POLICY,
     ) -> list[Generated]:
-        if len(prompts) != len(seeds):
-            raise ValueError(f"{len(prompts)} prompts and {len(seeds)} seeds do not belong together")
         found: dict[int, Generated] = {}
         told = explain_out_of_memory(f"writing {self._options.generated} completions at once")
         with told, self._still(), self._acting(who):

@@ -6,11 +6,14 @@ import contextlib
 import ctypes
 import resource
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from autoresearchd.domain.errors import MissingCapability
-from autoresearchd.learner.algorithms.learnable import Learnable, Sample
+
+if TYPE_CHECKING:
+    from autoresearchd.learner.algorithms.learnable import Learnable, Sample
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Of glibc's mallopt."""
@@ -31,14 +34,10 @@ def trial_step(model: Learnable, samples: Sequence[Sample]) -> None:
 
 @contextlib.contextmanager
 def explain_out_of_memory(what: str) -> Iterator[None]:
-    """Raise MissingCapability with advice where the memory runs out.
-
-    what: what is being done, as the beginning of a sentence.
-    """
+    """Raise MissingCapability with advice where the memory runs out. what: is being done, to begin a sentence with."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        # On a CPU torch raises a plain RuntimeError.
+    except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is one; on a CPU torch raises a plain one
         known = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
         if not known:
             raise

@@ -11,9 +11,8 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.learner.algorithms.grpo import GrpoObjective, advantages_of
 from autoresearchd.learner.algorithms.learnable import Learnable
 from autoresearchd.learner.algorithms.ppo import PpoObjective
-from autoresearchd.learner.algorithms.scoring import Objective, Scorer
+from autoresearchd.learner.algorithms.scoring import Objective, Scorer, SftObjective
 from autoresearchd.learner.algorithms.sdpo import SdpoObjective, lessons
-from autoresearchd.learner.algorithms.sft import SftObjective
 from autoresearchd.learner.algorithms.train_options import Algo, TrainOptions
 from autoresearchd.learner.data.examples import Examples, imitable, replayable
 from autoresearchd.learner.data.reward_signal import usable
@@ -47,34 +46,43 @@ class Plan:
 
 def plan(model: Learnable, trajectories: Sequence[Trajectory], options: TrainOptions) -> Plan:
     """Look at what there is to learn from, and decide. Raises UsageError: there is nothing, in words that say why."""
+    answers = counted(len(trajectories), "answer")
     counts = Counter(trajectories=len(trajectories), usable=sum(map(usable, trajectories)))
-    if options.algo is Algo.SFT:
-        kept = imitable(model, trajectories, options.sft)
-        _count(counts, kept)
-        if not kept.kept:
-            raise UsageError(
-                f"none of {counted(len(trajectories), 'answer')} was kept with a reward above {options.sft.above:g}: "
-                "there is nothing to imitate",
-                hint="run more experiments, or begin with a larger model",
-            )
-        return Plan((Phase(Algo.SFT, options.steps, _sft(model, kept, options)),), "", dict(counts))
-    examples = replayable(model, trajectories)
-    _count(counts, examples)
+
+    def imitation(kept: Examples, until: int, *, warm_up: bool) -> Phase:
+        return Phase(
+            Algo.SFT, until, lambda: SftObjective(Scorer(model, kept.kept, options.micro), options.batch), warm_up
+        )
+
+    imitated = options.algo is Algo.SFT
+    examples = imitable(model, trajectories, options.sft) if imitated else replayable(model, trajectories)
+    counts["examples"] = len(examples.kept)
+    counts.update(examples.left_out)
+    if not examples.kept and imitated:
+        raise UsageError(
+            f"none of {answers} was kept with a reward above {options.sft.above:g}: there is nothing to imitate",
+            hint="run more experiments, or begin with a larger model",
+        )
     if not examples.kept:
         why = ", ".join(f"{name} {count}" for name, count in sorted(examples.left_out.items()))
         raise UsageError(
-            f"none of {counted(len(trajectories), 'answer')} can be replayed: {why}",
+            f"none of {answers} can be replayed: {why}",
             hint="let a local model propose, whose tokens and log-probabilities are stored",
         )
+    if imitated:
+        return Plan((imitation(examples, options.steps, warm_up=False),), "", dict(counts))
     begin, silent = _ALGORITHMS[options.algo](Scorer(model, examples.kept, options.micro), options, counts)
-    reason, steps, kept = "", 0, Examples((), {})
-    if options.algo is not Algo.SDPO:
-        reason, steps = _cold(silent, counts, options)
+    reason, steps, kept = silent, options.steps, Examples((), {})
+    share, cold = counts["usable"] / len(trajectories), options.cold_start
+    if options.algo is not Algo.SDPO and not silent and share < cold.valid_share and options.steps > 1:
+        steps = min(cold.steps, options.steps // 2)
+        few = f"{share:.0%}, below {cold.valid_share:.0%}"
+        reason = f"{counts['usable']} of {answers} could be used ({few})"
     if reason:
-        kept = imitable(model, trajectories, options.sft) if options.cold_start.allowed else kept
+        kept = imitable(model, trajectories, options.sft) if cold.allowed else kept
         counts["kept"] = len(kept.kept)
     if silent and not kept.kept:
-        tried = "no answer was kept that" if options.cold_start.allowed else "no warm-up is allowed in which"
+        tried = "no answer was kept that" if cold.allowed else "no warm-up is allowed in which"
         raise UsageError(
             f"there is nothing to learn: {silent}, and {tried} the policy could be warmed up on",
             hint="run more experiments, several from one state (--group), or begin with a larger model",
@@ -82,38 +90,17 @@ def plan(model: Learnable, trajectories: Sequence[Trajectory], options: TrainOpt
     main = Phase(options.algo, options.steps, begin)
     if not kept.kept:
         return Plan((main,), "", dict(counts))
-    warm_up = Phase(Algo.SFT, steps, _sft(model, kept, options), warm_up=True)
+    warm_up = imitation(kept, steps, warm_up=True)
     return Plan((warm_up,) if silent else (warm_up, main), reason, dict(counts))
 
 
-def _cold(silent: str, counts: Mapping[str, int], options: TrainOptions) -> tuple[str, int]:
-    """Why the policy must be warmed up, and for how many steps; empty: it need not."""
-    if silent:
-        return silent, options.steps
-    cold, total = options.cold_start, counts["trajectories"]
-    share = counts["usable"] / total
-    if share < cold.valid_share and options.steps > 1:
-        wanted = min(cold.steps, options.steps // 2)
-        few = f"{share:.0%}, below {cold.valid_share:.0%}"
-        return f"{counts['usable']} of {counted(total, 'answer')} could be used ({few})", wanted
-    return "", 0
-
-
-def _sft(model: Learnable, kept: Examples, options: TrainOptions) -> Begin:
-    return lambda: SftObjective(Scorer(model, kept.kept, options.micro), options.batch)
-
-
 def _grpo(scorer: Scorer, options: TrainOptions, counts: Counter[str]) -> tuple[Begin, str]:
+    """What begins the algorithm, and why the rewards tell it nothing; empty: they do."""
     found = advantages_of(scorer.examples, options.groups)
-    counts.update(
-        groups=found.groups,
-        zero_variance=found.zero_variance,
-        singles=found.singles,
-        approximated=found.approximated,
-        alone=found.alone,
-        with_signal=int(found.signal.sum()),
-    )
-    silent = "" if bool(found.signal.any()) else f"none of {counted(found.groups, 'group')} has rewards that differ"
+    for name in ("groups", "zero_variance", "singles", "approximated", "alone"):
+        counts[name] = getattr(found, name)
+    counts["with_signal"] = int(found.signal.sum())
+    silent = "" if counts["with_signal"] else f"none of {counted(found.groups, 'group')} has rewards that differ"
     return lambda: GrpoObjective(scorer, found, options), silent
 
 
@@ -125,7 +112,7 @@ def _ppo(scorer: Scorer, options: TrainOptions, counts: Counter[str]) -> tuple[B
 
 
 def _sdpo(scorer: Scorer, options: TrainOptions, counts: Counter[str]) -> tuple[Begin, str]:
-    taught = lessons(scorer.model, scorer.examples, options.teacher.feedback_chars)
+    taught = lessons(scorer.model, scorer.examples, options.sdpo.feedback_chars)
     counts["untaught"] = sum(lesson is None for lesson in taught)
     if counts["untaught"] == len(taught):
         raise UsageError(
@@ -133,11 +120,6 @@ def _sdpo(scorer: Scorer, options: TrainOptions, counts: Counter[str]) -> tuple[
             hint="learn from decided experiments, or by --algo grpo, which needs rewards only",
         )
     return lambda: SdpoObjective(scorer, taught, options), ""
-
-
-def _count(counts: Counter[str], examples: Examples) -> None:
-    counts["examples"] = len(examples.kept)
-    counts.update(examples.left_out)
 
 
 _ALGORITHMS = {Algo.GRPO: _grpo, Algo.PPO: _ppo, Algo.SDPO: _sdpo}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,7 +16,7 @@ from torch import Tensor
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.learner.algorithms.learnable import Learnable
-from autoresearchd.learner.algorithms.scoring import NotFinite, Objective, Part, batches, parts
+from autoresearchd.learner.algorithms.scoring import NotFinite, Objective, batches, parts
 from autoresearchd.learner.algorithms.train_options import Algo, Collapse, TrainOptions
 from autoresearchd.learner.data.examples import check_rewards, shuffled
 from autoresearchd.learner.data.trajectories import Trajectory
@@ -55,32 +55,6 @@ class StepFigures:
         return {"step": float(self.step), **self.values}
 
 
-class Tally:
-    """Figures of the parts of a batch, to be averaged by their weights."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._weights: dict[str, float] = {}
-
-    def add(self, part: Part) -> None:
-        """Count a part in."""
-        for name, (value, weight) in part.figures.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value * weight
-            self._weights[name] = self._weights.get(name, 0.0) + weight
-
-    def means(self) -> dict[str, float]:
-        """Of each figure over all parts that had it."""
-        return {name: total / self._weights[name] for name, total in self._sums.items() if self._weights[name]}
-
-
-def broken(history: Sequence[Mapping[str, float]]) -> str:
-    """Why a run cannot go on: its last steps had no gradient that could be used; empty: they had."""
-    last = history[-PATIENCE:]
-    if len(last) == PATIENCE and all("skipped" in each for each in last):
-        return f"the gradients of {PATIENCE} steps in a row were not finite"
-    return ""
-
-
 def collapsed(history: Sequence[Mapping[str, float]], limits: Collapse) -> str:
     """Why the policy counts as collapsed, by the last steps on which each figure was measured; empty: it does not."""
     entropies = _last(history, "entropy", limits.patience)
@@ -95,25 +69,10 @@ def collapsed(history: Sequence[Mapping[str, float]], limits: Collapse) -> str:
     return ""
 
 
-def strayed(history: Sequence[Mapping[str, float]], limits: Collapse) -> bool:
-    """Whether the divergence from the base was above its limit when it was last measured.
-
-    It is then measured on each step, so that a collapse is seen in ``patience`` of them: at one measurement in several
-    steps, a short run would be over before its guard could speak.
-    """
-    last = _last(history, "kl_base", 1)
-    return limits.kl is not None and bool(last) and last[0] > limits.kl
-
-
 def _last(history: Sequence[Mapping[str, float]], name: str, count: int) -> list[float]:
     """The last values of a figure, the newest first; none where there are fewer."""
-    found: list[float] = []
-    for each in reversed(history):
-        if name in each:
-            found.append(each[name])
-            if len(found) == count:
-                return found
-    return []
+    found = list(islice((each[name] for each in reversed(history) if name in each), count))
+    return found if len(found) == count else []
 
 
 CANCELLED = "it was asked to stop"
@@ -150,31 +109,15 @@ def train(
     The order of the examples and the randomness of the model are functions of the seed and the step alone, so that a
     run which goes on from its checkpoint takes the very steps that it would have taken; on a CPU bit for bit.
 
-    Args:
-        model: what is trained, in place.
-        trajectories: what it learns from.
-        options: how.
-        on_step: told of each step; those before a restart are not told again.
-        checkpoint: a file that the run goes on from where it is there, and that it is saved to; None: neither.
-        cancel: looked at between the parts of a batch.
-
-    Raises:
-        UsageError: there is nothing to learn from, or the checkpoint is of another run.
-        EnvironmentFailure: the checkpoint cannot be written.
+    on_step: told of each step; those before a restart are not told again. checkpoint: a file that the run goes on from
+    where it is there, and that it is saved to; None: neither. cancel: looked at between the parts of a batch. Raises
+    UsageError: there is nothing to learn from, or the checkpoint is of another run; EnvironmentFailure: the checkpoint
+    cannot be written.
     """
     check_rewards(trajectories)
     given = shuffled(trajectories, options.seed) if options.shuffle_rewards else list(trajectories)
     name = "" if checkpoint is None else checkpoints.fingerprint(options, trajectories, model.hashes)
-    made = plan(model, given, options)
-    return _Loop(model, made, options, on_step, _Place(checkpoint, name), cancel).run()
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a run is saved, and its fingerprint."""
-
-    path: Path | None
-    run: str
+    return _Loop(model, plan(model, given, options), options, on_step, checkpoint, name, cancel).run()
 
 
 @dataclass(slots=True)
@@ -196,11 +139,12 @@ class _Loop:
         made: Plan,
         options: TrainOptions,
         on_step: Callable[[StepFigures], None],
-        place: _Place,
+        place: Path | None,
+        name: str,
         cancel: Cancel | None,
     ) -> None:
         self._model, self._plan, self._options, self._on_step = model, made, options, on_step
-        self._place, self._cancel = place, cancel
+        self._place, self._name, self._cancel = place, name, cancel
         self._parameters = model.trainable()
         self._optimiser = self._new_optimiser()
         self._progress = _Progress(counts=Counter(made.counts))
@@ -273,10 +217,9 @@ class _Loop:
         """Figures on a batch, whose gradient is left in the parameters; None where somebody asked to stop."""
         torch.manual_seed(derive_seed(self._options.seed, self._progress.steps, "dropout"))
         self._optimiser.zero_grad(set_to_none=True)
-        divergence = self._progress.steps % self._options.kl_every == 0 or strayed(
-            self._progress.history, self._options.collapse
-        )
-        total, tally = 0.0, Tally()
+        divergence = self._progress.steps % self._options.kl_every == 0 or self._strayed()
+        total = 0.0
+        sums, weights = defaultdict[str, float](float), defaultdict[str, float](float)
         for part in divided:
             if self._cancelled():
                 return None
@@ -286,8 +229,20 @@ class _Loop:
                 return {"skipped": 1.0}
             torch.autograd.backward(found.loss)
             total += float(found.loss.detach())
-            tally.add(found)
-        return {"loss": total, **tally.means()} if math.isfinite(total) else {"skipped": 1.0}
+            for name, (value, weight) in found.figures.items():
+                sums[name] += value * weight
+                weights[name] += weight
+        means = {name: value / weights[name] for name, value in sums.items() if weights[name]}
+        return {"loss": total, **means} if math.isfinite(total) else {"skipped": 1.0}
+
+    def _strayed(self) -> bool:
+        """Whether the divergence from the base was above its limit when it was last measured.
+
+        It is then measured on each step, so that a collapse is seen in ``patience`` of them: at one measurement in
+        several steps, a short run would be over before its guard could speak.
+        """
+        last, limit = _last(self._progress.history, "kl_base", 1), self._options.collapse.kl
+        return limit is not None and bool(last) and last[0] > limit
 
     def _apply(self, figures: dict[str, float]) -> dict[str, float]:
         """A step of the optimiser; nothing is changed where the gradient is not finite, or the learning rate is 0."""
@@ -314,7 +269,10 @@ class _Loop:
         progress.history.append(told.flat())
         progress.counts["steps_skipped"] += int("skipped" in values)
         self._on_step(told)
-        return broken(progress.history) or collapsed(progress.history, self._options.collapse)
+        last = progress.history[-PATIENCE:]
+        if len(last) == PATIENCE and all("skipped" in each for each in last):
+            return f"the gradients of {PATIENCE} steps in a row were not finite"
+        return collapsed(progress.history, self._options.collapse)
 
     def _cancelled(self) -> bool:
         return self._cancel is not None and self._cancel.is_set()
@@ -328,10 +286,10 @@ class _Loop:
         """Between two updates: what holds only within one is never saved."""
         progress = self._progress
         progress.saved = progress.steps
-        if self._place.path is None:
+        if self._place is None:
             return
         state = checkpoints.Checkpoint(
-            run=self._place.run,
+            run=self._name,
             phase=progress.phase,
             updates=progress.updates,
             steps=progress.steps,
@@ -341,23 +299,17 @@ class _Loop:
             history=progress.history,
             counts=progress.counts,
         )
-        checkpoints.write(state, self._place.path)
+        checkpoints.write(state, self._place)
 
     def _resume(self) -> Mapping[str, Tensor] | None:
         """Go on from the checkpoint where there is one; what its algorithm must know."""
-        found = None if self._place.path is None else checkpoints.read(self._place.path, self._place.run)
+        found = None if self._place is None else checkpoints.read(self._place, self._name)
         if found is None:
             return None
         self._model.load_adapter_state(found.adapter)
         self._optimiser.load_state_dict(dict(found.optimiser))
-        self._progress = _Progress(
-            found.phase,
-            found.updates,
-            found.steps,
-            found.steps,
-            [dict(each) for each in found.history],
-            Counter(found.counts),
-        )
+        history, counts = [dict(each) for each in found.history], Counter(found.counts)
+        self._progress = _Progress(found.phase, found.updates, found.steps, found.steps, history, counts)
         return found.objective
 
 

@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AwareDatetime, Field, StrictStr, StringConstraints, TypeAdapter
 
 from autoresearchd.domain.errors import AdapterDamaged
 from autoresearchd.domain.policy_versions import BaseModel
@@ -27,20 +29,22 @@ CONFIG = "adapter_config.json"
 
 _FORMAT = 1
 _MOST_BYTES = 4 * 1024 * 1024
-_CHUNK = 1024 * 1024
-_VERSION = re.compile(r"v([1-9][0-9]{0,8})-[0-9a-f]{8}")
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_VERSION = r"^v([1-9][0-9]{0,8})-[0-9a-f]{8}$"
+_FILE = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 HINT = "`autoresearchd adapters rollback` goes back to the version before it; `autoresearchd learn` makes a new one"
 """How to get away from a version whose files are damaged."""
+
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Version = Annotated[str, StringConstraints(pattern=_VERSION)]
+FileName = Annotated[str, StringConstraints(pattern=_FILE)]
 
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
     """What a file is known by."""
 
-    sha256: str
-    bytes: int
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    bytes: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +56,16 @@ class Manifest:
     there. What it learned from is known beyond that, for the versions that were trained from it.
     """
 
-    version: str
+    version: Version
     base: BaseModel
-    algo: str
-    created: datetime
-    files: Mapping[str, FileFacts]
-    parent: str | None = None
-    learner_run: int | None = None
+    algo: StrictStr
+    created: AwareDatetime
+    files: Mapping[FileName, FileFacts]
+    parent: Version | None = None
+    learner_run: Count | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    pruned: datetime | None = None
+    pruned: AwareDatetime | None = None
 
     @property
     def digest(self) -> str:
@@ -75,9 +79,12 @@ class Manifest:
         return json.dumps(codec.jsonable(document), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
+_MANIFEST = TypeAdapter(Manifest)
+
+
 def number_of(version: str) -> int | None:
     """The number of a version by its name, None where it is not a name of ours."""
-    found = _VERSION.fullmatch(version)
+    found = re.fullmatch(_VERSION, version)
     return int(found[1]) if found else None
 
 
@@ -94,7 +101,7 @@ def measure(folder: Path) -> dict[str, FileFacts]:
     """
     found: dict[str, FileFacts] = {}
     for path in sorted(folder.iterdir()):
-        if path.name == NAME or path.is_symlink() or not path.is_file() or not _FILE.fullmatch(path.name):
+        if path.name == NAME or path.is_symlink() or not path.is_file() or not re.fullmatch(_FILE, path.name):
             raise AdapterDamaged(f"{path} is not a file that an adapter may hold")
         flush(path)
         found[path.name] = _facts(path)
@@ -120,23 +127,24 @@ def read(folder: Path) -> Manifest:
     try:
         # Nobody writes into a pipe that somebody has put there: opening it would wait for ever.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with os.fdopen(handle, "rb") as stream:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise AdapterDamaged(f"{path} is no file", hint=HINT)
-            with os.fdopen(handle, "rb", closefd=False) as stream:
-                text = stream.read(_MOST_BYTES + 1)
-        finally:
-            os.close(handle)
+            text = stream.read(_MOST_BYTES + 1)
     except FileNotFoundError as error:
         raise AdapterDamaged(f"{path} is gone", hint=HINT) from error
     except OSError as error:
         raise AdapterDamaged(f"{path} cannot be read: {error.strerror}", hint=HINT) from error
     try:
-        if len(text) > _MOST_BYTES:
-            raise ValueError("it is too long")
-        return _parsed(json.loads(text))
+        document = json.loads(text)
+        if len(text) > _MOST_BYTES or document.pop("format") != _FORMAT:
+            raise ValueError("its form is not known")
+        found = _MANIFEST.validate_python(document)
+        if CONFIG not in found.files or NAME in found.files:
+            raise ValueError("the files are not those of an adapter")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise AdapterDamaged(f"{path} is damaged: {type(error).__name__}", hint=HINT) from error
+    return found
 
 
 def prune(folder: Path, manifest: Manifest, at: datetime) -> int:
@@ -146,9 +154,8 @@ def prune(folder: Path, manifest: Manifest, at: datetime) -> int:
     the next call removes what is left.
     """
     there = {path: path.lstat().st_size for path in folder.iterdir() if path.name != NAME}
-    text = replace(manifest, pruned=manifest.pruned or at).as_json()
     partial = folder / f"{NAME}.part"
-    partial.write_text(text, "utf-8")
+    partial.write_text(replace(manifest, pruned=manifest.pruned or at).as_json(), "utf-8")
     flush(partial)
     partial.rename(folder / NAME)
     flush(folder)
@@ -193,62 +200,5 @@ def flush(path: Path) -> None:
 
 
 def _facts(path: Path) -> FileFacts:
-    digest, size = hashlib.sha256(), 0
     with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    return FileFacts(digest.hexdigest(), size)
-
-
-def _parsed(document: Any) -> Manifest:
-    """A manifest from its JSON; ValueError, TypeError or KeyError where a value is not what was written."""
-    if document["format"] != _FORMAT:
-        raise ValueError(f"the form {document['format']!r} is not known")
-    base, parent, run = document["base"], document["parent"], document["learner_run"]
-    pruned = document.get("pruned")
-    names = ("model_hash", "tokenizer_hash", "template_hash")
-    files = {_matched(_FILE, name): _file_facts(facts) for name, facts in document["files"].items()}
-    if CONFIG not in files or NAME in files:
-        raise ValueError("the files are not those of an adapter")
-    return Manifest(
-        version=_matched(_VERSION, document["version"]),
-        base=BaseModel(_text(base["name"]), *(None if base[n] is None else _text(base[n]) for n in names)),
-        algo=_text(document["algo"]),
-        created=_moment(document["created"]),
-        files=files,
-        parent=None if parent is None else _matched(_VERSION, parent),
-        learner_run=None if run is None else _count(run),
-        data=dict(document["data"]),
-        metrics=dict(document["metrics"]),
-        pruned=None if pruned is None else _moment(pruned),
-    )
-
-
-def _file_facts(found: Any) -> FileFacts:
-    return FileFacts(_matched(_SHA256, found["sha256"]), _count(found["bytes"]))
-
-
-def _matched(pattern: re.Pattern[str], value: Any) -> str:
-    if not pattern.fullmatch(_text(value)):
-        raise ValueError("a name or a hash is none")
-    return str(value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("a text was expected")
-    return value
-
-
-def _moment(value: Any) -> datetime:
-    found = datetime.fromisoformat(_text(value))
-    if found.tzinfo is None:
-        raise ValueError("a time without a time zone")
-    return found
-
-
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-        raise ValueError("a number was expected")
-    return value
+        return FileFacts(hashlib.file_digest(stream, "sha256").hexdigest(), stream.tell())

@@ -29,14 +29,19 @@ from autoresearchd.domain.policy_versions import BaseModel, NewVersion, PolicyVe
 from autoresearchd.domain.ports import Shelf
 from autoresearchd.learner.versions import adapter_manifest
 from autoresearchd.learner.versions.adapter_manifest import Manifest
+from autoresearchd.learner.versions.base_models import described
+from autoresearchd.loop.context import SystemClock
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.store.schema import health
+from autoresearchd.workspace import layout
 
 _LOCK = ".lock"
 _STAGING = ".staging-"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 FOUND = "it was learned, but its learner ended before it was judged"
 """Why a version is a candidate that nobody listed."""
+PRUNED = "its files were removed by `adapters prune`"
+"""Why a rollback passes a version over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,6 @@ class Made:
     data: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     learner_run_id: int | None = None
-    session_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,67 +76,55 @@ class Pruned:
     bytes: int
 
 
-PRUNED = "its files were removed by `adapters prune`"
-"""Why a rollback passes a version over."""
-
-
 class AdapterShelf:
-    """The versions of a repository.
-
-    folder: where their folders are. store: where they are listed. now: the time, in UTC.
-    """
+    """The versions of a repository, whose folders are in ``folder``; they are listed in ``store``."""
 
     def __init__(self, folder: Path, store: Shelf, now: Callable[[], datetime]) -> None:
         self._folder, self._store, self._now = folder, store, now
 
+    @classmethod
+    def of(cls, root: Path, store: Shelf) -> AdapterShelf:
+        """The versions of the repository whose checkout is at ``root``."""
+        return cls(layout.adapters_dir(root), store, SystemClock().now)
+
     # -- making
     def add(self, save: Callable[[Path], None], made: Made) -> PolicyVersion:
-        """Keep a version, as a candidate.
+        """Keep a version, as a candidate. save: writes the adapter into an empty folder, as peft does.
 
         The same files for the same model, kept once more by a learner that went on after it was killed, are the version
-        that is there already.
-
-        save: writes the adapter into an empty folder, as peft does. made: where it comes from. Raises
-        EnvironmentFailure: the disk is full, or cannot be written; AdapterDamaged: what was saved is no adapter.
+        that is there already. Raises EnvironmentFailure: the disk is full, or cannot be written; AdapterDamaged: what
+        was saved is no adapter.
         """
-        if made.base.model_hash is None or (
-            made.parent is not None and adapter_manifest.number_of(made.parent) is None
-        ):
-            raise ValueError("a version names the hash of its model, and its parent by the name that was given to it")
-        with self._explained(), self._held():
+        with self._explained(), self._locked():
             staging = self._folder / f"{_STAGING}{secrets.token_hex(8)}"
             staging.mkdir()
             try:
-                return self._keep(staging, save, made)
+                save(staging)
+                files = adapter_manifest.measure(staging)
+                digest = adapter_manifest.digest_of(files)
+                self._list_forgotten()
+                for known in self._store.versions():
+                    if (known.digest, known.model_hash, known.parent) == (digest, made.base.model_hash, made.parent):
+                        return known
+                written = Manifest(
+                    version=f"v{self._next_number()}-{digest[:8]}",
+                    base=made.base,
+                    algo=made.algo,
+                    created=self._now(),
+                    files=files,
+                    parent=made.parent,
+                    learner_run=made.learner_run_id,
+                    data=made.data,
+                    metrics=made.metrics,
+                )
+                adapter_manifest.write(staging, written)
+                staging.rename(self._folder / written.version)
+                adapter_manifest.flush(self._folder)
+                return self._list(written)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
 
-    def _keep(self, staging: Path, save: Callable[[Path], None], made: Made) -> PolicyVersion:
-        save(staging)
-        files = adapter_manifest.measure(staging)
-        digest = adapter_manifest.digest_of(files)
-        self._list_forgotten()
-        for known in self._store.versions():
-            if (known.digest, known.model_hash, known.parent) == (digest, made.base.model_hash, made.parent):
-                return known
-        written = Manifest(
-            version=f"v{self._next_number()}-{digest[:8]}",
-            base=made.base,
-            algo=made.algo,
-            created=self._now(),
-            files=files,
-            parent=made.parent,
-            learner_run=made.learner_run_id,
-            data=made.data,
-            metrics=made.metrics,
-        )
-        adapter_manifest.write(staging, written)
-        place = self._folder / written.version
-        staging.rename(place)
-        adapter_manifest.flush(self._folder)
-        return self._list(written, session_id=made.session_id)
-
-    def _list(self, written: Manifest, *, session_id: int | None = None, reason: str = "") -> PolicyVersion:
+    def _list(self, written: Manifest, reason: str = "") -> PolicyVersion:
         new = NewVersion(
             version=written.version,
             folder=written.version,
@@ -140,7 +132,6 @@ class AdapterShelf:
             base=written.base,
             parent=written.parent,
             learner_run_id=written.learner_run,
-            session_id=session_id,
             metrics=written.metrics,
             reason=reason,
         )
@@ -149,9 +140,7 @@ class AdapterShelf:
     def _next_number(self) -> int:
         """No number is given twice, whether the version of that number is listed or only lies there."""
         names = [*(version.version for version in self._store.versions()), *(p.name for p in self._folder.iterdir())]
-        return 1 + max(
-            (number for name in names if (number := adapter_manifest.number_of(name)) is not None), default=0
-        )
+        return 1 + max((adapter_manifest.number_of(name) or 0 for name in names), default=0)
 
     # -- deciding
     def promote(self, version: str, reason: str = "", metrics: Mapping[str, Any] | None = None) -> PolicyVersion:
@@ -178,7 +167,7 @@ class AdapterShelf:
         wanted = name.strip().lower()
         for version in known:
             number = adapter_manifest.number_of(version.version)
-            if wanted == version.version or (number is not None and wanted in (f"v{number}", str(number))):
+            if wanted in (version.version, *([f"v{number}", str(number)] if number is not None else [])):
                 return version
         names = ", ".join(version.version for version in known[-10:])
         hint = f"known here: {names}" if known else "`autoresearchd learn` makes one"
@@ -200,18 +189,7 @@ class AdapterShelf:
         """What is known of a version beside the database."""
         return adapter_manifest.read(self._folder / version.folder)
 
-    def lineage(self, version: PolicyVersion) -> Sequence[PolicyVersion]:
-        """The versions in whose place this one came, nearest first: its parents that have been in use."""
-        known = {each.version: each for each in self._store.versions()}
-        found = []
-        parent = known.pop(version.parent or "", None)  # taken out, so that no damage makes a circle
-        while parent is not None:
-            if parent.status in (VersionStatus.PROMOTED, VersionStatus.RETIRED):
-                found.append(parent)
-            parent = known.pop(parent.parent or "", None)
-        return found
-
-    def ancestors(self, version: PolicyVersion) -> Sequence[PolicyVersion]:
+    def ancestors(self, version: PolicyVersion) -> list[PolicyVersion]:
         """All that a version comes from, whatever became of them, nearest first."""
         known = {each.version: each for each in self._store.versions() if each.version != version.version}
         found = []
@@ -221,25 +199,36 @@ class AdapterShelf:
             parent = known.pop(parent.parent or "", None)
         return found
 
+    def lineage(self, version: PolicyVersion) -> list[PolicyVersion]:
+        """The versions in whose place this one came, nearest first: its ancestors that have been in use."""
+        used = (VersionStatus.PROMOTED, VersionStatus.RETIRED)
+        return [each for each in self.ancestors(version) if each.status in used]
+
+    def in_use(self) -> str:
+        """Which versions are in use for which models, on one line; empty: none is."""
+        promoted = self._store.promoted_versions()
+        return ", ".join(f"{each.version} for {self.model_of(each)}" for each in promoted)
+
+    def model_of(self, version: PolicyVersion) -> str:
+        """The model that a version was learned on, for people; without a name where that cannot be read any more."""
+        name = ""
+        with contextlib.suppress(AdapterDamaged):
+            name = self.manifest_of(version).base.name
+        return described(BaseModel(name, version.model_hash))
+
     # -- freeing room
     def prune(self, keep: int, needed: Collection[str] = (), *, dry_run: bool = False) -> Sequence[Pruned]:
         """Remove the files of versions that nothing needs any more; their rows and manifests stay.
 
-        Kept are those in use, those that nobody has judged, the last of those that were in use, and of each of these
-        the parent that would answer in its place if it were damaged. What is left are versions that were refused or
-        rolled back, and those that were in use long ago.
+        Kept are those in use, those that nobody has judged, the last of those that were in use (``keep`` for each base
+        model; a rollback goes back to them), and of each of these the parent that would answer in its place if it were
+        damaged. What is left are versions that were refused or rolled back, and those that were in use long ago.
 
-        Args:
-            keep: how many of those that were in use are kept, for each base model; a rollback goes back to them.
-            needed: further versions to keep.
-            dry_run: remove nothing.
-
-        Raises:
-            EnvironmentFailure: the files cannot be removed.
+        needed: further versions to keep. Raises EnvironmentFailure: the files cannot be removed.
         """
         if not self._folder.is_dir():
             return []
-        with self._explained(), self._held():
+        with self._explained(), self._locked():
             kept = self._kept(keep, needed)
             found = []
             for version in self._store.versions():
@@ -281,7 +270,7 @@ class AdapterShelf:
             return Swept()
         with self._explained(), contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(self._held(wait=False))
+                stack.enter_context(self._locked(wait=False))
             except BlockingIOError:
                 return Swept()
             left = [path for path in self._folder.iterdir() if path.name.startswith(_STAGING)]
@@ -295,23 +284,20 @@ class AdapterShelf:
     def _list_forgotten(self) -> tuple[str, ...]:
         """List the whole versions that lie there without being listed, oldest first; what is damaged stays unlisted."""
         known = {version.version for version in self._store.versions()}
-        names = [path.name for path in self._folder.iterdir() if path.name not in known]
+        numbers = {path.name: adapter_manifest.number_of(path.name) for path in self._folder.iterdir()}
         listed = []
-        for _, name in sorted(
-            (number, name) for name in names if (number := adapter_manifest.number_of(name)) is not None
-        ):
-            try:
+        ours = [(number, name) for name, number in numbers.items() if number is not None and name not in known]
+        for _, name in sorted(ours):
+            with contextlib.suppress(AdapterDamaged):
                 found = adapter_manifest.read(self._folder / name)
                 adapter_manifest.check(self._folder / name, found)
-            except AdapterDamaged:
-                continue
-            self._list(found, reason=FOUND)
-            listed.append(name)
+                self._list(found, FOUND)
+                listed.append(name)
         return tuple(listed)
 
     # -- the folder
     @contextlib.contextmanager
-    def _held(self, *, wait: bool = True) -> Iterator[None]:
+    def _locked(self, *, wait: bool = True) -> Iterator[None]:
         """Nobody else makes or sweeps versions; the lock dies with its process."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with hold(self._folder / _LOCK, patience=math.inf if wait else 0):

@@ -80,18 +80,10 @@ def last_look(count: int, options: RollbackOptions | None = None) -> int:
     return min(options.looks, (count // options.first).bit_length())
 
 
-def judge(
-    now: Sequence[float], before: Sequence[float], *, options: RollbackOptions | None = None, seed: int = 0
-) -> LiveVerdict:
-    """Whether a version fell behind the one before it.
+def judge(now: Sequence[float], before: Sequence[float], options: RollbackOptions | None = None) -> LiveVerdict:
+    """Whether a version fell behind the one before it (or the plain model), from the rewards of both, oldest first.
 
     The same rewards give the same verdict, so it does no harm to ask again between two looks, or after a restart.
-
-    Args:
-        now: rewards of the version's experiments since it came to use, oldest first.
-        before: rewards of the version before it (or of the plain model) until then, oldest first.
-        options: when it is taken for worse.
-        seed: of the resampling.
     """
     options = options or RollbackOptions()
     look = last_look(len(now), options)
@@ -100,10 +92,11 @@ def judge(
     count = options.first << (look - 1)
     new = np.asarray(now[:count], dtype=np.float64)
     old = np.asarray(before[-options.window :], dtype=np.float64)
-    if not (np.isfinite(new).all() and np.isfinite(old).all()):
-        raise ValueError("a reward is not finite")
-    stream = np.random.default_rng(seed)
-    falls = _falls(new, old, stream, options)
+    stream = np.random.default_rng(0)
+    drawn_old, drawn_new = (
+        _rows(values, stream.integers(len(values), size=(options.resamples, len(values)))) for values in (old, new)
+    )
+    falls = _expected(drawn_new, drawn_old, options.drift) - drawn_new.mean
     expected = float(_expected(_rows(new), _rows(old), options.drift)[0])
     fall = expected - float(new.mean())
     p_value = (1 + int((falls <= 0.0).sum())) / (1 + options.resamples)
@@ -136,15 +129,6 @@ def _rows(values: Floats, places: NDArray[np.int64] | None = None) -> _Rows:
     """The rewards at these places (one row of places for each resample); None: all of them once."""
     places = np.arange(len(values))[None, :] if places is None else places
     return _Rows(values[places], places)
-
-
-def _falls(new: Floats, old: Floats, stream: np.random.Generator, options: RollbackOptions) -> Floats:
-    """How far the mean of ``new`` lies below what is to be expected after ``old``, in resamples of both."""
-    before, now = (
-        _rows(values, stream.integers(len(values), size=(options.resamples, len(values)))) for values in (old, new)
-    )
-    falls: Floats = _expected(now, before, options.drift) - now.mean
-    return falls
 
 
 def _expected(now: _Rows, before: _Rows, drift: float) -> Floats:

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.learning.adapter_versions import LiveVersions, prune
+from autoresearchd.app.learning import prune
 from autoresearchd.app.make_policy import make_clients
 from autoresearchd.domain.errors import SessionLocked
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter, VersionStatus
-from autoresearchd.learner.data.read_sessions import base_model
-from autoresearchd.learner.learner_lock import hold_learner_lock
+from autoresearchd.learner.learner_process import hold_learner_lock
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
+from autoresearchd.learner.versions.base_models import base_model
+from autoresearchd.learner.versions.live_versions import LiveVersions
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout

@@ -13,7 +13,7 @@ import pytest
 PROGRAM = """
 import os
 import sys
-from autoresearchd.app.learning.learn_process import stoppable
+from autoresearchd.learner.learner_process import stoppable
 from autoresearchd.domain.errors import Interrupted
 with stoppable('replay', lambda text: print(text, flush=True)) as cancel:
     os.write(1, b'at work\\n')  # in one call: the signal comes after it

@@ -14,11 +14,11 @@ import pytest
 
 pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.app.learning import foreign_sessions
-from autoresearchd.app.learning.learner_jobs import LearnerJobs, Unlimited, apart, own_folder
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.task import Budget, Execution, Task
+from autoresearchd.learner.gate.experiment_judge import RealJudge
+from autoresearchd.learner.gate.learner_jobs import LearnerJobs, Unlimited, apart, commands_of, own_folder
 from tests.fakes.executors import FakeExecutor, FakeHandle
 from tests.fakes.policies import make_task
 from tests.fakes.sessions import FakeGround, FakeGrounds
@@ -72,7 +72,7 @@ def test_before_a_foreign_command_runs_it_is_told_in_full_and_nothing_in_it_stee
     execution = Execution("python train.py", Budget(1, 1, 3), (command,), python="/opt/odd/python", network=True)
     task = replace(make_task(), execution=execution, data=("/home/you/.ssh/id_ed25519",))
     ground = FakeGround(tmp_path, task, executor="ssh")
-    lines = list(foreign_sessions.told("there/t", ground))
+    lines = list(commands_of("there/t", ground))
     told = "\n".join(lines)
     assert "; id > /tmp/owned" in told
     assert "\x1b" not in told and "\u202e" not in told
@@ -86,20 +86,21 @@ def test_before_a_foreign_command_runs_it_is_told_in_full_and_nothing_in_it_stee
     ):
         assert word in told
     with pytest.raises(UsageError, match="another repository"):
-        foreign_sessions.refuse(ground, run_foreign=False)
-    foreign_sessions.refuse(ground, run_foreign=True)
+        RealJudge(FakeGrounds({"there/t": ground}), FakeExecutor(lambda request: ""))._permitted("there/t")
+    bold = RealJudge(FakeGrounds({"there/t": ground}), FakeExecutor(lambda request: ""), run_foreign=True)
+    bold._permitted("there/t")
 
 
 def test_the_executor_of_a_foreign_session_is_not_taken_and_nothing_is_made_in_its_repository(tmp_path: Path) -> None:
     own, there = FakeGround(tmp_path / "own", foreign=False), FakeGround(tmp_path / "there", executor="ssh")
     held, told = FakeGrounds({"own": own, "there": there}), list[str]()
-    jobs = LearnerJobs(threading.Event(), told.append)
+    jobs = LearnerJobs(FakeExecutor, None, threading.Event(), told.append)
     assert jobs.place(held) == "local", "and not over ssh"
     assert told == []
     with apart(held, ["own"]):
         assert (tmp_path / "own/judging").is_dir()
         assert not (tmp_path / "there").exists()
-    bold = LearnerJobs(threading.Event(), told.append, run_foreign=True)
+    bold = LearnerJobs(FakeExecutor, None, threading.Event(), told.append, run_foreign=True)
     with pytest.raises(UsageError, match="different places"):
         bold.place(held)
     assert "these commands are run" in told[0]
@@ -108,7 +109,7 @@ def test_the_executor_of_a_foreign_session_is_not_taken_and_nothing_is_made_in_i
 def test_what_a_killed_learner_has_left_goes_when_the_next_one_begins(tmp_path: Path) -> None:
     program = (
         "import os, pathlib, sys\n"
-        "from autoresearchd.app.learning.learner_jobs import own_folder\n"
+        "from autoresearchd.learner.gate.learner_jobs import own_folder\n"
         "with own_folder(pathlib.Path(sys.argv[1])) as folder:\n"
         "    (folder / '0/0/run').mkdir(parents=True)\n"
         "    print(folder, flush=True)\n"
@@ -120,13 +121,3 @@ def test_what_a_killed_learner_has_left_goes_when_the_next_one_begins(tmp_path: 
     assert left.is_dir()
     with own_folder(tmp_path):
         assert not left.exists()
-
-
-def sessions(folder: Path) -> FakeGrounds:
-    """Sessions of two repositories, two of which have the same tag."""
-    return FakeGrounds(
-        {
-            f"{name}/{tag}": FakeGround(folder / name, scratch=folder / name / "judging" / tag)
-            for name, tag in (("a", "x"), ("a", "y"), ("b", "x"))
-        }
-    )

@@ -10,12 +10,11 @@ import pytest
 
 pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.app.learning.held_out_states import Gathered
-from autoresearchd.app.learning.learn_options import constants_of
-from autoresearchd.app.learning.learn_request import LearnRequest
-from autoresearchd.app.learning.live_rounds import LiveRounds
 from autoresearchd.domain.labels import Label
+from autoresearchd.learner.gate.held_out_states import Gathered
 from autoresearchd.learner.gate.judge_answers import Attempt, HeldOutState, Outcome
+from autoresearchd.learner.learn_options import LearnRequest, constants_of
+from autoresearchd.learner.live_rounds import LiveRounds
 from autoresearchd.learner.training.train import CANCELLED, StepFigures
 from tests.fakes.learnable import TinyLearnable
 

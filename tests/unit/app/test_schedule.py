@@ -7,19 +7,15 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from autoresearchd.app.learning.learn_request import stopped_mark
-from autoresearchd.app.learning.schedule import LearnSchedule, schedule_of
-from autoresearchd.app.make_policy import Offer
-from autoresearchd.app.project import Project
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.task import Task
-from autoresearchd.learner.learner_lock import hold_learner_lock
+from autoresearchd.learner.learner_process import hold_learner_lock, stopped_mark
+from autoresearchd.learner.schedule import LearnSchedule, schedule_of
 from autoresearchd.store.repository import SqlStore
 from tests.fakes.executors import FakeExecutor
 from tests.fakes.models import PatientCancel
@@ -140,24 +136,12 @@ def scheduled(
     root: Path, executor: FakeExecutor, learn: LearnSettings, told: list[str] | None = None
 ) -> LearnSchedule | None:
     """What a session of a local policy would do about learners."""
-    unused: Any = None
     with SqlStore.open(f"sqlite:///{root / '.git/autoresearchd/state.db'}") as store:
-        session = store.sessions()[0]
-    offer = Offer(
-        session.id,
-        unused,
-        unused,
-        unused,
-        executor,
-        unused,
-        unused,
-        root,
-        root,
-        root,
-        ModelSettings(learn=learn),
-        print,
-    )
-    found = schedule_of(Project(root), session, offer, PatientCancel(), lambda _, text: (told or []).append(text))
+        session, lines = store.sessions()[0], [] if told is None else told
+        settings, stopping = ModelSettings(learn=learn), PatientCancel()
+        found = schedule_of(
+            root, session, store, settings, executor, stopping=stopping, tell=lambda _, text: lines.append(text)
+        )
     assert found is None or isinstance(found, LearnSchedule)
     return found
 

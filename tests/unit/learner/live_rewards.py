@@ -46,7 +46,7 @@ def rolled_back(now: list[float], before: list[float], options: RollbackOptions)
     """After how many experiments it is rolled back; 0: never. It is looked at after each."""
     looks = {last_look(count, options): count for count in range(len(now), 0, -1)}
     for _, count in sorted(looks.items()):
-        verdict = judge(now[:count], before, options=options)
+        verdict = judge(now[:count], before, options)
         if verdict.fell:
             return verdict.looked
     return 0

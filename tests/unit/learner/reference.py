@@ -49,14 +49,11 @@ def levelled(each: list[float], level: str) -> list[float]:
     return [math.fsum(each)] * len(each) if level == "completion" else each
 
 
-def averaged(rows: list[list[float]], how: str, length: int | None = None) -> float:
+def averaged(rows: list[list[float]], how: str) -> float:
     rows = [row for row in rows if row]
     if how == "tokens":
         return math.fsum(x for row in rows for x in row) / sum(map(len, rows))
-    if how == "sequences":
-        return math.fsum(math.fsum(row) / len(row) for row in rows) / len(rows)
-    assert length is not None
-    return math.fsum(math.fsum(row) / length for row in rows) / len(rows)
+    return math.fsum(math.fsum(row) / len(row) for row in rows) / len(rows)
 
 
 def clipped(ratio: float, advantage: float, low: float, high: float, dual: float | None) -> float:
@@ -102,11 +99,9 @@ def grpo(
     advantages: Array,
     mask: Array,
     *,
-    proximal: Array | None = None,
     reference: Array | None = None,
     beta: float = 0.0,
     mean: str = "tokens",
-    length: int | None = None,
     low: float = 0.2,
     high: float = 0.28,
     dual: float | None = 3.0,
@@ -114,9 +109,9 @@ def grpo(
     cap: float = 2.0,
 ) -> float:
     rows = surrogate_rows(
-        logprobs, behaviour, advantages, mask, proximal, low=low, high=high, dual=dual, level=level, cap=cap
+        logprobs, behaviour, advantages, mask, None, low=low, high=high, dual=dual, level=level, cap=cap
     )
-    loss = averaged(rows, mean, length)
+    loss = averaged(rows, mean)
     if reference is not None and beta:
         estimates = []
         for i in range(len(mask)):
@@ -124,13 +119,14 @@ def grpo(
             gaps = [float(reference[i][t] - logprobs[i][t]) for t in on]
             drawn = [min(math.exp(float(logprobs[i][t] - behaviour[i][t])), cap) for t in on]
             estimates.append([w * (math.exp(gap) - gap - 1) for w, gap in zip(drawn, gaps, strict=True)])
-        loss += beta * averaged(estimates, mean, length)
+        loss += beta * averaged(estimates, mean)
     return loss
 
 
 def ppo(
     logprobs: Array,
     behaviour: Array,
+    proximal: Array,
     advantages: Array,
     values: Array,
     old_values: Array,
@@ -138,10 +134,9 @@ def ppo(
     entropy: Array,
     mask: Array,
     *,
-    proximal: Array | None = None,
-    level: str = "completion",
+    level: str,
     clip: float = 0.2,
-    value_clip: float | None = 0.2,
+    value_clip: float = 0.2,
     c1: float = 0.5,
     c2: float = 0.01,
     cap: float = 2.0,
@@ -151,11 +146,8 @@ def ppo(
     )
     errors = []
     for v, old, target in zip(values, old_values, returns, strict=True):
-        error = (v - target) ** 2
-        if value_clip is not None:
-            held = old + min(max(v - old, -value_clip), value_clip)
-            error = max(error, (held - target) ** 2)
-        errors.append(float(error))
+        bounded = old + min(max(v - old, -value_clip), value_clip)
+        errors.append(float(max((v - target) ** 2, (bounded - target) ** 2)))
     spread = [[float(entropy[i][t]) for t in range(len(mask[i])) if mask[i][t]] for i in range(len(mask))]
     return averaged(rows, "sequences") + c1 * math.fsum(errors) / len(errors) - c2 * averaged(spread, "sequences")
 
@@ -183,23 +175,17 @@ def sdpo(
     teacher_top: Array,
     logprobs: Array,
     behaviour: Array,
+    proximal: Array,
     mask: Array,
-    taught: Array,
     *,
     alpha: float,
-    proximal: Array | None = None,
     cap: float = 2.0,
 ) -> float:
     terms = []
-    for i in range(len(mask)):
-        for t in range(len(mask[i])):
-            if not (mask[i][t] and taught[i]):
-                continue
-            anchor = behaviour if proximal is None else proximal
-            weight = min(math.exp(float(logprobs[i][t] - anchor[i][t])), cap)
-            if proximal is not None:
-                weight *= min(math.exp(float(proximal[i][t] - behaviour[i][t])), cap)
-            terms.append(weight * divergence(with_tail(student_top[i][t]), with_tail(teacher_top[i][t]), alpha))
+    for i, t in zip(*np.nonzero(mask), strict=True):
+        weight = min(math.exp(float(logprobs[i][t] - proximal[i][t])), cap)
+        weight *= min(math.exp(float(proximal[i][t] - behaviour[i][t])), cap)
+        terms.append(weight * divergence(with_tail(student_top[i][t]), with_tail(teacher_top[i][t]), alpha))
     return math.fsum(terms) / len(terms)
 
 

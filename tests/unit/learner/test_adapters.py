@@ -18,7 +18,7 @@ from autoresearchd.domain.errors import AdapterDamaged, EnvironmentFailure, Stor
 from autoresearchd.domain.policy_versions import BaseModel, NewLearnerRun, VersionStatus
 from autoresearchd.learner.versions import adapter_manifest
 from autoresearchd.learner.versions.adapter_shelf import FOUND, AdapterShelf, Made, Swept
-from autoresearchd.learner.versions.base_names import cached, same_name
+from autoresearchd.learner.versions.base_models import cached, same_name
 from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last_look
 from autoresearchd.store.repository import SqlStore
 from tests.unit.learner.live_rewards import Life, lived, rolled_back
@@ -211,7 +211,7 @@ def test_a_folder_name_from_a_damaged_database_leads_nowhere_else(shelf: Adapter
     [
         ("version", "../v1-00000000"), ("parent", "main"), ("algo", 3), ("created", "2026-01-01T00:00:00"),
         ("created", "soon"), ("learner_run", 2**70), ("learner_run", True), ("files", {"../x": {}}), ("files", {}),
-        ("format", 2), ("data", 7), ("base", {"name": "x"}),
+        ("format", 2), ("data", 7), ("base", 7),
     ],
 )  # fmt: skip
 def test_a_manifest_with_one_wrong_value_is_refused(shelf: AdapterShelf, folder: Path, key: str, value: object) -> None:

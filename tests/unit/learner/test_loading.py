@@ -107,12 +107,7 @@ def lose_a_tensor(path: Path) -> None:
     save_file(dict(list(load_file(path).items())[1:]), path)
 
 
-CONFIG, WEIGHTS, BASE, HEAD = (
-    "adapter_config.json",
-    "adapter_model.safetensors",
-    "base_model.json",
-    "value_head.safetensors",
-)
+CONFIG, WEIGHTS, HEAD = "adapter_config.json", "adapter_model.safetensors", "value_head.safetensors"
 
 
 @pytest.mark.parametrize(
@@ -120,12 +115,8 @@ CONFIG, WEIGHTS, BASE, HEAD = (
     [
         (lambda folder: (folder / CONFIG).unlink(), "adapter_config.json cannot be read"),
         (lambda folder: (folder / CONFIG).write_text("{"), "adapter_config.json cannot be read"),
-        (lambda folder: (folder / CONFIG).write_text("[]"), "holds no JSON object"),
-        (lambda folder: (folder / CONFIG).write_text("{" + " " * 2_000_000 + "}"), "more than 1,000,000 bytes"),
+        (lambda folder: (folder / CONFIG).write_text("[]"), "adapter_config.json cannot be read"),
         (lambda folder: change(folder / CONFIG, peft_type="VERA"), "no plain LoRA adapter"),
-        (lambda folder: change(folder / CONFIG, bias="all"), "no plain LoRA adapter"),
-        (lambda folder: change(folder / CONFIG, megatron_config={"a": 1}), "it sets megatron_config"),
-        (lambda folder: change(folder / CONFIG, r="16"), "is no rank"),
         (lambda folder: change(folder / CONFIG, r=8), "expected"),
         (lambda folder: change(folder / CONFIG, target_modules=["q_proj"]), "does not fit the model"),
         (lambda folder: (folder / WEIGHTS).unlink(), "adapter_model.safetensors cannot be read"),
@@ -133,7 +124,6 @@ CONFIG, WEIGHTS, BASE, HEAD = (
         (lambda folder: lose_a_tensor(folder / WEIGHTS), "does not fit the model: it lacks"),
         (lambda folder: spoil(folder / WEIGHTS), "NaN or infinite"),
         (lambda folder: cut(folder / HEAD), "value_head.safetensors cannot be read"),
-        (lambda folder: (folder / BASE).write_text(""), "base_model.json cannot be read"),
     ],
 )
 def test_what_is_no_whole_adapter_is_told(
@@ -143,12 +133,6 @@ def test_what_is_no_whole_adapter_is_told(
     with pytest.raises(UsageError, match=says) as caught:
         LocalModel.load(folder, ModelOptions(adapter=saved, value_head=True))
     assert caught.value.hint
-
-
-def test_an_adapter_of_another_base_model_is_refused_although_its_shapes_fit(saved: Path, tmp_path: Path) -> None:
-    other = tiny.write_model(tmp_path / "other", seed=1)
-    with pytest.raises(UsageError, match="another base model: model_hash differ"):
-        LocalModel.load(other, ModelOptions(adapter=saved))
 
 
 def test_writing_that_is_cut_short_leaves_no_adapter(trained: LocalModel, saved: Path) -> None:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.algorithms.advantages import Neighbours, Scale, gae, group_advantages, normalised
+from autoresearchd.learner.algorithms.advantages import (
+    Scale,
+    StepAdvantages,
+    gae,
+    group_advantages,
+    nearest,
+    normalised,
+)
 from autoresearchd.learner.algorithms.grpo import GrpoObjective, advantages_of
 from autoresearchd.learner.algorithms.learnable import Sample, Who
 from autoresearchd.learner.algorithms.ppo import PpoObjective, windows
@@ -25,13 +31,14 @@ from autoresearchd.learner.algorithms.train_options import (
     ColdStart,
     GroupOptions,
     MdpOptions,
+    SdpoOptions,
     SftOptions,
-    TeacherOptions,
     TrainOptions,
 )
-from autoresearchd.learner.data.examples import good, imitable, replayable
+from autoresearchd.learner.data.examples import imitable, replayable
+from autoresearchd.learner.data.reward_signal import good
 from autoresearchd.learner.data.trajectories import Trajectory
-from autoresearchd.learner.training.packing import Sharing
+from autoresearchd.learner.training.prompt_sharing import Sharing
 from autoresearchd.learner.training.train import train
 from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import messages, played
@@ -68,7 +75,7 @@ def test_only_kept_answers_with_a_reward_are_imitated_and_text_without_tokens_is
     found = imitable(model, data, SftOptions())
     assert [each.sample.completion for each in found.kept] == [model.tokens("abc")]
     assert found.left_out == {"not_kept": 3}
-    assert good(data[3], SftOptions(kept=False)) and not good(data[1], SftOptions(kept=False))
+    assert good(data[3], kept=False) and not good(data[1], kept=False)
 
 
 # -- batches
@@ -198,7 +205,7 @@ def test_the_teacher_scores_the_students_own_tokens_whatever_stands_before_them(
     ]
     scorer = scorer_of(model, data)
     taught = lessons(model, scorer.examples, 1000)
-    objective = SdpoObjective(scorer, taught, TrainOptions(algo=Algo.SDPO, teacher=TeacherOptions(top=3)))
+    objective = SdpoObjective(scorer, taught, TrainOptions(algo=Algo.SDPO, sdpo=SdpoOptions(top=3)))
     found = scorer.policy([4, 1, 2], top=3)
     together = objective._taught([4, 1, 2], found)
     assert found.tokens.top_indices is not None
@@ -255,61 +262,44 @@ def test_groups_are_centred_and_do_not_depend_on_the_order(rewards: list[float],
 
 
 # ------------------------------------------------------------------ single answers
-def near(times: list[float], k: int = 2, **options: Any) -> Neighbours:
-    return Neighbours(["s"] * len(times), times, k, **options)
-
-
 def test_single_answers_are_compared_with_those_nearest_in_time() -> None:
-    times = [0.0, 10.0, 11.0, 12.0, 100.0]
-    found = group_advantages(column(1.0, 2.0, 3.0, 4.0, 9.0), range(5), scale=Scale.NONE, neighbours=near(times))
-    # nearest: {1, 2}, {2, 3}, {1, 3}, {2, 1}, {3, 2}
+    near = nearest(["s"] * 5, [0.0, 10.0, 11.0, 12.0, 100.0], 2)
+    assert near == {0: [1, 2], 1: [2, 3], 2: [1, 3], 3: [2, 1], 4: [3, 2]}
+    found = group_advantages(column(1.0, 2.0, 3.0, 4.0, 9.0), range(5), scale=Scale.NONE, neighbours=near)
     assert found.advantages.tolist() == pytest.approx([-1.5, -1.5, 0.0, 1.5, 5.5])
     assert (found.approximated, found.alone, found.singles) == (5, 0, 5)
 
 
 def test_neighbours_are_of_the_same_session_only() -> None:
-    neighbours = Neighbours(["s", "t", "s", "t"], [0.0, 0.1, 9.0, 9.1], k=5)
-    found = group_advantages(column(1.0, 100.0, 3.0, 300.0), range(4), scale=Scale.NONE, neighbours=neighbours)
-    assert found.advantages.tolist() == pytest.approx([-2.0, -200.0, 2.0, 200.0])
+    assert nearest(["s", "t", "s", "t"], [0.0, 0.1, 9.0, 9.1], 5) == {0: [2], 2: [0], 1: [3], 3: [1]}
 
 
 # ------------------------------------------------------------------ GAE
+def in_a_row(rewards: Sequence[float], values: Sequence[float], **given: float) -> StepAdvantages:
+    """Of a session that is finished: each step follows the one before, and nothing the last."""
+    count = len(rewards)
+    following = [[t + 1] for t in range(count - 1)] + [[]]
+    return gae(rewards, values, following=following, bootstrap=[0.0] * count, **given)
+
+
 def test_a_finished_session_solved_by_hand() -> None:
-    found = gae(
-        column(1.0, 0.0, 2.0),
-        column(0.5, 0.25, 1.0),
-        gamma=0.9,
-        lam=0.8,
-        terminal=torch.tensor([False, False, True]),
-    )
+    found = in_a_row([1.0, 0.0, 2.0], [0.5, 0.25, 1.0], gamma=0.9, lam=0.8)
     # δ = 0.725, 0.65, 1; γλ = 0.72
-    assert found.advantages.tolist() == pytest.approx([0.725 + 0.72 * 1.37, 1.37, 1.0], abs=1e-12)
-    assert found.returns.tolist() == pytest.approx([2.2114, 1.62, 2.0], abs=1e-12)
-
-
-def test_nothing_flows_back_over_the_end_of_a_segment() -> None:
-    rewards, values = column(1.0, 2.0, 3.0, 4.0), column(0.1, 0.2, 0.3, 0.4)
-    cut = torch.tensor([False, True, False, False])
-    parted = [(1,), (), (3,), ()]
-    whole = gae(rewards, values, gamma=0.9, lam=0.8, following=parted, bootstrap=column(9.0, 5.0, 9.0, 7.0))
-    first = gae(rewards[:2], values[:2], gamma=0.9, lam=0.8, bootstrap=5.0)
-    second = gae(rewards[2:], values[2:], gamma=0.9, lam=0.8, bootstrap=7.0)
-    assert whole.advantages.tolist() == pytest.approx([*first.advantages.tolist(), *second.advantages.tolist()])
-    ended = gae(rewards, values, gamma=0.9, lam=0.8, terminal=cut, bootstrap=7.0)
-    alone = gae(rewards[:2], values[:2], gamma=0.9, lam=0.8, terminal=torch.tensor([False, True]))
-    assert ended.advantages.tolist() == pytest.approx([*alone.advantages.tolist(), *second.advantages.tolist()])
+    assert found.advantages == pytest.approx([0.725 + 0.72 * 1.37, 1.37, 1.0], abs=1e-12)
+    assert found.returns == pytest.approx([2.2114, 1.62, 2.0], abs=1e-12)
 
 
 def test_a_session_with_rounds_solved_by_hand() -> None:
     # Steps 0 and 1 answer one state, 2 fixes 0, then 3 and 4 answer the next state, behind which the record ends.
-    values = column(0.5, 0.5, 0.25, 1.0, 1.0)
+    values = [0.5, 0.5, 0.25, 1.0, 1.0]
     following = [(2,), (3, 4), (3, 4), (), ()]
-    found = gae(column(-2.0, 1.0, 0.0, 3.0, -1.0), values, gamma=0.9, lam=0.8, following=following, bootstrap=2.0)
+    rewards = [-2.0, 1.0, 0.0, 3.0, -1.0]
+    found = gae(rewards, values, gamma=0.9, lam=0.8, following=following, bootstrap=[2.0] * 5)
     last = [3 + 1.8 - 1, -1 + 1.8 - 1]  # 3.8, −0.2; their mean is 1.8, and γλ = 0.72
     fixed = 0 + 0.9 - 0.25 + 0.72 * 1.8
     expected = [-2 + 0.9 * 0.25 - 0.5 + 0.72 * fixed, 1 + 0.9 - 0.5 + 0.72 * 1.8, fixed, *last]
-    assert found.advantages.tolist() == pytest.approx(expected, abs=1e-12)
-    assert found.returns.tolist() == pytest.approx([a + float(v) for a, v in zip(expected, values, strict=True)])
+    assert found.advantages == pytest.approx(expected, abs=1e-12)
+    assert found.returns == pytest.approx([a + v for a, v in zip(expected, values, strict=True)])
 
 
 @settings(deadline=None)  # the first example pays for what torch sets up
@@ -319,35 +309,14 @@ def test_with_lambda_one_the_returns_are_the_discounted_sums_and_with_zero_one_s
 ) -> None:
     count = len(rewards)
     values = data.draw(st.lists(st.floats(-5, 5), min_size=count, max_size=count))
-    end = torch.tensor([False] * (count - 1) + [True])
     sums = [math.fsum(gamma**i * r for i, r in enumerate(rewards[t:])) for t in range(count)]
-    assert gae(column(*rewards), column(*values), gamma=gamma, lam=1.0, terminal=end).returns.tolist() == pytest.approx(
-        sums, abs=1e-9
-    )
+    assert in_a_row(rewards, values, gamma=gamma, lam=1.0).returns == pytest.approx(sums, abs=1e-9)
     one = [r + gamma * v for r, v in zip(rewards, [*values[1:], 0.0], strict=True)]
-    assert gae(column(*rewards), column(*values), gamma=gamma, lam=0.0, terminal=end).returns.tolist() == pytest.approx(
-        one, abs=1e-9
-    )
+    assert in_a_row(rewards, values, gamma=gamma, lam=0.0).returns == pytest.approx(one, abs=1e-9)
 
 
-# ------------------------------------------------------------------ normalisation
-def test_normalised_advantages_have_mean_zero_and_deviation_one_among_those_with_signal() -> None:
-    signal = torch.tensor([True, True, False, True])
-    found = normalised(column(1.0, 2.0, 50.0, 6.0), signal)
-    chosen = found[signal].tolist()
-    assert statistics.fmean(chosen) == pytest.approx(0.0, abs=1e-9)
-    assert statistics.stdev(chosen) == pytest.approx(1.0, abs=1e-6)
-    assert float(found[2]) == 0.0
-    assert normalised(column(1.0, 2.0, 6.0), scale=Scale.NONE).tolist() == pytest.approx([-2.0, -1.0, 3.0])
-
-
-# ------------------------------------------------------------------ bad input
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_reward_that_is_no_number_is_refused_with_its_place(bad: float) -> None:
-    with pytest.raises(UsageError, match=r"rewards\[1\]") as caught:
-        group_advantages(column(1.0, bad, 2.0), [0, 0, 0])
-    assert caught.value.hint
-    with pytest.raises(UsageError, match=r"rewards\[1\]"):
-        gae(column(1.0, bad), column(0.0, 0.0))
-    with pytest.raises(UsageError, match=r"values\[0\]"):
-        gae(column(1.0, 1.0), column(bad, 0.0))
+def test_normalised_advantages_have_mean_zero_and_deviation_one() -> None:
+    found = normalised(column(1.0, 2.0, 6.0)).tolist()
+    assert statistics.fmean(found) == pytest.approx(0.0, abs=1e-9)
+    assert statistics.stdev(found) == pytest.approx(1.0, abs=1e-6)
+    assert [normalised(column(*same)).tolist() for same in ([3.0], [0.3, 0.1 + 0.2])] == [[0.0], [0.0, 0.0]]

@@ -17,8 +17,7 @@ from torch import Tensor
 from autoresearchd.learner.algorithms.learnable import Sample, Statistics
 from autoresearchd.learner.training.load_model import Loaded, ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
-from autoresearchd.learner.training.packing import Sharing
-from autoresearchd.learner.training.prompt_sharing import reason_against
+from autoresearchd.learner.training.prompt_sharing import Sharing, reason_against
 from autoresearchd.models.transformers_library import told
 from tests.unit.learner import tiny
 

@@ -12,16 +12,17 @@ import pytest
 
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.policy_versions import BaseModel
-from autoresearchd.learner.data.learned_from import identities, lesson, seen
 from autoresearchd.learner.data.read_sessions import (
     Reading,
-    base_model,
     filters_for,
+    lesson,
     locate,
     material,
     read_sessions,
+    seen,
 )
 from autoresearchd.learner.data.trajectories import Reason, Split, grouped
+from autoresearchd.learner.versions.base_models import base_model
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
 
 REPLAY = filters_for("replay")
@@ -172,7 +173,7 @@ def test_what_all_ancestors_learned_from_counts(tmp_path: Path) -> None:
     root = make_root(tmp_path / "a")
     add_session(root)
     sessions = read_sessions([root]).sessions
-    [identity] = identities(sessions).values()
+    [identity] = (session.identity for session in sessions)
     lessons: list[dict[str, Any]] = [{"trained_on": {identity: number}} for number in (3, 5, 4)]
     assert seen(lessons, sessions).last == {"mar8": 5}
     assert seen([], sessions).last == {}

@@ -21,15 +21,14 @@ from hypothesis import strategies as st
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.algorithms.learnable import Sample
-from autoresearchd.learner.algorithms.ratios import Level, Mean
+from autoresearchd.learner.algorithms.ratios import Level
 from autoresearchd.learner.algorithms.train_options import (
     GSPO,
     Algo,
     ColdStart,
     Collapse,
     GrpoOptions,
-    PpoOptions,
-    TeacherOptions,
+    SdpoOptions,
     TrainOptions,
 )
 from autoresearchd.learner.data.trajectories import Trajectory
@@ -45,8 +44,7 @@ QUICK = TrainOptions(steps=30, learning_rate=0.02, batch=32, micro=8, warmup=2, 
 
 
 def of(algo: Algo, **changed: Any) -> TrainOptions:
-    ppo = PpoOptions(level=Level.TOKEN)
-    return replace(QUICK, **({"algo": algo, "ppo": ppo, "teacher": TeacherOptions(top=5)} | changed))
+    return replace(QUICK, **({"algo": algo, "sdpo": SdpoOptions(top=5)} | changed))
 
 
 def data_of(model: TinyLearnable, seed: int = 0, **changed: Any) -> list[Trajectory]:
@@ -95,7 +93,6 @@ def test_grpo_stays_near_the_policy_that_wrote_the_answers_however_often_it_read
     "grpo",
     [
         replace(GSPO, clip_low=0.2, clip_high=0.28),
-        GrpoOptions(mean=Mean.FIXED, length=3),
         GrpoOptions(level=Level.COMPLETION),
         GrpoOptions(beta=0.01),
     ],

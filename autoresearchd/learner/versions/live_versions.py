@@ -1,4 +1,4 @@
-"""Versions of the local policy: which one answers in a session, and the commands that change which is in use."""
+"""Which version of the local policy answers in a session, and whether it goes on to."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from autoresearchd.app.project import Project
 from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, StoreError, UsageError
-from autoresearchd.domain.policy_versions import BaseModel, PolicyVersion, Rewarded, ServedAdapter, VersionStatus
+from autoresearchd.domain.policy_versions import BaseModel, PolicyVersion, Rewarded, ServedAdapter
 from autoresearchd.domain.ports import Shelf
-from autoresearchd.learner.data.read_sessions import base_model
-from autoresearchd.learner.learner_lock import hold_learner_lock
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Pruned
-from autoresearchd.learner.versions.base_names import cached, described, for_others, same_name
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
+from autoresearchd.learner.versions.base_models import base_model, cached, described, same_name
 from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last_look
-from autoresearchd.loop.context import SystemClock
-from autoresearchd.workspace import layout
 
 _HINT = (
     ". If that is the same model, serve it from its folder (`autoresearchd serve DIR`), or name the folder in "
@@ -29,11 +24,6 @@ _HINT = (
 """How a server's model is told by its hash."""
 _AGAIN = 64
 """Experiments that are looked at again: of those that run beside each other, the first may be decided last."""
-
-
-def shelf_of(project: Project, store: Shelf) -> AdapterShelf:
-    """The versions of a repository."""
-    return AdapterShelf(layout.adapters_dir(project.root), store, SystemClock().now)
 
 
 class LiveVersions:
@@ -45,9 +35,9 @@ class LiveVersions:
     A model is known by its hash. A server that does not tell one, and whose model lies in no folder that is known here,
     is known by name.
 
-    policy: the session's, as its proposals name it; place: the folder of
-    the model, where the user has named it for a server (``learn.model`` of config.yaml); environment: says where models
-    of a hub are kept. The user is warned of the same only once.
+    policy: the session's, as its proposals name it; place: the folder of the model, where the user has named it for a
+    server (``learn.model`` of config.yaml); environment: says where models of a hub are kept. The user is warned of the
+    same only once; what killed learners have left is swept by ``sweep``.
     """
 
     def __init__(
@@ -66,7 +56,7 @@ class LiveVersions:
         self._shelf, self._store, self._session_id, self._policy = shelf, store, session_id, policy
         self._warn, self._options = warn, RollbackOptions()
         self._lock = threading.Lock()
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._checked: dict[tuple[str, str], ServedAdapter | None] = {}
         self._rewards: dict[int, Rewarded] = {}
         self._looked: tuple[str, datetime | None, int] | None = None
@@ -90,6 +80,17 @@ class LiveVersions:
                 self._checked = {key: self._whole(version, base)}
             return self._checked[key]
 
+    def sweep(self) -> None:
+        """Remove what killed learners have left; what they have finished is listed, and told."""
+        try:
+            listed = self._shelf.sweep().listed
+        except AutoresearchdError as error:  # the session does without
+            self._warn(f"the versions of the local policy could not be looked through: {error.what}")
+        else:
+            if listed:
+                names = ", ".join(listed)
+                self._warn(f"{names}: learned and not judged, listed as candidates; see `autoresearchd adapters list`")
+
     # -- which
     def _hashed(self, base: BaseModel) -> BaseModel:
         """A model with its hash, where a folder of it is known here; its files are read once."""
@@ -102,7 +103,7 @@ class LiveVersions:
                 try:
                     found = replace(base_model(place), name=base.name or str(place))
                 except UsageError as error:
-                    self._tell(f"{error.what}: versions for {described(base)} are told by its name alone")
+                    self._warn_once(f"{error.what}: versions for {described(base)} are told by its name alone")
             self._bases[base] = found
         return self._bases[base]
 
@@ -110,9 +111,9 @@ class LiveVersions:
         promoted = self._store.promoted_versions()
         found = next((version for version in promoted if self._fits(version, base)), None)
         if found is None and promoted:
-            self._tell(
+            self._warn_once(
                 f"no version in use was made for {described(base)}, so the plain model answers; those in use were made "
-                f"for another model: {in_use_for(self._shelf, self._store)}{'' if base.model_hash else _HINT}"
+                f"for another model: {self._shelf.in_use()}{'' if base.model_hash else _HINT}"
             )
         return found
 
@@ -123,7 +124,7 @@ class LiveVersions:
         try:
             return same_name(self._shelf.manifest_of(version).base.name, base.name)
         except AdapterDamaged as error:
-            self._tell(f"version {version.version} is not used: {error.what}")
+            self._warn_once(f"version {version.version} is not used: {error.what}")
             return False
 
     def _whole(self, version: PolicyVersion, base: BaseModel) -> ServedAdapter | None:
@@ -134,12 +135,12 @@ class LiveVersions:
             try:
                 served = ServedAdapter(each.version, self._shelf.folder_of(each))
             except AdapterDamaged as error:
-                self._tell(f"version {each.version} is not used: {error.what}")
+                self._warn_once(f"version {each.version} is not used: {error.what}")
                 continue
             if each is not version:
-                self._tell(f"version {each.version} answers in the place of {version.version}")
+                self._warn_once(f"version {each.version} answers in the place of {version.version}")
             return served
-        self._tell(f"the plain model answers in the place of {version.version}")
+        self._warn_once(f"the plain model answers in the place of {version.version}")
         return None
 
     # -- whether it earns what it should
@@ -158,100 +159,16 @@ class LiveVersions:
         self._looked = (version.version, since, look)
         earlier = [one for one in rewards if one.number < now[0].number and one.version != version.version]
         before = [one.reward for one in earlier if one.version == earlier[-1].version]
-        verdict = judge([one.reward for one in now], before, options=self._options)
+        verdict = judge([one.reward for one in now], before, self._options)
         if not verdict.fell:
             return False
         with contextlib.suppress(StoreError):  # somebody was faster, or the next look at the store says what is wrong
             restored = self._shelf.roll_back(version.version, verdict.reason)
             name = f"version {restored.version}" if restored else "the plain model"
-            self._tell(f"version {version.version} is rolled back, {name} answers from now on: {verdict.reason}")
+            self._warn_once(f"version {version.version} is rolled back, {name} answers from now on: {verdict.reason}")
         return True
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
             self._warn(text)
-
-
-def live_versions(
-    project: Project,
-    store: Shelf,
-    session_id: int,
-    policy: str,
-    warn: Callable[[str], None],
-    place: Path | None = None,
-) -> LiveVersions:
-    """The versions that a session answers with; what killed learners have left is swept first.
-
-    place: the folder of the model, where the user has named it for a server.
-    """
-    shelf = shelf_of(project, store)
-    try:
-        listed = shelf.sweep().listed
-    except AutoresearchdError as error:  # the session does without
-        warn(f"the versions of the local policy could not be looked through: {error.what}")
-    else:
-        if listed:
-            names = ", ".join(listed)
-            warn(f"{names}: learned and not judged, listed as candidates; see `autoresearchd adapters list`")
-    return LiveVersions(shelf, store, session_id, policy, warn, place=place)
-
-
-def in_use_for(shelf: AdapterShelf, store: Shelf) -> str:
-    """Which versions are in use for which models, on one line; empty: none is."""
-    return for_others((version, base_name(shelf, version)) for version in store.promoted_versions())
-
-
-def base_name(shelf: AdapterShelf, version: PolicyVersion) -> str:
-    """What the model was called that a version was learned on; empty where that cannot be read any more."""
-    try:
-        return shelf.manifest_of(version).base.name
-    except AdapterDamaged:
-        return ""
-
-
-def promote(directory: Path, name: str) -> str:
-    """Put a version to use; the sentence to show.
-
-    Raises UsageError for a version that is not there, AdapterDamaged for one whose files are not whole.
-    """
-    project = Project.of_session(directory)
-    with project.existing_store() as store:
-        shelf = shelf_of(project, store)
-        shelf.sweep()
-        found = shelf.find(name)
-        if found.status is VersionStatus.PROMOTED:
-            return f"{found.version} is in use already"
-        shelf.promote(found.version, "promoted by hand")
-        model = described(BaseModel(base_name(shelf, found), found.model_hash))
-        return f"{found.version} is in use: the policy local with {model} answers with it from the next experiment on"
-
-
-def roll_back(directory: Path) -> str:
-    """Go back to the version before the one in use; the sentence to show. Raises UsageError where none is in use."""
-    project = Project.of_session(directory)
-    with project.existing_store() as store:
-        shelf = shelf_of(project, store)
-        promoted = store.promoted_versions()
-        if not promoted:
-            raise UsageError(
-                "no version is in use: the plain model answers already",
-                hint="`autoresearchd adapters list` shows which there are, `autoresearchd adapters promote` uses one",
-            )
-        left = promoted[0].version
-        restored = shelf.roll_back(left, "rolled back by hand")
-        name = "the plain model" if restored is None else restored.version
-        return f"{left} is rolled back: {name} answers from the next experiment on"
-
-
-def prune(directory: Path, keep: int, *, dry_run: bool = False) -> tuple[Pruned, ...]:
-    """Remove the files of versions that nothing needs any more; which, and how many bytes each frees.
-
-    keep: how many of those that were in use are kept for a rollback, for each base model. Raises SessionLocked while a
-    learner is at work here, EnvironmentFailure where the files cannot be removed.
-    """
-    project = Project.of_session(directory)
-    with project.existing_store() as store, hold_learner_lock(project.locks):
-        shelf = shelf_of(project, store)
-        shelf.sweep()
-        return tuple(shelf.prune(keep, store.versions_at_work(), dry_run=dry_run))

@@ -5,88 +5,47 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.app.learning.adapter_versions import in_use_for, shelf_of
-from autoresearchd.app.learning.gate import Exam, Gate
-from autoresearchd.app.learning.learn_options import Constants, constants_of
-from autoresearchd.app.learning.learn_process import GOES_ON, Tell, stoppable, tell_of_daemons
-from autoresearchd.app.learning.learn_request import LearnRequest, stopped_mark
-from autoresearchd.app.learning.learner_jobs import LearnerJobs
-from autoresearchd.app.learning.live_rounds import LiveRounds
-from autoresearchd.app.project import Project
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, Interrupted, UsageError
-from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLearnerRun, PolicyVersion
+from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLearnerRun, PolicyVersion, VersionStatus
+from autoresearchd.domain.ports import Executor
 from autoresearchd.domain.quantities import counted
 from autoresearchd.learner.algorithms.learnable import Sample, Who
 from autoresearchd.learner.data.data_summary import describe, summarise
-from autoresearchd.learner.data.learned_from import Seen, lesson, seen
 from autoresearchd.learner.data.read_sessions import (
     Material,
     Reading,
-    base_model,
+    Seen,
     filters_for,
+    lesson,
     locate,
     material,
-    model_place,
     read_sessions,
+    seen,
 )
 from autoresearchd.learner.data.token_lengths import Lengths, prompt_tokens, within
 from autoresearchd.learner.data.trajectories import Split, Trajectory
 from autoresearchd.learner.gate.compare_policies import Verdict
-from autoresearchd.learner.learner_lock import hold_learner_lock
+from autoresearchd.learner.gate.gate import Exam, Gate
+from autoresearchd.learner.gate.learner_jobs import LearnerJobs
+from autoresearchd.learner.learn_options import Constants, LearnRequest
+from autoresearchd.learner.learner_process import GOES_ON, Tell, stopped_mark
+from autoresearchd.learner.live_rounds import LiveRounds
 from autoresearchd.learner.training import checkpoint
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.training.out_of_memory import trial_step
 from autoresearchd.learner.training.trackers import Tracking
 from autoresearchd.learner.training.train import CANCELLED, StepFigures, Trained, train
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
-from autoresearchd.learner.versions.model_hub import fetched
+from autoresearchd.learner.versions.base_models import base_model, fetched, model_place
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-
-_KILLED = "its process ended before it did"
-
-
-def learn(request: LearnRequest, directory: Path, tell: Tell) -> Mapping[str, Any]:
-    """Learn from what the sessions of a repository, and of others, hold; what came of it, as ``--json`` prints it.
-
-    A run that was stopped or killed goes on from its checkpoint when the same is asked for again, with the same answers
-    to learn from.
-
-    Args:
-        request: what was asked for.
-        directory: where the command stands.
-        tell: takes a line for people.
-
-    Raises:
-        UsageError: there is no session here, nothing to learn from, or no model to train.
-        MissingCapability: a package is missing, or memory.
-        SessionLocked: another learner is at work here.
-        EnvironmentFailure: the disk is full, or a hub cannot be reached.
-        Interrupted: it was asked to stop; the checkpoint is there.
-    """
-    constants = constants_of(request)
-    project = Project.of_session(directory)
-    if not project.database.exists():
-        raise UsageError(
-            f"there is no session in {project.root}, whose policy could use what is learned",
-            hint="go to the repository whose policy is to learn; a session begins there with start --policy local",
-        )
-    with project.existing_store() as store, hold_learner_lock(project.locks), stoppable(request.mode, tell) as cancel:
-        now = SystemClock().now
-        for run in store.learner_runs():
-            if run.status is LearnerStatus.RUNNING:  # nobody else can be at work: the lock is ours
-                store.record_learner_run(run.id, LearnerStatus.FAILED, now(), detail=_KILLED)
-        shelf = shelf_of(project, store)
-        shelf.sweep()
-        tell_of_daemons(project, store, tell)
-        return _Run(request, constants, directory, project, store, shelf, tell, cancel).go()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,34 +61,49 @@ class _Ground:
     adapter: Path | None
 
 
-class _Run:
+class LearnerRun:
+    """One learner run in a repository, of which it is the only one.
+
+    directory: where the command stands. root: top of the checkout. executor: makes the one of a spec, as in
+    ``--executor``.
+    """
+
     def __init__(
         self,
         request: LearnRequest,
         constants: Constants,
         directory: Path,
-        project: Project,
+        root: Path,
         store: SqlStore,
         shelf: AdapterShelf,
+        executor: Callable[[str], Executor],
         tell: Tell,
         cancel: threading.Event,
     ) -> None:
         self._request, self._constants, self._directory = request, constants, directory
-        self._project, self._store, self._shelf = project, store, shelf
+        self._root, self._store, self._shelf = root, store, shelf
         self._tell, self._cancel, self._now = tell, cancel, SystemClock().now
-        self._jobs, self._steps = LearnerJobs(cancel, tell, run_foreign=constants.gate.run_foreign), 0
-        self._checkpoints = layout.state_dir(project.root) / "learner"
+        self._jobs = LearnerJobs(executor, store, cancel, tell, run_foreign=constants.gate.run_foreign)
+        self._steps = 0
+        self._checkpoints = layout.state_dir(root) / "learner"
 
     def go(self) -> Mapping[str, Any]:
-        """All of it; how it ended is recorded, whatever happens."""
+        """All of it: what came of it, as ``--json`` prints it. How it ended is recorded, whatever happens.
+
+        A run that was stopped or killed goes on from its checkpoint when the same is asked for again, with the same
+        answers to learn from. Raises UsageError: there is nothing to learn from, or no model to train;
+        MissingCapability: a package is missing, or memory; EnvironmentFailure: the disk is full, or a hub cannot be
+        reached; Interrupted: it was asked to stop; the checkpoint is there.
+        """
         for part in self._checkpoints.glob("*.part"):  # that a killed learner was writing
             part.unlink(missing_ok=True)
         ground = self._ground()
-        config = {"model": str(ground.place), "set": dict(self._request.options), "from": _texts(self._request.places)}
+        places = list(map(str, self._request.places))
+        config = {"model": str(ground.place), "set": dict(self._request.options), "from": places}
         run = self._store.open_learner_run(
             NewLearnerRun(self._request.algo, self._request.mode, len(ground.parts.train), config), self._now()
         )
-        stopped_mark(self._project.root).unlink(missing_ok=True)
+        stopped_mark(self._root).unlink(missing_ok=True)
         try:
             outcome = self._learned(ground, run.id)
         except BaseException as error:
@@ -153,7 +127,7 @@ class _Run:
         place = self._place()
         base = base_model(place)
         roots, warnings = locate(self._directory, self._request.places)
-        reading = read_sessions(roots, self._project.root)
+        reading = read_sessions(roots, self._root)
         filters, settings = filters_for(self._request.mode, base), self._constants.gate
         found = material(reading, filters, self._constants.share, at_home=settings.at_home)
         for text in (*warnings, *reading.warnings):
@@ -164,20 +138,18 @@ class _Run:
         parent = next((version for version in self._store.promoted_versions() if version.fits(base)), None)
         adapter = None if parent is None else self._shelf.folder_of(parent)
         self._tell(f"base model {place}, beginning with {'the plain model' if parent is None else parent.version}")
-        if parent is None and (others := in_use_for(self._shelf, self._store)):
+        if parent is None and (others := self._shelf.in_use()):
             self._tell(f"what is in use was made for another model, and is not trained on: {others}")
         return _Ground(place, base, reading, found, found.parts, parent, adapter)
 
     def _place(self) -> Path:
         """The base model's folder or file."""
-        name = self._request.model
+        name = self._request.model or load_settings(os.environ).local_model
         if not name:
-            name = load_settings(os.environ).local_model
-            if not name:
-                raise UsageError(
-                    "no model is named that is to learn",
-                    hint="give --model DIR, or `local: {model: DIR}` in config.yaml, as --policy local has it",
-                )
+            raise UsageError(
+                "no model is named that is to learn",
+                hint="give --model DIR, or `local: {model: DIR}` in config.yaml, as --policy local has it",
+            )
         return model_place(name, self._directory) or fetched(name)
 
     # -- training
@@ -187,7 +159,9 @@ class _Run:
         lengths = self._within(ground)
         ground = replace(ground, parts=lengths.parts)
         lessons = lesson(ground.parts.train, ground.reading.sessions)  # as it was read, whatever goes meanwhile
-        gate = Gate(self._exam(ground), self._jobs, self._tell, self._cancel)
+        held_out, seed = ground.parts.held_out, constants.train.seed
+        exam = Exam(ground.reading.sessions, held_out, constants.gate, seed, self._seen(ground))
+        gate = Gate(exam, self._jobs, self._tell, self._cancel)
         gate.rehearse()
         model = LocalModel.load(ground.place, options)
         if model.sharing is None:
@@ -197,7 +171,7 @@ class _Run:
         largest = lengths.longest_first[: constants.train.micro]
         trial_step(model, [self._sample(model, each, lengths.answer) for each in largest])
         before = model.adapter_state()
-        folder = layout.public_dir(self._project.root) / "learner" / str(run_id)
+        folder = layout.public_dir(self._root) / "learner" / str(run_id)
         with Tracking(folder, constants.trackers, f"{self._request.algo}-{run_id}", self._tell) as tracking:
             trained = self._train(model, ground, tracking, lengths.answer)
             version = self._kept(model, ground, trained, run_id, lessons)
@@ -246,12 +220,10 @@ class _Run:
             raise Interrupted(
                 f"the learner was stopped after {counted(trained.steps, 'step')}; {GOES_ON[self._request.mode]}"
             )
-        for text in (
-            trained.cold_start and f"cold start, on kept answers first: {trained.cold_start}",
-            trained.stopped,
-        ):
-            if text:
-                self._tell(text)
+        if trained.cold_start:
+            self._tell(f"cold start, on kept answers first: {trained.cold_start}")
+        if trained.stopped:
+            self._tell(trained.stopped)
         last = trained.history[-1] if trained.history else {}
         made = Made(
             base=ground.base,
@@ -289,13 +261,6 @@ class _Run:
         return train(model, ground.parts.train, options, on_step=on_step, checkpoint=place, cancel=self._cancel)
 
     # -- the gate
-    def _exam(self, ground: _Ground) -> Exam:
-        """What the new policy and the one in place will be asked about."""
-        constants = self._constants
-        return Exam(
-            ground.reading.sessions, ground.parts.held_out, constants.gate, constants.train.seed, self._seen(ground)
-        )
-
     def _seen(self, ground: _Ground) -> Seen:
         """What the version that is trained on has learned from, and those that it comes from."""
         lessons: list[Mapping[str, Any]] = []
@@ -315,11 +280,11 @@ class _Run:
             told = f"it was compared with what is not in use any more: {using} is by now"
             verdict = Verdict(False, (told, *verdict.reasons), verdict.figures)
         figures, reason = dict(verdict.figures), "; ".join(verdict.reasons)
-        if verdict.promote and version.status.value == "candidate":
+        if verdict.promote and version.status is VersionStatus.CANDIDATE:
             version = self._shelf.promote(version.version, reason, figures)
-        elif version.status.value == "candidate":  # a run that went on may have made a version that was judged already
+        elif version.status is VersionStatus.CANDIDATE:  # a run that went on may have made one that is judged already
             version = self._shelf.refuse(version.version, reason, figures)
-        used = version.status.value == "promoted"
+        used = version.status is VersionStatus.PROMOTED
         now = "the policy local answers with it from the next experiment on" if used else "it is not used"
         self._tell(f"{version.version} {version.status.value}: {now}")
         for text in verdict.reasons:
@@ -351,7 +316,3 @@ def progress(step: StepFigures, elapsed: float, first: int) -> str:
     )
     speed = f" {values['tokens_per_s']:.0f} tok/s" if "tokens_per_s" in values else ""
     return f"{bar:<20} {step.step}/{step.steps} {step.algo} {shown}{speed}, {left / 60:.0f} min left"
-
-
-def _texts(places: Sequence[Path]) -> list[str]:
-    return [str(place) for place in places]

@@ -10,14 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 
 from autoresearchd import keys
-from autoresearchd.app.compose import open_workspace, setup_dir
-from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
 from autoresearchd.domain.errors import (
     AutoresearchdError,
@@ -34,18 +31,18 @@ from autoresearchd.domain.ports import Store
 from autoresearchd.domain.redaction import secrets_of_environment
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.keep.noise import NoiseData
 from autoresearchd.evaluator.measure.log_text import shorten
 from autoresearchd.evaluator.rules.run_time import Pace, overrun, pace_of
 from autoresearchd.learner.data.read_sessions import ReadSession
 from autoresearchd.learner.data.trajectories import Trajectory, grouped
 from autoresearchd.learner.gate.judge_answers import HeldOutState, Rules
-from autoresearchd.loop.messages import is_keep, unified_diff
+from autoresearchd.loop.messages import is_keep
 from autoresearchd.loop.programs import Baseline, Programs, noise_of
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.session_view import RECENT
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.workspace.layout import state_dir
+from autoresearchd.workspace import layout
+from autoresearchd.workspace.task_workspace import open_workspace, setup_dir
 
 UNUSABLE = (StoreError, UsageError, MissingCapability, BaselineError, OSError)
 """What a session raises that cannot be used: it is damaged or gone, another version wrote it, its task does not run."""
@@ -58,10 +55,13 @@ _MAX_REASON = 200
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A session that held-out states are of. name: as trajectories name it. foreign: of another repository."""
+    """A session that held-out states are of. name: as trajectories name it. root: top of its repository.
+
+    foreign: it is of another repository than the one that is learned for.
+    """
 
     name: str
-    project: Project
+    root: Path
     store: Store
     session: Session
     foreign: bool = False
@@ -78,24 +78,24 @@ class Gathered:
 class Ground:
     """One session, as far as a proposal for it can be judged.
 
-    source: the session. Raises StoreError: its task cannot be read; RepositoryError: its repository cannot be used.
+    Raises StoreError: its task cannot be read; RepositoryError: its repository cannot be used.
     """
 
     def __init__(self, source: Source) -> None:
-        project, session = source.project, source.session
+        root, session = source.root, source.session
         self.session, self.store, self.foreign = session, source.store, source.foreign
         self.task: Task = parse_task(session.task_json)
-        self.folder = project.root / session.folder
-        self.workspace = open_workspace(project, session.tag, self.task, self.folder)
-        self.redactor = keys.redactor(folder=project.root).with_values(secrets_of_environment(self.task.execution.env))
+        self.folder = root / session.folder
+        self.workspace = open_workspace(root, session.tag, self.task, self.folder)
+        self.redactor = keys.redactor(folder=root).with_values(secrets_of_environment(self.task.execution.env))
         self.pristine = self.workspace.pristine(session.base_commit)
-        self.setup = setup_dir(project, self.workspace, session, self.task)
-        self.scratch: Path = state_dir(project.root) / "judging" / session.tag
+        self.setup = setup_dir(root, self.workspace, session.base_commit, self.task)
+        self.scratch: Path = layout.state_dir(root) / "judging" / session.tag
         self._check = EditCheck(self.task, self.store, session.id, self.pristine)
         self.programs = Programs(self.workspace, self.task, self.pristine, _PROGRAMS)
-        self._diffs: dict[int, str] = {}
-        self._noise: dict[int, NoiseData] = {}
-        self._baselines: dict[int, Baseline] = {}
+        self._diff = cache(partial(self.store.diff, session.id))
+        self.noise_data = cache(partial(noise_of, self.task, self.store, session.id))  # of a segment
+        self.baseline = cache(self._baseline)
 
     @property
     def executor(self) -> str:
@@ -105,8 +105,8 @@ class Ground:
     @cached_property
     def experiments(self) -> Mapping[int, Experiment]:
         """The decided experiments by number, oldest first."""
-        found = self.store.experiments(self.session.id)
-        return {e.number: e for e in found if e.phase is Phase.DECIDED and e.decision is not None}
+        every = self.store.experiments(self.session.id)
+        return {e.number: e for e in every if e.phase is Phase.DECIDED and e.decision is not None}
 
     @cached_property
     def _rounds(self) -> Mapping[str, int]:
@@ -117,18 +117,6 @@ class Ground:
                 firsts.setdefault(e.proposal.round_id, e.number)
         return firsts
 
-    def diff(self, number: int) -> str:
-        """The diff of an experiment, empty where it has none."""
-        if number not in self._diffs:
-            self._diffs[number] = self.store.diff(self.session.id, number)
-        return self._diffs[number]
-
-    def noise_data(self, segment: int) -> NoiseData:
-        """All runs of a segment that say something about noise."""
-        if segment not in self._noise:
-            self._noise[segment] = noise_of(self.task, self.store, self.session.id, segment)
-        return self._noise[segment]
-
     def incumbent(self, number: int) -> Experiment:
         """The best kept before an experiment, in its segment; StoreError where there was no baseline yet."""
         segment = self.experiments[number].segment
@@ -138,14 +126,12 @@ class Ground:
             raise StoreError(f"experiment {number} of session {self.session.tag} has no baseline before it")
         return kept[-1]
 
-    def baseline(self, segment: int) -> Baseline:
+    def _baseline(self, segment: int) -> Baseline:
         """The first that was kept in a segment: the program as it was. StoreError where there is none."""
-        if segment not in self._baselines:
-            kept = (e for e in self.experiments.values() if is_keep(e) and e.segment == segment and e.commit)
-            if (first := next(kept, None)) is None:
-                raise StoreError(f"segment {segment} of session {self.session.tag} has no baseline")
-            self._baselines[segment] = Baseline(first, self.task, self.store, self.programs)
-        return self._baselines[segment]
+        kept = (e for e in self.experiments.values() if is_keep(e) and e.segment == segment and e.commit)
+        if (first := next(kept, None)) is None:
+            raise StoreError(f"segment {segment} of session {self.session.tag} has no baseline")
+        return Baseline(first, self.task, self.store, self.programs)
 
     def pace(self, segment: int, beside: RunResult) -> Pace | None:
         """What runs are held to: the baseline's pace as in the loop, or that of a run of the best that is made beside.
@@ -173,20 +159,15 @@ class Ground:
             return "there is no baseline to compare with"
         except RepositoryError:
             return "the commit that it was made on cannot be read"
-        return HeldOutState(
-            key, first.session, began, e.parent, first.messages, code, self._before(began), self.task.profile
-        )
-
-    def _before(self, number: int) -> tuple[str, ...]:
-        """The diffs of the last experiments before one, as the loop compares with them."""
-        diffs = (self.diff(n) for n in reversed(list(self.experiments)) if n < number)
-        return tuple(islice(filter(None, diffs), RECENT))[::-1]
+        # The diffs of the last experiments before it, as the loop compares with them.
+        diffs = (self._diff(n) for n in reversed(list(self.experiments)) if n < began)
+        earlier = tuple(islice(filter(None, diffs), RECENT))[::-1]
+        return HeldOutState(key, first.session, began, e.parent, first.messages, code, earlier, self.task.profile)
 
     def legal(self, state: HeldOutState, files: Mapping[str, str]) -> None:
         """Let the changed files of an edit pass, or raise PolicyError, as before a run."""
-        seen = ResearchState(
-            self.session.tag, state.number, state.parent, self.task, state.code, redactor=self.redactor
-        )
+        tag, redactor = self.session.tag, self.redactor
+        seen = ResearchState(tag, state.number, state.parent, self.task, state.code, redactor=redactor)
         self._check.legal(seen, files)
 
     def was_tried(self, state: HeldOutState, program: str) -> bool:
@@ -197,22 +178,21 @@ class Ground:
 
 
 class HeldOut:
-    """The sessions that held-out states are of. To be closed, or used as a context.
+    """The sessions that held-out states are of, each name once. To be closed.
 
-    Args:
-        sources: the sessions, each name once. One that cannot be used is among the ``lost``.
-        lost: those that could not even be found, each with the reason.
+    One that cannot be used is among the ``lost``, with the reason in words; ``lost`` begins with those that could not
+    even be found.
     """
 
     def __init__(self, sources: Iterable[Source], lost: Mapping[str, str] | None = None) -> None:
         self._grounds: dict[str, Ground] = {}
-        self._lost = dict(lost or {})
+        self.lost = dict(lost or {})
         try:
             for source in sources:
                 try:
                     self._grounds[source.name] = Ground(source)
                 except _UNREADABLE as error:
-                    self._lost[source.name] = reason_of(error)
+                    self.lost[source.name] = reason_of(error)
         except BaseException:
             self.close()
             raise
@@ -220,7 +200,7 @@ class HeldOut:
     def __enter__(self) -> HeldOut:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -232,11 +212,6 @@ class HeldOut:
     def names(self) -> Sequence[str]:
         """Of the sessions that are open."""
         return list(self._grounds)
-
-    @property
-    def lost(self) -> Mapping[str, str]:
-        """Why the others cannot be used, in words, by their names."""
-        return dict(self._lost)
 
     def ground(self, session: str) -> Ground:
         """The session of that name; UsageError where it is not among the sources."""
@@ -252,7 +227,6 @@ class HeldOut:
         return Rules(
             legal=lambda state, files: self.ground(state.session).legal(state, files),
             tried=lambda state, program: self.ground(state.session).was_tried(state, program),
-            diff=unified_diff,
         )
 
     def states(self, trajectories: Iterable[Trajectory], *, most: int | None = None) -> Gathered:
@@ -261,16 +235,14 @@ class HeldOut:
         Left out are questions to fix or to repeat an answer (what came of them depends on that answer), what an agent
         was asked (its answers are turns, not edits), and states whose session or program is gone or cannot be read.
 
-        Args:
-            trajectories: those that were held out.
-            most: how many states at most; they are taken evenly over time. None: all.
+        most: how many states at most; they are taken evenly over time. None: all.
         """
         found: list[HeldOutState] = []
         left_out: Counter[str] = Counter()
         for (session, group), members in grouped(trajectories).items():
             ground = self._grounds.get(session)
-            if session in self._lost:
-                left_out[unusable(session, self._lost[session])] += 1
+            if session in self.lost:
+                left_out[unusable(session, self.lost[session])] += 1
             elif ground is None:
                 left_out["its session is not open"] += 1
             elif ground.session.policy.partition(":")[0] == "agent":
@@ -291,26 +263,27 @@ class HeldOut:
 
 
 @contextmanager
-def opened(sessions: Iterable[ReadSession], names: Iterable[str]) -> Iterator[HeldOut]:
-    """The sessions of these names, with their stores and repositories; all is closed afterwards.
+def opened(sessions: Iterable[ReadSession], names: Iterable[str], own: Store | None = None) -> Iterator[HeldOut]:
+    """The sessions of these names, as trajectories name them, with their stores and repositories, until the end.
 
-    sessions: those that were read. names: of those that are needed, as trajectories name them.
+    own: the store of those that are not foreign; foreign ones are read as they are, and not upgraded.
     """
     wanted = set(names)
     with ExitStack() as stack:
-        stores: dict[Path, SqlStore] = {}
+        stores: dict[Path, Store] = {}
         sources: list[Source] = []
         lost: dict[str, str] = {}
         for each in sessions:
             if each.name not in wanted:
                 continue
-            project = Project(each.root)
             try:
-                if each.root not in stores:
-                    stores[each.root] = project.foreign_store() if each.foreign else project.existing_store()
-                    stack.callback(stores[each.root].close)
-                store = stores[each.root]
-                sources.append(Source(each.name, project, store, store.session(each.tag), each.foreign))
+                if own is None or each.foreign:
+                    if each.root not in stores:
+                        stores[each.root] = stack.enter_context(SqlStore.open_readonly(layout.database_path(each.root)))
+                    store = stores[each.root]
+                else:
+                    store = own
+                sources.append(Source(each.name, each.root, store, store.session(each.tag), each.foreign))
             except _UNREADABLE as error:
                 lost[each.name] = reason_of(error)
             except KeyError:

@@ -19,17 +19,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from autoresearchd.app.learning.learn_request import stopped_mark
-from autoresearchd.app.make_policy import LOCAL, Offer
-from autoresearchd.app.project import Project
 from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Session
-from autoresearchd.domain.model_settings import LearnSettings
-from autoresearchd.domain.ports import Cancel, Learning, Store
-from autoresearchd.learner.learner_lock import is_learning, learner_pid
+from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
+from autoresearchd.domain.ports import Cancel, Executor, Learning, Store
+from autoresearchd.learner.learner_process import is_learning, learner_pid, stopped_mark
 from autoresearchd.learner.training.constant_values import values_of
-from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.workspace import layout
 
 COMMAND = (sys.executable, "-P", "-m", "autoresearchd")
@@ -37,8 +33,6 @@ COMMAND = (sys.executable, "-P", "-m", "autoresearchd")
 _END_S = 20.0
 """How long a learner may take to write its checkpoint when the session ends."""
 _LOOK_S = 1.0
-_TOLD = 12
-"""Lines of a learner's output that are told."""
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "1048576"}
 """Large blocks go back to the system at once: a third less memory at the peak (measured on a model of 135 M)."""
 
@@ -46,19 +40,12 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "10485
 class LearnSchedule:
     """The learner runs of one session (``ports.Learning``), and its waiting for those that somebody started by hand.
 
-    Args:
-        settings: when and how; where they name no time, none is begun.
-        model: the base model, as ``--model`` takes it.
-        root: top of the checkout.
-        locks: folder of the lock files.
-        since: how many experiments there were since the last learner run began, or since a later time that it is given;
-            it need not count beyond ``every``.
-        pauses: whether experiments wait while a learner is at work in this repository, whoever started it.
-        tell: takes a line for whoever watches.
-        stopping: set once the session is to end.
-        waits: called with what experiments wait for, and with nothing once they go on.
-        free: called before experiments wait, to give back what the daemon's own model takes.
-        command: what a learner is started with; the tests have another.
+    settings: when and how; where they name no time, none is begun. model: the base model, as ``--model`` takes it.
+    root: top of the checkout. locks: folder of the lock files. since: how many experiments there were since the last
+    learner run began, or since a later time that it is given; it need not count beyond ``every``. pauses: whether
+    experiments wait while a learner is at work in this repository, whoever started it. tell: takes a line for whoever
+    watches. stopping: set once the session is to end. waits: called with what experiments wait for, and with nothing
+    once they go on. free: called before experiments wait, to give back what the daemon's own model takes.
     """
 
     def __init__(
@@ -168,8 +155,10 @@ class LearnSchedule:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        if settings.memory_mb is not None:
-            _limit(self._child.pid, settings.memory_mb * 2**20)
+        if settings.memory_mb is not None:  # it may lift the bound for the jobs that it starts, not for itself
+            most, (_, hard) = settings.memory_mb * 2**20, resource.prlimit(self._child.pid, resource.RLIMIT_DATA)
+            soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.prlimit(self._child.pid, resource.RLIMIT_DATA, (soft, hard))
         os.setpriority(os.PRIO_PROCESS, self._child.pid, 10)
         self._began = time.monotonic()
         self._last = datetime.now(UTC)  # one that fails at once is not tried again at once
@@ -183,14 +172,14 @@ class LearnSchedule:
         self._child = None
         minutes = (time.monotonic() - self._began) / 60
         said = self._log.read_bytes()[-20_000:].decode("utf-8", "replace").splitlines()
-        lines = [line.rstrip() for line in said if line.strip() and not line.startswith("█")][-_TOLD:]
+        lines = [line.rstrip() for line in said if line.strip() and not line.startswith("█")]
         if code == 0:
             self._tell(EventKind.HOUSEKEEPING, f"learned in {minutes:.1f} min: " + "\n".join(lines[-4:]))
             return
         if self._ending:
             self._leave_mark()
-            told = "the learner is stopped with the session; it goes on when the session is resumed"
-            self._tell(EventKind.HOUSEKEEPING, told)
+            resumed = "it goes on when the session is resumed"
+            self._tell(EventKind.HOUSEKEEPING, f"the learner is stopped with the session; {resumed}")
             return
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         then = "research goes on with the version in use"
@@ -211,46 +200,32 @@ class LearnSchedule:
         return layout.public_dir(self._root) / "learner" / "learn.log"
 
 
-def _limit(pid: int, most: int) -> None:
-    """Bound the private memory of a learner; it may lift the bound for the jobs that it starts, not for itself."""
-    _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
-    soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.prlimit(pid, resource.RLIMIT_DATA, (soft, hard))
-
-
 def schedule_of(
-    project: Project,
+    root: Path,
     session: Session,
-    offer: Offer,
+    store: Store,
+    settings: ModelSettings,
+    executor: Executor,
+    *,
     stopping: Cancel,
     tell: Callable[[EventKind, str], None],
     waits: Callable[[str], None] = lambda reason: None,
     free: Callable[[], None] = lambda: None,
 ) -> Learning | None:
-    """The learner runs of a session, as the user has set them; None where it need not know of any.
-
-    Args:
-        project: the repository.
-        session: the session.
-        offer: what its policy was offered.
-        stopping: set once the session is to end.
-        tell: takes a line for whoever watches.
-        waits: takes what experiments wait for, and nothing once they go on.
-        free: gives back what the daemon's own model takes; it is loaded again when it is asked.
-    """
-    settings, store = offer.settings.learn, offer.store
-    pauses = settings.pause == "always" or (settings.pause == "auto" and _shares(offer))
-    place = _place(session, offer, tell) if settings.scheduled else None
+    """The learner runs of a session, as the user has set them; None where it need not know of any."""
+    learn = settings.learn
+    pauses = learn.pause == "always" or (learn.pause == "auto" and _shares(executor, learn))
+    place = _place(root / session.folder, session, settings, tell) if learn.scheduled else None
     if place is None:
-        settings = replace(settings, every=None, cron="")
-    if not settings.scheduled and not pauses:
+        learn = replace(learn, every=None, cron="")
+    if not learn.scheduled and not pauses:
         return None
     return LearnSchedule(
-        settings,
+        learn,
         str(place or ""),
-        project.root,
-        project.locks,
-        lambda begun: since_last(store, session.id, settings.every or 1, begun),
+        root,
+        layout.locks_dir(root),
+        lambda begun: since_last(store, session.id, learn.every or 1, begun),
         pauses=pauses,
         tell=tell,
         stopping=stopping,
@@ -259,13 +234,15 @@ def schedule_of(
     )
 
 
-def _place(session: Session, offer: Offer, tell: Callable[[EventKind, str], None]) -> Path | None:
+def _place(
+    source: Path, session: Session, settings: ModelSettings, tell: Callable[[EventKind, str], None]
+) -> Path | None:
     """The base model of a schedule; None where nothing could be learned, which is told before anybody waits for it."""
-    settings = offer.settings
-    if parse_spec(session.policy).kind != LOCAL:
+    kind, _, named = session.policy.partition(":")
+    if kind != "local":
         return None  # it has no answers of a local model, and only waits for a learner that somebody starts
-    name = settings.learn.model or session.policy.partition(":")[2] or settings.local_model
-    place = (offer.source / Path(name).expanduser()).resolve()
+    name = settings.learn.model or named or settings.local_model
+    place = (source / Path(name).expanduser()).resolve()
     if not name or not place.exists():  # a server's name for a model is nothing that a learner could train
         tell(
             EventKind.WARNING,
@@ -281,15 +258,13 @@ def _place(session: Session, offer: Offer, tell: Callable[[EventKind, str], None
     return place
 
 
-def _shares(offer: Offer) -> bool:
+def _shares(executor: Executor, settings: LearnSettings) -> bool:
     """Whether a learner would compute on what jobs compute on: the processor, or one of the GPUs that slots use."""
-    device, learner = offer.executor.describe().get("device", "cpu"), offer.settings.learn.options.get("device", "auto")
-    if device == "cpu":
-        return True
-    if learner == "cpu":
-        return False
+    device, learner = executor.describe().get("device", "cpu"), settings.options.get("device", "auto")
+    if device == "cpu" or learner == "cpu":
+        return device == "cpu"
     index = learner.partition(":")[2]  # slots take the first GPUs, and so does a learner that is told no number
-    return not (index.isdigit() and int(index) >= offer.executor.slots)
+    return not (index.isdigit() and int(index) >= executor.slots)
 
 
 def since_last(store: Store, session_id: int, most: int, begun: datetime | None) -> int:

@@ -1,11 +1,12 @@
-"""The options of a learner run, of all its parts, from the constants that ``--set`` names."""
+"""What a learner run is asked for, and the options of all its parts, from the constants that ``--set`` names."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from autoresearchd.app.learning.learn_request import LearnRequest
 from autoresearchd.learner.algorithms.advantages import Scale
 from autoresearchd.learner.algorithms.ratios import Level
 from autoresearchd.learner.algorithms.train_options import (
@@ -18,35 +19,28 @@ from autoresearchd.learner.algorithms.train_options import (
     MdpOptions,
     PpoOptions,
     SdpoOptions,
-    TeacherOptions,
     TrainOptions,
 )
-from autoresearchd.learner.gate.promotion_needs import COUNT, JUDGE, STATES
-from autoresearchd.learner.training.constant_values import SHARE, asks_at_home, values_of
+from autoresearchd.learner.gate.gate import GateSettings
+from autoresearchd.learner.training.constant_values import SHARE, values_of
 from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
 
 
 @dataclass(frozen=True, slots=True)
-class GateSettings:
-    """How two policies are asked and judged.
+class LearnRequest:
+    """What ``learn`` is asked for.
 
-    judge: ``real`` (experiments are run), ``checks`` (nothing is run: only validity, duplicates and novelty are
-    compared), or ``auto``: real where a run trains for ten seconds at most.
-    states: at most; count: proposals for each; max_tokens: of a proposal, 0: as long as those that were stored.
-    run_foreign: whether experiments of other repositories' sessions may be run, too.
+    algo: ``grpo``, ``ppo`` or ``sdpo``. mode: ``replay`` (stored answers) or ``live`` (new experiments). model: folder
+    or name of the base model, empty: local.model of config.yaml. steps: of the optimiser, None: the algorithm's own
+    number. places: other repositories to read. options: further ones by name, as they were given.
     """
 
-    judge: str = JUDGE
-    states: int = STATES
-    count: int = COUNT
-    max_tokens: int = 0
-    temperature: float = 1.0
-    run_foreign: bool = False
-
-    @property
-    def at_home(self) -> bool:
-        """Whether only the repository's own sessions are asked about."""
-        return asks_at_home(self.judge, run_foreign=self.run_foreign)
+    algo: str
+    mode: str = "replay"
+    model: str = ""
+    steps: int | None = None
+    places: tuple[Path, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +87,11 @@ def constants_of(request: LearnRequest) -> Constants:
         **some("shuffle_rewards", "kl_every"),
         grpo=replace(grpo, **some("clip_low", "clip_high", "beta")),
         groups=replace(GroupOptions(), **some("leave_one_out", "neighbours", "scale")),
-        # By default each token's ratio: the product of a long answer's leaves the range after one step.
         ppo=replace(
-            PpoOptions(level=Level.TOKEN),
-            **some("level", "clip_high", clip="clip_low", value_weight="c1", entropy_weight="c2"),
+            PpoOptions(), **some("level", "clip_high", clip="clip_low", value_weight="c1", entropy_weight="c2")
         ),
         mdp=replace(MdpOptions(), **some("gamma", "lam", "horizon", "target_kl")),
-        sdpo=replace(SdpoOptions(), **some(alpha="sdpo_alpha")),
-        teacher=replace(TeacherOptions(), **some("top", rate="teacher_rate")),
+        sdpo=replace(SdpoOptions(), **some("top", alpha="sdpo_alpha", rate="teacher_rate")),
         cold_start=replace(ColdStart(), **some(allowed="cold_start", valid_share="valid_share")),
         collapse=replace(Collapse(), **some(entropy="least_entropy", kl="most_kl")),
     )

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from autoresearchd.app.learning.held_out_states import HeldOut
-from autoresearchd.app.learning.learn_options import Constants
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import counted
@@ -18,7 +16,9 @@ from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.learner.algorithms.learnable import Generated, Learnable, Who
 from autoresearchd.learner.algorithms.train_options import Algo
 from autoresearchd.learner.data.trajectories import Trajectory, all_equal, grouped
+from autoresearchd.learner.gate.held_out_states import HeldOut
 from autoresearchd.learner.gate.judge_answers import HeldOutState, Judge, Outcome
+from autoresearchd.learner.learn_options import Constants
 from autoresearchd.learner.training.train import CANCELLED, StepFigures, Trained, train
 
 STATES = 4
@@ -31,13 +31,8 @@ class LiveRounds:
     The optimiser begins anew in each round, and no checkpoint is kept: what a round has learned is in the adapter, and
     its experiments are not run twice, for the judge remembers what a program was worth at a state.
 
-    Args:
-        held: the sessions of the states.
-        judge: runs the experiments.
-        constants: of the run: ``rounds``, ``gate.count`` proposals for each state, ``train.steps`` over all rounds.
-        max_tokens: of a proposal.
-        tell: takes a line for people.
-        cancel: ends the run.
+    constants: of the run: ``rounds``, ``gate.count`` proposals for each state, ``train.steps`` over all rounds.
+    max_tokens: of a proposal.
     """
 
     def __init__(
@@ -55,10 +50,7 @@ class LiveRounds:
     def train(
         self, model: Learnable, trajectories: Sequence[Trajectory], on_step: Callable[[StepFigures], None]
     ) -> Trained:
-        """Make the model better at the states of some trajectories.
-
-        Raises UsageError: none of them can be asked about again.
-        """
+        """Make the model better at the states of some trajectories; UsageError: none can be asked about again."""
         states = self._held.states(trajectories).states
         if not states:
             raise UsageError(
@@ -73,13 +65,12 @@ class LiveRounds:
                 break
             chosen = [states[(number * STATES + i) % len(states)] for i in range(min(STATES, len(states)))]
             made, about = self._round(model, chosen, number)
-            rewards = [one.reward for one in made]
             counts.update(rounds=1, proposals=len(made))
             if not made or self._silent(made):
                 counts["rounds_without_signal"] += 1
                 self._tell(f"round {number + 1}: all proposals of each state earned the same, nothing to learn")
                 continue
-            mean = sum(rewards) / len(rewards)
+            mean = sum(one.reward for one in made) / len(made)
             self._tell(f"round {number + 1}: mean reward {mean:.2f} over {counted(len(made), 'proposal')}")
             seed = derive_seed(constants.train.seed, number, "live")
             # Proposals of a round do not follow from each other: none is paid for what came of its neighbours.
@@ -128,9 +119,16 @@ class LiveRounds:
             who=Who.POLICY,
         )
         outcomes = self._judge.judge_all([(state, one.text) for state, one in zip(asked, drawn, strict=True)])
-        rows = zip(asked, drawn, outcomes, strict=True)
-        found = (self._trajectory(state, one, outcome, number, i) for i, (state, one, outcome) in enumerate(rows))
-        return [one for one in found if one is not None], _figures(outcomes)
+        rows = enumerate(zip(asked, drawn, outcomes, strict=True))
+        made = [self._trajectory(state, one, outcome, number, i) for i, (state, one, outcome) in rows]
+        valid = [one.novelty for one in outcomes if one.valid]
+        rewards = [one.reward for one in outcomes if one.reward is not None]
+        figures = {"round/valid": len(valid) / len(outcomes)}
+        if valid:
+            figures["round/novelty"] = math.fsum(valid) / len(valid)
+        if rewards:
+            figures["round/reward"] = math.fsum(rewards) / len(rewards)
+        return [one for one in made if one is not None], figures
 
     def _trajectory(
         self, state: HeldOutState, drawn: Generated, outcome: Outcome, number: int, index: int
@@ -159,15 +157,3 @@ class LiveRounds:
             temperature=self._constants.gate.temperature,
             error="" if outcome.valid else outcome.error,
         )
-
-
-def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Of the proposals of a round: the share of valid edits, their novelty, the mean reward."""
-    valid = [one.novelty for one in outcomes if one.valid]
-    rewards = [one.reward for one in outcomes if one.reward is not None]
-    found = {"round/valid": len(valid) / len(outcomes)}
-    if valid:
-        found["round/novelty"] = math.fsum(valid) / len(valid)
-    if rewards:
-        found["round/reward"] = math.fsum(rewards) / len(rewards)
-    return found

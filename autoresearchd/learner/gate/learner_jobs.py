@@ -8,16 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from autoresearchd.app.compose import make_executor
-from autoresearchd.app.learning import foreign_sessions
-from autoresearchd.app.learning.experiment_judge import RealJudge
-from autoresearchd.app.learning.foreign_sessions import Grounds
-from autoresearchd.app.learning.held_out_states import HeldOut, opened
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.experiment import RunResult
-from autoresearchd.domain.ports import Cancel, Executor, RunHandle, RunRequest
+from autoresearchd.domain.ports import Cancel, Executor, RunHandle, RunRequest, Store
 from autoresearchd.domain.task import Task
 from autoresearchd.learner.data.read_sessions import ReadSession
+from autoresearchd.learner.gate.experiment_judge import RealJudge
+from autoresearchd.learner.gate.held_out_states import Ground, HeldOut, opened
 from autoresearchd.learner.training.out_of_memory import lift_memory_limit
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.leftovers import reap
@@ -30,54 +27,83 @@ _PREFIX = "learner-"
 class LearnerJobs:
     """Opens the sessions that a learner run judges for, and makes the judge that runs their experiments.
 
-    Args:
-        cancel: ends the judging soon after it is set.
-        tell: takes a line for people.
-        run_foreign: whether experiments of other repositories' sessions are run, too; their commands are told before.
+    executor: makes the one of a spec, as in ``--executor``. store: of the repository that is learned for. cancel: ends
+    the judging soon after it is set. run_foreign: whether experiments of other repositories' sessions are run, too;
+    their commands are told before.
     """
 
-    def __init__(self, cancel: Cancel, tell: Callable[[str], None], *, run_foreign: bool = False) -> None:
+    def __init__(
+        self,
+        executor: Callable[[str], Executor],
+        store: Store | None,
+        cancel: Cancel,
+        tell: Callable[[str], None],
+        *,
+        run_foreign: bool = False,
+    ) -> None:
+        self._executor, self._store = executor, store
         self._cancel, self._tell, self._run_foreign = cancel, tell, run_foreign
         self._told: set[str] = set()
 
     @contextmanager
     def opened(self, sessions: Iterable[ReadSession], names: Iterable[str]) -> Iterator[HeldOut]:
         """The sessions of these names, open until the end of the context."""
-        with opened(sessions, names) as held, apart(held, self._run(held)):
+        with opened(sessions, names, self._store) as held, apart(held, self._run(held)):
             yield held
 
     def real(self, held: HeldOut) -> RealJudge:
         """The judge that runs experiments where the sessions ran theirs; UsageError where that is not one place."""
-        executor = make_executor(self.place(held))
-        return RealJudge(held, Unlimited(executor), cancel=self._cancel, run_foreign=self._run_foreign)
+        executor = Unlimited(self._executor(self.place(held)))
+        return RealJudge(held, executor, cancel=self._cancel, run_foreign=self._run_foreign)
 
-    def place(self, held: Grounds) -> str:
+    def place(self, held: HeldOut) -> str:
         """Where experiments of these sessions are run, as in ``--executor``; what is run of foreign ones is told."""
         run = self._run(held)
         for name in run:
             if held.ground(name).foreign and name not in self._told:
                 self._told.add(name)
-                for line in foreign_sessions.told(name, held.ground(name)):
+                for line in commands_of(name, held.ground(name)):
                     self._tell(line)
         specs = {held.ground(name).executor for name in run}
         if len(specs) > 1:
             raise UsageError(
                 f"experiments of these sessions ran in different places: {', '.join(sorted(specs))}",
-                hint="add --set judge=predicted, or learn from sessions of one place",
+                hint="add --set judge=checks, or learn from sessions of one place",
             )
         return specs.pop() if specs else "local"
 
-    def _run(self, held: Grounds) -> list[str]:
+    def _run(self, held: HeldOut) -> list[str]:
         """Names of the sessions whose experiments may be run."""
         return [name for name in held.names if self._run_foreign or not held.ground(name).foreign]
 
 
+def commands_of(name: str, ground: Ground) -> Iterator[str]:
+    """What will be run for a foreign session and what its jobs get, a line each; nothing of it is shortened.
+
+    What its database says is a stranger's: the commands of a task run as the user, set-up commands even outside of the
+    sandbox.
+    """
+    task = ground.task
+    execution, evaluation = task.execution, task.evaluation
+    yield f"of the other repository {str(ground.folder)!r}, session {name!r}, these commands are run as this user:"
+    for command in execution.setup_commands:
+        yield f"  set-up, outside of the sandbox and with the network: {command!r}"
+    yield f"  each experiment: {execution.run_command!r}"
+    if evaluation is not None:
+        yield f"  its evaluation: {evaluation.command!r}"
+        yield f"  which reads: {evaluation.private!r}"
+        if evaluation.model_command:
+            yield f"  its model, for the evaluation: {evaluation.model_command!r}"
+    for check in task.checks:
+        yield f"  a check: {check.command!r}"
+    yield f"  executor: {ground.executor!r}; interpreter: {execution.python or 'that of its set-up'!r}"
+    yield f"  network: {'yes' if execution.network else 'no'}; environment: {execution.env!r}"
+    yield f"  its jobs read: {task.data!r}"
+
+
 # ---------------------------------------------------------------------- limits
 class Unlimited:
-    """An executor whose jobs do not inherit the limit on the memory of this process.
-
-    executor: runs them; they keep the limits that their task sets.
-    """
+    """An executor whose jobs keep the limits that their task sets, and do not inherit this process's own on memory."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -106,14 +132,11 @@ class Unlimited:
 
 # ---------------------------------------------------------------------- folders
 @contextmanager
-def apart(held: Grounds, names: Iterable[str]) -> Iterator[None]:
+def apart(held: HeldOut, names: Iterable[str]) -> Iterator[None]:
     """Have the experiments of some sessions run in folders of this process as long as the context lasts.
 
-    Two learners, of different repositories, may judge for the same session at the same time (``--from``).
-
-    Args:
-        held: all sessions.
-        names: of those whose experiments are run; nothing is looked for or written in the repositories of the others.
+    Two learners, of different repositories, may judge for the same session at the same time (``--from``). names: of
+    those whose experiments are run; nothing is looked for or written in the repositories of the others.
     """
     with ExitStack() as stack:
         own: dict[Path, Path] = {}

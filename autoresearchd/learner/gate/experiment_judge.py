@@ -15,9 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from autoresearchd.app.learning import foreign_sessions
-from autoresearchd.app.learning.held_out_states import UNUSABLE, Ground, HeldOut, reason_of
-from autoresearchd.domain.errors import EnvironmentFailure, Interrupted
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, UsageError
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import RULES, Label, Phase
 from autoresearchd.domain.ports import Cancel, Executor, RunRequest
@@ -28,8 +26,9 @@ from autoresearchd.evaluator.feedback import feedback
 from autoresearchd.evaluator.keep.decide import decide, incumbent_value
 from autoresearchd.evaluator.keep.keep_rule import KeepRule
 from autoresearchd.evaluator.measure.log_text import shorten
-from autoresearchd.evaluator.reward import Reward, RewardFormula, resources_saved, reward
+from autoresearchd.evaluator.reward import RewardFormula, resources_saved, reward
 from autoresearchd.evaluator.rules.run_time import held
+from autoresearchd.learner.gate.held_out_states import UNUSABLE, Ground, HeldOut, reason_of
 from autoresearchd.learner.gate.judge_answers import Attempt, Examined, HeldOutState, Outcome, examine, outcome, settled
 from autoresearchd.loop.deciding import resources
 from autoresearchd.loop.measuring.protected_files import ProtectedFiles
@@ -87,39 +86,29 @@ class RealJudge:
 
     The same program at the same state is run once, however often it is proposed, also over several calls.
 
-    Args:
-        held_out: the sessions of the states.
-        executor: where runs run.
-        cancel: ends the judging, and all of its runs, soon after it is set.
-        run_foreign: whether commands of other repositories may be run, too.
+    cancel: ends the judging, and all of its runs, soon after it is set. run_foreign: whether commands of other
+    repositories may be run, too.
     """
 
     def __init__(
-        self,
-        held_out: HeldOut,
-        executor: Executor,
-        *,
-        cancel: Cancel | None = None,
-        run_foreign: bool = False,
+        self, held_out: HeldOut, executor: Executor, *, cancel: Cancel | None = None, run_foreign: bool = False
     ) -> None:
         self._held_out, self._formula, self._run_foreign = held_out, RewardFormula(), run_foreign
         self._runs = _Runs(executor, cancel or threading.Event())
         self._ended: dict[_Key, _Ended] = {}
 
     def judge(self, state: HeldOutState, completion: str) -> Outcome:
+        """What one answer is worth."""
         return self.judge_all([(state, completion)])[0]
 
     def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         """As the contract has it.
 
-        Raises:
-            Interrupted: ``cancel`` was set.
-            EnvironmentFailure: the disk is full, or folders of a run cannot be made.
-            BaselineError: a session's set-up commands fail, or its data is gone.
-            UsageError: a session is foreign, and must not be run.
+        Raises Interrupted: ``cancel`` was set; EnvironmentFailure: the disk is full, or folders of a run cannot be
+        made; BaselineError: a session's set-up commands fail, or its data is gone; UsageError: a session is foreign.
         """
         for session in {state.session for state, _ in attempts}:
-            foreign_sessions.refuse(self._held_out.ground(session), run_foreign=self._run_foreign)
+            self._permitted(session)
         # What said nothing about its program (its host was lost) may say something the next time.
         self._ended = {k: e for k, e in self._ended.items() if RULES[e.measurement.label].status is not None}
         rules = self._held_out.rules
@@ -128,6 +117,14 @@ class RealJudge:
         wanted = {job.key: job for job in jobs if job.key not in self._ended}
         self._ended |= self._runs.all(list(wanted.values()))
         return [settled(state, found, self._formula) or self._judged(state, found) for state, found in seen]
+
+    def _permitted(self, session: str) -> None:
+        """Raise UsageError where the experiments of a session must not run here."""
+        if self._held_out.ground(session).foreign and not self._run_foreign:
+            raise UsageError(
+                "it is of another repository, and none of its commands is run (--set run_foreign=true runs them)",
+                hint="take --set judge=checks",
+            )
 
     def rehearse(self, states: Sequence[HeldOutState]) -> dict[str, str]:
         """Which sessions cannot be judged here, each with the reason in words.
@@ -141,7 +138,7 @@ class RealJudge:
         found: dict[str, str] = {}
         for session, state in firsts.items():
             try:
-                foreign_sessions.refuse(self._held_out.ground(session), run_foreign=self._run_foreign)
+                self._permitted(session)
                 beside = self._beside(state)
                 ended = self._runs.all([beside])[beside.key]
             except UNUSABLE as error:
@@ -159,9 +156,8 @@ class RealJudge:
         ground = self._held_out.ground(state.session)
         seed = derive_seed(ground.session.seed, state.number, JUDGE)
         incumbent = ground.incumbent(state.number)
-        return _Job(
-            ground, ground.baseline(incumbent.segment).run_task, _Key(state.session, commit_of(incumbent), "", seed)
-        )
+        key = _Key(state.session, commit_of(incumbent), "", seed)
+        return _Job(ground, ground.baseline(incumbent.segment).run_task, key)
 
     def _jobs(self, state: HeldOutState, seen: Examined) -> tuple[_Job, _Job]:
         """The runs that an edit needs: of the best before it, and its own."""
@@ -173,33 +169,28 @@ class RealJudge:
         """The outcome of an edit whose runs have ended."""
         beside, own = (self._ended[job.key] for job in self._jobs(state, seen))
         ground = self._held_out.ground(state.session)
-        own = _Ended(self._held(ground, state, own, beside), own.result)
+        if own.measurement.label is Label.NONE:  # held to its budget as in the loop
+            incumbent = ground.incumbent(state.number)
+            pace = ground.pace(incumbent.segment, beside.result)
+            noise = ground.noise_data(incumbent.segment).noise(incumbent.number)
+            best, sigma = beside.measurement.value, noise.sigma if noise is not None else None
+            bounded = held(ground.task, own.result, own.measurement, pace, best=best, sigma=sigma)
+            own = _Ended(bounded, own.result)
         label, detail = own.measurement.label, ground.redactor.text(own.measurement.detail)
         if RULES[label].status is None:
             return outcome(state, seen, None, label=label, error=detail)
         if beside.measurement.label is not Label.NONE:
             why = f"what it is compared with does not run here: {ground.redactor.text(beside.measurement.detail)}"
             return outcome(state, seen, None, label=beside.measurement.label, error=why)
-        tested, decision, found = self._rewarded(ground, state, seen, own, beside)
-        error = detail if label is not Label.NONE else ""
-        worth = None if found is None else found.total
-        told = ground.redactor.text(feedback(ground.task, replace(tested, decision=decision)))
-        return outcome(state, seen, worth, label=decision.label, error=error, feedback=told)
-
-    def _held(self, ground: Ground, state: HeldOutState, own: _Ended, beside: _Ended) -> Measurement:
-        """What an edit's run gave, held to its budget as in the loop."""
-        if own.measurement.label is not Label.NONE:
-            return own.measurement
-        incumbent = ground.incumbent(state.number)
-        pace = ground.pace(incumbent.segment, beside.result)
-        noise = ground.noise_data(incumbent.segment).noise(incumbent.number)
-        best, sigma = beside.measurement.value, noise.sigma if noise is not None else None
-        return held(ground.task, own.result, own.measurement, pace, best=best, sigma=sigma)
+        tested, earned = self._rewarded(ground, state, seen, own, beside)
+        assert tested.decision is not None
+        told, error = ground.redactor.text(feedback(ground.task, tested)), detail if label is not Label.NONE else ""
+        return outcome(state, seen, earned, label=tested.decision.label, error=error, feedback=told)
 
     def _rewarded(
         self, ground: Ground, state: HeldOutState, seen: Examined, own: _Ended, beside: _Ended
-    ) -> tuple[Experiment, Decision, Reward | None]:
-        """The experiment that these two runs would be, with the decision and the reward that the loop would give."""
+    ) -> tuple[Experiment, float | None]:
+        """The experiment that these two runs would be, decided, and the reward that the loop would give."""
         incumbent = ground.incumbent(state.number)
         number = max(ground.experiments) + 1
         seed = derive_seed(ground.session.seed, state.number, JUDGE)
@@ -209,7 +200,7 @@ class RealJudge:
             incumbent.segment,
             Phase.MEASURED,
             state.parent,
-            _now(),
+            datetime.now(UTC),
             proposal=Proposal(dict(seen.files), "", JUDGE),
             runs=(_run(number, 0, seed, own), _run(number, 1, seed, beside, of=incumbent.number)),
         )
@@ -228,7 +219,7 @@ class RealJudge:
             distance=seen.novelty,
             formula=self._formula,
         )
-        return tested, decision, earned
+        return replace(tested, decision=decision), None if earned is None else earned.total
 
 
 class _Runs:
@@ -317,7 +308,7 @@ class _Runs:
 
 def _run(number: int, index: int, seed: int, ended: _Ended, *, of: int | None = None) -> Run:
     """A run as the store would give it. of: the experiment whose program ran, where it is another one."""
-    found, result, now = ended.measurement, ended.result, _now()
+    found, result, now = ended.measurement, ended.result, datetime.now(UTC)
     return Run(
         0,
         number,
@@ -334,7 +325,3 @@ def _run(number: int, index: int, seed: int, ended: _Ended, *, of: int | None = 
         detail=found.detail,
         of=of,
     )
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
