@@ -45,7 +45,7 @@ from autoresearchd.loop.proposing.build_state import Research
 from autoresearchd.loop.proposing.experiment_turns import Turns
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.upkeep.system_clock import SystemClock
-from autoresearchd.models.token_estimate import estimate_tokens
+from autoresearchd.models.client import estimate_tokens
 from autoresearchd.policy.edits.read_answer import FORMS, read_answer
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.search.find_constants import find

@@ -159,7 +159,7 @@ def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, envir
         raise UsageError(f"--policy {spec}: there is no folder {place}", hint="give the folder of a model, or its name")
     needed = {"litellm": "llm"} if name is None or settings.fallbacks else {}
     if name is not None:
-        needed |= {"transformers": "learn"} if in_process else {"httpx2": "local"}
+        needed |= {"transformers": "learn"} if in_process else {"httpx": "local"}
     for package, extra in needed.items():
         if not _installed(package):
             raise MissingCapability(

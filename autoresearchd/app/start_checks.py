@@ -47,7 +47,7 @@ from autoresearchd.loop.measuring.job_hints import set_bit
 from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources, read_tail
 from autoresearchd.loop.upkeep.session_lock import already_held, starting
 from autoresearchd.loop.upkeep.system_clock import SystemClock
-from autoresearchd.models.reachable import unreachable
+from autoresearchd.models.openai_client import unreachable
 from autoresearchd.policy.policy_names import TUNERS, PolicySpec, parse_spec
 from autoresearchd.policy.search.space_rules import Space, means
 from autoresearchd.sandbox.environment import search_path

@@ -15,8 +15,9 @@ from torch import Tensor
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, UsageError
 from autoresearchd.learner.training.logprobs import ROWS
 from autoresearchd.learner.training.out_of_memory import give_large_blocks_back
+from autoresearchd.models.model_files import Source
 from autoresearchd.models.provider_errors import words_of
-from autoresearchd.models.transformers_library import Source, device_of, library, load_base, load_tokenizer, told
+from autoresearchd.models.transformers_client import device_of, library, load_base, load_tokenizer, told
 
 POLICY = "default"
 """Peft's name of the adapter that is trained."""
@@ -140,8 +141,8 @@ def load(place: Path, options: ModelOptions) -> Loaded:
             f"{source.place} has no chat template: what the policy is shown cannot be written for it",
             hint="take an instruction-tuned model; its tokenizer_config.json or chat_template.jinja holds one",
         )
-    found = source.hashes(tokenizer.chat_template)
-    hashes = (found.model, found.tokenizer, found.template or "")
+    found = source.base_model(tokenizer.chat_template)
+    hashes = (found.model_hash or "", found.tokenizer_hash or "", found.template_hash or "")
     config = _config(peft, options.lora) if options.adapter is None else _saved_config(peft, options, hashes)
     base = load_base(source, tokenizer, options.dtype)
     _without_dropout(base)

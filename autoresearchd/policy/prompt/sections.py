@@ -15,8 +15,7 @@ from autoresearchd.domain.labels import Status
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Budget, Direction, MetricSource
 from autoresearchd.evaluator.feedback import MAX_REASON, feedback, fill
-from autoresearchd.models.client import Message
-from autoresearchd.models.token_estimate import Count
+from autoresearchd.models.client import Count, Message
 from autoresearchd.policy.prompt import memo_text, stuck
 from autoresearchd.policy.prompt.digest import Digest, digest
 from autoresearchd.policy.prompt.quote import Quote, data_block, fence_block, fence_length

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.models.client import Message
-from autoresearchd.models.token_estimate import Count
+from autoresearchd.models.client import Count, Message
 
 CLOSE_ENOUGH = 0.01
 """Share of the budget that may stay unused: another count would not be worth its time."""

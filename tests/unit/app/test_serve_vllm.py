@@ -23,7 +23,7 @@ from autoresearchd.models.openai_client import OpenAIClient
 from tests.contract.client_contract import QUESTION
 from tests.fakes.versions import Chosen
 
-pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
 
 STUB = Path(__file__).with_name("vllm_stub.py")
 NEVER = threading.Event()

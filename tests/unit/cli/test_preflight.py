@@ -12,7 +12,7 @@ from tests.fakes.repositories import git, make_repository
 from tests.unit.cli.conftest import Command
 from tests.unit.cli.test_refused_starts import FILES
 
-pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.contract.client_contract import QUESTION, HttpClientContract
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer, logprob, token_id
 
-pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
 
 NEVER = threading.Event()
 SCHEMA = {"type": "object", "properties": {"lr": {"type": "number"}}}

@@ -17,8 +17,7 @@ from autoresearchd.domain.proposal import Repair
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Check, Constraint, MetricSource, Prompt, Role
-from autoresearchd.models.client import Message
-from autoresearchd.models.token_estimate import estimate_tokens
+from autoresearchd.models.client import Message, estimate_tokens
 from autoresearchd.policy.command_policy import as_json
 from autoresearchd.policy.prompt.memo_text import MOST_LEARNINGS, learnings, own_text, render_memo, sections_of, update
 from autoresearchd.policy.prompt.quote import Quote

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import provider_errors
 from autoresearchd.models.client import ModelError, Trouble
-from autoresearchd.models.reachable import unreachable
+from autoresearchd.models.openai_client import unreachable
 
 
 @pytest.mark.parametrize(
