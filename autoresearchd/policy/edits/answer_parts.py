@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from autoresearchd.policy.edits.edit import MAX_CHANGES, EditError, show
 
@@ -37,7 +37,7 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A fenced block. info: the words after the opening fence; before: the line above it that is not blank."""
+    """A fenced block without SEARCH/REPLACE blocks. info: what stands after the opening fence; before: above it."""
 
     info: str
     lines: tuple[str, ...]
@@ -65,30 +65,19 @@ class Block:
     closed: bool
 
 
-Segment = Prose | Fence | Block
+T = TypeVar("T", Prose, Fence, Block)
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
     """An answer in parts. unfinished: whether it breaks off while the model was thinking."""
 
-    parts: tuple[Segment, ...]
+    parts: tuple[Prose | Fence | Block, ...]
     unfinished: bool = False
 
-    @property
-    def prose(self) -> tuple[Prose, ...]:
-        """The parts that are prose or a bare diff."""
-        return tuple(p for p in self.parts if isinstance(p, Prose))
-
-    @property
-    def fences(self) -> tuple[Fence, ...]:
-        """The fenced blocks, without those that hold SEARCH/REPLACE blocks."""
-        return tuple(p for p in self.parts if isinstance(p, Fence))
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """The SEARCH/REPLACE blocks, fenced or not."""
-        return tuple(p for p in self.parts if isinstance(p, Block))
+    def of(self, kind: type[T]) -> list[T]:
+        """The parts of one kind."""
+        return [part for part in self.parts if isinstance(part, kind)]
 
 
 def without_lost_thought(text: str) -> str:
@@ -116,7 +105,7 @@ class _Scanner:
     def __init__(self, text: str) -> None:
         self._lines = text.split("\n")
         self._at = 0
-        self._parts: list[Segment] = []
+        self._parts: list[Prose | Fence | Block] = []
         self._prose: list[str] = []
         self._diff = False
         self._before = ""

@@ -89,14 +89,12 @@ def in_info(info: str, code: Mapping[str, str], what: str) -> str | None:
     """The editable file that the words after an opening fence name; raises for another file."""
     for word in re.split(r"[\s,{}]+", info[:_LONGEST]):
         # "python:train.py" as well as "python train.py" and "file=train.py"
-        for part in (word, *(word.split(":", 1)[1:])):
-            name = _KEY.sub("", part, count=1)
-            found = resolve(name, code)
-            if found is not None:
-                return found
-        name = _KEY.sub("", word.split(":", 1)[-1], count=1).strip(_QUOTES)
-        if _is_path(name, code):
-            raise illegal(name, code, what)
+        names = [_KEY.sub("", part, count=1).strip(_QUOTES) for part in (word, word.split(":", 1)[-1])]
+        found = resolve(names[0], code) or resolve(names[1], code)
+        if found is not None:
+            return found
+        if _is_path(names[1], code):
+            raise illegal(names[1], code, what)
     return None
 
 

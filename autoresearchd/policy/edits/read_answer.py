@@ -13,6 +13,7 @@ from autoresearchd.policy import answer_words
 from autoresearchd.policy.edits import file_names
 from autoresearchd.policy.edits.answer_parts import (
     EDIT_KEYS,
+    Block,
     Fence,
     Objects,
     Prose,
@@ -117,7 +118,7 @@ def read_answer(text: str, code: Mapping[str, str]) -> Edit:
     known = (*leading.objects, *objects.objects) if edit is leading.edit else objects.objects
     # In a bare diff, only lines without a sign are prose.
     signs = ("+", "-", " ")
-    prose = [line for part in parts.prose for line in part.lines if not (part.diff and line.startswith(signs))]
+    prose = [line for part in parts.of(Prose) for line in part.lines if not (part.diff and line.startswith(signs))]
     return Edit(_changed(files, code), form, _words(known, prose))
 
 
@@ -159,19 +160,19 @@ def _from_object(edit: Mapping[str, Any], code: Mapping[str, str]) -> tuple[str,
 
 def _from_text(parts: Segments, code: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
     """The form and the files of the first form that the text has, None where it has none."""
-    if parts.blocks:
-        return "search_replace", apply_changes(from_blocks(parts.blocks, code), code)
+    if blocks := parts.of(Block):
+        return "search_replace", apply_changes(from_blocks(blocks, code), code)
     hunks = _hunks(parts, code)
     if hunks:
         return "diff", apply_changes(hunks, code)
-    files = from_fences(parts.fences, code)
+    files = from_fences(parts.of(Fence), code)
     return ("whole", files) if files else None
 
 
 def _hunks_of_text(text: str, code: Mapping[str, str]) -> list[Change]:
     """The hunks in a text that is said to be a diff, perhaps within a fence."""
     inner = segments(text)
-    if inner.fences:
+    if inner.of(Fence):
         return _hunks(inner, code)
     return read_hunks(text.split("\n"), code, fenced=True, hint=None)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from autoresearchd.domain.labels import Label
 from autoresearchd.policy.edits import file_names
 from autoresearchd.policy.edits.answer_parts import begins_file
-from autoresearchd.policy.edits.changes import Change, Pair
+from autoresearchd.policy.edits.changes import Change
 from autoresearchd.policy.edits.edit import MAX_CHANGES, EditError, show
 
 _MAX_LINES = 50_000
@@ -70,7 +70,7 @@ def read_hunks(lines: Sequence[str], code: Mapping[str, str], *, fenced: bool, h
                 hint="begin each line of a hunk with a space (unchanged), + (new) or - (removed)",
             )
         at += 1
-    if sum(len(p.old) + len(p.new) for change in changes for p in change.readings) > _MAX_LINES:
+    if sum(len(change.old) + len(change.new) for change in changes) > _MAX_LINES:
         raise EditError(f"the diff has more than {_MAX_LINES} lines")
     return changes
 
@@ -100,7 +100,7 @@ def _hunk(number: int, header: str, lines: Sequence[str], file: str | None, code
     old = tuple(line[1:] for line in body if line[0] in " -")
     new = tuple(line[1:] for line in body if line[0] in " +")
     stated = _HEADER.match(header)
-    return Change(what, file, (Pair(old, new),), int(stated[1]) if stated and (old or stated[2] == "0") else None)
+    return Change(what, file, old, new, int(stated[1]) if stated and (old or stated[2] == "0") else None)
 
 
 # ---------------------------------------------------------------------- names

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autoresearchd.domain.quantities import counted
 from autoresearchd.policy.edits import file_names
 from autoresearchd.policy.edits.answer_parts import Fence
+from autoresearchd.policy.edits.changes import File, Splice, lines_of
 from autoresearchd.policy.edits.edit import EditError, show
-from autoresearchd.policy.edits.file_lines import File, Splice, lines_of
 
 _CODE = frozenset({"", "python", "py", "python3"})
-_MOST_PARSED = 200_000
 _LONGEST = 160
 _COMMENTS = ("#", "//", "--", "/*", "<!--")
 _BRACKETS = ("<", "[", "(", "{")
@@ -68,8 +65,7 @@ def from_object(files: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, 
 
 def _as_file(lines: tuple[str, ...], old: str, file: str) -> str:
     """The lines with the line ends of the old file."""
-    there = File(old)
-    return there.replace([Splice(0, len(there.lines), lines, "the block")], file)
+    return (there := File(old)).replace([Splice(0, len(there.lines), lines, "the block")], file)
 
 
 def _commented(fence: Fence, code: Mapping[str, str], what: str) -> str | None:
@@ -106,38 +102,13 @@ def _meant(unnamed: Sequence[Fence], code: Mapping[str, str]) -> str:
 
 
 def _check_whole(fence: Fence, file: str, old: str) -> None:
-    """Raise where a block that may be a mere fragment does not look like the whole file."""
-    new = "\n".join(fence.lines)
-    if 2 * len(new) >= len(old):
-        return
-    before = _defined(old)
-    if file.endswith((".py", ".pyi")) and before and before <= _defined(new):
-        return
-    raise EditError(
-        f"the block of code ({counted(len(fence.lines), 'line')}) is not the whole of {file} "
-        f"({counted(len(File(old).lines), 'line')})",
-        hint=f"use SEARCH/REPLACE blocks for a part, or write ```python {file} before the complete new file",
-    )
-
-
-def _defined(text: str) -> set[str]:
-    """What a program defines at its top level; nothing where it cannot be parsed."""
-    if len(text) > _MOST_PARSED:
-        return set()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a doubtful escape in a string is the model's affair
-            tree = ast.parse(text.removeprefix("\ufeff"))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()
-    found: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.add(node.name)
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return found
+    """Raise where a block that may be a mere fragment is less than half as long as the file."""
+    if 2 * len("\n".join(fence.lines)) < len(old):
+        raise EditError(
+            f"the block of code ({counted(len(fence.lines), 'line')}) is not the whole of {file} "
+            f"({counted(len(File(old).lines), 'line')})",
+            hint=f"use SEARCH/REPLACE blocks for a part, or write ```python {file} before the complete new file",
+        )
 
 
 # ---------------------------------------------------------------------- code left out

@@ -127,8 +127,9 @@ def test_an_expected_delta_that_is_no_number_is_left_out(value: str) -> None:
         (block("for step in range(1000):\nloss = schedule(step)", "pass"), "not in train.py"),
         (DEEPER + block("nowhere = 1", "x"), "block 2"),
         (DEEPER + block("learning_rate = 3e-4\ndepth = 4", "learning_rate = 1\ndepth = 5"), "overlap"),
-        (block("rate = 3e", "rate = 4e"), "only a part"),
-        (block("learning_rate", "lr"), "2 places"),
+        (block("rate = 3e", "rate = 4e"), "not in train.py; line 3 is most like it"),
+        (block("learning_rate", "lr"), "not in train.py"),
+        ("<<<<<<< SEARCH\na\n=======\nb\n=======\nc\n>>>>>>> REPLACE", "2 ======= lines"),
         (DIFF.replace("depth = 4", "depth = 5"), "| depth = 4"),
         ("--- train.py\n+++ train.py\n@@ -4 +4,2 @@\n+depth = 6\n", "place"),
         (DIFF + "def schedule(step):\n-    warm = min(step / 100, 1.0)\n+    warm = 1.0\n", "belongs to no hunk"),
@@ -200,6 +201,11 @@ def test_the_lines_around_a_change_keep_their_white_space_and_line_ends() -> Non
     assert edit(block("d = 4", "d = 5\ne = 6"), code).files["train.py"].endswith("c = 3\t\r\nd = 5\r\ne = 6")
     crlf = {"train.py": TRAIN.replace("\n", "\r\n")}
     assert edit(DIFF, crlf).files["train.py"] == NEW.replace("\n", "\r\n")
+
+
+def test_a_part_of_a_line_that_is_there_once_is_enough() -> None:
+    code = {"train.py": "LR = 0.1  # of Adam\nLRS = 0.1\n"}
+    assert edit(block("LR = 0.1", "LR = 0.2"), code).files["train.py"] == "LR = 0.2  # of Adam\nLRS = 0.1\n"
 
 
 def test_text_that_is_there_twice_is_refused_with_both_places_unless_a_hunk_names_one() -> None:
