@@ -37,8 +37,6 @@ _MOST_CHANGES = 8
 _MOST_KEYS = 8
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _FENCE = re.compile(r"^( {0,3})(`{3,})", re.MULTILINE)
-_SAID_ALREADY = frozenset({"goal", "constraints", memo_text.LEARNINGS})
-"""Sections of the memo that the daemon made from what the prompt holds anyway, and fresher."""
 _TOOL = """\
 Edit these files in the current directory, and no others: {files}. You may print one JSON object as the last line:
 
@@ -258,7 +256,7 @@ def _standing(state: ResearchState, quote: Quote) -> Section:
 
 
 def _memo(state: ResearchState, quote: Quote) -> Section:
-    lines = memo_text.show_in_prompt(state.memo, quote=quote, without=_SAID_ALREADY).split("\n") if state.memo else []
+    lines = memo_text.show_in_prompt(state.memo, quote).split("\n")
     return Section(
         tuple(Piece(line, (Rank.MEMO, -i)) for i, line in enumerate(lines)) if any(lines) else (),
         _framed("The owner's memo (autoresearch.md)", lambda text: fence_block(text, "markdown")),
