@@ -51,10 +51,7 @@ def mode(streak: int) -> Mode:
 def advice(streak: int, *, near: Sequence[int] = (), constants: Sequence[str] = ()) -> str:
     """What to tell the policy; empty while it is not stuck.
 
-    Args:
-        streak: experiments in a row that were not kept.
-        near: numbers of near misses, the best first.
-        constants: names of what was changed most, the most first.
+    near: numbers of near misses, the best first. constants: names of what was changed most, the most first.
     """
     now = mode(streak)
     if now is Mode.NONE:

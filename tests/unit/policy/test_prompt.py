@@ -21,9 +21,8 @@ from autoresearchd.models.client import Message, estimate_tokens
 from autoresearchd.policy.command_policy import as_json
 from autoresearchd.policy.prompt.memo_text import MOST_LEARNINGS, learnings, own_text, render_memo, update
 from autoresearchd.policy.prompt.quote import Quote
-from autoresearchd.policy.prompt.sections import messages, render
+from autoresearchd.policy.prompt.sections import Piece, Section, fit, messages, render
 from autoresearchd.policy.prompt.stuck import Mode, advice, mode
-from autoresearchd.policy.prompt.token_budget import Piece, Section, fit
 from tests.fakes.policies import make_state, make_task
 
 from .histories import experiment, session
