@@ -7,17 +7,14 @@ litellm takes seconds to import and does much at its import that a daemon does n
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import math
 import os
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autoresearchd.domain.cleaning import clean
@@ -55,11 +52,6 @@ _ADDRESSED = frozenset({"azure", "azure_ai", "databricks", "snowflake"})
 _COUNTED = frozenset({"openai", "azure", "text-completion-openai"})
 """Providers whose tokenizer litellm has with it."""
 
-_NOT_LISTED = re.compile(
-    r"isn't mapped|not (?:found )?in (?:the )?(?:model )?cost map|no pricing information", re.IGNORECASE
-)
-"""How litellm says that its lists do not have a model, in exceptions that have no kind of their own."""
-
 _SCHEMA = "response_format"
 _UNBOUNDED = "is asked by a library of its provider's: the size of its replies is not bounded, nor where they redirect"
 _MAX_NAME = 300
@@ -94,8 +86,7 @@ class LitellmClient:
     ) -> None:
         self._model, self._prices, self._api_base, self._key = model, dict(prices or {}), api_base, key
         self._keys = dict(keys or {})
-        self._told: set[str] = set()
-        self._schema_refused = False
+        self._unbounded = self._schema_refused = False
 
     @property
     def name(self) -> str:
@@ -171,8 +162,9 @@ class LitellmClient:
         except Exception as error:  # noqa: BLE001 - litellm raises what its providers' libraries raise
             # Without its cause: requests and their headers hang on that.
             raise self._ended(question, bounds.error) or self._trouble(error) from None
-        if not bounds.sent:
-            self._warn_once("%s %s", _UNBOUNDED)
+        if not bounds.sent and not self._unbounded:
+            self._unbounded = True
+            _LOG.warning("%s %s", self._model, _UNBOUNDED)
         cost = self._cost(question, response, found, time.monotonic() - began)
         _, text, finish = provider_errors.read_choice(found, cost)
         sampling = {name: value for name, value in arguments.items() if name != _SCHEMA}
@@ -214,16 +206,15 @@ class LitellmClient:
         return {"max_tokens": question.max_tokens, **taken}
 
     # -- what litellm's lists say
-    def _look_up(self, look: Callable[[ModuleType], T], unknown: T) -> T:
+    def _look_up(self, look: Callable[[Any], T], unknown: T) -> T:
         """What the lists say of the model; ``unknown`` where they do not have it, or fail: it can be asked even so."""
         litellm = _library()
         try:
             return look(litellm)
-        except Exception as error:  # noqa: BLE001 - logged, but for the many ways of saying that there is no such model
-            listed = not isinstance(error, litellm.exceptions.BadRequestError)
-            if listed and not _NOT_LISTED.search(str(error)[:2_000]):
-                said = f"{type(error).__name__}: {self._words(error)}"
-                self._warn_once("litellm's lists fail on %s, so what it takes and costs is a guess: %s", said)
+        except Exception as error:  # noqa: BLE001 - there are many ways of saying that there is no such model
+            _LOG.debug(
+                "litellm's lists tell nothing of %s: %s: %s", self._model, type(error).__name__, self._words(error)
+            )
             return unknown
 
     def _cost(self, question: Question, response: Any, found: Mapping[str, Any], seconds: float) -> Cost:
@@ -232,7 +223,7 @@ class LitellmClient:
         usd = self._listed_price(lambda litellm: litellm.completion_cost(**given))
         return priced(Cost(usd, tokens_in, tokens_out, seconds), self._prices, self._model)
 
-    def _listed_price(self, look: Callable[[ModuleType], object]) -> float | None:
+    def _listed_price(self, look: Callable[[Any], object]) -> float | None:
         """A price of the list, None where that would be a guess."""
         if self._api_base is not None or _moved(self._provider):
             return None
@@ -240,11 +231,6 @@ class LitellmClient:
         return float(usd) if isinstance(usd, (int, float)) and math.isfinite(usd) and usd > 0 else None
 
     # -- what went wrong
-    def _warn_once(self, what: str, said: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
-            _LOG.warning(what, self._model, said)
-
     def _words(self, error: BaseException) -> str:
         return provider_errors.words_of(str(error), [self._key, *self._keys.values()])
 
@@ -258,15 +244,11 @@ class LitellmClient:
 
 
 def _trouble_of(error: Exception) -> Trouble:
-    litellm = _library()
-    for name, trouble in _TROUBLES:
-        kind = getattr(litellm, name, None) or getattr(litellm.exceptions, name, None)
-        if isinstance(kind, type) and isinstance(error, kind):
-            return trouble
-    if any(isinstance(cause, (json.JSONDecodeError, UnicodeDecodeError)) for cause in _causes(error)):
-        return Trouble.BROKEN_REPLY
+    own = {kind.__name__ for kind in type(error).__mro__}
+    if trouble := next((trouble for name, trouble in _TROUBLES if name in own), None):
+        return trouble
     kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
-    if kinds & {"RemoteProtocolError", "ReadError", "DecodingError"}:
+    if kinds & {"JSONDecodeError", "UnicodeDecodeError", "RemoteProtocolError", "ReadError", "DecodingError"}:
         return Trouble.BROKEN_REPLY
     if kinds & {"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"}:
         return Trouble.UNREACHABLE
@@ -292,12 +274,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _headers(error: Exception) -> dict[str, str]:
     """Headers of the reply that an error was made from, names in lower case."""
-    given = getattr(error, "litellm_response_headers", None) or getattr(
-        getattr(error, "response", None), "headers", None
-    )
-    if not isinstance(given, Mapping):
-        return {}
-    return {str(name).lower(): value for name, value in given.items() if isinstance(value, str)}
+    response = getattr(error, "response", None)
+    given = getattr(error, "litellm_response_headers", None) or getattr(response, "headers", None) or {}
+    return {str(name).lower(): value for name, value in dict(given).items() if isinstance(value, str)}
 
 
 def _moved(name: str) -> bool:
@@ -308,20 +287,20 @@ def _moved(name: str) -> bool:
 
 
 @cache
-def _library() -> ModuleType:
+def _library() -> Any:
     """litellm, imported, silenced, and made to keep its requests within bounds."""
     try:
         with provider_errors.environment(_QUIET_IMPORT), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of pydantic, about litellm's own types
-            litellm = importlib.import_module("litellm")
+            litellm: Any = importlib.import_module("litellm")
             litellm.ModelResponse()  # its types are made at the first use
     except ImportError as error:
         raise MissingCapability(
             f"the policy litellm needs the package litellm: {error}", hint="pip install 'autoresearchd[llm]'"
         ) from error
-    litellm.telemetry = False  # type: ignore[attr-defined]
-    litellm.suppress_debug_info = True  # type: ignore[attr-defined]
-    litellm.disable_hf_tokenizer_download = True  # type: ignore[attr-defined]
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    litellm.disable_hf_tokenizer_download = True
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).disabled = True
     from autoresearchd.models.bounded_http import BoundedTransport
@@ -332,7 +311,7 @@ def _library() -> ModuleType:
         return {"verify": handler.get_ssl_configuration(), "cert": cert}
 
     transport = BoundedTransport(options)
-    litellm.sync_transport = transport  # type: ignore[attr-defined] # of its own clients
-    litellm.client_session = transport.session()  # type: ignore[attr-defined] # of the package openai
-    litellm.force_ipv4 = False  # type: ignore[attr-defined] # it would pass the transport by
+    litellm.sync_transport = transport  # of its own clients
+    litellm.client_session = transport.session()  # of the package openai
+    litellm.force_ipv4 = False  # it would pass the transport by
     return litellm
