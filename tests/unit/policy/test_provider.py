@@ -67,14 +67,6 @@ def test_a_key_in_an_error_is_hidden_before_the_text_is_cut() -> None:
     assert len(said) <= 400
 
 
-def test_a_reply_without_bound_is_thrown_away_with_what_it_cost() -> None:
-    cost = Cost(usd=0.5, tokens_out=9)
-    with pytest.raises(ModelError) as caught:
-        provider_errors.checked_text("é" * (provider_errors.MAX_REPLY_BYTES // 2 + 1), "stop", "", cost)
-    assert caught.value.trouble is Trouble.BROKEN_REPLY
-    assert caught.value.cost == cost
-
-
 def test_a_withheld_answer_is_a_refusal_but_what_was_said_before_is_a_reply() -> None:
     with pytest.raises(ModelError, match="cannot help") as caught:
         provider_errors.checked_text("", "stop", "I cannot help", Cost())
