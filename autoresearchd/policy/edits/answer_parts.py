@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 from autoresearchd.policy.edits.edit import MAX_CHANGES, EditError, show
 
-EDIT_KEYS = ("edits", "search_replace", "diff", "files")
-
 _SEARCH = re.compile(r"<{5,9} ?SEARCH>?(?:[ \t]+(?P<name>\S.*))?\s*$")
 _REPLACE = re.compile(r">{5,9} ?REPLACE\b|>{7}\s*$")
 _FENCE = re.compile(r"(?P<indent>[ \t]{0,8})(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)$")
@@ -23,7 +21,7 @@ _MAX_SCANNED = 8 * 1024 * 1024
 _DEEP = 100_000
 _BEGIN = re.compile(r'^[ \t]*(?=\{\s*")', re.MULTILINE)
 _BARE = re.compile(r'^(?=\{\s*")', re.MULTILINE)
-_EDIT_KEY = re.compile(r'"(?:edits|search_replace|diff|files)"\s*:')
+_EDIT_KEY = re.compile(r'"edits"\s*:')
 _LANGUAGES = frozenset({"", "json", "jsonc", "json5", "jsonl"})
 
 
@@ -228,7 +226,7 @@ class Objects:
     @property
     def edit(self) -> Mapping[str, Any] | None:
         """The last object that holds an edit."""
-        return next((o for o in reversed(self.objects) if any(o.get(key) for key in EDIT_KEYS)), None)
+        return next((o for o in reversed(self.objects) if o.get("edits")), None)
 
 
 def leading_object(text: str) -> Objects:

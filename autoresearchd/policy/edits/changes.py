@@ -202,7 +202,7 @@ def from_pairs(items: Sequence[Any], code: Mapping[str, str]) -> list[Change]:
     """The changes in a JSON list of ``{"file", "search", "replace"}``."""
     changes = []
     for number, item in enumerate(items, 1):
-        what = f"search_replace item {number}"
+        what = f"edit {number}"
         if not isinstance(item, Mapping):
             raise EditError(f"{what} is not a JSON object", hint='write {"file": "…", "search": "…", "replace": "…"}')
         search, replace = item.get("search"), item.get("replace")

@@ -12,7 +12,6 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.policy import answer_words
 from autoresearchd.policy.edits import file_names
 from autoresearchd.policy.edits.answer_parts import (
-    EDIT_KEYS,
     Block,
     Fence,
     Objects,
@@ -33,7 +32,7 @@ from autoresearchd.policy.edits.edit import (
     show,
 )
 from autoresearchd.policy.edits.unified_diff import read_hunks
-from autoresearchd.policy.edits.whole_file import check_complete, from_fences, from_object
+from autoresearchd.policy.edits.whole_file import check_complete, from_fences
 
 FORMS = """\
 Write your change in one of these forms. Every file keeps its exact name; only editable files may be changed.
@@ -111,7 +110,7 @@ def read_answer(text: str, code: Mapping[str, str]) -> Edit:
     parts = segments(text)
     objects = json_objects(parts)
     edit = leading.edit or objects.edit
-    read = _from_object(edit, code) if edit is not None else _from_text(parts, code)
+    read = _from_text(parts, code) if edit is None else _from_items(edit["edits"], code)
     if read is None:
         raise _unread(text, parts, leading, objects)
     form, files = read
@@ -133,29 +132,13 @@ def _check_size(text: str) -> None:
 
 
 # ---------------------------------------------------------------------- forms
-def _from_object(edit: Mapping[str, Any], code: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The form and the files of a JSON object that holds an edit."""
-    given = [key for key in EDIT_KEYS if edit.get(key)]
-    if len(given) > 1:
-        raise EditError(
-            f"the JSON object holds an edit in {len(given)} forms: {', '.join(given)}",
-            hint="put all changes into one of them and leave the others out",
-        )
-    key, value = given[0], edit[given[0]]
-    if key == "files":
-        if not isinstance(value, dict):
-            raise EditError(f'"files" is {show(value)}', hint='write {"FILE": "its whole new text"}')
-        return "whole", from_object(value, code)
-    if key == "diff":
-        hunks = _hunks_of_text(value, code) if isinstance(value, str) else []
-        if not hunks:
-            raise EditError('"diff" holds no hunk', hint="write a unified diff as a text, with @@ before each hunk")
-        return "diff", apply_changes(hunks, code)
-    if not isinstance(value, list):
-        raise EditError(f'"{key}" is {show(value)}', hint="it is a list of objects")
-    if key == "search_replace" or all(isinstance(item, dict) and "search" in item for item in value):
-        return "search_replace", apply_changes(from_pairs(value, code), code)
-    return "lines", apply_operations(value, code)
+def _from_items(items: object, code: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The form and the files of the edits in a JSON object."""
+    if not isinstance(items, list):
+        raise EditError(f'"edits" is {show(items)}', hint="it is a list of objects")
+    if all(isinstance(item, dict) and "search" in item for item in items):
+        return "search_replace", apply_changes(from_pairs(items, code), code)
+    return "lines", apply_operations(items, code)
 
 
 def _from_text(parts: Segments, code: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
@@ -167,14 +150,6 @@ def _from_text(parts: Segments, code: Mapping[str, str]) -> tuple[str, dict[str,
         return "diff", apply_changes(hunks, code)
     files = from_fences(parts.of(Fence), code)
     return ("whole", files) if files else None
-
-
-def _hunks_of_text(text: str, code: Mapping[str, str]) -> list[Change]:
-    """The hunks in a text that is said to be a diff, perhaps within a fence."""
-    inner = segments(text)
-    if inner.of(Fence):
-        return _hunks(inner, code)
-    return read_hunks(text.split("\n"), code, fenced=True, hint=None)
 
 
 def _hunks(parts: Segments, code: Mapping[str, str]) -> list[Change]:
@@ -228,7 +203,7 @@ def _unread(text: str, parts: Segments, leading: Objects, objects: Objects) -> E
     hint = "write the change as SEARCH/REPLACE blocks, JSON line operations, a unified diff or a whole file"
     if not text.strip():
         return EditError("the answer is empty", hint=hint)
-    if any(key in one for one in (*leading.objects, *objects.objects) for key in EDIT_KEYS):
+    if any("edits" in one for one in (*leading.objects, *objects.objects)):
         return EditError("the edit in the answer is empty", label=Label.NO_OP, hint=hint)
     if parts.unfinished:
         return EditError("the answer ends while it is still thinking", hint="think less, and then write the change")
@@ -244,7 +219,7 @@ def _words(objects: Sequence[Mapping[str, Any]], lines: Iterable[str]) -> dict[s
     said: Mapping[str, Any] = _titled(lines) if given is None else given
     words: dict[str, Any] = {key: clean(said.get(key), most) for key, most in _TEXTS.items()}
     words["expected_delta"] = _delta(said.get("expected_delta"))
-    free = {key: value for key, value in said.items() if key not in EDIT_KEYS and key not in _KEYS}
+    free = {key: value for key, value in said.items() if key != "edits" and key not in _KEYS}
     kept = {key: value for key, value in words.items() if value not in ("", None)}
     return {**answer_words.asi_of(free, "").extra, **kept}
 

@@ -27,11 +27,8 @@ _LONGEST_NAME = 300
 def read_hunks(lines: Sequence[str], code: Mapping[str, str], *, fenced: bool, hint: str | None) -> list[Change]:
     """The changes that the hunks of a diff ask for.
 
-    Args:
-        lines: of the diff.
-        code: the editable files.
-        fenced: whether the lines are all of a fenced block, and so nothing but diff; else prose may follow.
-        hint: the file that is meant where no header names one.
+    fenced: whether the lines are all of a fenced block, and so nothing but diff; else prose may follow. hint: the file
+    that is meant where no header names one.
     """
     changes: list[Change] = []
     at, files, file = 0, 0, hint
@@ -57,7 +54,7 @@ def read_hunks(lines: Sequence[str], code: Mapping[str, str], *, fenced: bool, h
             continue
         if line.startswith("diff --git "):
             started, named, extended = True, False, True
-            file = _file_of_git(line, code)
+            file = file_names.known(line[:_LONGEST_NAME].rstrip().rpartition(" ")[2], code, "the diff")
         elif line.startswith(_NO_TEXT) and (extended or (fenced and started)):
             raise EditError(
                 f"the diff does something else than change text: {show(line)}",
@@ -104,15 +101,6 @@ def _hunk(number: int, header: str, lines: Sequence[str], file: str | None, code
 
 
 # ---------------------------------------------------------------------- names
-def _file_of_git(line: str, code: Mapping[str, str]) -> str:
-    """The file that a line ``diff --git a/FILE b/FILE`` names."""
-    name = line[:_LONGEST_NAME].rstrip()
-    file = next((file for file in code if name.endswith((f" b/{file}", f" {file}"))), None)
-    if file is None:
-        raise file_names.illegal(name.removeprefix("diff --git "), code, "the diff")
-    return file
-
-
 def _file_of_header(old: str, new: str, code: Mapping[str, str]) -> str:
     """The file that the lines ``--- a/FILE`` and ``+++ b/FILE`` name; the old one may be a copy (``FILE.orig``)."""
     old, new = (name[:_LONGEST_NAME].split("\t")[0].strip() for name in (old, new))

@@ -1,10 +1,9 @@
-"""Whole files: fenced blocks that are said to be a file or look like one, or texts in a JSON object."""
+"""Whole files: fenced blocks that are said to be a file or look like one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from autoresearchd.domain.quantities import counted
 from autoresearchd.policy.edits import file_names
@@ -48,24 +47,13 @@ def from_fences(fences: Sequence[Fence], code: Mapping[str, str]) -> dict[str, s
     for file, fence in named.items():
         if not fence.closed:
             raise EditError(f"the block with {file} has no end", hint="close it with ``` on a line of its own")
-    lines = {file: tuple(line.removesuffix("\r") for line in fence.lines) for file, fence in named.items()}
-    return {file: _as_file(new, code[file], file) for file, new in lines.items()}
+    return {file: _as_file(fence.lines, code[file], file) for file, fence in named.items()}
 
 
-def from_object(files: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, str]:
-    """New text of each file in a JSON object of names and texts."""
-    found: dict[str, str] = {}
-    for name, text in files.items():
-        file = file_names.known(name, code, '"files"')
-        if not isinstance(text, str):
-            raise EditError(f'"files": {show(name)} is not a text', hint="give the whole new text of the file")
-        found[file] = _as_file(lines_of(text), code[file], file)
-    return found
-
-
-def _as_file(lines: tuple[str, ...], old: str, file: str) -> str:
+def _as_file(lines: Sequence[str], old: str, file: str) -> str:
     """The lines with the line ends of the old file."""
-    return (there := File(old)).replace([Splice(0, len(there.lines), lines, "the block")], file)
+    there, new = File(old), tuple(line.removesuffix("\r") for line in lines)
+    return there.replace([Splice(0, len(there.lines), new, "the block")], file)
 
 
 def _commented(fence: Fence, code: Mapping[str, str], what: str) -> str | None:

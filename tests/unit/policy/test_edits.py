@@ -33,9 +33,9 @@ DEEPER = block("depth = 4", "depth = 6")
                 DEEPER + DEEPER,
                 "<think>\n" + block("depth = 4", "depth = 99") + "</think>\n" + DEEPER,
                 "maybe " + block("depth = 4", "depth = 99") + "</think>\n" + DEEPER,
-                json.dumps({"search_replace": [{"file": "train.py", "search": "depth = 4", "replace": "depth = 6"}]}),
+                json.dumps({"edits": [{"file": "train.py", "search": "depth = 4", "replace": "depth = 6"}]}),
                 json.dumps({"edits": [{"search": "depth = 4", "replace": "depth = 6"}]}),
-                '{"search_replace": [{"search": "depth = 4\n", "replace": "depth = 6\n"}]}',
+                '{"edits": [{"search": "depth = 4\n", "replace": "depth = 6\n"}]}',
             )
         ),
         *(
@@ -51,8 +51,6 @@ DEEPER = block("depth = 4", "depth = 6")
                 DIFF.replace("a/train.py", "train.py.orig\t2026-01-01 00:00:00"),
                 "```diff\n-depth = 4\n+depth = 6\n```",
                 "@@ -4 +4 @@\n-depth = 4\n+depth = 6\n",
-                json.dumps({"diff": DIFF, "description": "deeper"}),
-                json.dumps({"diff": f"```diff\n{DIFF}```"}),
                 DIFF.replace("\n", "\r\n"),
             )
         ),
@@ -66,8 +64,6 @@ DEEPER = block("depth = 4", "depth = 6")
                 # Shell commands beside an edit may name any file.
                 f"Run it with\n```bash\n# prepare.py\npython prepare.py\n```\nThe file:\n```python\n{NEW}```\n",
                 f"~~~python\n{NEW}~~~",
-                json.dumps({"files": {"train.py": NEW}}),
-                "```json\n" + json.dumps({"files": {"./train.py": NEW}, "description": "x"}) + "\n```",
             )
         ),
     ],
@@ -118,9 +114,6 @@ def test_an_expected_delta_that_is_no_number_is_left_out(value: str) -> None:
         ("<think>\nLet me see", "still thinking"),
         ('{"edits": {"line": 4}}', "list"),
         ('{"edits": [{"op": "delete", "line": 4]}', "line 1, column 38"),
-        ('{"diff": "just words"}', "hunk"),
-        ('{"files": {"train.py": 7}}', "not a text"),
-        (json.dumps({"diff": DIFF, "files": {"train.py": NEW}}), "2 forms"),
         ("<<<<<<< SEARCH\ndepth = 4\n=======\ndepth = 6\n", ">>>>>>> REPLACE"),
         ("<<<<<<< SEARCH\ndepth = 4\ndepth = 6\n>>>>>>> REPLACE", "======="),
         (block("", "x = 1"), "empty SEARCH"),
@@ -262,8 +255,7 @@ def test_an_ordinary_line_is_no_omission(line: str) -> None:
         block("depth = 4", "depth = 6", "trаin.py"),  # a Cyrillic letter
         json.dumps({"edits": [{"file": "../train.py", "op": "delete", "line": 1}]}),
         json.dumps({"edits": [{"file": ["train.py"], "op": "delete", "line": 1}]}),
-        json.dumps({"search_replace": [{"file": "TRAIN.PY", "search": "depth = 4", "replace": "depth = 6"}]}),
-        json.dumps({"files": {"/etc/passwd": "root"}}),
+        json.dumps({"edits": [{"file": "TRAIN.PY", "search": "depth = 4", "replace": "depth = 6"}]}),
         "--- a/evaluate.py\n+++ b/evaluate.py\n@@ -1 +1 @@\n-x\n+y\n",
         "--- /dev/null\n+++ b/train.py\n@@ -0,0 +1 @@\n+y\n",
         "--- a/train.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-import math\n",
@@ -362,7 +354,7 @@ def test_a_diff_of_two_texts_makes_the_second_of_the_first(pair: tuple[str, str]
     old, new = pair
     assume(old != new)
     diff = unified(old, new, context)
-    for answer in (diff, f"Why not.\n\n```diff\n{diff}```\nDone.\n", json.dumps({"diff": diff})):
+    for answer in (diff, f"Why not.\n\n```diff\n{diff}```\nDone.\n"):
         found = read_answer(answer, {FILE: old})
         assert (found.form, found.files) == ("diff", {FILE: new})
 
@@ -396,7 +388,7 @@ def test_a_search_that_is_there_once_is_replaced_whatever_the_texts(
     assume(old != wanted and (end in old or end == "\n"))  # a single open line does not tell how lines end
     block = "".join(f"{line}\n" for line in ["<<<<<<< SEARCH", *search, "=======", *new, ">>>>>>> REPLACE"])
     pair = {"search": "".join(f"{line}\n" for line in search), "replace": "".join(f"{line}\n" for line in new)}
-    for answer in (block, f"{FILE}\n```python\n{block}```\n", json.dumps({"search_replace": [pair]})):
+    for answer in (block, f"{FILE}\n```python\n{block}```\n", json.dumps({"edits": [pair]})):
         assert read_answer(answer, {FILE: old}).files == {FILE: wanted}
 
 
@@ -422,10 +414,10 @@ SOUP = st.lists(
             *["<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE", "```", "```python", "```diff", "```json", "~~~"],
             *["--- a/train.py", "+++ b/train.py", "@@ -1,2 +1,2 @@", "@@", " import x", "-import x", "+import y"],
             *["diff --git a/train.py b/train.py", "--- /dev/null", "rename from x", "<think>", "</think>", "x = 1"],
-            *['{"edits": [', '{"line": 1, "op": "delete"}', "]}", '{"diff": "@@', '"}', '{"files": {"train.py": "'],
+            *['{"edits": [', '{"line": 1, "op": "delete"}', "]}", '"}', '{"edits": [{"search": "'],
             *['{"hypothesis": "\\ud800"}', "Hypothesis: x", "/etc/passwd", "lib.py", "\r", "\0", "\ud800", "# ..."],
             *["train.py", "\\ No", "", " ", "{"],
-            *['{"edits": [{"op": "insert", "line": 0, "text": "\\ud800"}]}', '{"files": {"train.py": "\\u0000"}}'],
+            *['{"edits": [{"op": "insert", "line": 0, "text": "\\ud800"}]}'],
         ]
     )
     | st.text(max_size=8),
@@ -466,7 +458,7 @@ JSON = st.recursive(
 
 
 @settings(deadline=None)
-@given(st.dictionaries(st.sampled_from(["edits", "search_replace", "diff", "files", "hypothesis", FILE]), JSON))
+@given(st.dictionaries(st.sampled_from(["edits", "hypothesis", FILE]), JSON))
 def test_no_object_makes_the_reader_fail(found: dict[str, object]) -> None:
     try:
         assert read_answer(json.dumps(found), {FILE: "x = 1\n"}).files.keys() == {FILE}
