@@ -18,8 +18,8 @@ from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Budget, Direction, MetricSource
 from autoresearchd.evaluator.feedback import MAX_REASON, feedback, fill
 from autoresearchd.models.client import Count, Message
-from autoresearchd.policy.prompt import memo_text, stuck
-from autoresearchd.policy.prompt.digest import Digest, digest
+from autoresearchd.policy.prompt import memo_text
+from autoresearchd.policy.prompt.digest import Digest, advice, digest, stuck_mode
 from autoresearchd.policy.prompt.quote import Quote, data_block, fence_block, fence_length
 from autoresearchd.policy.search.measured_constants import rule
 
@@ -427,9 +427,9 @@ def _feedback(state: ResearchState, quote: Quote) -> Section:
 
 def _advice(state: ResearchState, learned: Digest) -> Section:
     """What to do when nothing has been kept for a while; constants are named only if the program has them."""
-    names = {word for text in state.code.values() for word in _WORD.findall(text)} if stuck.mode(state.streak) else ()
+    names = {word for text in state.code.values() for word in _WORD.findall(text)} if stuck_mode(state.streak) else ()
     constants = [name for name in learned.constants if _WORD.findall(name)[0] in names]
-    words = stuck.advice(state.streak, near=learned.near, constants=constants)
+    words = advice(state.streak, near=learned.near, constants=constants)
     return _whole(words, Rank.ADVICE, "Stuck")
 
 

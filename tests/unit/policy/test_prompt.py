@@ -19,10 +19,10 @@ from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Check, Constraint, MetricSource, Prompt, Role
 from autoresearchd.models.client import Message, estimate_tokens
 from autoresearchd.policy.command_policy import as_json
+from autoresearchd.policy.prompt.digest import Mode, advice, stuck_mode
 from autoresearchd.policy.prompt.memo_text import MOST_LEARNINGS, learnings, own_text, render_memo, update
 from autoresearchd.policy.prompt.quote import Quote
 from autoresearchd.policy.prompt.sections import Piece, Section, fit, messages, render
-from autoresearchd.policy.prompt.stuck import Mode, advice, mode
 from tests.fakes.policies import make_state, make_task
 
 from .histories import experiment, session
@@ -264,25 +264,14 @@ def test_a_role_is_told_its_own_experiments_apart_and_in_full() -> None:
 
 
 # ---------------------------------------------------------------------- stuck
-@pytest.mark.parametrize(
-    ("streak", "expected"),
-    [
-        (0, Mode.NONE),
-        (2, Mode.NONE),
-        (3, Mode.REREAD),
-        (5, Mode.REREAD),
-        (6, Mode.COMBINE),
-        (7, Mode.COMBINE),
-        (8, Mode.RADICAL),
-        (9, Mode.RADICAL),
-        (10, Mode.CHANGE),
-        (500, Mode.CHANGE),
-    ],
-)
-def test_three_failures_change_the_prompt_and_ten_the_approach(streak: int, expected: Mode) -> None:
-    assert mode(streak) is expected
-    assert bool(advice(streak)) is (expected is not Mode.NONE)
-    assert advice(streak) == "" or f"The last {streak} experiments were not kept." in advice(streak)
+STEPS = {Mode.NONE: (0, 2), Mode.REREAD: (3, 5), Mode.COMBINE: (6, 7), Mode.RADICAL: (8, 9), Mode.CHANGE: (10, 500)}
+
+
+@pytest.mark.parametrize(("expected", "streak"), [(step, n) for step, streaks in STEPS.items() for n in streaks])
+def test_three_failures_change_the_prompt_and_ten_the_approach(expected: Mode, streak: int) -> None:
+    assert stuck_mode(streak) is expected
+    told = advice(streak)
+    assert (f"The last {streak} experiments were not kept." in told) if expected else told == ""
 
 
 # ---------------------------------------------------------------------- quote
