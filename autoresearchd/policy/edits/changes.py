@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,7 @@ _MOST_NAMED = 5
 _SHORTEST_PART = 4
 _MOST_PLACES = 10
 _MOST_CANDIDATES = 1000
-_WIDTH, _MOST_LINES, _SAMPLED, _SHOWN, _LEAST_ALIKE = 200, 20_000, 4, 8, 60.0
+_WIDTH, _MOST_LINES, _SHOWN, _LEAST_ALIKE = 200, 20_000, 8, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +125,13 @@ class File:
         from rapidfuzz import fuzz, process  # only when an answer failed
 
         choices = [line[:_WIDTH].strip() for line in self.lines[:_MOST_LINES]]
-        sampled = sorted(range(len(wanted)), key=lambda i: -len(wanted[i].strip()[:_WIDTH]))[:_SAMPLED]
-        votes: defaultdict[int, float] = defaultdict(float)
-        for offset in sampled:
-            query = wanted[offset][:_WIDTH].strip()
-            if query:
-                near = process.extract(query, choices, scorer=fuzz.ratio, limit=5, score_cutoff=_LEAST_ALIKE)
-                for _, score, index in near:
-                    votes[index - offset] += score
-        if not votes:
+        queries = [line[:_WIDTH].strip() for line in wanted]
+        offset = max(range(len(queries)), key=lambda i: len(queries[i]))  # the longest line tells the most
+        near = process.extractOne(queries[offset], choices, scorer=fuzz.ratio, score_cutoff=_LEAST_ALIKE)
+        if near is None:
             return ""
-        start = max(min(votes, key=lambda place: (-votes[place], place)), 0)
-        stop = min(start + max(len(wanted), 1), start + _SHOWN, len(self.lines))
+        start = max(near[2] - offset, 0)
+        stop = min(start + len(wanted), start + _SHOWN, len(self.lines))
         rows = [f"    {number + 1}| {show(self.lines[number])}" for number in range(start, stop)]
         where = f"line {start + 1} is" if stop - start == 1 else f"lines {start + 1} to {stop} are"
         return f"; {where} most like it:\n" + "\n".join(rows)

@@ -183,21 +183,17 @@ def _rules(state: ResearchState) -> list[str]:
     )
     score = rule(task, state.code)
     network = "" if task.execution.network else " A run has no network."
-    return [
+    rules = (
         f"{metric} decides: {_better(state)} is better. {measured}. Edits that touch the measurement, the clock or the "
         "checks are found and recorded as failed.",
         _time(task.execution.budget),
         f"Only these files may be edited: {', '.join(task.editable)}."
         + (f" Protected: {', '.join(task.protected)}." if task.protected else ""),
-        *(
-            [
-                f"The files that may be edited may have {task.max_compressed:,} bytes once compressed: they are for "
-                "code, not for data that a run should read or compute."
-            ]
-            if task.max_compressed is not None
-            else []
-        ),
-        *([Quote(state.redactor).line(score, _MOST_RULE)] if score else []),
+        f"The files that may be edited may have {task.max_compressed:,} bytes once compressed: they are for code, not "
+        "for data that a run should read or compute."
+        if task.max_compressed is not None
+        else "",
+        Quote(state.redactor).line(score, _MOST_RULE) if score else "",
         f"No new packages: only what is installed for the program can be imported.{network}",
         "Seeds are the evaluator's (AUTORESEARCHD_SEED), and a doubtful gain is run again under fresh ones: another "
         "seed is no improvement.",
@@ -206,7 +202,8 @@ def _rules(state: ResearchState) -> list[str]:
         "Simplicity counts: of two programs with the same result the simpler is kept. A gain within reach of noise "
         "that costs many intricate lines is not worth them; the same result from less code is a gain.",
         "One idea in each experiment, so that its result says something.",
-    ]
+    )
+    return [rule for rule in rules if rule]
 
 
 def _better(state: ResearchState) -> str:
