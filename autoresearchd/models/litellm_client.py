@@ -90,7 +90,6 @@ class LitellmClient:
 
     @property
     def name(self) -> str:
-        """The model as litellm names it."""
         return self._model
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:

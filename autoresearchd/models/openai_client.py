@@ -214,23 +214,19 @@ class OpenAIClient:
         self._settled = True
 
     def _known(self) -> BaseModel:
-        """The plain model, by the hash that its answers are learned from by; its files are read once."""
+        """The plain model, by the hashes that its answers are learned from by; its files are read once."""
         if self._plain is None:
-            told = self._base()
+            listed = self._listed or {}
+            # vLLM names the folder that it was loaded from.
+            root = clean(listed.get("root"), _MAX_NAME) if listed.get("id") == self._base_name else ""
+            name = root or self._base_name
+            told = BaseModel(name)
+            if Path(name).is_absolute():
+                # Else it is on another machine, or the server means something else by it.
+                with contextlib.suppress(UsageError, OSError, ValueError):
+                    told = replace(model_files.known_by_files(Path(name)), name=name)
             self._plain = told if self._adapters is None else self._adapters.known(told)
         return self._plain
-
-    def _base(self) -> BaseModel:
-        """The plain model, as far as its server tells: vLLM names the folder that it was loaded from."""
-        listed = self._listed or {}
-        root = clean(listed.get("root"), _MAX_NAME) if listed.get("id") == self._base_name else ""
-        named = BaseModel(root or self._base_name)
-        if not Path(named.name).is_absolute():
-            return named
-        try:
-            return replace(model_files.known_by_files(Path(named.name)), name=named.name)
-        except (UsageError, OSError, ValueError):  # it is on another machine, or the server means something else by it
-            return named
 
     def _loaded(self, chosen: ServedAdapter, bounds: Bounds) -> str:
         """The name that the server has an adapter under, once it is told to load it; empty where it does not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from autoresearchd.domain.errors import PolicyError, SpendCapReached
 from autoresearchd.domain.model_settings import Price
@@ -64,6 +64,7 @@ def _bare(name: str) -> str:
     return name
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
     """The spend caps of a session in US dollars, looked into before each question: overstepped by one answer at most.
 
@@ -71,34 +72,28 @@ class Caps:
     together have cost since 00:00 UTC. A cap of None is none.
     """
 
-    def __init__(
-        self,
-        *,
-        session_usd: Callable[[], float],
-        day_usd: Callable[[], float],
-        session_cap: float | None = None,
-        day_cap: float | None = None,
-    ) -> None:
-        self._session_usd, self._day_usd = session_usd, day_usd
-        self._session_cap, self._day_cap = session_cap, day_cap
+    session_usd: Callable[[], float]
+    day_usd: Callable[[], float]
+    session_cap: float | None = None
+    day_cap: float | None = None
 
     @property
     def capped(self) -> bool:
         """Whether there is any cap that could be reached."""
-        return self._session_cap is not None or self._day_cap is not None
+        return self.session_cap is not None or self.day_cap is not None
 
     def check(self) -> None:
         """Raise SpendCapReached where nothing more may be spent."""
         # The session's first: no waiting fixes it.
-        if self._session_cap is not None and _reached(spent := self._session_usd(), self._session_cap):
+        if self.session_cap is not None and _reached(spent := self.session_usd(), self.session_cap):
             raise SpendCapReached(
-                f"the session's cap of {_usd(self._session_cap)} is reached: {_usd(spent)} spent",
+                f"the session's cap of {_usd(self.session_cap)} is reached: {_usd(spent)} spent",
                 whole_session=True,
                 hint="`autoresearchd resume --max-cost USD` with a higher cap goes on",
             )
-        if self._day_cap is not None and _reached(spent := self._day_usd(), self._day_cap):
+        if self.day_cap is not None and _reached(spent := self.day_usd(), self.day_cap):
             raise SpendCapReached(
-                f"the cap of {_usd(self._day_cap)} a day is reached: your sessions together spent {_usd(spent)} since "
+                f"the cap of {_usd(self.day_cap)} a day is reached: your sessions together spent {_usd(spent)} since "
                 "00:00 UTC",
                 whole_session=False,
                 hint="it goes on by itself when the day ends at 00:00 UTC, or at once with a higher spend.per_day in "
@@ -114,7 +109,6 @@ class WatchedAnswers:
         self._told: set[str] = set()
 
     def record(self, number: int, answer: Answer) -> None:
-        """Store the answer, then warn where it has no price."""
         self._answers.record(number, answer)
         if answer.cost.usd is not None or not self._caps.capped or answer.model in self._told:
             return
@@ -139,16 +133,13 @@ class CapFallbackPolicy:
 
     @property
     def name(self) -> str:
-        """That of the policy that asks the model."""
         return self._policy.name
 
     @property
     def repairs(self) -> int:
-        """Those of the policy that asks the model."""
         return self._policy.repairs
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        """The model's proposal, or the other's where a cap is reached."""
         try:
             proposal = self._policy.propose(state, cancel)
         except SpendCapReached as reached:

@@ -64,7 +64,6 @@ class TransformersClient:
 
     @property
     def name(self) -> str:
-        """``local:`` and the place."""
         return f"local:{self._place}"
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
