@@ -11,63 +11,99 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.policy.edits.read_answer import FORMS, EditError, read_answer
+from autoresearchd.policy.edits.edit import Edit, EditError
+from autoresearchd.policy.edits.read_answer import FORMS, read_answer
 from tests.timing import seconds
-from tests.unit.policy.edit_answers import CODE, DIFF, NEW, TRAIN, TWO, block, edit, operations, refusal
 
+TRAIN = """\
+import math
+
+learning_rate = 3e-4
+depth = 4
+
+
+def schedule(step):
+    warm = min(step / 100, 1.0)
+    return learning_rate * warm
+
+
+def main():
+    for step in range(1000):
+        loss = schedule(step)
+        print(loss)
+
+
+main()
+"""
+CODE = {"train.py": TRAIN}
+TWO = {"train.py": TRAIN, "lib/model.py": "width = 64\nheads = 4\n"}
+
+
+def block(search: str, replace: str, name: str = "") -> str:
+    above = f"{name}\n" if name else ""
+    return f"{above}<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n"
+
+
+def edit(text: str, code: dict[str, str] = CODE) -> Edit:
+    return read_answer(text, code)
+
+
+def refusal(text: str, code: dict[str, str] = CODE) -> EditError:
+    with pytest.raises(EditError) as caught:
+        read_answer(text, code)
+    return caught.value
+
+
+def operations(*items: dict[str, object]) -> str:
+    return json.dumps({"hypothesis": "deeper is better", "edits": items})
+
+
+DIFF = "--- a/train.py\n+++ b/train.py\n@@ -2,4 +2,4 @@\n \n learning_rate = 3e-4\n-depth = 4\n+depth = 6\n \n"
+NEW = TRAIN.replace("depth = 4", "depth = 6")
 DEEPER = block("depth = 4", "depth = 6")
 
 
-@pytest.mark.parametrize(
-    ("form", "answer"),
-    [
-        *(
-            ("search_replace", answer)
-            for answer in (
-                DEEPER,
-                "I will go deeper.\n\n" + block("depth = 4", "depth = 6", "train.py"),
-                f"**`train.py`**:\n```python\n{DEEPER}```\n",
-                "```python\n" + block("depth = 4", "depth = 6", "./train.py") + "```\n",
-                DEEPER.replace("\n", "\r\n"),
-                block("depth = 4   ", "depth = 6"),
-                DEEPER + DEEPER,
-                "<think>\n" + block("depth = 4", "depth = 99") + "</think>\n" + DEEPER,
-                "maybe " + block("depth = 4", "depth = 99") + "</think>\n" + DEEPER,
-                json.dumps({"edits": [{"file": "train.py", "search": "depth = 4", "replace": "depth = 6"}]}),
-                json.dumps({"edits": [{"search": "depth = 4", "replace": "depth = 6"}]}),
-                '{"edits": [{"search": "depth = 4\n", "replace": "depth = 6\n"}]}',
-            )
-        ),
-        *(
-            ("diff", answer)
-            for answer in (
-                DIFF,
-                f"Deeper.\n\n{DIFF}\nThat is all:\n\n- one\n- two\n",
-                f"```\ndiff --git a/train.py b/train.py\nindex 123..456 100644\n{DIFF}```\n",
-                DIFF.replace("@@ -2,4 +2,4 @@", "@@ -200,40 +2,1 @@ def x():"),
-                DIFF.replace("@@ -2,4 +2,4 @@", "@@ ... @@"),
-                DIFF.replace("@@ -2,4 +2,4 @@\n", ""),
-                DIFF.replace("\n \n", "\n\n"),
-                DIFF.replace("a/train.py", "train.py.orig\t2026-01-01 00:00:00"),
-                "```diff\n-depth = 4\n+depth = 6\n```",
-                "@@ -4 +4 @@\n-depth = 4\n+depth = 6\n",
-                DIFF.replace("\n", "\r\n"),
-            )
-        ),
-        *(
-            ("whole", answer)
-            for answer in (
-                f"```python train.py\n{NEW}```",
-                f"```python:train.py\n{NEW}```",
-                f'```python title="train.py"\n{NEW}```',
-                f"Here it is.\n\n### `train.py`\n\n```python\n{NEW}```\n",
-                # Shell commands beside an edit may name any file.
-                f"Run it with\n```bash\n# prepare.py\npython prepare.py\n```\nThe file:\n```python\n{NEW}```\n",
-                f"~~~python\n{NEW}~~~",
-            )
-        ),
-    ],
-)
+DRESSES = {
+    "search_replace": (
+        DEEPER,
+        "I will go deeper.\n\n" + block("depth = 4", "depth = 6", "train.py"),
+        f"**`train.py`**:\n```python\n{DEEPER}```\n",
+        "```python\n" + block("depth = 4", "depth = 6", "./train.py") + "```\n",
+        DEEPER.replace("\n", "\r\n"),
+        block("depth = 4   ", "depth = 6"),
+        DEEPER + DEEPER,
+        "<think>\n" + block("depth = 4", "depth = 99") + "</think>\n" + DEEPER,
+        "maybe " + block("depth = 4", "depth = 99") + "</think>\n" + DEEPER,
+        json.dumps({"edits": [{"file": "train.py", "search": "depth = 4", "replace": "depth = 6"}]}),
+        json.dumps({"edits": [{"search": "depth = 4", "replace": "depth = 6"}]}),
+        '{"edits": [{"search": "depth = 4\n", "replace": "depth = 6\n"}]}',
+    ),
+    "diff": (
+        DIFF,
+        f"Deeper.\n\n{DIFF}\nThat is all:\n\n- one\n- two\n",
+        f"```\ndiff --git a/train.py b/train.py\nindex 123..456 100644\n{DIFF}```\n",
+        DIFF.replace("@@ -2,4 +2,4 @@", "@@ -200,40 +2,1 @@ def x():"),
+        DIFF.replace("@@ -2,4 +2,4 @@", "@@ ... @@"),
+        DIFF.replace("@@ -2,4 +2,4 @@\n", ""),
+        DIFF.replace("\n \n", "\n\n"),
+        DIFF.replace("a/train.py", "train.py.orig\t2026-01-01 00:00:00"),
+        "```diff\n-depth = 4\n+depth = 6\n```",
+        "@@ -4 +4 @@\n-depth = 4\n+depth = 6\n",
+        DIFF.replace("\n", "\r\n"),
+    ),
+    "whole": (
+        f"```python train.py\n{NEW}```",
+        f"```python:train.py\n{NEW}```",
+        f'```python title="train.py"\n{NEW}```',
+        f"Here it is.\n\n### `train.py`\n\n```python\n{NEW}```\n",
+        # Shell commands beside an edit may name any file.
+        f"Run it with\n```bash\n# prepare.py\npython prepare.py\n```\nThe file:\n```python\n{NEW}```\n",
+        f"~~~python\n{NEW}~~~",
+    ),
+}
+
+
+@pytest.mark.parametrize(("form", "answer"), [(form, answer) for form in DRESSES for answer in DRESSES[form]])
 def test_an_edit_is_read_in_whatever_dress_it_comes(form: str, answer: str) -> None:
     found = edit(answer)
     assert (found.form, found.files) == (form, {"train.py": NEW})
