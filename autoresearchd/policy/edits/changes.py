@@ -255,7 +255,9 @@ def _within(change: Change, file: File) -> Splice | None:
     if len(change.old) > 1 or len(change.new) > 1 or len(text) < _SHORTEST_PART or len(found) != 1:
         return None
     line = file.lines[found[0]]
-    match = re.search(rf"(?<![\w.+-]){re.escape(text)}(?![\w.+-])", line)
+    begin = r"(?<![\w.+-])" if re.match(r"[\w.]", text) else ""
+    end = r"(?![\w.+-])" if re.search(r"[\w.]$", text) else ""
+    match = re.search(begin + re.escape(text) + end, line)
     if match is None:
         return None
     new = line[: match.start()] + "".join(change.new).strip() + line[match.end() :]
