@@ -101,10 +101,10 @@ class Bounds:
         if 300 <= status < 400:
             what = f"the server answered {status}: it redirects the question elsewhere, which is not followed"
             hint = "give the address that it redirects to, if it is one that you trust"
-            raise self._ended(ModelError(Trouble.NOT_FOUND, what, hint=hint))
+            raise self._end(ModelError(Trouble.NOT_FOUND, what, hint=hint))
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             what = "the reply is compressed, which was not asked for"
-            raise self._ended(ModelError(Trouble.BROKEN_REPLY, what))
+            raise self._end(ModelError(Trouble.BROKEN_REPLY, what))
 
     def read(self, response: httpx.Response) -> bytes:
         """The body, as it comes over the connection, unless it is too much or too late."""
@@ -115,9 +115,9 @@ class Bounds:
             size += len(chunk)
             if size > most:
                 what = f"the reply is longer than {most:,} bytes and was not read to its end"
-                raise self._ended(TooLong(Trouble.BROKEN_REPLY, what))
+                raise self._end(TooLong(Trouble.BROKEN_REPLY, what))
             if time.monotonic() > self.deadline:
-                raise self._ended(ModelError(Trouble.TIMEOUT, "the reply came too slowly"))
+                raise self._end(ModelError(Trouble.TIMEOUT, "the reply came too slowly"))
         body = b"".join(chunks)
         if self.objects:  # it would fill the memory
             beside_text = _STRING.sub(b"", body)
@@ -126,10 +126,10 @@ class Bounds:
                 what = (
                     f"the reply has {parts:,} parts and {len(beside_text):,} bytes beside its text and was thrown away"
                 )
-                raise self._ended(TooLong(Trouble.BROKEN_REPLY, what))
+                raise self._end(TooLong(Trouble.BROKEN_REPLY, what))
         return body
 
-    def _ended(self, error: ModelError) -> ModelError:
+    def _end(self, error: ModelError) -> ModelError:
         self.error = error
         return error
 

@@ -160,7 +160,7 @@ class LitellmClient:
                 found = response.model_dump(warnings=False)
         except Exception as error:  # noqa: BLE001 - litellm raises what its providers' libraries raise
             # Without its cause: requests and their headers hang on that.
-            raise self._ended(question, bounds.error) or self._trouble(error) from None
+            raise self._explain_end(question, bounds.error) or self._trouble(error) from None
         if not bounds.sent and not self._unbounded:
             self._unbounded = True
             _LOG.warning("%s %s", self._model, _UNBOUNDED)
@@ -175,7 +175,7 @@ class LitellmClient:
             sampling={**sampling, "structured": True} if _SCHEMA in arguments else sampling,
         )
 
-    def _ended(self, question: Question, error: ModelError | None) -> ModelError | None:
+    def _explain_end(self, question: Question, error: ModelError | None) -> ModelError | None:
         """An exchange that left its bounds, as the caller is told of it."""
         if error is None:
             return None

@@ -73,7 +73,7 @@ def gguf_file(place: Path) -> str | None:
     if place.is_file() and place.suffix == ".gguf":
         return place.name
     if not place.is_dir():
-        raise UsageError(f"{place} is no folder with a model", hint="give a folder with config.json, or a .gguf file")
+        raise UsageError(f"{place} is not a folder with a model", hint="give a folder with config.json or a .gguf file")
     if (place / "config.json").is_file():
         return None
     found = sorted(path.name for path in place.glob("*.gguf"))

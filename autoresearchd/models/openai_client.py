@@ -132,7 +132,7 @@ class OpenAIClient:
             if self._chosen is None or not self._adapter or error.trouble is not Trouble.NOT_FOUND:
                 raise
         # The server has been started again, and has forgotten what it was told to load.
-        self._adapter = self._loaded(self._chosen, bounds)
+        self._adapter = self._load(self._chosen, bounds)
         return self._answer(question, bounds)
 
     def _answer(self, question: Question, bounds: Bounds) -> Reply:
@@ -209,7 +209,7 @@ class OpenAIClient:
             return
         chosen = self._adapters.in_use(self._known())
         if chosen is None or chosen != self._chosen or not self._adapter:
-            self._adapter = "" if chosen is None else self._loaded(chosen, bounds)
+            self._adapter = "" if chosen is None else self._load(chosen, bounds)
             self._chosen = chosen
         self._settled = True
 
@@ -228,7 +228,7 @@ class OpenAIClient:
             self._plain = told if self._adapters is None else self._adapters.known(told)
         return self._plain
 
-    def _loaded(self, chosen: ServedAdapter, bounds: Bounds) -> str:
+    def _load(self, chosen: ServedAdapter, bounds: Bounds) -> str:
         """The name that the server has an adapter under, once it is told to load it; empty where it does not."""
         # Without ``load_inplace``: vLLM keeps that with the adapter, and loads it anew in each step of an answer.
         order = {"lora_name": chosen.version, "lora_path": str(chosen.folder)}
@@ -423,5 +423,5 @@ def unreachable(url: str) -> str:
     except OSError as error:
         return (error.strerror or str(error)).lower()
     except UnicodeError:
-        return "its name is no host's"
+        return "its name is not a host's"
     return ""

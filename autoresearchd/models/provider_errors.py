@@ -120,7 +120,7 @@ def read_choice(found: Mapping[str, Any], cost: Cost) -> tuple[Mapping[str, Any]
         raise ModelError(Trouble.BROKEN_REPLY, "the reply holds no message", cost=cost)
     content, refusal = message.get("content"), message.get("refusal")
     if not isinstance(content, str | None):
-        raise ModelError(Trouble.BROKEN_REPLY, "the message of the reply is no text", cost=cost)
+        raise ModelError(Trouble.BROKEN_REPLY, "the message of the reply is not a text", cost=cost)
     finish = clean(choice.get("finish_reason"), 40) or "stop"
     return choice, checked_text(content or "", finish, refusal if isinstance(refusal, str) else "", cost), finish
 

@@ -177,9 +177,9 @@ class TransformersClient:
         wanted = None if self._chosen is None or self._chosen.version in self._unusable else self._chosen
         if self._model is None or wanted != self._served:
             self._model = self._served = None  # two may not fit beside each other
-            self._model, self._served = self._assembled(tokenizer, wanted)
+            self._model, self._served = self._assemble(tokenizer, wanted)
 
-    def _assembled(self, tokenizer: Any, wanted: ServedAdapter | None) -> tuple[Any, ServedAdapter | None]:
+    def _assemble(self, tokenizer: Any, wanted: ServedAdapter | None) -> tuple[Any, ServedAdapter | None]:
         """The model on its device, and the adapter that it has."""
         model = load_base(self._source, tokenizer, "auto")
         if wanted is not None:

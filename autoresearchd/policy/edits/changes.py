@@ -68,8 +68,8 @@ class File:
     def find(self, wanted: Sequence[str], form: Callable[[str], str], most: int = _MOST_PLACES) -> list[int]:
         """First lines (from 0) of the places with these lines, both compared as ``form`` makes them; ten at most."""
         if form not in self._joined:
-            self._joined[form] = _joined(map(form, self.lines))
-        text, searched = self._joined[form], _joined(map(form, wanted))
+            self._joined[form] = _join(map(form, self.lines))
+        text, searched = self._joined[form], _join(map(form, wanted))
         places: list[int] = []
         at, line, counted = text.find(searched), 0, 0
         while at >= 0 and len(places) < most:
@@ -155,7 +155,7 @@ def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-def _joined(lines: Iterable[str]) -> str:
+def _join(lines: Iterable[str]) -> str:
     """Lines as one text in which a search finds whole lines only."""
     return "\n" + "".join(f"{line}\n" for line in lines)
 
@@ -228,7 +228,7 @@ def _place(change: Change, file: File) -> Splice:
         return _insertion(change, file)
     for form in (str, str.rstrip):
         if places := file.find(change.old, form):
-            return _trimmed(_one(places, change), change.old, change.new, change.what)
+            return _trim(_one(places, change), change.old, change.new, change.what)
     shifted = {place: (more, less) for place, more, less in file.find_shifted(change.old)}
     if not shifted:
         if within := _within(change, file):
@@ -245,7 +245,7 @@ def _place(change: Change, file: File) -> Splice:
             "text is not",
             hint="indent both exactly as the file does",
         )
-    return _trimmed(start, shift(change.old, *shifted[start]) or change.old, new, change.what)
+    return _trim(start, shift(change.old, *shifted[start]) or change.old, new, change.what)
 
 
 def _within(change: Change, file: File) -> Splice | None:
@@ -269,7 +269,7 @@ def _insertion(change: Change, file: File) -> Splice:
     if change.line is not None and not change.old and change.line <= len(file.lines):
         return Splice(change.line, change.line, change.new, change.what)
     if change.line is not None and change.line - 1 in file.find(change.old, str):
-        return _trimmed(change.line - 1, change.old, change.new, change.what)
+        return _trim(change.line - 1, change.old, change.new, change.what)
     if not any(line.strip() for line in file.lines):
         return Splice(0, len(file.lines), change.new, change.what)
     raise EditError(
@@ -290,7 +290,7 @@ def _one(places: Sequence[int], change: Change) -> int:
     )
 
 
-def _trimmed(start: int, old: tuple[str, ...], new: tuple[str, ...], what: str) -> Splice:
+def _trim(start: int, old: tuple[str, ...], new: tuple[str, ...], what: str) -> Splice:
     """The part that differs: the lines around it keep their white space."""
     shorter = min(len(old), len(new))
     head = next((i for i in range(shorter) if old[i] != new[i]), shorter)

@@ -118,7 +118,7 @@ def read_answer(text: str, code: Mapping[str, str]) -> Edit:
     # In a bare diff, only lines without a sign are prose.
     signs = ("+", "-", " ")
     prose = [line for part in parts.of(Prose) for line in part.lines if not (part.diff and line.startswith(signs))]
-    return Edit(_changed(files, code), form, _words(known, prose))
+    return Edit(_check_changes(files, code), form, _words(known, prose))
 
 
 def _check_size(text: str) -> None:
@@ -169,7 +169,7 @@ def _is_diff(fence: Fence) -> bool:
 
 
 # ---------------------------------------------------------------------- results
-def _changed(files: Mapping[str, str], code: Mapping[str, str]) -> dict[str, str]:
+def _check_changes(files: Mapping[str, str], code: Mapping[str, str]) -> dict[str, str]:
     """The files that differ, each fit to be stored and run."""
     changed = {file: text for file, text in files.items() if text != code[file]}
     if not changed:
@@ -216,7 +216,7 @@ def _unread(text: str, parts: Segments, leading: Objects, objects: Objects) -> E
 def _words(objects: Sequence[Mapping[str, Any]], lines: Iterable[str]) -> dict[str, Any]:
     """The words in the last object that has any, else those in lines like ``Hypothesis: …``; bounded and cleaned."""
     given = next((o for o in reversed(objects) if not _KEYS.isdisjoint(o)), None)
-    said: Mapping[str, Any] = _titled(lines) if given is None else given
+    said: Mapping[str, Any] = _read_titles(lines) if given is None else given
     words: dict[str, Any] = {key: clean(said.get(key), most) for key, most in _TEXTS.items()}
     words["expected_delta"] = _delta(said.get("expected_delta"))
     free = {key: value for key, value in said.items() if key != "edits" and key not in _KEYS}
@@ -224,7 +224,7 @@ def _words(objects: Sequence[Mapping[str, Any]], lines: Iterable[str]) -> dict[s
     return {**answer_words.asi_of(free, "").extra, **kept}
 
 
-def _titled(lines: Iterable[str]) -> dict[str, str]:
+def _read_titles(lines: Iterable[str]) -> dict[str, str]:
     """What follows the known titles; the first of each counts."""
     said: dict[str, str] = {}
     for line in lines:

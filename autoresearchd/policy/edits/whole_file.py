@@ -31,9 +31,9 @@ def from_fences(fences: Sequence[Fence], code: Mapping[str, str]) -> dict[str, s
     named: dict[str, Fence] = {}
     unnamed: list[Fence] = []
     for fence in fences:
-        what = f"the {fence.language or 'fenced'} block"
+        what = f"the {show(fence.language) or 'fenced'} block"
         told = file_names.in_info(fence.info, code, what)
-        file = told or file_names.title(fence.before, code, what) or _commented(fence, code, what)
+        file = told or file_names.title(fence.before, code, what) or _name_in_comment(fence, code, what)
         if file is None:
             unnamed += [fence] if fence.language in _CODE else []
             continue
@@ -56,7 +56,7 @@ def _as_file(lines: Sequence[str], old: str, file: str) -> str:
     return there.replace([Splice(0, len(there.lines), new, "the block")], file)
 
 
-def _commented(fence: Fence, code: Mapping[str, str], what: str) -> str | None:
+def _name_in_comment(fence: Fence, code: Mapping[str, str], what: str) -> str | None:
     """The editable file that the first line of the block names in a comment; raises for the name of another file."""
     first = _first(fence.lines)
     if not first.startswith(("#", "//")):

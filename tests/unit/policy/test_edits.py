@@ -462,6 +462,7 @@ SOUP = st.lists(
 
 
 @settings(max_examples=600, deadline=None)
+@example("```\ud800.py")
 @given(SOUP.map("\n".join) | SOUP.map("".join) | st.text(st.characters(), max_size=200))
 def test_no_text_makes_the_reader_fail_or_touch_another_file(answer: str) -> None:
     for code in ({"train.py": "import x\nx = 1\n"}, {"train.py": "", "lib.py": "x = 1"}, {}):

@@ -99,4 +99,4 @@ def test_a_server_that_is_not_there_is_told_with_the_reason() -> None:
         address = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
         assert unreachable(address) == ""
     assert unreachable(address) == "connection refused"
-    assert unreachable(f"http://{'a' * 64}.example/v1") == "its name is no host's"
+    assert unreachable(f"http://{'a' * 64}.example/v1") == "its name is not a host's"
