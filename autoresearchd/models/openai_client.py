@@ -49,7 +49,6 @@ _LOAD_S = 60.0
 _SHORTEST_REPLY = 256
 _MAX_NAME = 300
 _CONNECT_S = 10.0
-_BEGINNING = 200
 
 
 class OpenAIClient:
@@ -288,7 +287,7 @@ class OpenAIClient:
         try:
             found = json.loads(answered.content)
         except (ValueError, RecursionError) as error:
-            said = words_of(answered.content.decode("utf-8", "replace"), [self._key])[:_BEGINNING]
+            said = words_of(answered.content.decode("utf-8", "replace"), [self._key])[:200]
             raise ModelError(Trouble.BROKEN_REPLY, f"the reply is not JSON: {said!r}") from error
         if not isinstance(found, dict):
             raise ModelError(Trouble.BROKEN_REPLY, "the reply is JSON, but not an object")

@@ -30,14 +30,7 @@ HISTORY = 32
 LATE = 8
 """The latest experiments keep their lines and their side information longer than the older ones."""
 
-_MOST_NOTE = 10_000
-_MOST_LOG = 6000
-_MOST_LOG_ROWS = 60
-_MOST_RULE = 800
-_MOST_REASON = 300
-_MOST_FEEDBACK = 2000
 _MOST_CHANGES = 8
-_MOST_KEYS = 8
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _FENCE = re.compile(r"^( {0,3})(`{3,})", re.MULTILINE)
 _TOOL = """\
@@ -193,7 +186,7 @@ def _rules(state: ResearchState) -> list[str]:
         "for data that a run should read or compute."
         if task.max_compressed is not None
         else "",
-        Quote(state.redactor).line(score, _MOST_RULE) if score else "",
+        Quote(state.redactor).line(score, 800) if score else "",
         f"No new packages: only what is installed for the program can be imported.{network}",
         "Seeds are the evaluator's (AUTORESEARCHD_SEED), and a doubtful gain is run again under fresh ones: another "
         "seed is no improvement.",
@@ -395,7 +388,7 @@ def _line(e: Experiment, quote: Quote) -> str:
     if e.decision is None or not e.decision.reason:
         return line
     reason = e.decision.reason.removeprefix(f"{e.decision.label.value}: ")
-    return f"{line}\n    why: {quote.line(reason, _MOST_REASON)}"
+    return f"{line}\n    why: {quote.line(reason, 300)}"
 
 
 def _changes(experiment: Experiment, quote: Quote) -> str:
@@ -408,7 +401,7 @@ def _changes(experiment: Experiment, quote: Quote) -> str:
 def _details(e: Experiment, quote: Quote) -> list[str]:
     """The side information that outlives its code, one line for each key, without what the experiment's line says."""
     asi = {k: v for k, v in e.asi.as_dict().items() if v not in ("", None)}
-    lines = [f"    {quote.line(key, 40)}: {quote.line(value, 300)}" for key, value in list(asi.items())[:_MOST_KEYS]]
+    lines = [f"    {quote.line(key, 40)}: {quote.line(value, 300)}" for key, value in list(asi.items())[:8]]
     repeated = ("    result: ", "    failure: ") if e.decision is not None and e.decision.reason else ()
     what = _subject(e, quote)
     return [line for line in lines if not line.startswith(repeated) and line.partition(": ")[2] != what]
@@ -418,7 +411,7 @@ def _feedback(state: ResearchState, quote: Quote) -> Section:
     e = state.recent[-1] if state.recent else None
     if e is None or e.proposal is None or e.proposal.policy == "baseline":
         return Section(())
-    words = quote.start(feedback(state.task, e), _MOST_FEEDBACK)
+    words = quote.start(feedback(state.task, e), 2000)
     return _whole(words, Rank.FEEDBACK, f"How experiment {e.number}, the last, ended", data_block)
 
 
@@ -432,7 +425,7 @@ def _advice(state: ResearchState, learned: Digest) -> Section:
 
 def notes(state: ResearchState, quote: Quote) -> list[str]:
     """What the user says, one list item for each note."""
-    return ["- " + quote.start(note, _MOST_NOTE).replace("\n", "\n  ") for note in state.notes]
+    return ["- " + quote.start(note, 10_000).replace("\n", "\n  ") for note in state.notes]
 
 
 def _notes(state: ResearchState, quote: Quote) -> str:
@@ -450,7 +443,7 @@ def _repair(state: ResearchState, quote: Quote) -> str:
         f"edit: {quote.line(repair.description, 300)}",
         f"{quote.line(repair.label, 40)}: {quote.line(repair.reason, MAX_REASON)}",
     ]
-    log = quote.end(repair.log, _MOST_LOG, _MOST_LOG_ROWS)
+    log = quote.end(repair.log, 6000, 60)
     failed = "\n".join((*lines, *(["end of the log:", log] if log else [])))
     return (
         "# Repair the last edit\n\nThe run of the last edit failed. The files above are as it left them, and your "
