@@ -229,13 +229,8 @@ class Objects:
         return next((o for o in reversed(self.objects) if o.get("edits")), None)
 
 
-def leading_object(text: str) -> Objects:
-    """The object that an answer begins with, as structured output does."""
-    return _read([(text, _BEGIN)], most=1)
-
-
-def json_objects(parts: Segments) -> Objects:
-    """All objects outside of code."""
+def json_objects(text: str, parts: Segments) -> Objects:
+    """All objects outside of code; last the one that the answer begins with, as structured output does."""
     texts: list[tuple[str, re.Pattern[str]]] = []
     for part in parts.parts:
         if isinstance(part, Prose):
@@ -243,7 +238,9 @@ def json_objects(parts: Segments) -> Objects:
             texts.append(("\n".join(part.lines), _BARE if part.diff else _BEGIN))
         elif isinstance(part, Fence) and part.language in _LANGUAGES:
             texts.append(("\n".join(part.lines), _BEGIN))
-    return _read(texts)
+    found = _read(texts)
+    leading = _read([(text, _BEGIN)], most=1) if text.startswith("{") else Objects(())
+    return Objects((*found.objects, *leading.objects), leading.broken or found.broken)
 
 
 def _read(texts: Iterable[tuple[str, re.Pattern[str]]], most: int = _MAX_OBJECTS) -> Objects:

@@ -18,19 +18,11 @@ from autoresearchd.policy.edits.answer_parts import (
     Prose,
     Segments,
     json_objects,
-    leading_object,
     segments,
     without_lost_thought,
 )
 from autoresearchd.policy.edits.changes import Change, apply_changes, apply_operations, from_blocks, from_pairs
-from autoresearchd.policy.edits.edit import (
-    MAX_ANSWER_BYTES,
-    MAX_ANSWER_LINES,
-    MAX_FILE_BYTES,
-    Edit,
-    EditError,
-    show,
-)
+from autoresearchd.policy.edits.edit import MAX_ANSWER_BYTES, MAX_ANSWER_LINES, MAX_FILE_BYTES, Edit, EditError, show
 from autoresearchd.policy.edits.unified_diff import read_hunks
 from autoresearchd.policy.edits.whole_file import check_complete, from_fences
 
@@ -106,19 +98,17 @@ def read_answer(text: str, code: Mapping[str, str]) -> Edit:
     """
     _check_size(text)
     text = without_lost_thought(text.lstrip("\ufeff \t\r\n"))
-    leading = leading_object(text) if text.startswith("{") else Objects(())
     parts = segments(text)
-    objects = json_objects(parts)
-    edit = leading.edit or objects.edit
+    objects = json_objects(text, parts)
+    edit = objects.edit
     read = _from_text(parts, code) if edit is None else _from_items(edit["edits"], code)
     if read is None:
-        raise _unread(text, parts, leading, objects)
+        raise _unread(text, parts, objects)
     form, files = read
-    known = (*leading.objects, *objects.objects) if edit is leading.edit else objects.objects
     # In a bare diff, only lines without a sign are prose.
     signs = ("+", "-", " ")
     prose = [line for part in parts.of(Prose) for line in part.lines if not (part.diff and line.startswith(signs))]
-    return Edit(_check_changes(files, code), form, _words(known, prose))
+    return Edit(_check_changes(files, code), form, _words(objects.objects, prose))
 
 
 def _check_size(text: str) -> None:
@@ -198,17 +188,19 @@ def _check_text(text: str, file: str) -> None:
         raise EditError(f"the new {file} is larger than {MAX_FILE_BYTES // 1024} KiB", hint="keep it small")
 
 
-def _unread(text: str, parts: Segments, leading: Objects, objects: Objects) -> EditError:
+def _unread(text: str, parts: Segments, objects: Objects) -> EditError:
     """Why nothing could be read."""
     hint = "write the change as SEARCH/REPLACE blocks, JSON line operations, a unified diff or a whole file"
     if not text.strip():
         return EditError("the answer is empty", hint=hint)
-    if any("edits" in one for one in (*leading.objects, *objects.objects)):
+    if any("edits" in one for one in objects.objects):
         return EditError("the edit in the answer is empty", label=Label.NO_OP, hint=hint)
     if parts.unfinished:
         return EditError("the answer ends while it is still thinking", hint="think less, and then write the change")
-    if broken := leading.broken or objects.broken:
-        return EditError(broken, hint="escape line feeds, quotes and backslashes in texts, and close every bracket")
+    if objects.broken:
+        return EditError(
+            objects.broken, hint="escape line feeds, quotes and backslashes in texts, and close every bracket"
+        )
     return EditError(f"no change can be found in the answer ({counted(len(text), 'character')})", hint=hint)
 
 
