@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from autoresearchd.policy.edits.edit import MAX_CHANGES, EditError, show
+from autoresearchd.policy.edits.edit import EditError, show
 
 _SEARCH = re.compile(r"<{5,9} ?SEARCH>?(?:[ \t]+(?P<name>\S.*))?\s*$")
 _REPLACE = re.compile(r">{5,9} ?REPLACE\b|>{7}\s*$")
@@ -16,7 +16,7 @@ _FENCE = re.compile(r"(?P<indent>[ \t]{0,8})(?P<fence>`{3,}|~{3,})(?P<info>[^`]*
 _THINKING = re.compile(r"<(think|thinking|thought|reasoning)>")
 _THOUGHT = re.compile(r"^[ \t]*</(?:think|thinking|thought|reasoning)>[ \t]*\r?$", re.MULTILINE)
 _THINKING_LINE = re.compile(r"^<(?:think|thinking|thought|reasoning)>", re.MULTILINE)
-_MAX_OBJECTS = 1000
+_MAX_PARTS = _MAX_OBJECTS = 1000
 _MAX_SCANNED = 8 * 1024 * 1024
 _DEEP = 100_000
 _BEGIN = re.compile(r'^[ \t]*(?=\{\s*")', re.MULTILINE)
@@ -52,11 +52,10 @@ class Fence:
 class Block:
     """The lines between a SEARCH and a REPLACE marker.
 
-    number: from 1. names: texts that may name its file, nearest first. info: of the fence around it. closed: whether
-    the REPLACE marker is there.
+    names: texts that may name its file, nearest first. info: of the fence around it. closed: whether the REPLACE marker
+    is there.
     """
 
-    number: int
     lines: tuple[str, ...]
     names: tuple[str, ...]
     info: str
@@ -107,8 +106,6 @@ class _Scanner:
         self._prose: list[str] = []
         self._diff = False
         self._before = ""
-        self._number = 0
-        self._fences = 0
         self._unfinished = False
 
     def run(self) -> Segments:
@@ -149,7 +146,7 @@ class _Scanner:
 
     def _flush(self) -> None:
         if self._prose:
-            self._parts.append(Prose(tuple(self._prose), self._diff))
+            self._add(Prose(tuple(self._prose), self._diff))
         self._prose, self._diff, self._before = [], False, ""
 
     def _think(self, end: str) -> None:
@@ -165,11 +162,6 @@ class _Scanner:
 
     def _block(self, name: str, names: tuple[str, ...], info: str, indent: str) -> None:
         """Take a block, from its SEARCH marker to its REPLACE marker or to the next SEARCH marker."""
-        self._number += 1
-        if self._number > MAX_CHANGES:
-            raise EditError(
-                f"the answer has more than {MAX_CHANGES} SEARCH/REPLACE blocks", hint="make fewer changes at once"
-            )
         self._at += 1
         body: list[str] = []
         closed = False
@@ -184,21 +176,17 @@ class _Scanner:
             body.append(line.removesuffix("\r"))
             self._at += 1
         given = tuple(n for n in (name, *names) if n and not n.isspace())
-        self._parts.append(Block(self._number, tuple(body), given, info, closed))
+        self._add(Block(tuple(body), given, info, closed))
 
     def _fence(self, opening: re.Match[str]) -> None:
         """Take a fenced block with all that is in it."""
-        self._fences += 1
-        if self._fences > MAX_CHANGES:
-            raise EditError(f"the answer has more than {MAX_CHANGES} fenced blocks", hint="make fewer changes at once")
         before, indent, fence, info = self._before, opening["indent"], opening["fence"], opening["info"].strip()
         self._flush()
         self._at += 1
         body: list[str] = []
         inner, blocks, closed = "", False, False
         while self._at < len(self._lines):
-            raw = self._lines[self._at]
-            line = raw.removeprefix(indent)
+            line = self._lines[self._at].removeprefix(indent)
             if line.startswith("<<<<<") and (marker := _SEARCH.match(line)):
                 self._block(marker["name"] or "", (inner, before), info, indent)
                 # The name above the fence is that of its first block; later ones follow it unless they name another.
@@ -212,7 +200,12 @@ class _Scanner:
             if line and not line.isspace():
                 inner = line
         if not blocks:
-            self._parts.append(Fence(info, tuple(body), before, closed))
+            self._add(Fence(info, tuple(body), before, closed))
+
+    def _add(self, part: Prose | Fence | Block) -> None:
+        if len(self._parts) >= _MAX_PARTS:
+            raise EditError(f"the answer has more than {_MAX_PARTS} parts", hint="make fewer changes at once")
+        self._parts.append(part)
 
 
 # ---------------------------------------------------------------------- JSON

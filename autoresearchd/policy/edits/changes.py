@@ -165,8 +165,8 @@ def from_blocks(blocks: Sequence[Block], code: Mapping[str, str]) -> list[Change
     """The changes that blocks ask for; a block without a name goes on with the file of the block before it."""
     changes: list[Change] = []
     file: str | None = None
-    for block in blocks:
-        what = f"SEARCH/REPLACE block {block.number}"
+    for number, block in enumerate(blocks, 1):
+        what = f"SEARCH/REPLACE block {number}"
         if not block.closed:
             raise EditError(f"{what} has no >>>>>>> REPLACE line at its end", hint=_SHAPE)
         file = _file_of_block(block, code, what) or file or file_names.only(code)

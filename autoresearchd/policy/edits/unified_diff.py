@@ -9,7 +9,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.policy.edits import file_names
 from autoresearchd.policy.edits.answer_parts import begins_file
 from autoresearchd.policy.edits.changes import Change
-from autoresearchd.policy.edits.edit import MAX_CHANGES, EditError, show
+from autoresearchd.policy.edits.edit import EditError, show
 
 _MAX_LINES = 50_000
 _HEADER = re.compile(r"@@+ -(\d{1,9})(?:,(\d{1,9}))?")
@@ -31,14 +31,11 @@ def read_hunks(lines: Sequence[str], code: Mapping[str, str], *, fenced: bool, h
     that is meant where no header names one.
     """
     changes: list[Change] = []
-    at, files, file = 0, 0, hint
+    at, file = 0, hint
     started = named = extended = False
     while at < len(lines):
         line = lines[at]
         if begins_file(lines, at):
-            files += 1
-            if files > MAX_CHANGES:
-                raise EditError(f"the diff names more than {MAX_CHANGES} files", hint="name each file once")
             file, at = _file_of_header(line[4:], lines[at + 1][4:], code), at + 2
             started, named, extended = True, True, False
             continue
@@ -83,8 +80,6 @@ def _end_of_hunk(lines: Sequence[str], at: int) -> int:
 
 def _hunk(number: int, header: str, lines: Sequence[str], file: str | None, code: Mapping[str, str]) -> Change:
     what = f"hunk {number} of the diff"
-    if number > MAX_CHANGES:
-        raise EditError(f"the diff has more than {MAX_CHANGES} hunks", hint="make fewer changes at once")
     if not any(line.startswith(("+", "-")) for line in lines):
         raise EditError(f"{what} changes nothing", hint="mark new lines with + and removed ones with -")
     if file is None:
