@@ -40,9 +40,10 @@ def test_the_learner_gets_the_token_ids_and_log_probabilities_of_vllm() -> None:
 
 def test_fields_that_a_server_refuses_are_left_out_and_not_sent_again() -> None:
     ids = {"return_token_ids", "return_tokens_as_token_ids"}
-    with ScriptedServer(refuses=ids) as scripted:
+    long = "x" * 600_000  # more than an error may have
+    with ScriptedServer(after=turns.says(long), refuses=ids) as scripted:
         client = OpenAIClient(scripted.url)
-        client.ask(QUESTION, NEVER)
+        assert client.ask(QUESTION, NEVER).text == long
         client.ask(QUESTION, NEVER)
         sent = [ids & set(asked) for asked in scripted.questions]
         assert all("logprobs" in asked for asked in scripted.questions)
