@@ -207,10 +207,10 @@ def _better(state: ResearchState) -> str:
 def _sections(state: ResearchState) -> list[Section]:
     """All sections, in order; a repair is told nothing of the history, which would only lead it astray."""
     quote = Quote(state.redactor)
-    first = [_always(_goal(state)), _always(_program(state)), _standing(state, quote)]
-    last = [_always(_notes(state, quote))]
+    first = [_whole(_goal(state)), _whole(_program(state)), _standing(state, quote)]
+    last = [_whole(_notes(state, quote))]
     if state.repair is not None:
-        return [*first, *last, _always(_repair(state, quote))]
+        return [*first, *last, _whole(_repair(state, quote))]
     learned = digest(state)
     return [
         *first,
@@ -221,15 +221,11 @@ def _sections(state: ResearchState) -> list[Section]:
         _feedback(state, quote),
         _advice(state, learned),
         *last,
-        _always("# Propose an experiment\n\nOne change to the files above, with the reason why it should help."),
+        _whole("# Propose an experiment\n\nOne change to the files above, with the reason why it should help."),
     ]
 
 
-def _always(text: str) -> Section:
-    return _whole(text, None)
-
-
-def _whole(text: str, rank: Rank | None, title: str = "", wrap: Callable[[str], str] = str) -> Section:
+def _whole(text: str, rank: Rank | None = None, title: str = "", wrap: Callable[[str], str] = str) -> Section:
     """A section that stays or goes as a whole."""
     return Section((Piece(text, None if rank is None else (rank,)),) if text else (), title, wrap)
 
