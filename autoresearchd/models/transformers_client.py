@@ -106,7 +106,7 @@ class TransformersClient:
 
     def _generate(self, question: Question, given_up: threading.Event, began: float) -> Reply:
         torch, transformers = library("torch"), library("transformers")
-        _use_one_thread(torch)
+        torch.set_num_threads(1)
         prompt = encoded(self._tokenizer, question.messages)
         most = self._room(len(prompt), question.max_tokens)
         temperature = 1.0 if question.temperature is None else question.temperature
@@ -167,7 +167,8 @@ class TransformersClient:
             self._make_ready()
 
     def _make_ready(self) -> None:
-        _use_one_thread(library("torch"))
+        # Jobs run beside this process, and threads that wait for each other on busy cores are slower than one.
+        library("torch").set_num_threads(1)
         tokenizer = self._load_tokenizer()
         if self._base is None:
             self._base = self._source.base_model(tokenizer.chat_template)
@@ -200,11 +201,6 @@ class TransformersClient:
         if self._tokenizer is None:
             self._tokenizer = load_tokenizer(self._source)
         return self._tokenizer
-
-
-def _use_one_thread(torch: ModuleType) -> None:
-    """Jobs run beside this process, and threads that wait for each other on busy cores are slower than one."""
-    torch.set_num_threads(1)
 
 
 def load_tokenizer(source: Source) -> Any:
@@ -327,7 +323,9 @@ class Draw:
 
     def __init__(self, torch: ModuleType, temperature: float, seeds: Sequence[int | None], device: Any) -> None:
         self._torch, self._temperature = torch, temperature
-        self._generators = [_generator(torch, seed, device) for seed in seeds]
+        self._generators = [torch.Generator(device=device) for _ in seeds]
+        for generator, seed in zip(self._generators, seeds, strict=True):
+            generator.manual_seed(seed % 2**63) if seed is not None else generator.seed()
         self.logprobs: list[list[float]] = [[] for _ in seeds]
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
@@ -342,12 +340,3 @@ class Draw:
         for found, value in zip(self.logprobs, logprobs.gather(-1, tokens)[:, 0].tolist(), strict=True):
             found.append(value)
         return torch.full_like(scores, float("-inf")).scatter_(-1, tokens, 0.0)
-
-
-def _generator(torch: ModuleType, seed: int | None, device: Any) -> Any:
-    generator = torch.Generator(device=device)
-    if seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(seed % 2**63)
-    return generator
