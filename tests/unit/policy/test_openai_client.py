@@ -96,6 +96,17 @@ def test_a_reply_that_holds_no_answer_is_charged_as_the_server_counted(choices: 
     assert cost.usd == pytest.approx((1000 * 1.0 + 50 * 10.0) / 1e6)
 
 
+def test_a_reply_too_long_to_be_read_is_charged_as_what_it_was_allowed_to_take() -> None:
+    with ScriptedServer([turns.too_large(5_000_000)]) as scripted, pytest.raises(ModelError) as caught:
+        client = OpenAIClient(scripted.url, "m", prices=PRICES)
+        client.ask(QUESTION, NEVER)
+    assert "not read to its end" in caught.value.what
+    cost = caught.value.cost
+    assert cost is not None
+    assert (cost.tokens_in, cost.tokens_out) == (client.count_tokens(QUESTION.messages), QUESTION.max_tokens)
+    assert cost.usd == pytest.approx((cost.tokens_in * 1.0 + cost.tokens_out * 10.0) / 1e6)
+
+
 def test_the_key_is_sent_and_never_shown() -> None:
     key = "local-0123456789abcdef"
     with ScriptedServer([turns.says("in")], key=key) as scripted:
