@@ -37,7 +37,8 @@ from autoresearchd.learner.data.trajectories import Trajectory
 from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.training.train import StepFigures, train
-from autoresearchd.models.transformers_library import Source, encoded, load_tokenizer
+from autoresearchd.models.model_files import Source
+from autoresearchd.models.transformers_client import encoded, load_tokenizer
 
 WORDS = ("the", "of", "and", "to", "in", "is", "it", "for", "on", "as", "with", "by", "at", "from", "this", "that")
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "1048576"}

@@ -43,7 +43,7 @@ from autoresearchd.domain.task import Role
 from autoresearchd.loop.context import Context, Site, SystemClock
 from autoresearchd.loop.proposing.build_state import Research, Turns
 from autoresearchd.loop.session_view import SessionView
-from autoresearchd.models.token_estimate import estimate_tokens
+from autoresearchd.models.client import estimate_tokens
 from autoresearchd.policy.edits.read_answer import FORMS, read_answer
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.search.find_constants import find

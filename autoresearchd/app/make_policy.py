@@ -161,7 +161,7 @@ def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, envir
         )
     needed = {"litellm": "llm"} if name is None or settings.fallbacks else {}
     if name is not None:
-        needed |= {"transformers": "learn"} if place is not None else {"httpx2": "local"}
+        needed |= {"transformers": "learn"} if place is not None else {"httpx": "local"}
     for package, extra in needed.items():
         if find_spec(package) is None:
             raise MissingCapability(

@@ -7,28 +7,27 @@ litellm takes seconds to import and does much at its import that a daemon does n
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import math
 import os
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
-from typing import Any, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import MissingCapability
 from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.models import abandonable_call, provider_errors
-from autoresearchd.models.client import Message, ModelError, Question, Reply, Trouble
-from autoresearchd.models.reply_bounds import Bounds, Line, TooLong, most_bytes
+from autoresearchd.models import provider_errors
+from autoresearchd.models.client import Message, ModelError, Question, Reply, TooLong, Trouble, estimate_tokens, perform
 from autoresearchd.models.spend import priced
-from autoresearchd.models.token_estimate import estimate_tokens
+
+if TYPE_CHECKING:
+    from autoresearchd.models.bounded_http import Bounds
 
 _IMPORT_S = 120.0
 _QUIET_IMPORT = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "CRITICAL"}
@@ -52,11 +51,6 @@ _ADDRESSED = frozenset({"azure", "azure_ai", "databricks", "snowflake"})
 
 _COUNTED = frozenset({"openai", "azure", "text-completion-openai"})
 """Providers whose tokenizer litellm has with it."""
-
-_NOT_LISTED = re.compile(
-    r"isn't mapped|not (?:found )?in (?:the )?(?:model )?cost map|no pricing information", re.IGNORECASE
-)
-"""How litellm says that its lists do not have a model, in exceptions that have no kind of their own."""
 
 _SCHEMA = "response_format"
 _UNBOUNDED = "is asked by a library of its provider's: the size of its replies is not bounded, nor where they redirect"
@@ -92,81 +86,67 @@ class LitellmClient:
     ) -> None:
         self._model, self._prices, self._api_base, self._key = model, dict(prices or {}), api_base, key
         self._keys = dict(keys or {})
-        self._told: set[str] = set()
-        self._schema_refused = False
+        self._unbounded = self._schema_refused = False
 
     @property
     def name(self) -> str:
-        """The model as litellm names it."""
         return self._model
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
         """As the protocol says; the time that the import takes is none of the question's."""
-        litellm, line = abandonable_call.call(_library, cancel, _IMPORT_S), Line()
-        bounds = Bounds(line, time.monotonic() + question.timeout, most_bytes(question.max_tokens))
-        return abandonable_call.call(
-            lambda: self._ask(litellm, question, bounds), cancel, question.timeout, give_up=line.cut
-        )
+        perform(_library, cancel, _IMPORT_S)
+        from autoresearchd.models.bounded_http import Bounds
+
+        bounds = Bounds.of(question.timeout, question.max_tokens)
+        return perform(lambda: self._ask(question, bounds), cancel, question.timeout, give_up=bounds.line.cut)
 
     def takes_schema(self) -> bool:
         """Whether litellm's list says so, and nobody who serves the model has refused one."""
-        return not self._schema_refused and self._takes_schema(_library())
+        return not self._schema_refused and self._look_up(
+            lambda litellm: bool(litellm.supports_response_schema(model=self._model)), False
+        )
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """By the tokenizer that litellm has with it where the model is one of OpenAI's, else an estimate."""
-        litellm = _library()
         estimate = estimate_tokens(messages)
-        if self._api_base is not None or self._provider(litellm) not in _COUNTED:
+        if self._api_base is not None or self._provider not in _COUNTED:
             return estimate
-        counted: int | None = self._looked_up(
-            litellm,
-            "its tokens are estimated",
-            lambda: litellm.token_counter(model=self._model, messages=[dict(message) for message in messages]),
-            None,
-        )
+        given = [dict(message) for message in messages]
+        counted = self._look_up(lambda litellm: litellm.token_counter(model=self._model, messages=given), 0)
         return counted if isinstance(counted, int) and counted > 0 else estimate
 
     def price(self, cost: Cost) -> float | None:
         """By litellm's list, None where that would be a guess."""
-        litellm = _library()
-        return self._listed(
-            litellm,
-            lambda: sum(
-                litellm.cost_per_token(
-                    model=self._model, prompt_tokens=cost.tokens_in, completion_tokens=cost.tokens_out
-                )
-            ),
-        )
+        tokens = {"prompt_tokens": cost.tokens_in, "completion_tokens": cost.tokens_out}
+        return self._listed_price(lambda litellm: sum(litellm.cost_per_token(model=self._model, **tokens)))
 
     @property
-    def _secrets(self) -> list[str]:
-        return [self._key, *self._keys.values()]
+    def _provider(self) -> str:
+        return self._look_up(lambda litellm: str(litellm.get_llm_provider(model=self._model)[1]), "")
 
     # -- asking
-    def _ask(self, litellm: ModuleType, question: Question, bounds: Bounds) -> Reply:
-        arguments = self._arguments(litellm, question)
+    def _ask(self, question: Question, bounds: Bounds) -> Reply:
+        arguments = self._arguments(question)
         try:
-            return self._completed(litellm, question, arguments, bounds)
+            return self._complete(question, arguments, bounds)
         except ModelError as error:
             if error.trouble is not Trouble.BAD_REQUEST or _SCHEMA not in arguments or bounds.error is not None:
                 raise
             refused = error
         # The list speaks of the model; who serves it may know of no schemas, or not of all that is in one.
         del arguments[_SCHEMA]
-        reply = self._completed(litellm, question, arguments, bounds)
+        reply = self._complete(question, arguments, bounds)
         self._schema_refused = True
         _LOG.warning("%s takes no schema, so its answers are read as text: %s", self._model, refused.what)
         return reply
 
-    def _completed(
-        self, litellm: ModuleType, question: Question, arguments: Mapping[str, Any], bounds: Bounds
-    ) -> Reply:
+    def _complete(self, question: Question, arguments: Mapping[str, Any], bounds: Bounds) -> Reply:
         from autoresearchd.models.bounded_http import within
 
         began = time.monotonic()
         try:
             with within(bounds):
-                response = litellm.completion(
+                response = _library().completion(
                     model=self._model,
                     messages=[dict(message) for message in question.messages],
                     timeout=question.timeout,
@@ -174,160 +154,100 @@ class LitellmClient:
                     num_retries=0,  # the caller's affair: litellm's end in a bare Exception
                     max_retries=0,
                     drop_params=True,
-                    **self._address(litellm),
+                    **self._address(),
                     **arguments,
                 )
+                found = response.model_dump(warnings=False)
         except Exception as error:  # noqa: BLE001 - litellm raises what its providers' libraries raise
             # Without its cause: requests and their headers hang on that.
-            raise self._ended(question, bounds.error) or self._trouble(litellm, error) from None
-        if not bounds.sent and _UNBOUNDED not in self._told:
-            self._told.add(_UNBOUNDED)
+            raise self._explain_end(question, bounds.error) or self._trouble(error) from None
+        if not bounds.sent and not self._unbounded:
+            self._unbounded = True
             _LOG.warning("%s %s", self._model, _UNBOUNDED)
-        return self._reply(litellm, question, arguments, response, time.monotonic() - began)
+        cost = self._cost(question, response, found, time.monotonic() - began)
+        _, text, finish = provider_errors.read_choice(found, cost)
+        sampling = {name: value for name, value in arguments.items() if name != _SCHEMA}
+        return Reply(
+            text=text,
+            model=clean(found.get("model"), _MAX_NAME) or self._model,
+            cost=cost,
+            finish=finish,
+            sampling={**sampling, "structured": True} if _SCHEMA in arguments else sampling,
+        )
 
-    def _ended(self, question: Question, error: ModelError | None) -> ModelError | None:
+    def _explain_end(self, question: Question, error: ModelError | None) -> ModelError | None:
         """An exchange that left its bounds, as the caller is told of it."""
         if error is None:
             return None
-        found = type(error)(error.trouble, f"{self._model}: {error.what}", hint=error.hint)
+        ended = type(error)(error.trouble, f"{self._model}: {error.what}", hint=error.hint)
         if isinstance(error, TooLong):
             # Nobody has counted what came: all that was allowed is charged, so that a cap errs on the safe side.
             cost = Cost(usd=None, tokens_in=self.count_tokens(question.messages), tokens_out=question.max_tokens)
-            found.cost = priced(replace(cost, usd=self.price(cost)), self._prices, self._model)
-        return found
+            ended.cost = priced(replace(cost, usd=self.price(cost)), self._prices, self._model)
+        return ended
 
-    def _address(self, litellm: ModuleType) -> dict[str, str]:
+    def _address(self) -> dict[str, str]:
         if self._api_base is None:
-            key = self._keys.get(self._provider(litellm)) if self._keys else None
+            key = self._keys.get(self._provider) if self._keys else None
             return {"api_key": key} if key else {}
         # Some value has to be there, else the provider's own key is taken from the environment.
         return {"api_base": self._api_base, "api_key": self._key or "none"}
 
-    def _arguments(self, litellm: ModuleType, question: Question) -> dict[str, Any]:
-        """Parameters of the sampling, those alone that the model has."""
-        wanted: dict[str, Any] = {
-            "max_tokens": question.max_tokens,
-            "temperature": question.temperature,
-            "seed": question.seed,
-            "stop": list(question.stop) or None,
-        }
-        known = self._known(litellm)
-        if question.schema is not None and not self._schema_refused and self._takes_schema(litellm):
+    def _arguments(self, question: Question) -> dict[str, Any]:
+        """Parameters of the sampling, those alone that the model has; all where litellm does not know which it has."""
+        wanted: dict[str, Any] = {"temperature": question.temperature, "seed": question.seed}
+        if question.schema is not None and self.takes_schema():
             strict = question.schema.get("additionalProperties") is False
             schema = {"name": "answer", "schema": dict(question.schema), "strict": strict}
             wanted[_SCHEMA] = {"type": "json_schema", "json_schema": schema}
-        return {
-            name: value
-            for name, value in wanted.items()
-            if value is not None and (known is None or name in known or name == "max_tokens")
-        }
+        known = self._look_up(lambda litellm: litellm.get_supported_openai_params(model=self._model), None)
+        taken = {name: value for name, value in wanted.items() if value is not None and (not known or name in known)}
+        return {"max_tokens": question.max_tokens, **taken}
 
-    def _known(self, litellm: ModuleType) -> frozenset[str] | None:
-        """Parameters that the model has, None where litellm does not know."""
-        found: list[str] | None = self._looked_up(
-            litellm,
-            "it is sent every parameter",
-            lambda: litellm.get_supported_openai_params(model=self._model),
-            None,
-        )
-        return frozenset(found) if found else None
-
-    def _takes_schema(self, litellm: ModuleType) -> bool:
-        return self._looked_up(
-            litellm,
-            "it is sent no schema",
-            lambda: bool(litellm.supports_response_schema(model=self._model)),
-            False,
-        )
-
-    def _provider(self, litellm: ModuleType) -> str:
-        return self._looked_up(
-            litellm,
-            "its provider is not known",
-            lambda: str(litellm.get_llm_provider(model=self._model)[1]),
-            "",
-        )
-
-    def _looked_up(self, litellm: ModuleType, otherwise: str, look: Callable[[], T], unknown: T) -> T:
-        """What litellm's lists say of the model; ``unknown`` where they do not have it.
-
-        An error of theirs ends no question, as it can be asked without them; it is logged with what is done
-        ``otherwise``, once.
-        """
+    # -- what litellm's lists say
+    def _look_up(self, look: Callable[[Any], T], unknown: T) -> T:
+        """What the lists say of the model; ``unknown`` where they do not have it, or fail: it can be asked even so."""
+        litellm = _library()
         try:
-            return look()
-        except Exception as error:  # noqa: BLE001 - logged, but for the many ways of saying that there is no such model
-            if not _is_not_listed(litellm, error) and otherwise not in self._told:
-                self._told.add(otherwise)
-                said = f"{type(error).__name__}: {provider_errors.words_of(str(error), self._secrets)}"
-                _LOG.warning("litellm's lists fail on %s, so %s: %s", self._model, otherwise, said)
+            return look(litellm)
+        except Exception as error:  # noqa: BLE001 - there are many ways of saying that there is no such model
+            _LOG.debug(
+                "litellm's lists tell nothing of %s: %s: %s", self._model, type(error).__name__, self._words(error)
+            )
             return unknown
 
-    # -- reading
-    def _reply(
-        self, litellm: ModuleType, question: Question, arguments: Mapping[str, Any], response: Any, seconds: float
-    ) -> Reply:
-        cost = self._cost(litellm, question, response, seconds)
-        try:
-            choice = response.choices[0]
-            content, finish = choice.message.content, clean(choice.finish_reason, 40) or "stop"
-            refusal = getattr(choice.message, "refusal", None)
-        except (AttributeError, IndexError, TypeError) as error:
-            raise ModelError(Trouble.BROKEN_REPLY, "the reply holds no message", cost=cost) from error
-        if not (content is None or isinstance(content, str)):
-            raise ModelError(Trouble.BROKEN_REPLY, "the message of the reply is no text", cost=cost)
-        text = provider_errors.checked_text(content or "", finish, refusal if isinstance(refusal, str) else "", cost)
-        return Reply(
-            text=provider_errors.before_stop(text, question.stop),
-            model=clean(getattr(response, "model", None), _MAX_NAME) or self._model,
-            cost=cost,
-            finish=finish,
-            sampling=_sampling(arguments),
-        )
+    def _cost(self, question: Question, response: Any, found: Mapping[str, Any], seconds: float) -> Cost:
+        tokens_in, tokens_out = provider_errors.count_usage(question, found)
+        given = {"completion_response": response, "model": self._model}
+        usd = self._listed_price(lambda litellm: litellm.completion_cost(**given))
+        return priced(Cost(usd, tokens_in, tokens_out, seconds), self._prices, self._model)
 
-    def _cost(self, litellm: ModuleType, question: Question, response: Any, seconds: float) -> Cost:
-        usage = getattr(response, "usage", None)
-        told = (getattr(usage, name, None) for name in ("prompt_tokens", "completion_tokens"))
-        tokens_in, tokens_out = provider_errors.counts(question, *told)
-        usd = self._listed(litellm, lambda: litellm.completion_cost(completion_response=response, model=self._model))
-        cost = Cost(usd=usd, tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds)
-        return priced(cost, self._prices, self._model)
-
-    def _listed(self, litellm: ModuleType, look: Callable[[], object]) -> float | None:
-        """A price of litellm's list, None where that would be a guess."""
-        if self._api_base is not None or _moved(self._provider(litellm)):
+    def _listed_price(self, look: Callable[[Any], object]) -> float | None:
+        """A price of the list, None where that would be a guess."""
+        if self._api_base is not None or _moved(self._provider):
             return None
-        usd = self._looked_up(litellm, "its price is not known", look, None)
-        if not isinstance(usd, (int, float)) or not math.isfinite(usd) or usd <= 0:
-            return None
-        return float(usd)
+        usd = self._look_up(look, None)
+        return float(usd) if isinstance(usd, (int, float)) and math.isfinite(usd) and usd > 0 else None
 
-    def _trouble(self, litellm: ModuleType, error: Exception) -> ModelError:
-        kind = type(error).__name__
-        said = provider_errors.words_of(str(error), self._secrets)
-        trouble = _trouble_of(litellm, error)
+    # -- what went wrong
+    def _words(self, error: BaseException) -> str:
+        return provider_errors.words_of(str(error), [self._key, *self._keys.values()])
+
+    def _trouble(self, error: Exception) -> ModelError:
+        said, trouble = self._words(error), _trouble_of(error)
         if trouble is Trouble.UNREACHABLE:  # of which litellm says no more than that there is no connection
-            root = provider_errors.words_of(str(list(_causes(error))[-1]), self._secrets)
+            root = self._words(list(_causes(error))[-1])
             said = said if root in said else f"{said} {root}"
-        what = f"{self._model}: {kind}: {said}"
+        what = f"{self._model}: {type(error).__name__}: {said}"
         return ModelError(trouble, what, retry_after=provider_errors.retry_after(_headers(error)))
 
 
-def _sampling(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a question as they are stored: of a schema, that there was one."""
-    found = {name: value for name, value in arguments.items() if name != _SCHEMA}
-    return {**found, "structured": True} if _SCHEMA in arguments else found
-
-
-def _trouble_of(litellm: ModuleType, error: Exception) -> Trouble:
-    for name, trouble in _TROUBLES:
-        kind = getattr(litellm, name, None) or getattr(litellm.exceptions, name, None)
-        if isinstance(kind, type) and isinstance(error, kind):
-            return trouble
-    if any(isinstance(cause, (json.JSONDecodeError, UnicodeDecodeError)) for cause in _causes(error)):
-        return Trouble.BROKEN_REPLY
+def _trouble_of(error: Exception) -> Trouble:
+    own = {kind.__name__ for kind in type(error).__mro__}
+    if trouble := next((trouble for name, trouble in _TROUBLES if name in own), None):
+        return trouble
     kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
-    if kinds & {"RemoteProtocolError", "ReadError", "DecodingError"}:
+    if kinds & {"JSONDecodeError", "UnicodeDecodeError", "RemoteProtocolError", "ReadError", "DecodingError"}:
         return Trouble.BROKEN_REPLY
     if kinds & {"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"}:
         return Trouble.UNREACHABLE
@@ -339,11 +259,6 @@ def _trouble_of(litellm: ModuleType, error: Exception) -> Trouble:
     if isinstance(status, int):
         return provider_errors.trouble_of(status, str(error)[:20_000])
     return Trouble.BAD_REQUEST if isinstance(error, (ValueError, TypeError, KeyError)) else Trouble.BROKEN_REPLY
-
-
-def _is_not_listed(litellm: ModuleType, error: Exception) -> bool:
-    """Whether an error says no more than that litellm's lists do not have the model."""
-    return isinstance(error, litellm.exceptions.BadRequestError) or bool(_NOT_LISTED.search(str(error)[:2_000]))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -358,12 +273,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _headers(error: Exception) -> dict[str, str]:
     """Headers of the reply that an error was made from, names in lower case."""
-    given = getattr(error, "litellm_response_headers", None) or getattr(
-        getattr(error, "response", None), "headers", None
-    )
-    if not isinstance(given, Mapping):
-        return {}
-    return {str(name).lower(): value for name, value in given.items() if isinstance(value, str)}
+    response = getattr(error, "response", None)
+    given = getattr(error, "litellm_response_headers", None) or getattr(response, "headers", None) or {}
+    return {str(name).lower(): value for name, value in dict(given).items() if isinstance(value, str)}
 
 
 def _moved(name: str) -> bool:
@@ -373,39 +285,32 @@ def _moved(name: str) -> bool:
     return any(os.environ.get(f"{name.upper()}_{end}") for end in ("API_BASE", "BASE_URL"))
 
 
-def _library() -> ModuleType:
-    """litellm, imported and silenced."""
+@cache
+def _library() -> Any:
+    """litellm, imported, silenced, and made to keep its requests within bounds."""
     try:
         with provider_errors.environment(_QUIET_IMPORT), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of pydantic, about litellm's own types
-            litellm = importlib.import_module("litellm")
+            litellm: Any = importlib.import_module("litellm")
             litellm.ModelResponse()  # its types are made at the first use
     except ImportError as error:
         raise MissingCapability(
             f"the policy litellm needs the package litellm: {error}", hint="pip install 'autoresearchd[llm]'"
         ) from error
-    litellm.telemetry = False  # type: ignore[attr-defined]
-    litellm.suppress_debug_info = True  # type: ignore[attr-defined]
-    litellm.disable_hf_tokenizer_download = True  # type: ignore[attr-defined]
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    litellm.disable_hf_tokenizer_download = True
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).disabled = True
-    if getattr(litellm, "sync_transport", None) is None:
-        _bound(litellm)
-    return litellm
-
-
-def _bound(litellm: ModuleType) -> None:
-    """Have litellm make its requests within bounds: those of its own clients, and those of the package openai."""
     from autoresearchd.models.bounded_http import BoundedTransport
 
-    def certificates() -> dict[str, Any]:
+    def options() -> dict[str, Any]:
         handler = importlib.import_module("litellm.llms.custom_httpx.http_handler")
-        return {
-            "verify": handler.get_ssl_configuration(),
-            "cert": os.environ.get("SSL_CERTIFICATE", litellm.ssl_certificate),
-        }
+        cert = os.environ.get("SSL_CERTIFICATE", litellm.ssl_certificate)
+        return {"verify": handler.get_ssl_configuration(), "cert": cert}
 
-    transport = BoundedTransport(certificates)
-    litellm.sync_transport = transport  # type: ignore[attr-defined]
-    litellm.client_session = transport.session()  # type: ignore[attr-defined]
-    litellm.force_ipv4 = False  # type: ignore[attr-defined] # it would pass the transport by
+    transport = BoundedTransport(options)
+    litellm.sync_transport = transport  # of its own clients
+    litellm.client_session = transport.session()  # of the package openai
+    litellm.force_ipv4 = False  # it would pass the transport by
+    return litellm

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.policy_versions import BaseModel
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -23,6 +26,45 @@ _BLOCKS, _BLOCK = 256, 4096
 _EDGE = 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model lies: a folder as ``save_pretrained`` writes it, or a GGUF file in one."""
+
+    folder: Path
+    gguf: str | None = None
+
+    @classmethod
+    def at(cls, place: Path) -> Source:
+        """The model of a folder, or of a file; raises UsageError for what is none."""
+        gguf = gguf_file(place)
+        return cls(place if place.is_dir() else place.parent, gguf)
+
+    @property
+    def place(self) -> Path:
+        """The folder, or the file, as messages name it."""
+        return self.folder / self.gguf if self.gguf else self.folder
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What every ``from_pretrained`` of transformers is told."""
+        file = {"gguf_file": self.gguf} if self.gguf else {}
+        return {"trust_remote_code": False, "local_files_only": True, **file}
+
+    def base_model(self, template: object) -> BaseModel:
+        """The model with its hashes. template: the chat template that its tokenizer uses."""
+        model, tokenizer = model_hash(self.folder, self.gguf), tokenizer_hash(self.folder, self.gguf)
+        return BaseModel(str(self.place.absolute()), model, tokenizer, template_hash(template))
+
+
+def known_by_files(place: Path) -> BaseModel:
+    """The model of a folder or a file with its hashes, by its files alone.
+
+    Raises UsageError for what is no model, OSError and ValueError for files that cannot be read.
+    """
+    source = Source.at(place)
+    return source.base_model(None if source.gguf else chat_template(source.folder))
+
+
 def gguf_file(place: Path) -> str | None:
     """Name of the GGUF file that a model is in, None where it is a folder of the usual kind.
 
@@ -31,7 +73,7 @@ def gguf_file(place: Path) -> str | None:
     if place.is_file() and place.suffix == ".gguf":
         return place.name
     if not place.is_dir():
-        raise UsageError(f"{place} is no folder with a model", hint="give a folder with config.json, or a .gguf file")
+        raise UsageError(f"{place} is not a folder with a model", hint="give a folder with config.json or a .gguf file")
     if (place / "config.json").is_file():
         return None
     found = sorted(path.name for path in place.glob("*.gguf"))
@@ -74,10 +116,9 @@ def chat_template(folder: Path) -> object:
 
     Raises OSError and ValueError for files that cannot be read.
     """
-    own = folder / "chat_template.jinja"
+    own, settings = folder / "chat_template.jinja", folder / "tokenizer_config.json"
     if own.is_file():
         return own.read_text("utf-8")
-    settings = folder / "tokenizer_config.json"
     values = json.loads(settings.read_text("utf-8")) if settings.is_file() else None
     return values.get("chat_template") if isinstance(values, dict) else None
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.proposal import Cost
@@ -82,36 +83,20 @@ def trouble_of(status: int, words: str) -> Trouble:
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """Seconds that a reply asks to wait (RFC 9110, 10.2.3, and OpenAI's milliseconds); None where it does not say.
 
-    Args:
-        headers: of the reply; the names in lower case, or a mapping that does not mind.
-        now: the time that a date is counted from, in UTC.
+    headers: names in lower case, or a mapping that does not mind. now: what a date is counted from.
     """
-    milliseconds = _number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return _wait(milliseconds / 1000)
-    text = headers.get("retry-after")
-    if text is None:
-        return None
-    seconds = _number(text)
-    if seconds is None:
+    seconds = math.nan
+    for name, unit in (("retry-after", 1.0), ("retry-after-ms", 0.001)):
+        with contextlib.suppress(KeyError, ValueError):
+            told = unit * float(headers[name])
+            seconds = told if math.isfinite(told) else seconds
+    if math.isnan(seconds):
         try:
-            then = parsedate_to_datetime(text)
-        except (ValueError, TypeError, OverflowError):
+            then = parsedate_to_datetime(headers["retry-after"])
+        except (KeyError, ValueError, TypeError, OverflowError):
             return None
         then = then if then.tzinfo is not None else then.replace(tzinfo=UTC)
         seconds = (then - (now or datetime.now(UTC))).total_seconds()
-    return _wait(seconds)
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text) if text is not None else math.nan
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
-def _wait(seconds: float) -> float:
     return min(max(0.0, seconds), LONGEST_WAIT_S)
 
 
@@ -126,6 +111,20 @@ def words_of(text: str, hide: Iterable[str] = ()) -> str:
     return clean(text, _MAX_WORDS)
 
 
+def read_choice(found: Mapping[str, Any], cost: Cost) -> tuple[Mapping[str, Any], str, str]:
+    """The first choice of a reply, its text, and why it ended; ModelError with what it cost where there is none."""
+    choices = found.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(choice, dict) or not isinstance(message, dict):
+        raise ModelError(Trouble.BROKEN_REPLY, "the reply holds no message", cost=cost)
+    content, refusal = message.get("content"), message.get("refusal")
+    if not isinstance(content, str | None):
+        raise ModelError(Trouble.BROKEN_REPLY, "the message of the reply is not a text", cost=cost)
+    finish = clean(choice.get("finish_reason"), 40) or "stop"
+    return choice, checked_text(content or "", finish, refusal if isinstance(refusal, str) else "", cost), finish
+
+
 def checked_text(text: str, finish: str, refusal: str, cost: Cost) -> str:
     """The text of a reply; ModelError with what it cost where there is none to work with.
 
@@ -133,35 +132,25 @@ def checked_text(text: str, finish: str, refusal: str, cost: Cost) -> str:
     """
     encoded = text.encode("utf-8", "replace")  # half of a surrogate pair, which JSON can write, cannot be stored
     if len(encoded) > MAX_REPLY_BYTES:
-        raise ModelError(
-            Trouble.BROKEN_REPLY, f"the reply is longer than {MAX_REPLY_BYTES:,} bytes and was thrown away", cost=cost
-        )
+        what = f"the reply is longer than {MAX_REPLY_BYTES:,} bytes and was thrown away"
+        raise ModelError(Trouble.BROKEN_REPLY, what, cost=cost)
     if not text.strip() and (finish == "content_filter" or refusal):
         said = f": {words_of(refusal)}" if refusal else ""
         raise ModelError(Trouble.REFUSED, f"the model refused to answer{said}", cost=cost)
     return encoded.decode("utf-8")
 
 
-def before_stop(text: str, stops: Iterable[str]) -> str:
-    """The text up to the first of the stops; a server that knows of them has cut it there already."""
-    places = [place for stop in stops if stop and (place := text.find(stop)) >= 0]
-    return text[: min(places)] if places else text
-
-
-def count(value: object) -> int:
-    """A number of tokens as a provider tells it; 0 for what is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9 else 0
-
-
-def counts(question: Question, tokens_in: object, tokens_out: object) -> tuple[int, int]:
-    """The tokens of a question and its answer as a provider tells them, held to what they may have been.
+def count_usage(question: Question, found: Mapping[str, Any]) -> tuple[int, int]:
+    """The tokens of a question and its answer as a reply tells them, held to what they may have been.
 
     A server that tells of a billion would use up the user's cap of the day. A token has a byte at least; what a
     provider adds to a prompt, and thinks beyond ``max_tokens``, is allowed for.
     """
+    usage = found.get("usage")
+    told = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]
+    tokens_in, tokens_out = (n if type(n) is int and 0 <= n < 10**9 else 0 for n in told)
     asked = sum(len(part.encode("utf-8", "replace")) for message in question.messages for part in message.values())
-    most_in, most_out = asked + _UNSEEN_TOKENS, 4 * question.max_tokens + _UNSEEN_TOKENS
-    return min(count(tokens_in), most_in), min(count(tokens_out), most_out)
+    return min(tokens_in, asked + _UNSEEN_TOKENS), min(tokens_out, 4 * question.max_tokens + _UNSEEN_TOKENS)
 
 
 @contextlib.contextmanager

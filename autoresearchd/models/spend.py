@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from autoresearchd.domain.errors import PolicyError, SpendCapReached
 from autoresearchd.domain.model_settings import Price
@@ -14,53 +14,47 @@ from autoresearchd.domain.research_state import ResearchState
 
 _PER = 1_000_000
 _KINDS = ("litellm:", "local:", "agent:")
+_CENT_FRACTION = 1e-9
+"""Sums of prices are binary fractions: ten times 0.10 must reach a cap of 1.00."""
 
 
 def priced(cost: Cost, prices: Mapping[str, Price], *models: str) -> Cost:
-    """The cost of one call.
+    """The cost of one call; what is no amount of money in it counts as unknown.
 
     A price of the user's stands over what the provider says; input tokens out of a provider's cache are counted in
     full, so that a spend cap errs on the safe side. What nobody has a price for stays unknown, which is not zero.
-
-    Args:
-        cost: as the client gives it; what is no amount of money in it counts as unknown.
-        prices: the user's table, by model.
-        models: the names of the model, as the user and as the provider write it; the first that has a price counts.
+    models: the names of the model, as the user and as the provider write it; the first that has a price counts.
     """
-    counted = replace(cost, usd=_money(cost.usd), tokens_in=max(0, cost.tokens_in), tokens_out=max(0, cost.tokens_out))
+    usd = cost.usd if cost.usd is not None and math.isfinite(cost.usd) and cost.usd >= 0 else None
+    tokens_in, tokens_out = max(0, cost.tokens_in), max(0, cost.tokens_out)
     price = _find(prices, models)
-    if price is None:
-        return counted
-    tokens = counted.tokens_in + counted.tokens_out
-    if tokens == 0 and (price.input or price.output):
-        return replace(counted, usd=counted.usd or None)  # not counted by the provider: unknown, which is not free
-    return replace(counted, usd=(counted.tokens_in * price.input + counted.tokens_out * price.output) / _PER)
+    if price is not None and tokens_in + tokens_out == 0 and (price.input or price.output):
+        usd = usd or None  # not counted by the provider: unknown, which is not free
+    elif price is not None:
+        usd = (tokens_in * price.input + tokens_out * price.output) / _PER
+    return replace(cost, usd=usd, tokens_in=tokens_in, tokens_out=tokens_out)
 
 
-def total(costs: Iterable[Cost]) -> Cost:
+def total(costs: Sequence[Cost]) -> Cost:
     """The sum; its price is unknown where that of any part is."""
-    usd: float | None = 0.0
-    tokens_in = tokens_out = 0
-    seconds = 0.0
-    for cost in costs:
-        usd = None if usd is None or cost.usd is None else usd + cost.usd
-        tokens_in, tokens_out = tokens_in + cost.tokens_in, tokens_out + cost.tokens_out
-        seconds += cost.seconds
-    return Cost(usd, tokens_in, tokens_out, seconds)
+    known = [cost.usd for cost in costs if cost.usd is not None]
+    return Cost(
+        sum(known, 0.0) if len(known) == len(costs) else None,
+        sum(cost.tokens_in for cost in costs),
+        sum(cost.tokens_out for cost in costs),
+        sum((cost.seconds for cost in costs), 0.0),
+    )
 
 
 def _find(prices: Mapping[str, Price], models: tuple[str, ...]) -> Price | None:
     """The price of the first name that has one: as written, then without ``--policy``'s kind and the provider."""
     table = {_bare(name): price for name, price in prices.items()}
-    return next((table[name] for model in models for name in _names(model) if name in table), None)
-
-
-def _names(model: str) -> Iterator[str]:
-    name = _bare(model)
-    yield name
-    while "/" in name:
-        name = name.partition("/")[2]
-        yield name
+    for name in map(_bare, models):
+        while name:
+            if name in table:
+                return table[name]
+            name = name.partition("/")[2]
+    return None
 
 
 def _bare(name: str) -> str:
@@ -70,54 +64,36 @@ def _bare(name: str) -> str:
     return name
 
 
-def _money(usd: float | None) -> float | None:
-    return usd if usd is not None and math.isfinite(usd) and usd >= 0 else None
-
-
-_CENT_FRACTION = 1e-9
-"""Sums of prices are binary fractions: ten times 0.10 must reach a cap of 1.00."""
-
-
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """The spend caps of a session.
+    """The spend caps of a session in US dollars, looked into before each question: overstepped by one answer at most.
 
-    It is looked into before each question, so that no cap is overstepped by more than one answer.
-
-    Args:
-        session_usd: US dollars that the session has cost so far, answers under way not counted.
-        day_usd: US dollars that all sessions of the user together have cost since 00:00 UTC.
-        session_cap: what the session may cost, None: anything.
-        day_cap: what all sessions together may cost in a day, None: anything.
+    session_usd: what the session has cost so far, answers under way not counted. day_usd: what all sessions of the user
+    together have cost since 00:00 UTC. A cap of None is none.
     """
 
-    def __init__(
-        self,
-        *,
-        session_usd: Callable[[], float],
-        day_usd: Callable[[], float],
-        session_cap: float | None = None,
-        day_cap: float | None = None,
-    ) -> None:
-        self._session_usd, self._day_usd = session_usd, day_usd
-        self._session_cap, self._day_cap = session_cap, day_cap
+    session_usd: Callable[[], float]
+    day_usd: Callable[[], float]
+    session_cap: float | None = None
+    day_cap: float | None = None
 
     @property
     def capped(self) -> bool:
         """Whether there is any cap that could be reached."""
-        return self._session_cap is not None or self._day_cap is not None
+        return self.session_cap is not None or self.day_cap is not None
 
     def check(self) -> None:
         """Raise SpendCapReached where nothing more may be spent."""
         # The session's first: no waiting fixes it.
-        if self._session_cap is not None and _reached(spent := self._session_usd(), self._session_cap):
+        if self.session_cap is not None and _reached(spent := self.session_usd(), self.session_cap):
             raise SpendCapReached(
-                f"the session's cap of {_usd(self._session_cap)} is reached: {_usd(spent)} spent",
+                f"the session's cap of {_usd(self.session_cap)} is reached: {_usd(spent)} spent",
                 whole_session=True,
                 hint="`autoresearchd resume --max-cost USD` with a higher cap goes on",
             )
-        if self._day_cap is not None and _reached(spent := self._day_usd(), self._day_cap):
+        if self.day_cap is not None and _reached(spent := self.day_usd(), self.day_cap):
             raise SpendCapReached(
-                f"the cap of {_usd(self._day_cap)} a day is reached: your sessions together spent {_usd(spent)} since "
+                f"the cap of {_usd(self.day_cap)} a day is reached: your sessions together spent {_usd(spent)} since "
                 "00:00 UTC",
                 whole_session=False,
                 hint="it goes on by itself when the day ends at 00:00 UTC, or at once with a higher spend.per_day in "
@@ -126,20 +102,13 @@ class Caps:
 
 
 class WatchedAnswers:
-    """An answer log that says when a cap cannot hold, because nobody knows what an answer cost.
-
-    Args:
-        answers: where the answers go.
-        caps: the caps; without any, an unknown price does no harm.
-        warn: tells the user, once for each model.
-    """
+    """An answer log that warns, once for each model, when a cap cannot hold as nobody knows what an answer cost."""
 
     def __init__(self, answers: AnswerLog, caps: Caps, warn: Callable[[str], None]) -> None:
         self._answers, self._caps, self._warn = answers, caps, warn
         self._told: set[str] = set()
 
     def record(self, number: int, answer: Answer) -> None:
-        """Store the answer, then warn where it has no price."""
         self._answers.record(number, answer)
         if answer.cost.usd is not None or not self._caps.capped or answer.model in self._told:
             return
@@ -151,15 +120,11 @@ class WatchedAnswers:
 
 
 class CapFallbackPolicy:
-    """A policy that asks a model, until a spend cap is reached; then another goes on in its place.
+    """A policy that asks a model, until a spend cap is reached; then another goes on in its place, which costs nothing.
 
     Its ``name`` stays that of the model's policy, which is what the session was started with; a proposal carries the
-    name of the one who made it, so that nothing is put down to a model that was never asked.
-
-    Args:
-        policy: asks the model.
-        instead: proposes once the money is spent; must cost nothing.
-        tell: says that the other takes over, and that the model is back.
+    name of the one who made it, so that nothing is put down to a model that was never asked. tell: says that the other
+    takes over, and that the model is back.
     """
 
     def __init__(self, policy: Policy, instead: Policy, tell: Callable[[str], None]) -> None:
@@ -168,20 +133,19 @@ class CapFallbackPolicy:
 
     @property
     def name(self) -> str:
-        """That of the policy that asks the model."""
         return self._policy.name
 
     @property
     def repairs(self) -> int:
-        """Those of the policy that asks the model."""
         return self._policy.repairs
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        """The model's proposal, or the other's where a cap is reached."""
         try:
             proposal = self._policy.propose(state, cancel)
         except SpendCapReached as reached:
-            self._say_spent(reached)
+            if not self._spent:
+                self._spent = True
+                self._tell(f"{reached.what}; {self._instead.name} goes on without a model")
             if state.repair is not None:  # it is the model's own edit: nobody else knows what it was meant to do
                 raise PolicyError(f"not repaired: {reached.what}", hint=reached.hint) from reached
             return self._instead.propose(state, cancel)
@@ -189,11 +153,6 @@ class CapFallbackPolicy:
             self._spent = False
             self._tell(f"{self._policy.name} proposes again")
         return proposal
-
-    def _say_spent(self, reached: SpendCapReached) -> None:
-        if not self._spent:
-            self._spent = True
-            self._tell(f"{reached.what}; {self._instead.name} goes on without a model")
 
 
 def _reached(spent: float, cap: float) -> bool:

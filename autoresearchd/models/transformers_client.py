@@ -1,4 +1,4 @@
-"""A local model in this process: transformers, with a LoRA adapter of peft where one is given; nothing is downloaded.
+"""Language models that transformers loads, for whoever asks or trains one: from disk, offline, without their code.
 
 Tokens are drawn here and not by ``generate``'s own sampling: from the plain softmax at the temperature, without top-p,
 top-k or penalties, by a random generator of the question's own. So the log-probabilities that are recorded are exactly
@@ -7,100 +7,70 @@ those of the distribution that was drawn from, which is what importance weights 
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autoresearchd.domain.errors import AutoresearchdError, Interrupted, MissingCapability, UsageError
+from autoresearchd.domain.errors import AutoresearchdError, Interrupted, MissingCapability
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 from autoresearchd.domain.ports import Adapters, Cancel
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.models import abandonable_call, provider_errors
-from autoresearchd.models.client import Message, ModelError, Question, Reply, Trouble
-from autoresearchd.models.transformers_library import (
-    OFFLINE,
-    Draw,
-    Hashes,
-    Source,
-    context_of,
-    decoded,
-    device_of,
-    encoded,
-    ends_of,
-    library,
-    load_base,
-    load_tokenizer,
-    told,
-    trouble,
-)
+from autoresearchd.models.client import Message, ModelError, Question, Reply, Trouble, perform
+from autoresearchd.models.model_files import Source
+from autoresearchd.models.provider_errors import checked_text, environment, words_of
+
+OFFLINE: Mapping[str, str] = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Environment variables under which libraries are imported and models are loaded."""
 
 _SHORTEST_REPLY = 256
 _LOAD_S = 1800.0
 
 
 class TransformersClient:
-    """Asks a model that is loaded into this process at the first question, and stays.
+    """Asks a model that is loaded into this process at the first question, and stays: on a GPU where there is one.
 
     A temperature of None is 1; of 0, the likeliest token is taken and its log-probability is the one at temperature 1.
-    ``token_ids`` and ``logprobs`` are of all that was generated: the token that ended the turn is among them, and so is
-    a stop text, which ``text`` is cut before. The same seed draws the same reply on the same machine.
+    ``token_ids`` and ``logprobs`` are of all that was generated, the token that ended the turn included. The same seed
+    draws the same reply on the same machine.
 
-    Args:
-        place: a folder as ``save_pretrained`` writes it, a folder with one GGUF file, or that file.
-        adapter: folder of a LoRA adapter, as peft writes it.
-        adapters: says which version of the local policy answers, in the place of ``adapter``; asked at the first
-            question, and after each ``renew``. Where it cannot be loaded, the plain model answers.
-        warn: is told of a version that cannot be loaded.
-        device: ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:1`` …
-        dtype: ``auto`` (that of the checkpoint), ``float32``, ``bfloat16`` …
-        threads: of torch, on a CPU. Jobs run beside this process, and several threads that wait for each other on busy
-            cores are slower than one.
+    place: a folder as ``save_pretrained`` writes it, a folder with one GGUF file, or that file. adapters: says which
+    version of the local policy answers, asked at the first question and after each ``renew``. warn: is told of a
+    version that cannot be loaded, where the plain model answers.
     """
 
     def __init__(
-        self,
-        place: Path,
-        *,
-        adapter: Path | None = None,
-        adapters: Adapters | None = None,
-        warn: Callable[[str], None] = lambda text: None,
-        device: str = "auto",
-        dtype: str = "auto",
-        threads: int = 1,
+        self, place: Path, *, adapters: Adapters | None = None, warn: Callable[[str], None] = lambda text: None
     ) -> None:
-        self._source = Source.at(place)
-        if adapter is not None and not (adapter / "adapter_config.json").is_file():
-            raise UsageError(
-                f"{adapter} holds no LoRA adapter", hint="it has an adapter_config.json, as peft writes it"
-            )
-        self._place = place
-        self._fixed = None if adapter is None else ServedAdapter(adapter.name, adapter)
+        self._source, self._place = Source.at(place), place
         self._adapters, self._warn = adapters, warn
         self._settled = False
         self._chosen: ServedAdapter | None = None
         self._served: ServedAdapter | None = None
         self._unusable: set[str] = set()
-        self._device, self._dtype, self._threads = device, dtype, threads
         self._lock = threading.Lock()
         self._model: Any = None
         self._tokenizer: Any = None
-        self._hashes: Hashes | None = None
+        self._base: BaseModel | None = None
 
     @property
     def name(self) -> str:
-        """``local:`` and the place."""
         return f"local:{self._place}"
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
         """As the protocol says; the time that loading takes is none of the question's."""
         given_up = threading.Event()
-        abandonable_call.call(self._load, cancel, _LOAD_S)
-        return abandonable_call.call(
-            lambda: self._ask(question, given_up), cancel, question.timeout, give_up=given_up.set
-        )
+        perform(self._load, cancel, _LOAD_S)
+        return perform(lambda: self._ask(question, given_up), cancel, question.timeout, give_up=given_up.set)
 
     def renew(self) -> None:
         """Look before the next question which version is in use."""
@@ -109,10 +79,8 @@ class TransformersClient:
     def unload(self) -> None:
         """Give back what the model takes in memory, after the answer under way; it is loaded again when it is asked."""
         with self._lock:
-            if self._model is None:
-                return
-            self._model = self._served = None
-            if self._device.startswith("cuda") or self._device == "auto":
+            if self._model is not None:
+                self._model = self._served = None
                 library("torch").cuda.empty_cache()  # nothing where there is no GPU
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
@@ -138,13 +106,16 @@ class TransformersClient:
 
     def _generate(self, question: Question, given_up: threading.Event, began: float) -> Reply:
         torch, transformers = library("torch"), library("transformers")
-        torch.set_num_threads(self._threads)
+        torch.set_num_threads(1)
         prompt = encoded(self._tokenizer, question.messages)
         most = self._room(len(prompt), question.max_tokens)
         temperature = 1.0 if question.temperature is None else question.temperature
         draw = Draw(torch, temperature, [question.seed], self._model.device)
-        end = _End(torch, self._tokenizer, len(prompt), question.stop, given_up)
         inputs = torch.tensor([prompt], device=self._model.device)
+
+        def ended(input_ids: Any, scores: Any, **_: Any) -> Any:
+            return torch.full((len(input_ids),), given_up.is_set(), device=input_ids.device, dtype=torch.bool)
+
         with torch.inference_mode():
             output = self._model.generate(
                 inputs,
@@ -152,21 +123,18 @@ class TransformersClient:
                 max_new_tokens=most,
                 do_sample=False,  # ``draw`` leaves one token to choose from
                 logits_processor=transformers.LogitsProcessorList([draw]),
-                stopping_criteria=transformers.StoppingCriteriaList([end]),
+                stopping_criteria=transformers.StoppingCriteriaList([ended]),
             )
         if given_up.is_set():
             raise Interrupted("the question was given up")
         ids = tuple(int(token) for token in output[0, len(prompt) :])
         cost = Cost(usd=0.0, tokens_in=len(prompt), tokens_out=len(ids), seconds=time.monotonic() - began)
-        whole = decoded(self._tokenizer, ids)
-        text = provider_errors.before_stop(provider_errors.checked_text(whole, "stop", "", cost), question.stop)
-        hashes = self._hashes
-        ended = text != whole or (bool(ids) and ids[-1] in ends_of(self._model))
+        base = self._base or BaseModel(self.name)
         return Reply(
-            text=text,
+            text=checked_text(decoded(self._tokenizer, ids), "stop", "", cost),
             model=str(self._place),
             cost=cost,
-            finish="stop" if ended else "length",
+            finish="stop" if ids and ids[-1] in ends_of(self._model) else "length",
             token_ids=ids,
             logprobs=tuple(draw.logprobs[0][: len(ids)]),
             sampling={
@@ -175,12 +143,11 @@ class TransformersClient:
                 "top_k": 0,
                 "seed": question.seed,
                 "max_tokens": most,
-                "stop": list(question.stop),
                 "logprobs_of": "sampling distribution" if temperature > 0 else "temperature 1",
             },
-            model_hash=None if hashes is None else hashes.model,
-            tokenizer_hash=None if hashes is None else hashes.tokenizer,
-            template_hash=None if hashes is None else hashes.template,
+            model_hash=base.model_hash,
+            tokenizer_hash=base.tokenizer_hash,
+            template_hash=base.template_hash,
             adapter="" if self._served is None else self._served.version,
         )
 
@@ -189,13 +156,10 @@ class TransformersClient:
         context = context_of(self._model)
         if context is None:
             return wanted
-        room = context - prompt
-        if room < min(wanted, _SHORTEST_REPLY):
-            raise ModelError(
-                Trouble.CONTEXT_TOO_LONG,
-                f"the prompt has {prompt} tokens, the context length of the model is {context}",
-            )
-        return min(wanted, room)
+        if context - prompt < min(wanted, _SHORTEST_REPLY):
+            what = f"the prompt has {prompt} tokens, the context length of the model is {context}"
+            raise ModelError(Trouble.CONTEXT_TOO_LONG, what)
+        return min(wanted, context - prompt)
 
     # -- loading
     def _load(self) -> None:
@@ -203,44 +167,35 @@ class TransformersClient:
             self._make_ready()
 
     def _make_ready(self) -> None:
-        library("torch").set_num_threads(self._threads)
+        # Jobs run beside this process, and threads that wait for each other on busy cores are slower than one.
+        library("torch").set_num_threads(1)
         tokenizer = self._load_tokenizer()
-        if self._hashes is None:
-            self._hashes = self._source.hashes(tokenizer.chat_template)
-        wanted = self._wanted(self._hashes)
-        if self._model is None or wanted != self._served:
-            self._model = None  # two may not fit beside each other
-            self._served = None
-            self._model, self._served = self._assembled(tokenizer, wanted)
-
-    def _wanted(self, hashes: Hashes) -> ServedAdapter | None:
-        """The adapter to answer with."""
-        if self._adapters is None:
-            return self._fixed
-        if not self._settled:
-            base = BaseModel(str(self._source.place.absolute()), hashes.model, hashes.tokenizer, hashes.template)
-            self._chosen = self._adapters.in_use(base)
+        if self._base is None:
+            self._base = self._source.base_model(tokenizer.chat_template)
+        if self._adapters is not None and not self._settled:
+            self._chosen = self._adapters.in_use(self._base)
             self._settled = True
-        return None if self._chosen is None or self._chosen.version in self._unusable else self._chosen
+        wanted = None if self._chosen is None or self._chosen.version in self._unusable else self._chosen
+        if self._model is None or wanted != self._served:
+            self._model = self._served = None  # two may not fit beside each other
+            self._model, self._served = self._assemble(tokenizer, wanted)
 
-    def _assembled(self, tokenizer: Any, wanted: ServedAdapter | None) -> tuple[Any, ServedAdapter | None]:
+    def _assemble(self, tokenizer: Any, wanted: ServedAdapter | None) -> tuple[Any, ServedAdapter | None]:
         """The model on its device, and the adapter that it has."""
-        model = load_base(self._source, tokenizer, self._dtype)
+        model = load_base(self._source, tokenizer, "auto")
         if wanted is not None:
             try:
-                with provider_errors.environment(OFFLINE), told(wanted.folder):
+                with environment(OFFLINE), told(wanted.folder):
                     model = library("peft").PeftModel.from_pretrained(
                         model, str(wanted.folder), is_trainable=False, local_files_only=True
                     )
             except (ModelError, MissingCapability) as error:
-                if self._adapters is None:  # the user asked for this one
-                    raise
                 self._unusable.add(wanted.version)
                 self._warn(f"version {wanted.version} cannot be used, the plain model answers: {error.what}")
                 # Half of the adapter may be in the model by now.
-                wanted, model = None, load_base(self._source, tokenizer, self._dtype)
+                wanted, model = None, load_base(self._source, tokenizer, "auto")
         with told(self._source.place):
-            return model.to(device_of(self._device)).eval(), wanted
+            return model.to(device_of("auto")).eval(), wanted
 
     def _load_tokenizer(self) -> Any:
         if self._tokenizer is None:
@@ -248,23 +203,140 @@ class TransformersClient:
         return self._tokenizer
 
 
-class _End:
-    """Ends the generation where nobody waits for it any more, and where a stop text is complete."""
+def load_tokenizer(source: Source) -> Any:
+    """The tokenizer, with its chat template; raises ModelError where it cannot be loaded."""
+    transformers = library("transformers")
+    with environment(OFFLINE), told(source.place):
+        return transformers.AutoTokenizer.from_pretrained(source.folder, **source.options)
 
-    def __init__(
-        self, torch: ModuleType, tokenizer: Any, prompt: int, stops: tuple[str, ...], given_up: threading.Event
-    ) -> None:
-        self._torch, self._tokenizer, self._prompt = torch, tokenizer, prompt
-        self._stops, self._given_up = tuple(stop for stop in stops if stop), given_up
-        # A token has at least one byte: so many of the last ones hold a stop text that has just become complete.
-        self._back = max((len(stop.encode()) for stop in self._stops), default=0) + 4
 
-    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-        ended = self._given_up.is_set() or self._stopped(input_ids[0])
-        return self._torch.full((input_ids.shape[0],), ended, device=input_ids.device, dtype=self._torch.bool)
+def load_base(source: Source, tokenizer: Any, dtype: str) -> Any:
+    """The causal language model, on the CPU and ready to be asked; raises ModelError where it cannot be loaded.
 
-    def _stopped(self, ids: Any) -> bool:
-        if not self._stops:
-            return False
-        tail = decoded(self._tokenizer, ids[max(self._prompt, len(ids) - self._back) :].tolist())
-        return any(stop in tail for stop in self._stops)
+    Of its own generation settings only the ends of a turn are kept: what else they hold (penalties, top-p) would bend
+    the distribution that is drawn from. dtype: ``auto`` (that of the checkpoint), ``float32``, ``bfloat16`` …
+    """
+    transformers = library("transformers")
+    transformers.utils.logging.disable_progress_bar()  # a daemon has no screen
+    with environment(OFFLINE), told(source.place):
+        model = transformers.AutoModelForCausalLM.from_pretrained(source.folder, dtype=dtype, **source.options)
+    ends = model.generation_config.eos_token_id
+    ends = tokenizer.eos_token_id if ends is None else ends
+    padding = tokenizer.pad_token_id
+    if padding is None:
+        padding = ends[0] if isinstance(ends, (list, tuple)) else ends
+    model.generation_config = transformers.GenerationConfig(eos_token_id=ends, pad_token_id=padding)
+    return model.eval()
+
+
+def device_of(name: str) -> str:
+    """The device of a setting: ``auto`` is a GPU where there is one."""
+    if name != "auto":
+        return name
+    return "cuda" if library("torch").cuda.is_available() else "cpu"
+
+
+def context_of(model: Any) -> int | None:
+    """How many tokens a model can look at; None where it does not say."""
+    context = getattr(model.config, "max_position_embeddings", None)
+    return context if isinstance(context, int) else None
+
+
+def ends_of(model: Any) -> frozenset[int]:
+    """Tokens that end a turn."""
+    ends = model.generation_config.eos_token_id
+    return frozenset(ends if isinstance(ends, (list, tuple)) else () if ends is None else (ends,))
+
+
+def encoded(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """A conversation as the model is shown it, up to where its answer begins."""
+    text = rendered(tokenizer, messages, answer=True)
+    try:
+        return [int(token) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
+    except Exception as error:
+        raise trouble(error) from error
+
+
+def rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, answer: bool) -> str:
+    """A conversation in the words of the chat template; with ``answer`` up to where the next one begins."""
+    try:
+        text = tokenizer.apply_chat_template(
+            [dict(message) for message in messages], add_generation_prompt=answer, tokenize=False
+        )
+    except Exception as error:
+        raise trouble(error) from error
+    return str(text)
+
+
+def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    """The text of tokens, special ones left out."""
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def trouble(error: Exception) -> ModelError:
+    """What went wrong in a library while a model was asked."""
+    kind = type(error).__name__
+    found = Trouble.OVERLOADED if "OutOfMemory" in kind or isinstance(error, MemoryError) else Trouble.BAD_REQUEST
+    return ModelError(found, f"the model in this process failed: {kind}: {words_of(str(error))}")
+
+
+def library(name: str) -> ModuleType:
+    """A library that is imported at its first use; raises MissingCapability with the extra that brings it."""
+    try:
+        with environment(OFFLINE):
+            return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingCapability(
+            f"a model in this process needs the package {name}: {error}", hint="pip install 'autoresearchd[learn]'"
+        ) from error
+
+
+@contextlib.contextmanager
+def told(place: Path) -> Iterator[None]:
+    """What goes wrong with the files of a model is told with their place."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of what peft uses of transformers
+            yield
+    except AutoresearchdError:
+        raise
+    except ImportError as error:
+        raise MissingCapability(
+            f"{place} needs another package: {words_of(str(error))}", hint="install what it names"
+        ) from error
+    except Exception as error:
+        kind = type(error).__name__
+        raise ModelError(
+            Trouble.NOT_FOUND,
+            f"{place} cannot be loaded: {kind}: {words_of(str(error))}",
+            hint="give a folder as save_pretrained writes it, or a GGUF file",
+        ) from error
+
+
+class Draw:
+    """A processor of logits that draws the tokens itself, writes their log-probabilities down, and leaves them alone.
+
+    Neither top-p nor top-k nor penalties: what is written down is of the very distribution that was drawn from. What a
+    row draws depends on its own seed and logits, not on the rows beside it. temperature: 0 takes the likeliest token,
+    with its log-probability at temperature 1. seeds: one for each row; None: another one at each time.
+    """
+
+    def __init__(self, torch: ModuleType, temperature: float, seeds: Sequence[int | None], device: Any) -> None:
+        self._torch, self._temperature = torch, temperature
+        self._generators = [torch.Generator(device=device) for _ in seeds]
+        for generator, seed in zip(self._generators, seeds, strict=True):
+            generator.manual_seed(seed % 2**63) if seed is not None else generator.seed()
+        self.logprobs: list[list[float]] = [[] for _ in seeds]
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        torch, temperature = self._torch, self._temperature
+        logits = scores.float()
+        logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
+        if temperature > 0:
+            rows = zip(logprobs.exp(), self._generators, strict=True)
+            tokens = torch.stack([torch.multinomial(row, 1, generator=generator) for row, generator in rows])
+        else:
+            tokens = logprobs.argmax(dim=-1, keepdim=True)
+        for found, value in zip(self.logprobs, logprobs.gather(-1, tokens)[:, 0].tolist(), strict=True):
+            found.append(value)
+        return torch.full_like(scores, float("-inf")).scatter_(-1, tokens, 0.0)

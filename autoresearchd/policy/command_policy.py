@@ -33,7 +33,8 @@ from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.policy import answer_words, edit_summary
 from autoresearchd.policy.agent import workspace_copy
 from autoresearchd.policy.agent.workspace_copy import Materialise
-from autoresearchd.policy.prompt import sections, stuck
+from autoresearchd.policy.prompt import sections
+from autoresearchd.policy.prompt.digest import stuck_mode
 
 DEFAULT_TIMEOUT_S = 1800.0
 _TAIL_LINES = 12
@@ -297,7 +298,7 @@ def as_json(state: ResearchState) -> dict[str, Any]:
         "incumbent_commit": state.incumbent or state.parent,
         "sigma": state.sigma,
         "streak": state.streak,
-        "stuck": str(stuck.mode(state.streak)),
+        "stuck": str(stuck_mode(state.streak)),
         "failures": dict(state.failures),
         "notes": list(state.notes),
         "memo": state.memo,

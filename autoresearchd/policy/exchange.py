@@ -21,21 +21,22 @@ from autoresearchd.domain.ports import AnswerLog, Cancel, Purse
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.models import abandonable_call, spend
+from autoresearchd.models import spend
 from autoresearchd.models.client import (
     FINAL,
     PASSING,
     KnowsPrices,
+    KnowsSchemas,
     Message,
     ModelClient,
     ModelError,
     Question,
     Reply,
     Trouble,
+    perform,
 )
 from autoresearchd.policy import answer_words, edit_summary
 from autoresearchd.policy.patience import Patience
-from autoresearchd.policy.prompt.answer_schema import KnowsSchemas
 
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 60.0
@@ -309,7 +310,7 @@ class Exchange:
     def prepare(self, cancel: Cancel) -> None:
         """Have the model's client load what it loads for its first question: nobody who stops waits for that."""
         client = self._asker.client
-        abandonable_call.call(lambda: client.count_tokens(_NOTHING), Patience(cancel, self._means.ending), _PREPARE_S)
+        perform(lambda: client.count_tokens(_NOTHING), Patience(cancel, self._means.ending), _PREPARE_S)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """As the model counts that is asked next."""

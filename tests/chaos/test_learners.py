@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
-pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
 
 from tests.chaos.learners import LIVE
 from tests.e2e.conftest import Project, make_environment, wait_until

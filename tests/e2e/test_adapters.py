@@ -15,7 +15,7 @@ from tests.e2e.test_models import configure
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 
-pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
 
 
 def edits(*values: float) -> list[turns.Turn]:

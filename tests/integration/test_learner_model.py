@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.policy_versions import ServedAdapter
 from autoresearchd.learner.algorithms.learnable import Sample, Who
 from autoresearchd.learner.algorithms.ratios import Level
 from autoresearchd.learner.algorithms.train_options import (
@@ -32,6 +33,7 @@ from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.training.train import StepFigures, train
 from autoresearchd.models.client import Question
 from autoresearchd.models.transformers_client import TransformersClient
+from tests.fakes.versions import Chosen
 from tests.integration.smollm2 import model_file, safetensors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -102,7 +104,8 @@ def test_what_is_learned_becomes_likelier_and_is_saved(folder: Path, model: Loca
     again = LocalModel.load(folder, ModelOptions(adapter=tmp_path / "v1"))
     assert scored(again, sample) == pytest.approx(after, abs=1e-5)
     question = Question(MESSAGES, max_tokens=12, temperature=0.0, timeout=300.0)
-    reply = TransformersClient(folder, adapter=tmp_path / "v1").ask(question, threading.Event())
+    adapters = Chosen(ServedAdapter("v1", tmp_path / "v1"))
+    reply = TransformersClient(folder, adapters=adapters).ask(question, threading.Event())
     [written] = model.generate([sample.prompt], max_tokens=12, temperature=0.0, seeds=[0])
     assert written.text == reply.text
     model.load_adapter_state(fresh)

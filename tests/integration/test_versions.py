@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
@@ -23,6 +23,7 @@ from autoresearchd.models.client import Question
 from autoresearchd.models.transformers_client import TransformersClient
 from autoresearchd.store.repository import SqlStore
 from tests.contract.store_driver import AT, new_session
+from tests.fakes.versions import Chosen
 from tests.unit.learner import tiny
 
 pytestmark = pytest.mark.slow
@@ -140,6 +141,6 @@ def test_a_version_that_was_loaded_first_answers_like_one_that_came_later(bench:
     version = bench.version(1)
     bench.shelf.promote(version)
     later = bench.ask()
-    client = TransformersClient(bench.model, adapter=bench.folder / version)
+    client = TransformersClient(bench.model, adapters=Chosen(ServedAdapter(version, bench.folder / version)))
     reply = client.ask(replace(QUESTION), NEVER)
     assert (reply.adapter, reply.logprobs) == later

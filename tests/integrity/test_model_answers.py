@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.errors import Interrupted
+from autoresearchd.models.bounded_http import most_bytes
 from autoresearchd.models.client import ModelClient, ModelError, Question, Trouble
 from autoresearchd.models.litellm_client import LitellmClient
 from autoresearchd.models.openai_client import OpenAIClient
-from autoresearchd.models.reply_bounds import most_bytes
 
 pytestmark = pytest.mark.slow
 
@@ -188,7 +188,7 @@ def answered(handler: Handler) -> None:
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModelClient]:
     """How a model is asked, with the import of a library done: it takes none of a question's time."""
-    package = "httpx2" if request.param == "local" else "litellm"
+    package = "httpx" if request.param == "local" else "litellm"
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
@@ -241,7 +241,7 @@ def test_an_answer_of_a_million_parts_is_made_no_objects_of(
 @pytest.mark.parametrize("name", ["local", "litellm:openai"])
 def test_a_server_that_tells_of_a_billion_tokens_does_not_use_up_the_cap_of_the_day(name: str) -> None:
     """At $15 a million it was $18,000 for an answer of 16 tokens, in the book that all of a user's sessions share."""
-    package = "httpx2" if name == "local" else "litellm"
+    package = "httpx" if name == "local" else "litellm"
     pytest.importorskip(package)
 
     def greedy(handler: Handler) -> None:

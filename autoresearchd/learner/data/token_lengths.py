@@ -8,7 +8,8 @@ from pathlib import Path
 
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.learner.data.trajectories import Split, Trajectory
-from autoresearchd.models.transformers_library import Source, encoded, load_tokenizer
+from autoresearchd.models.model_files import Source
+from autoresearchd.models.transformers_client import encoded, load_tokenizer
 
 _SHORTEST = 16
 """Tokens that a fresh answer may have at least."""

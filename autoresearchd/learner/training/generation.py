@@ -10,7 +10,7 @@ from torch import Tensor
 
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.learner.algorithms.learnable import Generated
-from autoresearchd.models.transformers_library import Draw, library
+from autoresearchd.models.transformers_client import Draw, library
 
 
 def batches(

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, UsageError
 from autoresearchd.learner.training.out_of_memory import give_large_blocks_back
+from autoresearchd.models.model_files import Source
 from autoresearchd.models.provider_errors import words_of
-from autoresearchd.models.transformers_library import Source, device_of, library, load_base, load_tokenizer, told
+from autoresearchd.models.transformers_client import device_of, library, load_base, load_tokenizer, told
 
 POLICY = "default"
 """Peft's name of the adapter that is trained."""
@@ -100,7 +101,8 @@ def load(place: Path, options: ModelOptions) -> Loaded:
             f"{source.place} has no chat template: what the policy is shown cannot be written for it",
             hint="take an instruction-tuned model; its tokenizer_config.json or chat_template.jinja holds one",
         )
-    found = source.hashes(tokenizer.chat_template)
+    model = source.base_model(tokenizer.chat_template)
+    hashes = (model.model_hash or "", model.tokenizer_hash or "", model.template_hash or "")
     config = _config(peft, options)
     base = load_base(source, tokenizer, options.dtype)
     _without_dropout(base)
@@ -120,7 +122,7 @@ def load(place: Path, options: ModelOptions) -> Loaded:
         fill(parameters_of(adapted), read_tensors(options.adapter / WEIGHTS), str(options.adapter))
         if options.value_head and (options.adapter / VALUE_HEAD).exists():
             value_head = read_tensors(options.adapter / VALUE_HEAD)
-    return Loaded(adapted, base, tokenizer, (found.model, found.tokenizer, found.template or ""), device, value_head)
+    return Loaded(adapted, base, tokenizer, hashes, device, value_head)
 
 
 def parameters_of(adapted: Any, adapter: str = POLICY) -> dict[str, torch.nn.Parameter]:

@@ -27,7 +27,7 @@ from autoresearchd.learner.training.logprobs import Batch, collate, token_statis
 from autoresearchd.learner.training.out_of_memory import explain_out_of_memory
 from autoresearchd.learner.training.prompt_sharing import Pack, Sharing, laid_out
 from autoresearchd.models.provider_errors import words_of
-from autoresearchd.models.transformers_library import context_of, decoded, encoded, ends_of, rendered
+from autoresearchd.models.transformers_client import context_of, decoded, encoded, ends_of, rendered
 
 TEACHER = "teacher"
 """Peft's name of the adapter of ``Who.TEACHER``."""

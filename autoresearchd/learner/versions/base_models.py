@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
@@ -42,15 +43,8 @@ def base_model(place: Path) -> BaseModel:
 
     Raises UsageError: it is no model, or its files cannot be read.
     """
-    gguf = model_files.gguf_file(place)
-    folder = place.parent if place.is_file() else place
     try:
-        return BaseModel(
-            str(place),
-            model_files.model_hash(folder, gguf),
-            model_files.tokenizer_hash(folder, gguf),
-            None if gguf else model_files.template_hash(model_files.chat_template(folder)),
-        )
+        return replace(model_files.known_by_files(place), name=str(place))
     except (OSError, ValueError) as error:
         raise UsageError(
             f"the model in {place} cannot be read: {error}", hint="make its files readable, or load it anew"

@@ -56,7 +56,7 @@ class Memo:
                 return
             before = raw.decode("utf-8")
             text = memo_text.learnings(recent, top, failures, sigma=sigma)
-            after = memo_text.update(before or memo_text.render_memo(task), {memo_text.LEARNINGS: text})
+            after = memo_text.update(before or memo_text.render_memo(task), text)
             if after != before:
                 self._write(self.path, after)
                 self.failed = ""

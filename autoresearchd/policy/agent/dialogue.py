@@ -18,8 +18,7 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.evaluator.measure.log_text import as_lines
-from autoresearchd.models.client import Message
-from autoresearchd.models.token_estimate import Count
+from autoresearchd.models.client import Count, Message
 from autoresearchd.policy import answer_words
 from autoresearchd.policy.prompt.quote import data_block
 from autoresearchd.sandbox.agent_shell import CommandResult

@@ -6,11 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from autoresearchd.policy.edits.edit import MAX_CHANGES, EditError, show
-
-EDIT_KEYS = ("edits", "search_replace", "diff", "files")
+from autoresearchd.policy.edits.edit import EditError, show
 
 _SEARCH = re.compile(r"<{5,9} ?SEARCH>?(?:[ \t]+(?P<name>\S.*))?\s*$")
 _REPLACE = re.compile(r">{5,9} ?REPLACE\b|>{7}\s*$")
@@ -18,12 +16,12 @@ _FENCE = re.compile(r"(?P<indent>[ \t]{0,8})(?P<fence>`{3,}|~{3,})(?P<info>[^`]*
 _THINKING = re.compile(r"<(think|thinking|thought|reasoning)>")
 _THOUGHT = re.compile(r"^[ \t]*</(?:think|thinking|thought|reasoning)>[ \t]*\r?$", re.MULTILINE)
 _THINKING_LINE = re.compile(r"^<(?:think|thinking|thought|reasoning)>", re.MULTILINE)
-_MAX_OBJECTS = 1000
+_MAX_PARTS = _MAX_OBJECTS = 1000
 _MAX_SCANNED = 8 * 1024 * 1024
 _DEEP = 100_000
 _BEGIN = re.compile(r'^[ \t]*(?=\{\s*")', re.MULTILINE)
 _BARE = re.compile(r'^(?=\{\s*")', re.MULTILINE)
-_EDIT_KEY = re.compile(r'"(?:edits|search_replace|diff|files)"\s*:')
+_EDIT_KEY = re.compile(r'"edits"\s*:')
 _LANGUAGES = frozenset({"", "json", "jsonc", "json5", "jsonl"})
 
 
@@ -37,7 +35,7 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A fenced block. info: the words after the opening fence; before: the line above it that is not blank."""
+    """A fenced block without SEARCH/REPLACE blocks. info: what stands after the opening fence; before: above it."""
 
     info: str
     lines: tuple[str, ...]
@@ -54,41 +52,29 @@ class Fence:
 class Block:
     """The lines between a SEARCH and a REPLACE marker.
 
-    number: from 1. names: texts that may name its file, nearest first. info: of the fence around it. closed: whether
-    the REPLACE marker is there.
+    names: texts that may name its file, nearest first. info: of the fence around it. closed: whether the REPLACE marker
+    is there.
     """
 
-    number: int
     lines: tuple[str, ...]
     names: tuple[str, ...]
     info: str
     closed: bool
 
 
-Segment = Prose | Fence | Block
+T = TypeVar("T", Prose, Fence, Block)
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
     """An answer in parts. unfinished: whether it breaks off while the model was thinking."""
 
-    parts: tuple[Segment, ...]
+    parts: tuple[Prose | Fence | Block, ...]
     unfinished: bool = False
 
-    @property
-    def prose(self) -> tuple[Prose, ...]:
-        """The parts that are prose or a bare diff."""
-        return tuple(p for p in self.parts if isinstance(p, Prose))
-
-    @property
-    def fences(self) -> tuple[Fence, ...]:
-        """The fenced blocks, without those that hold SEARCH/REPLACE blocks."""
-        return tuple(p for p in self.parts if isinstance(p, Fence))
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """The SEARCH/REPLACE blocks, fenced or not."""
-        return tuple(p for p in self.parts if isinstance(p, Block))
+    def of(self, kind: type[T]) -> list[T]:
+        """The parts of one kind."""
+        return [part for part in self.parts if isinstance(part, kind)]
 
 
 def without_lost_thought(text: str) -> str:
@@ -116,12 +102,10 @@ class _Scanner:
     def __init__(self, text: str) -> None:
         self._lines = text.split("\n")
         self._at = 0
-        self._parts: list[Segment] = []
+        self._parts: list[Prose | Fence | Block] = []
         self._prose: list[str] = []
         self._diff = False
         self._before = ""
-        self._number = 0
-        self._fences = 0
         self._unfinished = False
 
     def run(self) -> Segments:
@@ -162,7 +146,7 @@ class _Scanner:
 
     def _flush(self) -> None:
         if self._prose:
-            self._parts.append(Prose(tuple(self._prose), self._diff))
+            self._add(Prose(tuple(self._prose), self._diff))
         self._prose, self._diff, self._before = [], False, ""
 
     def _think(self, end: str) -> None:
@@ -178,11 +162,6 @@ class _Scanner:
 
     def _block(self, name: str, names: tuple[str, ...], info: str, indent: str) -> None:
         """Take a block, from its SEARCH marker to its REPLACE marker or to the next SEARCH marker."""
-        self._number += 1
-        if self._number > MAX_CHANGES:
-            raise EditError(
-                f"the answer has more than {MAX_CHANGES} SEARCH/REPLACE blocks", hint="make fewer changes at once"
-            )
         self._at += 1
         body: list[str] = []
         closed = False
@@ -197,21 +176,17 @@ class _Scanner:
             body.append(line.removesuffix("\r"))
             self._at += 1
         given = tuple(n for n in (name, *names) if n and not n.isspace())
-        self._parts.append(Block(self._number, tuple(body), given, info, closed))
+        self._add(Block(tuple(body), given, info, closed))
 
     def _fence(self, opening: re.Match[str]) -> None:
         """Take a fenced block with all that is in it."""
-        self._fences += 1
-        if self._fences > MAX_CHANGES:
-            raise EditError(f"the answer has more than {MAX_CHANGES} fenced blocks", hint="make fewer changes at once")
         before, indent, fence, info = self._before, opening["indent"], opening["fence"], opening["info"].strip()
         self._flush()
         self._at += 1
         body: list[str] = []
         inner, blocks, closed = "", False, False
         while self._at < len(self._lines):
-            raw = self._lines[self._at]
-            line = raw.removeprefix(indent)
+            line = self._lines[self._at].removeprefix(indent)
             if line.startswith("<<<<<") and (marker := _SEARCH.match(line)):
                 self._block(marker["name"] or "", (inner, before), info, indent)
                 # The name above the fence is that of its first block; later ones follow it unless they name another.
@@ -225,7 +200,12 @@ class _Scanner:
             if line and not line.isspace():
                 inner = line
         if not blocks:
-            self._parts.append(Fence(info, tuple(body), before, closed))
+            self._add(Fence(info, tuple(body), before, closed))
+
+    def _add(self, part: Prose | Fence | Block) -> None:
+        if len(self._parts) >= _MAX_PARTS:
+            raise EditError(f"the answer has more than {_MAX_PARTS} parts", hint="make fewer changes at once")
+        self._parts.append(part)
 
 
 # ---------------------------------------------------------------------- JSON
@@ -239,16 +219,11 @@ class Objects:
     @property
     def edit(self) -> Mapping[str, Any] | None:
         """The last object that holds an edit."""
-        return next((o for o in reversed(self.objects) if any(o.get(key) for key in EDIT_KEYS)), None)
+        return next((o for o in reversed(self.objects) if o.get("edits")), None)
 
 
-def leading_object(text: str) -> Objects:
-    """The object that an answer begins with, as structured output does."""
-    return _read([(text, _BEGIN)], most=1)
-
-
-def json_objects(parts: Segments) -> Objects:
-    """All objects outside of code."""
+def json_objects(text: str, parts: Segments) -> Objects:
+    """All objects outside of code; last the one that the answer begins with, as structured output does."""
     texts: list[tuple[str, re.Pattern[str]]] = []
     for part in parts.parts:
         if isinstance(part, Prose):
@@ -256,7 +231,9 @@ def json_objects(parts: Segments) -> Objects:
             texts.append(("\n".join(part.lines), _BARE if part.diff else _BEGIN))
         elif isinstance(part, Fence) and part.language in _LANGUAGES:
             texts.append(("\n".join(part.lines), _BEGIN))
-    return _read(texts)
+    found = _read(texts)
+    leading = _read([(text, _BEGIN)], most=1) if text.startswith("{") else Objects(())
+    return Objects((*found.objects, *leading.objects), leading.broken or found.broken)
 
 
 def _read(texts: Iterable[tuple[str, re.Pattern[str]]], most: int = _MAX_OBJECTS) -> Objects:

@@ -12,8 +12,8 @@ from autoresearchd.policy.edits.edit import EditError, show
 _LONGEST = 300
 _QUOTES = "`'\"*"
 _DECORATION = " \t\r*`'\"#:()[]<>"
-_LEAD = re.compile(r"(?:#{1,6}\s*|>\s*|[-*+]\s+|\d{1,3}[.)]\s+|//\s+)*")
-_TITLE = re.compile(r"(?:file(?:[ _-]?(?:name|path))?|path)\s*:\s*", re.IGNORECASE)
+_LEAD = re.compile(r"^(?:#{1,6}\s*|>\s*|[-*+]\s+|\d{1,3}[.)]\s+|//\s+)*")
+_TITLE = re.compile(r"^(?:file(?:[ _-]?(?:name|path))?|path)\s*:\s*", re.IGNORECASE)
 _KEY = re.compile(r"(?:title|file|filename|filepath|path|name)=", re.IGNORECASE)
 _PATH = re.compile(
     r"(?:\.{0,2}/|~/|\.{1,2}\\|[A-Za-z]:\\|\.\w+(?:[/\\]|$))"
@@ -72,16 +72,13 @@ def only(code: Mapping[str, str]) -> str | None:
 
 def title(line: str, code: Mapping[str, str], what: str) -> str | None:
     """The editable file that a line consists of the name of, however decorated; raises for the name of another file."""
-    if not line or len(line) > _LONGEST:
+    if len(line) > _LONGEST:
         return None
-    lead = _LEAD.match(line.strip())
-    text = line.strip()[lead.end() if lead else 0 :].strip(_DECORATION)
-    explicit = _TITLE.match(text)
-    if explicit:
-        text = text[explicit.end() :].strip(_DECORATION)
-    found = resolve(text, code)
-    if found is None and text and len(text.split()) == 1 and (explicit or _is_path(text, code)):
-        raise illegal(text, code, what)
+    text = _LEAD.sub("", line.strip(), count=1).strip(_DECORATION)
+    plain = _TITLE.sub("", text, count=1).strip(_DECORATION)
+    found = resolve(plain, code)
+    if found is None and len(plain.split()) == 1 and (plain != text or _is_path(plain, code)):
+        raise illegal(plain, code, what)
     return found
 
 
@@ -89,14 +86,12 @@ def in_info(info: str, code: Mapping[str, str], what: str) -> str | None:
     """The editable file that the words after an opening fence name; raises for another file."""
     for word in re.split(r"[\s,{}]+", info[:_LONGEST]):
         # "python:train.py" as well as "python train.py" and "file=train.py"
-        for part in (word, *(word.split(":", 1)[1:])):
-            name = _KEY.sub("", part, count=1)
-            found = resolve(name, code)
-            if found is not None:
-                return found
-        name = _KEY.sub("", word.split(":", 1)[-1], count=1).strip(_QUOTES)
-        if _is_path(name, code):
-            raise illegal(name, code, what)
+        names = [_KEY.sub("", part, count=1).strip(_QUOTES) for part in (word, word.split(":", 1)[-1])]
+        found = resolve(names[0], code) or resolve(names[1], code)
+        if found is not None:
+            return found
+        if _is_path(names[1], code):
+            raise illegal(names[1], code, what)
     return None
 
 

@@ -12,27 +12,19 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.policy import answer_words
 from autoresearchd.policy.edits import file_names
 from autoresearchd.policy.edits.answer_parts import (
-    EDIT_KEYS,
+    Block,
     Fence,
     Objects,
     Prose,
     Segments,
     json_objects,
-    leading_object,
     segments,
     without_lost_thought,
 )
 from autoresearchd.policy.edits.changes import Change, apply_changes, apply_operations, from_blocks, from_pairs
-from autoresearchd.policy.edits.edit import (
-    MAX_ANSWER_BYTES,
-    MAX_ANSWER_LINES,
-    MAX_FILE_BYTES,
-    Edit,
-    EditError,
-    show,
-)
+from autoresearchd.policy.edits.edit import MAX_ANSWER_BYTES, MAX_ANSWER_LINES, MAX_FILE_BYTES, Edit, EditError, show
 from autoresearchd.policy.edits.unified_diff import read_hunks
-from autoresearchd.policy.edits.whole_file import check_complete, from_fences, from_object
+from autoresearchd.policy.edits.whole_file import check_complete, from_fences
 
 FORMS = """\
 Write your change in one of these forms. Every file keeps its exact name; only editable files may be changed.
@@ -106,19 +98,17 @@ def read_answer(text: str, code: Mapping[str, str]) -> Edit:
     """
     _check_size(text)
     text = without_lost_thought(text.lstrip("\ufeff \t\r\n"))
-    leading = leading_object(text) if text.startswith("{") else Objects(())
     parts = segments(text)
-    objects = json_objects(parts)
-    edit = leading.edit or objects.edit
-    read = _from_object(edit, code) if edit is not None else _from_text(parts, code)
+    objects = json_objects(text, parts)
+    edit = objects.edit
+    read = _from_text(parts, code) if edit is None else _from_items(edit["edits"], code)
     if read is None:
-        raise _unread(text, parts, leading, objects)
+        raise _unread(text, parts, objects)
     form, files = read
-    known = (*leading.objects, *objects.objects) if edit is leading.edit else objects.objects
     # In a bare diff, only lines without a sign are prose.
     signs = ("+", "-", " ")
-    prose = [line for part in parts.prose for line in part.lines if not (part.diff and line.startswith(signs))]
-    return Edit(_changed(files, code), form, _words(known, prose))
+    prose = [line for part in parts.of(Prose) for line in part.lines if not (part.diff and line.startswith(signs))]
+    return Edit(_check_changes(files, code), form, _words(objects.objects, prose))
 
 
 def _check_size(text: str) -> None:
@@ -132,48 +122,24 @@ def _check_size(text: str) -> None:
 
 
 # ---------------------------------------------------------------------- forms
-def _from_object(edit: Mapping[str, Any], code: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The form and the files of a JSON object that holds an edit."""
-    given = [key for key in EDIT_KEYS if edit.get(key)]
-    if len(given) > 1:
-        raise EditError(
-            f"the JSON object holds an edit in {len(given)} forms: {', '.join(given)}",
-            hint="put all changes into one of them and leave the others out",
-        )
-    key, value = given[0], edit[given[0]]
-    if key == "files":
-        if not isinstance(value, dict):
-            raise EditError(f'"files" is {show(value)}', hint='write {"FILE": "its whole new text"}')
-        return "whole", from_object(value, code)
-    if key == "diff":
-        hunks = _hunks_of_text(value, code) if isinstance(value, str) else []
-        if not hunks:
-            raise EditError('"diff" holds no hunk', hint="write a unified diff as a text, with @@ before each hunk")
-        return "diff", apply_changes(hunks, code)
-    if not isinstance(value, list):
-        raise EditError(f'"{key}" is {show(value)}', hint="it is a list of objects")
-    if key == "search_replace" or all(isinstance(item, dict) and "search" in item for item in value):
-        return "search_replace", apply_changes(from_pairs(value, code), code)
-    return "lines", apply_operations(value, code)
+def _from_items(items: object, code: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The form and the files of the edits in a JSON object."""
+    if not isinstance(items, list):
+        raise EditError(f'"edits" is {show(items)}', hint="it is a list of objects")
+    if all(isinstance(item, dict) and "search" in item for item in items):
+        return "search_replace", apply_changes(from_pairs(items, code), code)
+    return "lines", apply_operations(items, code)
 
 
 def _from_text(parts: Segments, code: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
     """The form and the files of the first form that the text has, None where it has none."""
-    if parts.blocks:
-        return "search_replace", apply_changes(from_blocks(parts.blocks, code), code)
+    if blocks := parts.of(Block):
+        return "search_replace", apply_changes(from_blocks(blocks, code), code)
     hunks = _hunks(parts, code)
     if hunks:
         return "diff", apply_changes(hunks, code)
-    files = from_fences(parts.fences, code)
+    files = from_fences(parts.of(Fence), code)
     return ("whole", files) if files else None
-
-
-def _hunks_of_text(text: str, code: Mapping[str, str]) -> list[Change]:
-    """The hunks in a text that is said to be a diff, perhaps within a fence."""
-    inner = segments(text)
-    if inner.fences:
-        return _hunks(inner, code)
-    return read_hunks(text.split("\n"), code, fenced=True, hint=None)
 
 
 def _hunks(parts: Segments, code: Mapping[str, str]) -> list[Change]:
@@ -193,7 +159,7 @@ def _is_diff(fence: Fence) -> bool:
 
 
 # ---------------------------------------------------------------------- results
-def _changed(files: Mapping[str, str], code: Mapping[str, str]) -> dict[str, str]:
+def _check_changes(files: Mapping[str, str], code: Mapping[str, str]) -> dict[str, str]:
     """The files that differ, each fit to be stored and run."""
     changed = {file: text for file, text in files.items() if text != code[file]}
     if not changed:
@@ -222,17 +188,19 @@ def _check_text(text: str, file: str) -> None:
         raise EditError(f"the new {file} is larger than {MAX_FILE_BYTES // 1024} KiB", hint="keep it small")
 
 
-def _unread(text: str, parts: Segments, leading: Objects, objects: Objects) -> EditError:
+def _unread(text: str, parts: Segments, objects: Objects) -> EditError:
     """Why nothing could be read."""
     hint = "write the change as SEARCH/REPLACE blocks, JSON line operations, a unified diff or a whole file"
     if not text.strip():
         return EditError("the answer is empty", hint=hint)
-    if any(key in one for one in (*leading.objects, *objects.objects) for key in EDIT_KEYS):
+    if any("edits" in one for one in objects.objects):
         return EditError("the edit in the answer is empty", label=Label.NO_OP, hint=hint)
     if parts.unfinished:
         return EditError("the answer ends while it is still thinking", hint="think less, and then write the change")
-    if broken := leading.broken or objects.broken:
-        return EditError(broken, hint="escape line feeds, quotes and backslashes in texts, and close every bracket")
+    if objects.broken:
+        return EditError(
+            objects.broken, hint="escape line feeds, quotes and backslashes in texts, and close every bracket"
+        )
     return EditError(f"no change can be found in the answer ({counted(len(text), 'character')})", hint=hint)
 
 
@@ -240,15 +208,15 @@ def _unread(text: str, parts: Segments, leading: Objects, objects: Objects) -> E
 def _words(objects: Sequence[Mapping[str, Any]], lines: Iterable[str]) -> dict[str, Any]:
     """The words in the last object that has any, else those in lines like ``Hypothesis: …``; bounded and cleaned."""
     given = next((o for o in reversed(objects) if not _KEYS.isdisjoint(o)), None)
-    said: Mapping[str, Any] = _titled(lines) if given is None else given
+    said: Mapping[str, Any] = _read_titles(lines) if given is None else given
     words: dict[str, Any] = {key: clean(said.get(key), most) for key, most in _TEXTS.items()}
     words["expected_delta"] = _delta(said.get("expected_delta"))
-    free = {key: value for key, value in said.items() if key not in EDIT_KEYS and key not in _KEYS}
+    free = {key: value for key, value in said.items() if key != "edits" and key not in _KEYS}
     kept = {key: value for key, value in words.items() if value not in ("", None)}
     return {**answer_words.asi_of(free, "").extra, **kept}
 
 
-def _titled(lines: Iterable[str]) -> dict[str, str]:
+def _read_titles(lines: Iterable[str]) -> dict[str, str]:
     """What follows the known titles; the first of each counts."""
     said: dict[str, str] = {}
     for line in lines:

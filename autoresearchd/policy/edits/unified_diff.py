@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from autoresearchd.domain.labels import Label
 from autoresearchd.policy.edits import file_names
 from autoresearchd.policy.edits.answer_parts import begins_file
-from autoresearchd.policy.edits.changes import Change, Pair
-from autoresearchd.policy.edits.edit import MAX_CHANGES, EditError, show
+from autoresearchd.policy.edits.changes import Change
+from autoresearchd.policy.edits.edit import EditError, show
 
 _MAX_LINES = 50_000
 _HEADER = re.compile(r"@@+ -(\d{1,9})(?:,(\d{1,9}))?")
@@ -27,21 +27,15 @@ _LONGEST_NAME = 300
 def read_hunks(lines: Sequence[str], code: Mapping[str, str], *, fenced: bool, hint: str | None) -> list[Change]:
     """The changes that the hunks of a diff ask for.
 
-    Args:
-        lines: of the diff.
-        code: the editable files.
-        fenced: whether the lines are all of a fenced block, and so nothing but diff; else prose may follow.
-        hint: the file that is meant where no header names one.
+    fenced: whether the lines are all of a fenced block, and so nothing but diff; else prose may follow. hint: the file
+    that is meant where no header names one.
     """
     changes: list[Change] = []
-    at, files, file = 0, 0, hint
+    at, file = 0, hint
     started = named = extended = False
     while at < len(lines):
         line = lines[at]
         if begins_file(lines, at):
-            files += 1
-            if files > MAX_CHANGES:
-                raise EditError(f"the diff names more than {MAX_CHANGES} files", hint="name each file once")
             file, at = _file_of_header(line[4:], lines[at + 1][4:], code), at + 2
             started, named, extended = True, True, False
             continue
@@ -57,7 +51,7 @@ def read_hunks(lines: Sequence[str], code: Mapping[str, str], *, fenced: bool, h
             continue
         if line.startswith("diff --git "):
             started, named, extended = True, False, True
-            file = _file_of_git(line, code)
+            file = file_names.known(line[:_LONGEST_NAME].rstrip().rpartition(" ")[2], code, "the diff")
         elif line.startswith(_NO_TEXT) and (extended or (fenced and started)):
             raise EditError(
                 f"the diff does something else than change text: {show(line)}",
@@ -70,7 +64,7 @@ def read_hunks(lines: Sequence[str], code: Mapping[str, str], *, fenced: bool, h
                 hint="begin each line of a hunk with a space (unchanged), + (new) or - (removed)",
             )
         at += 1
-    if sum(len(p.old) + len(p.new) for change in changes for p in change.readings) > _MAX_LINES:
+    if sum(len(change.old) + len(change.new) for change in changes) > _MAX_LINES:
         raise EditError(f"the diff has more than {_MAX_LINES} lines")
     return changes
 
@@ -86,8 +80,6 @@ def _end_of_hunk(lines: Sequence[str], at: int) -> int:
 
 def _hunk(number: int, header: str, lines: Sequence[str], file: str | None, code: Mapping[str, str]) -> Change:
     what = f"hunk {number} of the diff"
-    if number > MAX_CHANGES:
-        raise EditError(f"the diff has more than {MAX_CHANGES} hunks", hint="make fewer changes at once")
     if not any(line.startswith(("+", "-")) for line in lines):
         raise EditError(f"{what} changes nothing", hint="mark new lines with + and removed ones with -")
     if file is None:
@@ -100,19 +92,10 @@ def _hunk(number: int, header: str, lines: Sequence[str], file: str | None, code
     old = tuple(line[1:] for line in body if line[0] in " -")
     new = tuple(line[1:] for line in body if line[0] in " +")
     stated = _HEADER.match(header)
-    return Change(what, file, (Pair(old, new),), int(stated[1]) if stated and (old or stated[2] == "0") else None)
+    return Change(what, file, old, new, int(stated[1]) if stated and (old or stated[2] == "0") else None)
 
 
 # ---------------------------------------------------------------------- names
-def _file_of_git(line: str, code: Mapping[str, str]) -> str:
-    """The file that a line ``diff --git a/FILE b/FILE`` names."""
-    name = line[:_LONGEST_NAME].rstrip()
-    file = next((file for file in code if name.endswith((f" b/{file}", f" {file}"))), None)
-    if file is None:
-        raise file_names.illegal(name.removeprefix("diff --git "), code, "the diff")
-    return file
-
-
 def _file_of_header(old: str, new: str, code: Mapping[str, str]) -> str:
     """The file that the lines ``--- a/FILE`` and ``+++ b/FILE`` name; the old one may be a copy (``FILE.orig``)."""
     old, new = (name[:_LONGEST_NAME].split("\t")[0].strip() for name in (old, new))

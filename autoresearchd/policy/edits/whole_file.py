@@ -1,21 +1,17 @@
-"""Whole files: fenced blocks that are said to be a file or look like one, or texts in a JSON object."""
+"""Whole files: fenced blocks that are said to be a file or look like one."""
 
 from __future__ import annotations
 
-import ast
 import re
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from autoresearchd.domain.quantities import counted
 from autoresearchd.policy.edits import file_names
 from autoresearchd.policy.edits.answer_parts import Fence
+from autoresearchd.policy.edits.changes import File, Splice, lines_of
 from autoresearchd.policy.edits.edit import EditError, show
-from autoresearchd.policy.edits.file_lines import File, Splice, lines_of
 
 _CODE = frozenset({"", "python", "py", "python3"})
-_MOST_PARSED = 200_000
 _LONGEST = 160
 _COMMENTS = ("#", "//", "--", "/*", "<!--")
 _BRACKETS = ("<", "[", "(", "{")
@@ -35,9 +31,9 @@ def from_fences(fences: Sequence[Fence], code: Mapping[str, str]) -> dict[str, s
     named: dict[str, Fence] = {}
     unnamed: list[Fence] = []
     for fence in fences:
-        what = f"the {fence.language or 'fenced'} block"
+        what = f"the {show(fence.language) or 'fenced'} block"
         told = file_names.in_info(fence.info, code, what)
-        file = told or file_names.title(fence.before, code, what) or _commented(fence, code, what)
+        file = told or file_names.title(fence.before, code, what) or _name_in_comment(fence, code, what)
         if file is None:
             unnamed += [fence] if fence.language in _CODE else []
             continue
@@ -51,28 +47,16 @@ def from_fences(fences: Sequence[Fence], code: Mapping[str, str]) -> dict[str, s
     for file, fence in named.items():
         if not fence.closed:
             raise EditError(f"the block with {file} has no end", hint="close it with ``` on a line of its own")
-    lines = {file: tuple(line.removesuffix("\r") for line in fence.lines) for file, fence in named.items()}
-    return {file: _as_file(new, code[file], file) for file, new in lines.items()}
+    return {file: _as_file(fence.lines, code[file], file) for file, fence in named.items()}
 
 
-def from_object(files: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, str]:
-    """New text of each file in a JSON object of names and texts."""
-    found: dict[str, str] = {}
-    for name, text in files.items():
-        file = file_names.known(name, code, '"files"')
-        if not isinstance(text, str):
-            raise EditError(f'"files": {show(name)} is not a text', hint="give the whole new text of the file")
-        found[file] = _as_file(lines_of(text), code[file], file)
-    return found
-
-
-def _as_file(lines: tuple[str, ...], old: str, file: str) -> str:
+def _as_file(lines: Sequence[str], old: str, file: str) -> str:
     """The lines with the line ends of the old file."""
-    there = File(old)
-    return there.replace([Splice(0, len(there.lines), lines, "the block")], file)
+    there, new = File(old), tuple(line.removesuffix("\r") for line in lines)
+    return there.replace([Splice(0, len(there.lines), new, "the block")], file)
 
 
-def _commented(fence: Fence, code: Mapping[str, str], what: str) -> str | None:
+def _name_in_comment(fence: Fence, code: Mapping[str, str], what: str) -> str | None:
     """The editable file that the first line of the block names in a comment; raises for the name of another file."""
     first = _first(fence.lines)
     if not first.startswith(("#", "//")):
@@ -106,38 +90,13 @@ def _meant(unnamed: Sequence[Fence], code: Mapping[str, str]) -> str:
 
 
 def _check_whole(fence: Fence, file: str, old: str) -> None:
-    """Raise where a block that may be a mere fragment does not look like the whole file."""
-    new = "\n".join(fence.lines)
-    if 2 * len(new) >= len(old):
-        return
-    before = _defined(old)
-    if file.endswith((".py", ".pyi")) and before and before <= _defined(new):
-        return
-    raise EditError(
-        f"the block of code ({counted(len(fence.lines), 'line')}) is not the whole of {file} "
-        f"({counted(len(File(old).lines), 'line')})",
-        hint=f"use SEARCH/REPLACE blocks for a part, or write ```python {file} before the complete new file",
-    )
-
-
-def _defined(text: str) -> set[str]:
-    """What a program defines at its top level; nothing where it cannot be parsed."""
-    if len(text) > _MOST_PARSED:
-        return set()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a doubtful escape in a string is the model's affair
-            tree = ast.parse(text.removeprefix("\ufeff"))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()
-    found: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.add(node.name)
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return found
+    """Raise where a block that may be a mere fragment is less than half as long as the file."""
+    if 2 * len("\n".join(fence.lines)) < len(old):
+        raise EditError(
+            f"the block of code ({counted(len(fence.lines), 'line')}) is not the whole of {file} "
+            f"({counted(len(File(old).lines), 'line')})",
+            hint=f"use SEARCH/REPLACE blocks for a part, or write ```python {file} before the complete new file",
+        )
 
 
 # ---------------------------------------------------------------------- code left out

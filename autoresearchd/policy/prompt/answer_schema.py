@@ -6,16 +6,7 @@ What comes back is read like any other answer, by ``edits.parse``: the schema sp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
-
-
-@runtime_checkable
-class KnowsSchemas(Protocol):
-    """A model's client that knows whether its model can be made to obey a schema."""
-
-    def takes_schema(self) -> bool:
-        """Whether a reply to a question with a schema will obey it, as far as that can be known before."""
-        ...
+from typing import Any
 
 
 def _object(properties: Mapping[str, Any]) -> dict[str, Any]:

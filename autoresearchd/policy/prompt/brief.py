@@ -16,12 +16,11 @@ from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
-from autoresearchd.models.client import Message
-from autoresearchd.models.token_estimate import Count
+from autoresearchd.models.client import Count, Message
 from autoresearchd.policy.edits.edit import MAX_ANSWER_LINES, Edit, EditError, show
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.prompt.quote import Quote
-from autoresearchd.policy.prompt.token_budget import Piece, Section, fit
+from autoresearchd.policy.prompt.sections import Piece, Section, fit
 from autoresearchd.policy.search import find_constants
 from autoresearchd.policy.search.parameter import Parameter, Value
 from autoresearchd.policy.search.program_constants import space_of
@@ -75,7 +74,7 @@ def messages(state: ResearchState, *, budget: int, count: Count) -> tuple[Messag
         Section((Piece(f"Constants:\n{lines}"),)),
         Section(
             tuple(Piece(line, (i,)) for i, line in enumerate(_tried(state.recent, found, quote))),
-            lambda text, _cut: f"Tried:\n{text}",
+            wrap=lambda text: f"Tried:\n{text}",
         ),
         Section((Piece("Follow this:\n" + "\n".join(sections.notes(state, quote))),) if state.notes else ()),
         Section((Piece("Your line:"),)),

@@ -8,74 +8,113 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.experiment import Experiment
-from autoresearchd.domain.labels import Status
+from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Budget, Direction, MetricSource
 from autoresearchd.evaluator.feedback import MAX_REASON, feedback, fill
-from autoresearchd.models.client import Message
-from autoresearchd.models.token_estimate import Count
-from autoresearchd.policy.prompt import memo_text, stuck
-from autoresearchd.policy.prompt.digest import Digest, digest
+from autoresearchd.models.client import Count, Message
+from autoresearchd.policy.prompt import memo_text
+from autoresearchd.policy.prompt.digest import Digest, advice, digest, stuck_mode
 from autoresearchd.policy.prompt.quote import Quote, data_block, fence_block, fence_length
-from autoresearchd.policy.prompt.token_budget import Piece, Section, fit
 from autoresearchd.policy.search.measured_constants import rule
 
+CLOSE_ENOUGH = 0.01
+"""Share of the budget that may stay unused: another count would not be worth its time."""
 HISTORY = 32
 """Experiments that a prompt holds besides the best: the K of AutoResearch-RL."""
 LATE = 8
 """The latest experiments keep their lines and their side information longer than the older ones."""
 
-_MOST_NOTE = 10_000
-_MOST_LOG = 6000
-_MOST_LOG_ROWS = 60
-_MOST_RULE = 800
-_MOST_REASON = 300
-_MOST_FEEDBACK = 2000
 _MOST_CHANGES = 8
-_MOST_KEYS = 8
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _FENCE = re.compile(r"^( {0,3})(`{3,})", re.MULTILINE)
-_SAID_ALREADY = frozenset({"goal", "constraints", memo_text.LEARNINGS})
-"""Sections of the memo that the daemon made from what the prompt holds anyway, and fresher."""
 _TOOL = """\
 Edit these files in the current directory, and no others: {files}. You may print one JSON object as the last line:
 
 {{"hypothesis": "why it may help", "description": "one line", "expected_delta": 0.01, "next_action_hint": "…"}}"""
 
 
-class Rank(IntEnum):
-    """In what order pieces are dropped when there is no room: the first named goes first."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A text that stays or goes as a whole. rank: the lower, the sooner it goes; None: it stays whatever happens."""
 
-    DISCARDS_WITHOUT_ASI = 0
-    ASI_OF_DISCARDS = 1
-    CRASHES = 2
-    DISCARDS = 3
-    ASI_OF_THE_LATEST = 4
-    ASI_OF_KEEPS = 5
-    KEEPS = 6
-    THE_LATEST = 7
-    DIGEST = 8
-    MEMO = 9
-    DIAGNOSTICS = 10
-    FEEDBACK = 11
-    TOP = 12
-    ADVICE = 13
+    text: str
+    rank: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Pieces that stand below one another, in ``wrap`` and under a title; one without any is left out."""
+
+    pieces: tuple[Piece, ...]
+    title: str = ""
+    wrap: Callable[[str], str] = str
+
+    def text(self, kept: Sequence[Piece] | None = None) -> str:
+        """The section with the pieces that are kept, all by default; empty where there are none."""
+        kept = self.pieces if kept is None else kept
+        if not kept:
+            return ""
+        cut = " (parts are left out for lack of room)" if len(kept) < len(self.pieces) else ""
+        heading = f"# {self.title}{cut}\n\n" if self.title else ""
+        return heading + self.wrap("\n".join(p.text for p in kept))
+
+
+Rank = IntEnum(
+    "Rank",
+    "DISCARDS_WITHOUT_ASI ASI_OF_DISCARDS CRASHES DISCARDS ASI_OF_THE_LATEST ASI_OF_KEEPS KEEPS THE_LATEST DIGEST MEMO "
+    "DIAGNOSTICS FEEDBACK TOP ADVICE",
+)
+"""In what order pieces are dropped when there is no room: the first named goes first."""
+
+
+def fit(
+    sections: Sequence[Section], build: Callable[[Sequence[str]], tuple[Message, ...]], *, budget: int, count: Count
+) -> tuple[Message, ...]:
+    """The messages that ``build`` makes of the sections' texts, with about as few pieces left out as the budget allows.
+
+    Counting tokens may take a while (a tokenizer, a server), so it is done rarely: where to cut is found by bisection.
+    Raises PolicyError where what must stay does not fit.
+    """
+    places = [(p.rank, i, j) for i, s in enumerate(sections) for j, p in enumerate(s.pieces) if p.rank is not None]
+    order = [(i, j) for _, i, j in sorted(places)]
+
+    def drop(most: int) -> tuple[tuple[Message, ...], int]:
+        gone = frozenset(order[:most])
+        kept = ([p for j, p in enumerate(s.pieces) if (i, j) not in gone] for i, s in enumerate(sections))
+        built = build([text for s, pieces in zip(sections, kept, strict=True) if (text := s.text(pieces))])
+        return built, count(built)
+
+    best, used = drop(0)
+    if used <= budget:
+        return best
+    low, high = 0, len(order)
+    best, used = drop(high)
+    if used > budget:
+        raise PolicyError(
+            f"the prompt has {used} tokens without any history, and may have {budget}",
+            label=Label.ERROR,
+            hint="raise context_tokens for a model that can read as much, or make the editable files shorter",
+        )
+    while high - low > 1 and budget - used > CLOSE_ENOUGH * budget:
+        middle = (low + high) // 2
+        built, tokens = drop(middle)
+        if tokens <= budget:
+            high, best, used = middle, built, tokens
+        else:
+            low = middle
+    return best
 
 
 def messages(state: ResearchState, *, forms: str, budget: int, count: Count) -> tuple[Message, ...]:
-    """A system and a user message, without secrets.
+    """A system and a user message, without secrets. forms: explains how an edit is to be written.
 
-    Args:
-        state: what is known.
-        forms: explains how an edit is to be written.
-        budget: tokens that the messages may have together.
-        count: counts the tokens of messages.
-
-    Raises:
-        PolicyError: goal, rules, code and notes alone have more tokens than the budget.
+    Raises PolicyError: goal, rules, code and notes alone have more tokens than the budget.
     """
     system = _sendable(state.redactor.text(_system(state, forms)))
 
@@ -137,21 +176,17 @@ def _rules(state: ResearchState) -> list[str]:
     )
     score = rule(task, state.code)
     network = "" if task.execution.network else " A run has no network."
-    return [
+    rules = (
         f"{metric} decides: {_better(state)} is better. {measured}. Edits that touch the measurement, the clock or the "
         "checks are found and recorded as failed.",
         _time(task.execution.budget),
         f"Only these files may be edited: {', '.join(task.editable)}."
         + (f" Protected: {', '.join(task.protected)}." if task.protected else ""),
-        *(
-            [
-                f"The files that may be edited may have {task.max_compressed:,} bytes once compressed: they are for "
-                "code, not for data that a run should read or compute."
-            ]
-            if task.max_compressed is not None
-            else []
-        ),
-        *([Quote(state.redactor).line(score, _MOST_RULE)] if score else []),
+        f"The files that may be edited may have {task.max_compressed:,} bytes once compressed: they are for code, not "
+        "for data that a run should read or compute."
+        if task.max_compressed is not None
+        else "",
+        Quote(state.redactor).line(score, 800) if score else "",
         f"No new packages: only what is installed for the program can be imported.{network}",
         "Seeds are the evaluator's (AUTORESEARCHD_SEED), and a doubtful gain is run again under fresh ones: another "
         "seed is no improvement.",
@@ -160,7 +195,8 @@ def _rules(state: ResearchState) -> list[str]:
         "Simplicity counts: of two programs with the same result the simpler is kept. A gain within reach of noise "
         "that costs many intricate lines is not worth them; the same result from less code is a gain.",
         "One idea in each experiment, so that its result says something.",
-    ]
+    )
+    return [rule for rule in rules if rule]
 
 
 def _better(state: ResearchState) -> str:
@@ -171,10 +207,10 @@ def _better(state: ResearchState) -> str:
 def _sections(state: ResearchState) -> list[Section]:
     """All sections, in order; a repair is told nothing of the history, which would only lead it astray."""
     quote = Quote(state.redactor)
-    first = [_always(_goal(state)), _always(_program(state)), _standing(state, quote)]
-    last = [_always(_notes(state, quote))]
+    first = [_whole(_goal(state)), _whole(_program(state)), _standing(state, quote)]
+    last = [_whole(_notes(state, quote))]
     if state.repair is not None:
-        return [*first, *last, _always(_repair(state, quote))]
+        return [*first, *last, _whole(_repair(state, quote))]
     learned = digest(state)
     return [
         *first,
@@ -185,19 +221,13 @@ def _sections(state: ResearchState) -> list[Section]:
         _feedback(state, quote),
         _advice(state, learned),
         *last,
-        _always("# Propose an experiment\n\nOne change to the files above, with the reason why it should help."),
+        _whole("# Propose an experiment\n\nOne change to the files above, with the reason why it should help."),
     ]
 
 
-def _always(text: str) -> Section:
-    return Section((Piece(text),) if text else ())
-
-
-def _framed(title: str, wrap: Callable[[str], str]) -> Callable[[str, bool], str]:
-    def frame(text: str, cut: bool) -> str:
-        return f"# {title}{' (parts are left out for lack of room)' if cut else ''}\n\n{wrap(text)}"
-
-    return frame
+def _whole(text: str, rank: Rank | None = None, title: str = "", wrap: Callable[[str], str] = str) -> Section:
+    """A section that stays or goes as a whole."""
+    return Section((Piece(text, None if rank is None else (rank,)),) if text else (), title, wrap)
 
 
 def _goal(state: ResearchState) -> str:
@@ -255,23 +285,19 @@ def _standing(state: ResearchState, quote: Quote) -> Section:
     known = "\n".join(f"{quote.line(k, 60)}: {quote.line(v, 400)}" for k, v in sorted(state.diagnostics.items()))
     if known:
         pieces.append(Piece(f"\nThe machine, and the last failure:\n\n{data_block(known)}", (Rank.DIAGNOSTICS,)))
-    return Section(tuple(pieces), _framed("Where we stand", str))
+    return Section(tuple(pieces), "Where we stand")
 
 
 def _memo(state: ResearchState, quote: Quote) -> Section:
-    lines = memo_text.show_in_prompt(state.memo, quote=quote, without=_SAID_ALREADY).split("\n") if state.memo else []
-    return Section(
-        tuple(Piece(line, (Rank.MEMO, -i)) for i, line in enumerate(lines)) if any(lines) else (),
-        _framed("The owner's memo (autoresearch.md)", lambda text: fence_block(text, "markdown")),
-    )
+    lines = memo_text.show_in_prompt(state.memo, quote).split("\n")
+    pieces = tuple(Piece(line, (Rank.MEMO, -i)) for i, line in enumerate(lines)) if any(lines) else ()
+    return Section(pieces, "The owner's memo (autoresearch.md)", lambda text: fence_block(text, "markdown"))
 
 
 def _digest(learned: Digest) -> Section:
     lines = [line for heading, items in learned.parts() for line in (f"{heading}:", *(f"- {item}" for item in items))]
-    return Section(
-        tuple(Piece(line, (Rank.DIGEST, -i)) for i, line in enumerate(lines)),
-        _framed("What was learned so far", data_block),
-    )
+    pieces = tuple(Piece(line, (Rank.DIGEST, -i)) for i, line in enumerate(lines))
+    return Section(pieces, "What was learned so far", data_block)
 
 
 def _top(top: Sequence[Experiment], quote: Quote) -> Section:
@@ -279,7 +305,7 @@ def _top(top: Sequence[Experiment], quote: Quote) -> Section:
     for i, e in enumerate(top):
         changes = _changes(e, quote)
         pieces.append(Piece(_headline(e, quote) + (f"\n    changes: {changes}" if changes else ""), (Rank.TOP, -i)))
-    return Section(tuple(pieces), _framed("Best experiments, best first", data_block))
+    return Section(tuple(pieces), "Best experiments, best first", data_block)
 
 
 def _histories(state: ResearchState, quote: Quote) -> tuple[Section, ...]:
@@ -318,7 +344,7 @@ def _history(
         pieces.append(Piece(_line(e, quote), line_rank))
         if details:
             pieces.append(Piece("\n".join(details), asi_rank))
-    return Section(tuple(pieces), _framed(title, data_block))
+    return Section(tuple(pieces), title, data_block)
 
 
 def _ranks(e: Experiment, i: int, *, late: bool, bare: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -358,7 +384,7 @@ def _line(e: Experiment, quote: Quote) -> str:
     if e.decision is None or not e.decision.reason:
         return line
     reason = e.decision.reason.removeprefix(f"{e.decision.label.value}: ")
-    return f"{line}\n    why: {quote.line(reason, _MOST_REASON)}"
+    return f"{line}\n    why: {quote.line(reason, 300)}"
 
 
 def _changes(experiment: Experiment, quote: Quote) -> str:
@@ -371,7 +397,7 @@ def _changes(experiment: Experiment, quote: Quote) -> str:
 def _details(e: Experiment, quote: Quote) -> list[str]:
     """The side information that outlives its code, one line for each key, without what the experiment's line says."""
     asi = {k: v for k, v in e.asi.as_dict().items() if v not in ("", None)}
-    lines = [f"    {quote.line(key, 40)}: {quote.line(value, 300)}" for key, value in list(asi.items())[:_MOST_KEYS]]
+    lines = [f"    {quote.line(key, 40)}: {quote.line(value, 300)}" for key, value in list(asi.items())[:8]]
     repeated = ("    result: ", "    failure: ") if e.decision is not None and e.decision.reason else ()
     what = _subject(e, quote)
     return [line for line in lines if not line.startswith(repeated) and line.partition(": ")[2] != what]
@@ -381,24 +407,21 @@ def _feedback(state: ResearchState, quote: Quote) -> Section:
     e = state.recent[-1] if state.recent else None
     if e is None or e.proposal is None or e.proposal.policy == "baseline":
         return Section(())
-    words = quote.start(feedback(state.task, e), _MOST_FEEDBACK)
-    return Section(
-        (Piece(words, (Rank.FEEDBACK,)),) if words else (),
-        _framed(f"How experiment {e.number}, the last, ended", data_block),
-    )
+    words = quote.start(feedback(state.task, e), 2000)
+    return _whole(words, Rank.FEEDBACK, f"How experiment {e.number}, the last, ended", data_block)
 
 
 def _advice(state: ResearchState, learned: Digest) -> Section:
     """What to do when nothing has been kept for a while; constants are named only if the program has them."""
-    names = {word for text in state.code.values() for word in _WORD.findall(text)} if stuck.mode(state.streak) else ()
+    names = {word for text in state.code.values() for word in _WORD.findall(text)} if stuck_mode(state.streak) else ()
     constants = [name for name in learned.constants if _WORD.findall(name)[0] in names]
-    words = stuck.advice(state.streak, near=learned.near, constants=constants)
-    return Section((Piece(words, (Rank.ADVICE,)),) if words else (), _framed("Stuck", str))
+    words = advice(state.streak, near=learned.near, constants=constants)
+    return _whole(words, Rank.ADVICE, "Stuck")
 
 
 def notes(state: ResearchState, quote: Quote) -> list[str]:
     """What the user says, one list item for each note."""
-    return ["- " + quote.start(note, _MOST_NOTE).replace("\n", "\n  ") for note in state.notes]
+    return ["- " + quote.start(note, 10_000).replace("\n", "\n  ") for note in state.notes]
 
 
 def _notes(state: ResearchState, quote: Quote) -> str:
@@ -416,7 +439,7 @@ def _repair(state: ResearchState, quote: Quote) -> str:
         f"edit: {quote.line(repair.description, 300)}",
         f"{quote.line(repair.label, 40)}: {quote.line(repair.reason, MAX_REASON)}",
     ]
-    log = quote.end(repair.log, _MOST_LOG, _MOST_LOG_ROWS)
+    log = quote.end(repair.log, 6000, 60)
     failed = "\n".join((*lines, *(["end of the log:", log] if log else [])))
     return (
         "# Repair the last edit\n\nThe run of the last edit failed. The files above are as it left them, and your "

@@ -206,7 +206,7 @@ def test_an_experiment_under_way_keeps_the_version_that_proposed_it(tmp_path: Pa
 
 # -- who asks
 def test_an_agent_asks_the_plain_model_since_versions_are_not_judged_as_agents(bench: Bench, tmp_path: Path) -> None:
-    pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+    pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
     version = bench.version(base=replace(BASE, name="m"))
     answered = []
     with ScriptedServer(model="m", lora=loads()) as scripted:

@@ -86,7 +86,7 @@ def served(tmp_path: Path) -> Served:
 @pytest.fixture
 def serving(served: Served) -> Iterator[subprocess.Popen[str]]:
     """``autoresearchd serve`` in that repository, with an adapter from elsewhere."""
-    pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+    pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
     adapter = served.adapter("mine", "elsewhere").folder
     options = ("--python", served.python, "--port", str(served.port), "--adapter", adapter)
     process = subprocess.Popen(

@@ -202,7 +202,7 @@ def test_a_tag_that_is_taken_is_refused_with_a_way_out_that_works(toy: Path, com
 
 # ---------------------------------------------------------------------- models
 def configure(toy: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+    pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
     config = toy.parent / "config.yaml"
     config.write_text(f"local: {{base_url: '{url}'}}\n")
     monkeypatch.setenv("AUTORESEARCHD_CONFIG", str(config))

@@ -18,7 +18,7 @@ from autoresearchd.learner.algorithms.learnable import Sample, Statistics
 from autoresearchd.learner.training.load_model import Loaded, ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.training.prompt_sharing import Sharing, reason_against
-from autoresearchd.models.transformers_library import told
+from autoresearchd.models.transformers_client import told
 from tests.unit.learner import tiny
 
 pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")

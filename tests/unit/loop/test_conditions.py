@@ -15,7 +15,7 @@ from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.context import Context
-from autoresearchd.models.token_estimate import estimate_tokens
+from autoresearchd.models.client import estimate_tokens
 from autoresearchd.policy.edits.read_answer import FORMS
 from autoresearchd.policy.prompt import sections
 from tests.fakes.bench import TASK, Bench, ByNumber, job

@@ -11,7 +11,6 @@ import pytest
 from autoresearchd.domain.errors import Interrupted
 from autoresearchd.domain.ports import Cancel, Purse
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.models import abandonable_call
 from autoresearchd.models.client import PASSING, ModelError, Question, Trouble
 from autoresearchd.policy.exchange import FIRST_PAUSE_S, LONGEST_ASKED_S, LONGEST_PAUSE_S, Asker, Unanswered
 from autoresearchd.policy.patience import Patience
@@ -170,31 +169,3 @@ def test_the_grace_counts_from_when_the_request_was_seen() -> None:
     assert not patience.is_set()
     now[0] = 502.0
     assert patience.is_set()
-
-
-def test_a_stop_that_came_before_spends_nothing() -> None:
-    cancel, calls = threading.Event(), []
-    cancel.set()
-    with pytest.raises(Interrupted):
-        abandonable_call.call(lambda: calls.append(1), cancel, 60.0)
-    assert calls == []
-
-
-def test_a_stop_ends_the_waiting_and_the_call_is_told() -> None:
-    cancel, given_up = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        cancel.set()
-        given_up.wait(60.0)
-
-    with pytest.raises(Interrupted):
-        abandonable_call.call(hang, cancel, 60.0, give_up=given_up.set)
-    assert given_up.is_set()
-
-
-def test_a_call_that_takes_too_long_is_a_time_out_that_names_the_time() -> None:
-    given_up = threading.Event()
-    with pytest.raises(ModelError, match=r"within 0\.05 s") as caught:
-        abandonable_call.call(lambda: given_up.wait(60.0), threading.Event(), 0.05, give_up=given_up.set)
-    assert caught.value.trouble is Trouble.TIMEOUT
-    assert given_up.is_set()

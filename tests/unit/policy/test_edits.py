@@ -11,67 +11,99 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.policy.edits.read_answer import FORMS, EditError, read_answer
+from autoresearchd.policy.edits.edit import Edit, EditError
+from autoresearchd.policy.edits.read_answer import FORMS, read_answer
 from tests.timing import seconds
-from tests.unit.policy.edit_answers import CODE, DIFF, NEW, TRAIN, TWO, block, edit, operations, refusal
 
+TRAIN = """\
+import math
+
+learning_rate = 3e-4
+depth = 4
+
+
+def schedule(step):
+    warm = min(step / 100, 1.0)
+    return learning_rate * warm
+
+
+def main():
+    for step in range(1000):
+        loss = schedule(step)
+        print(loss)
+
+
+main()
+"""
+CODE = {"train.py": TRAIN}
+TWO = {"train.py": TRAIN, "lib/model.py": "width = 64\nheads = 4\n"}
+
+
+def block(search: str, replace: str, name: str = "") -> str:
+    above = f"{name}\n" if name else ""
+    return f"{above}<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n"
+
+
+def edit(text: str, code: dict[str, str] = CODE) -> Edit:
+    return read_answer(text, code)
+
+
+def refusal(text: str, code: dict[str, str] = CODE) -> EditError:
+    with pytest.raises(EditError) as caught:
+        read_answer(text, code)
+    return caught.value
+
+
+def operations(*items: dict[str, object]) -> str:
+    return json.dumps({"hypothesis": "deeper is better", "edits": items})
+
+
+DIFF = "--- a/train.py\n+++ b/train.py\n@@ -2,4 +2,4 @@\n \n learning_rate = 3e-4\n-depth = 4\n+depth = 6\n \n"
+NEW = TRAIN.replace("depth = 4", "depth = 6")
 DEEPER = block("depth = 4", "depth = 6")
 
 
-@pytest.mark.parametrize(
-    ("form", "answer"),
-    [
-        *(
-            ("search_replace", answer)
-            for answer in (
-                DEEPER,
-                "I will go deeper.\n\n" + block("depth = 4", "depth = 6", "train.py"),
-                f"**`train.py`**:\n```python\n{DEEPER}```\n",
-                "```python\n" + block("depth = 4", "depth = 6", "./train.py") + "```\n",
-                DEEPER.replace("\n", "\r\n"),
-                block("depth = 4   ", "depth = 6"),
-                DEEPER + DEEPER,
-                "<think>\n" + block("depth = 4", "depth = 99") + "</think>\n" + DEEPER,
-                "maybe " + block("depth = 4", "depth = 99") + "</think>\n" + DEEPER,
-                json.dumps({"search_replace": [{"file": "train.py", "search": "depth = 4", "replace": "depth = 6"}]}),
-                json.dumps({"edits": [{"search": "depth = 4", "replace": "depth = 6"}]}),
-                '{"search_replace": [{"search": "depth = 4\n", "replace": "depth = 6\n"}]}',
-            )
-        ),
-        *(
-            ("diff", answer)
-            for answer in (
-                DIFF,
-                f"Deeper.\n\n{DIFF}\nThat is all:\n\n- one\n- two\n",
-                f"```\ndiff --git a/train.py b/train.py\nindex 123..456 100644\n{DIFF}```\n",
-                DIFF.replace("@@ -2,4 +2,4 @@", "@@ -200,40 +2,1 @@ def x():"),
-                DIFF.replace("@@ -2,4 +2,4 @@", "@@ ... @@"),
-                DIFF.replace("@@ -2,4 +2,4 @@\n", ""),
-                DIFF.replace("\n \n", "\n\n"),
-                DIFF.replace("a/train.py", "train.py.orig\t2026-01-01 00:00:00"),
-                "```diff\n-depth = 4\n+depth = 6\n```",
-                "@@ -4 +4 @@\n-depth = 4\n+depth = 6\n",
-                json.dumps({"diff": DIFF, "description": "deeper"}),
-                json.dumps({"diff": f"```diff\n{DIFF}```"}),
-                DIFF.replace("\n", "\r\n"),
-            )
-        ),
-        *(
-            ("whole", answer)
-            for answer in (
-                f"```python train.py\n{NEW}```",
-                f"```python:train.py\n{NEW}```",
-                f'```python title="train.py"\n{NEW}```',
-                f"Here it is.\n\n### `train.py`\n\n```python\n{NEW}```\n",
-                # Shell commands beside an edit may name any file.
-                f"Run it with\n```bash\n# prepare.py\npython prepare.py\n```\nThe file:\n```python\n{NEW}```\n",
-                f"~~~python\n{NEW}~~~",
-                json.dumps({"files": {"train.py": NEW}}),
-                "```json\n" + json.dumps({"files": {"./train.py": NEW}, "description": "x"}) + "\n```",
-            )
-        ),
-    ],
-)
+DRESSES = {
+    "search_replace": (
+        DEEPER,
+        "I will go deeper.\n\n" + block("depth = 4", "depth = 6", "train.py"),
+        f"**`train.py`**:\n```python\n{DEEPER}```\n",
+        "```python\n" + block("depth = 4", "depth = 6", "./train.py") + "```\n",
+        DEEPER.replace("\n", "\r\n"),
+        block("depth = 4   ", "depth = 6"),
+        DEEPER + DEEPER,
+        "<think>\n" + block("depth = 4", "depth = 99") + "</think>\n" + DEEPER,
+        "maybe " + block("depth = 4", "depth = 99") + "</think>\n" + DEEPER,
+        json.dumps({"edits": [{"file": "train.py", "search": "depth = 4", "replace": "depth = 6"}]}),
+        json.dumps({"edits": [{"search": "depth = 4", "replace": "depth = 6"}]}),
+        '{"edits": [{"search": "depth = 4\n", "replace": "depth = 6\n"}]}',
+    ),
+    "diff": (
+        DIFF,
+        f"Deeper.\n\n{DIFF}\nThat is all:\n\n- one\n- two\n",
+        f"```\ndiff --git a/train.py b/train.py\nindex 123..456 100644\n{DIFF}```\n",
+        DIFF.replace("@@ -2,4 +2,4 @@", "@@ -200,40 +2,1 @@ def x():"),
+        DIFF.replace("@@ -2,4 +2,4 @@", "@@ ... @@"),
+        DIFF.replace("@@ -2,4 +2,4 @@\n", ""),
+        DIFF.replace("\n \n", "\n\n"),
+        DIFF.replace("a/train.py", "train.py.orig\t2026-01-01 00:00:00"),
+        "```diff\n-depth = 4\n+depth = 6\n```",
+        "@@ -4 +4 @@\n-depth = 4\n+depth = 6\n",
+        DIFF.replace("\n", "\r\n"),
+    ),
+    "whole": (
+        f"```python train.py\n{NEW}```",
+        f"```python:train.py\n{NEW}```",
+        f'```python title="train.py"\n{NEW}```',
+        f"Here it is.\n\n### `train.py`\n\n```python\n{NEW}```\n",
+        # Shell commands beside an edit may name any file.
+        f"Run it with\n```bash\n# prepare.py\npython prepare.py\n```\nThe file:\n```python\n{NEW}```\n",
+        f"~~~python\n{NEW}~~~",
+    ),
+}
+
+
+@pytest.mark.parametrize(("form", "answer"), [(form, answer) for form in DRESSES for answer in DRESSES[form]])
 def test_an_edit_is_read_in_whatever_dress_it_comes(form: str, answer: str) -> None:
     found = edit(answer)
     assert (found.form, found.files) == (form, {"train.py": NEW})
@@ -118,17 +150,15 @@ def test_an_expected_delta_that_is_no_number_is_left_out(value: str) -> None:
         ("<think>\nLet me see", "still thinking"),
         ('{"edits": {"line": 4}}', "list"),
         ('{"edits": [{"op": "delete", "line": 4]}', "line 1, column 38"),
-        ('{"diff": "just words"}', "hunk"),
-        ('{"files": {"train.py": 7}}', "not a text"),
-        (json.dumps({"diff": DIFF, "files": {"train.py": NEW}}), "2 forms"),
         ("<<<<<<< SEARCH\ndepth = 4\n=======\ndepth = 6\n", ">>>>>>> REPLACE"),
         ("<<<<<<< SEARCH\ndepth = 4\ndepth = 6\n>>>>>>> REPLACE", "======="),
         (block("", "x = 1"), "empty SEARCH"),
         (block("for step in range(1000):\nloss = schedule(step)", "pass"), "not in train.py"),
         (DEEPER + block("nowhere = 1", "x"), "block 2"),
         (DEEPER + block("learning_rate = 3e-4\ndepth = 4", "learning_rate = 1\ndepth = 5"), "overlap"),
-        (block("rate = 3e", "rate = 4e"), "only a part"),
-        (block("learning_rate", "lr"), "2 places"),
+        (block("rate = 3e", "rate = 4e"), "not in train.py; line 3 is most like it"),
+        (block("learning_rate", "lr"), "not in train.py"),
+        ("<<<<<<< SEARCH\na\n=======\nb\n=======\nc\n>>>>>>> REPLACE", "2 ======= lines"),
         (DIFF.replace("depth = 4", "depth = 5"), "| depth = 4"),
         ("--- train.py\n+++ train.py\n@@ -4 +4,2 @@\n+depth = 6\n", "place"),
         (DIFF + "def schedule(step):\n-    warm = min(step / 100, 1.0)\n+    warm = 1.0\n", "belongs to no hunk"),
@@ -202,6 +232,11 @@ def test_the_lines_around_a_change_keep_their_white_space_and_line_ends() -> Non
     assert edit(DIFF, crlf).files["train.py"] == NEW.replace("\n", "\r\n")
 
 
+def test_a_part_of_a_line_that_is_there_once_is_enough() -> None:
+    code = {"train.py": "LR = 0.1  # of Adam\nLRS = 0.1\n"}
+    assert edit(block("LR = 0.1", "LR = 0.2"), code).files["train.py"] == "LR = 0.2  # of Adam\nLRS = 0.1\n"
+
+
 def test_text_that_is_there_twice_is_refused_with_both_places_unless_a_hunk_names_one() -> None:
     code = {"train.py": "x = 1\ny = 2\nx = 1\ny = 2\n"}
     error = refusal(block("x = 1", "x = 2"), code)
@@ -256,8 +291,7 @@ def test_an_ordinary_line_is_no_omission(line: str) -> None:
         block("depth = 4", "depth = 6", "trаin.py"),  # a Cyrillic letter
         json.dumps({"edits": [{"file": "../train.py", "op": "delete", "line": 1}]}),
         json.dumps({"edits": [{"file": ["train.py"], "op": "delete", "line": 1}]}),
-        json.dumps({"search_replace": [{"file": "TRAIN.PY", "search": "depth = 4", "replace": "depth = 6"}]}),
-        json.dumps({"files": {"/etc/passwd": "root"}}),
+        json.dumps({"edits": [{"file": "TRAIN.PY", "search": "depth = 4", "replace": "depth = 6"}]}),
         "--- a/evaluate.py\n+++ b/evaluate.py\n@@ -1 +1 @@\n-x\n+y\n",
         "--- /dev/null\n+++ b/train.py\n@@ -0,0 +1 @@\n+y\n",
         "--- a/train.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-import math\n",
@@ -356,7 +390,7 @@ def test_a_diff_of_two_texts_makes_the_second_of_the_first(pair: tuple[str, str]
     old, new = pair
     assume(old != new)
     diff = unified(old, new, context)
-    for answer in (diff, f"Why not.\n\n```diff\n{diff}```\nDone.\n", json.dumps({"diff": diff})):
+    for answer in (diff, f"Why not.\n\n```diff\n{diff}```\nDone.\n"):
         found = read_answer(answer, {FILE: old})
         assert (found.form, found.files) == ("diff", {FILE: new})
 
@@ -390,7 +424,7 @@ def test_a_search_that_is_there_once_is_replaced_whatever_the_texts(
     assume(old != wanted and (end in old or end == "\n"))  # a single open line does not tell how lines end
     block = "".join(f"{line}\n" for line in ["<<<<<<< SEARCH", *search, "=======", *new, ">>>>>>> REPLACE"])
     pair = {"search": "".join(f"{line}\n" for line in search), "replace": "".join(f"{line}\n" for line in new)}
-    for answer in (block, f"{FILE}\n```python\n{block}```\n", json.dumps({"search_replace": [pair]})):
+    for answer in (block, f"{FILE}\n```python\n{block}```\n", json.dumps({"edits": [pair]})):
         assert read_answer(answer, {FILE: old}).files == {FILE: wanted}
 
 
@@ -416,10 +450,10 @@ SOUP = st.lists(
             *["<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE", "```", "```python", "```diff", "```json", "~~~"],
             *["--- a/train.py", "+++ b/train.py", "@@ -1,2 +1,2 @@", "@@", " import x", "-import x", "+import y"],
             *["diff --git a/train.py b/train.py", "--- /dev/null", "rename from x", "<think>", "</think>", "x = 1"],
-            *['{"edits": [', '{"line": 1, "op": "delete"}', "]}", '{"diff": "@@', '"}', '{"files": {"train.py": "'],
+            *['{"edits": [', '{"line": 1, "op": "delete"}', "]}", '"}', '{"edits": [{"search": "'],
             *['{"hypothesis": "\\ud800"}', "Hypothesis: x", "/etc/passwd", "lib.py", "\r", "\0", "\ud800", "# ..."],
             *["train.py", "\\ No", "", " ", "{"],
-            *['{"edits": [{"op": "insert", "line": 0, "text": "\\ud800"}]}', '{"files": {"train.py": "\\u0000"}}'],
+            *['{"edits": [{"op": "insert", "line": 0, "text": "\\ud800"}]}'],
         ]
     )
     | st.text(max_size=8),
@@ -428,6 +462,7 @@ SOUP = st.lists(
 
 
 @settings(max_examples=600, deadline=None)
+@example("```\ud800.py")
 @given(SOUP.map("\n".join) | SOUP.map("".join) | st.text(st.characters(), max_size=200))
 def test_no_text_makes_the_reader_fail_or_touch_another_file(answer: str) -> None:
     for code in ({"train.py": "import x\nx = 1\n"}, {"train.py": "", "lib.py": "x = 1"}, {}):
@@ -460,7 +495,7 @@ JSON = st.recursive(
 
 
 @settings(deadline=None)
-@given(st.dictionaries(st.sampled_from(["edits", "search_replace", "diff", "files", "hypothesis", FILE]), JSON))
+@given(st.dictionaries(st.sampled_from(["edits", "hypothesis", FILE]), JSON))
 def test_no_object_makes_the_reader_fail(found: dict[str, object]) -> None:
     try:
         assert read_answer(json.dumps(found), {FILE: "x = 1\n"}).files.keys() == {FILE}

@@ -14,9 +14,8 @@ from autoresearchd.domain.errors import MissingCapability
 from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import litellm_client
-from autoresearchd.models.client import ModelClient, ModelError, Trouble
+from autoresearchd.models.client import ModelClient, ModelError, Trouble, estimate_tokens
 from autoresearchd.models.litellm_client import LitellmClient
-from autoresearchd.models.token_estimate import estimate_tokens
 from tests.contract.client_contract import QUESTION, HttpClientContract
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
@@ -30,6 +29,7 @@ def test_without_the_package_the_user_is_told_what_to_install(monkeypatch: pytes
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(litellm_client.importlib, "import_module", missing)
+    litellm_client._library.cache_clear()
     with pytest.raises(MissingCapability, match=r"pip install 'autoresearchd\[llm\]'"):
         LitellmClient("openai/gpt-4o").ask(QUESTION, NEVER)
 
@@ -71,7 +71,7 @@ class TestPrices:
         litellm = litellm_client._library()
         client = LitellmClient("openai/gpt-4o")
         response = litellm.mock_completion("openai/gpt-4o", [{"role": "user", "content": "x"}], mock_response="y " * 50)
-        usd = client._cost(litellm, QUESTION, response, 1.0).usd
+        usd = client._cost(QUESTION, response, response.model_dump(), 1.0).usd
         assert usd is not None
         assert 0 < usd < 0.1
 
@@ -80,7 +80,7 @@ class TestPrices:
         for name in ("openai/nobody-knows-this-model", "ollama/llama3"):
             client = LitellmClient(name)
             response = litellm.mock_completion(name, [{"role": "user", "content": "x"}], mock_response="y")
-            assert client._cost(litellm, QUESTION, response, 1.0).usd is None, name
+            assert client._cost(QUESTION, response, response.model_dump(), 1.0).usd is None, name
             assert client.price(Cost(usd=None, tokens_in=1000, tokens_out=1000)) is None, name
 
 

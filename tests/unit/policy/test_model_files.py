@@ -46,7 +46,7 @@ def test_a_model_is_a_folder_or_one_gguf_file(folder: Path, tmp_path: Path) -> N
     (one / "large.gguf").write_bytes(b"GGUF")
     with pytest.raises(UsageError, match="several"):
         gguf_file(one)
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(UsageError, match="not a folder"):
         gguf_file(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="holds no model"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import provider_errors
 from autoresearchd.models.client import ModelError, Trouble
-from autoresearchd.models.reachable import unreachable
+from autoresearchd.models.openai_client import unreachable
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,6 @@ def test_a_key_in_an_error_is_hidden_before_the_text_is_cut() -> None:
     assert len(said) <= 400
 
 
-def test_a_reply_without_bound_is_thrown_away_with_what_it_cost() -> None:
-    cost = Cost(usd=0.5, tokens_out=9)
-    with pytest.raises(ModelError) as caught:
-        provider_errors.checked_text("é" * (provider_errors.MAX_REPLY_BYTES // 2 + 1), "stop", "", cost)
-    assert caught.value.trouble is Trouble.BROKEN_REPLY
-    assert caught.value.cost == cost
-
-
 def test_a_withheld_answer_is_a_refusal_but_what_was_said_before_is_a_reply() -> None:
     with pytest.raises(ModelError, match="cannot help") as caught:
         provider_errors.checked_text("", "stop", "I cannot help", Cost())
@@ -107,4 +99,4 @@ def test_a_server_that_is_not_there_is_told_with_the_reason() -> None:
         address = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
         assert unreachable(address) == ""
     assert unreachable(address) == "connection refused"
-    assert unreachable(f"http://{'a' * 64}.example/v1") == "its name is no host's"
+    assert unreachable(f"http://{'a' * 64}.example/v1") == "its name is not a host's"

@@ -22,7 +22,7 @@ from tests.fakes.model_turns import Turn
 from tests.fakes.policies import make_state
 from tests.fakes.versions import Chosen
 
-pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
 
 NEVER = threading.Event()
 FIRST, SECOND = (ServedAdapter(name, Path(f"/repo/.git/autoresearchd/adapters/{name}")) for name in ("v1-0a", "v2-0b"))

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.errors import Interrupted, UsageError
+from autoresearchd.domain.policy_versions import ServedAdapter
 from autoresearchd.models.client import ModelClient, ModelError, Question, Trouble
 from autoresearchd.models.transformers_client import TransformersClient
 from tests.contract.client_contract import QUESTION, SOON_S, ClientContract
+from tests.fakes.versions import Chosen
 from tests.unit.learner import tiny
 
 pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
@@ -122,7 +124,8 @@ def test_an_adapter_answers_and_is_named(folder: Path, tmp_path: Path) -> None:
     adapted.save_pretrained(tmp_path / "v3")
     cold = replace(QUESTION, temperature=0.0, max_tokens=16)
     plain = TransformersClient(folder).ask(cold, NEVER)
-    reply = TransformersClient(folder, adapter=tmp_path / "v3").ask(cold, NEVER)
+    adapters = Chosen(ServedAdapter("v3", tmp_path / "v3"))
+    reply = TransformersClient(folder, adapters=adapters).ask(cold, NEVER)
     assert (plain.adapter, reply.adapter) == ("", "v3")
     assert reply.logprobs != plain.logprobs
     assert reply.model_hash == plain.model_hash
@@ -136,8 +139,6 @@ def test_a_damaged_model_is_told_with_its_place(folder: Path, tmp_path: Path) ->
     assert str(tmp_path) in caught.value.what
 
 
-def test_what_is_no_model_and_no_adapter_is_said_at_once(folder: Path, tmp_path: Path) -> None:
+def test_what_is_no_model_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         TransformersClient(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="LoRA"):
-        TransformersClient(folder, adapter=tmp_path)
