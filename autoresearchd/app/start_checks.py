@@ -49,7 +49,7 @@ from autoresearchd.loop.upkeep.session_lock import already_held, starting
 from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.models.reachable import unreachable
 from autoresearchd.policy.policy_names import TUNERS, PolicySpec, parse_spec
-from autoresearchd.policy.search.space_rules import Space, means
+from autoresearchd.policy.search.find_constants import Space, means
 from autoresearchd.sandbox.environment import search_path
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors

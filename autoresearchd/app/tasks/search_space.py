@@ -11,9 +11,9 @@ from autoresearchd.app.start_checks import check_search_bounds
 from autoresearchd.app.tasks.scaffold import TASK_FILE
 from autoresearchd.config import check_files
 from autoresearchd.domain.task import Task
+from autoresearchd.policy.search.find_constants import LeftOut
 from autoresearchd.policy.search.parameter import Parameter
 from autoresearchd.policy.search.program_constants import movable, spaces
-from autoresearchd.policy.search.space_rules import LeftOut
 
 _NAMED = 4
 

@@ -14,8 +14,8 @@ from autoresearchd.cli.terminal_text import Paint, clean, json_text, tell
 
 if TYPE_CHECKING:
     from autoresearchd.app.tasks.search_space import Found
+    from autoresearchd.policy.search.find_constants import LeftOut
     from autoresearchd.policy.search.parameter import Parameter
-    from autoresearchd.policy.search.space_rules import LeftOut
 
 _COLUMNS = ("constant", "value", "line", "kind", "range", "next moves")
 _LEFT_COLUMNS = ("left alone", "value", "line", "why")

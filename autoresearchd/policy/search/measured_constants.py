@@ -8,17 +8,18 @@ nothing to leave alone: more rows to train on are an honest edit there.
 
 from __future__ import annotations
 
-import ast
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from autoresearchd.domain.task import MetricSource, Task
-from autoresearchd.policy.search.data_flow import constants_of, reached
+from autoresearchd.policy.search.comments import Source
+from autoresearchd.policy.search.data_flow import Constant, reached
+from autoresearchd.policy.search.find_constants import UNPARSABLE
+from autoresearchd.policy.search.known_calls import usual
 from autoresearchd.policy.search.name_ranges import bag, words_of
-from autoresearchd.policy.search.program_parts import Constant, usual
+from autoresearchd.policy.search.program_parts import Parts
 
-_UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 _MOST_CHARACTERS = 400_000
 _MOST_NAMED = 8
 
@@ -111,19 +112,15 @@ def _look(text: str, metric: str) -> tuple[tuple[Constant, str], ...]:
         return ()
     with warnings.catch_warnings(action="ignore"):
         try:
-            tree = ast.parse(text)
-            flows = {
-                r.constant: r.way.replace("the metric", metric or "what is measured")
-                for r in reached(tree, text, metric)
-            }
-            everything = constants_of(tree, text)
-        except _UNPARSABLE:
+            flows = reached(Parts(Source(text)), metric)
+        except UNPARSABLE:
             return ()
-    for constant in everything:
-        why = _by_name(constant.name)
-        if why:
-            flows.setdefault(constant, why)
-    return tuple(sorted(flows.items(), key=lambda item: item[0].start))
+    found = []
+    for constant, way in flows:
+        by_name = "" if constant.inline else _by_name(constant.name)
+        why = way.replace("the metric", metric or "what is measured") if way else by_name
+        found += [(constant, why)] if why else []
+    return tuple(sorted(found, key=lambda item: item[0].start))
 
 
 def _by_name(name: str) -> str:

@@ -11,10 +11,9 @@ from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
-from autoresearchd.policy.search.find_constants import look, replace, searchable
+from autoresearchd.policy.search.find_constants import Space, look, replace, searchable
 from autoresearchd.policy.search.measured_constants import left_alone, named
 from autoresearchd.policy.search.parameter import Kind, Parameter, Value
-from autoresearchd.policy.search.space_rules import Space
 
 _REMEMBERED = 8
 MOST_CHANGES = 3
@@ -65,10 +64,8 @@ class Program:
 
 def space_of(task: Task, path: str, text: str) -> Space:
     """What may be tuned in a file of a task, and what is left alone and why. The one place where reasons come from."""
+    reasons = {c.start: why for c, why in left_alone(task, text)} if path.endswith(".py") else {}
     given = options_of(task.execution.run_command)
-    alone = left_alone(task, text) if path.endswith(".py") else ()
-    every = look(text, path=path, profile=task.profile, given=given).parameters if alone else ()
-    reasons = {p.label: why for p in every for c, why in alone if c.start <= p.start and p.end <= c.end}
     return look(text, path=path, profile=task.profile, reasons=reasons, given=given, search=task.search)
 
 
