@@ -190,7 +190,7 @@ def say_who_measures(task: Task, code: Mapping[str, str]) -> None:
     code: text of the editable files.
     """
     if task.scoring.source is not MetricSource.EVALUATOR:
-        from autoresearchd.policy.search.measured_constants import warnings_of  # only needed here
+        from autoresearchd.policy.search.program_constants import warnings_of  # only needed here
 
         sys.stderr.writelines(f"note: {note}\n" for note in warnings_of(task, code))
 

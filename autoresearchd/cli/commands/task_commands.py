@@ -321,7 +321,7 @@ def constants(folder: Path) -> tuple[str, ...]:
 
 def _who_measures(task: Task, source: Path) -> tuple[str, ...]:
     """What nothing protects where the score is the program's own."""
-    from autoresearchd.policy.search.measured_constants import warnings_of
+    from autoresearchd.policy.search.program_constants import warnings_of
 
     texts = {path: source / path for path in task.editable if (source / path).is_file()}
     return warnings_of(task, {path: file.read_text("utf-8", "replace") for path, file in texts.items()})

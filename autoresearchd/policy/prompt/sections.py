@@ -21,7 +21,7 @@ from autoresearchd.policy.prompt import memo_text, stuck
 from autoresearchd.policy.prompt.digest import Digest, digest
 from autoresearchd.policy.prompt.quote import Quote, data_block, fence_block, fence_length
 from autoresearchd.policy.prompt.token_budget import Piece, Section, fit
-from autoresearchd.policy.search.measured_constants import rule
+from autoresearchd.policy.search.program_constants import rule
 
 HISTORY = 32
 """Experiments that a prompt holds besides the best: the K of AutoResearch-RL."""

@@ -109,7 +109,7 @@ class Parameter:
     """A literal in a file that may be changed.
 
     name: stable over edits, e.g. ``train.py:MATRIX_LR`` or ``train.py:ADAM_BETAS[1]``; start, end: its place in the
-    UTF-8 bytes of the file; source: the literal as it stands there. home: where its value lies on the axis.
+    UTF-8 bytes of the file; source: the literal as it stands there.
     """
 
     name: str
@@ -119,14 +119,11 @@ class Parameter:
     start: int
     end: int
     source: str = field(repr=False)
-    home: float = field(init=False, repr=False, compare=False)
-    _bounds: tuple[float, float] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        # A search asks for these some hundred times for each proposal.
-        ends = self.place(self.range.low), self.place(self.range.high)
-        object.__setattr__(self, "home", self.place(self.value))
-        object.__setattr__(self, "_bounds", (min(ends), max(ends)))
+    @property
+    def home(self) -> float:
+        """Where its value lies on the axis."""
+        return self.place(self.value)
 
     @property
     def kind(self) -> Kind:
@@ -162,7 +159,8 @@ class Parameter:
 
     def bounds(self) -> tuple[float, float]:
         """The ends of the range, on the axis."""
-        return self._bounds
+        low, high = sorted((self.place(self.range.low), self.place(self.range.high)))
+        return low, high
 
     def at(self, place: float) -> Value:
         """The legal value nearest to a place on the axis, rounded as a person would write it."""

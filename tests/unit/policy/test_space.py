@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.policy.search.find_constants import apply, find, look
 from autoresearchd.policy.search.parameter import Kind, Parameter, Scale, Value
-from autoresearchd.policy.search.program_constants import draw
+from autoresearchd.policy.search.search_policies import draw
 
 from .synthetic import TOY
 
