@@ -30,7 +30,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.policy import answer_words, edit_summary
+from autoresearchd.policy import answer_words
 from autoresearchd.policy.agent import workspace_copy
 from autoresearchd.policy.agent.workspace_copy import Materialise
 from autoresearchd.policy.prompt import sections
@@ -51,32 +51,18 @@ _WRAPPER = (
 class CommandPolicy:
     """Runs a command for each proposal.
 
-    Args:
-        command: what the user wrote after ``command:``; given to ``sh -c``.
-        materialise: fills the copy.
-        timeout: seconds that one proposal may take.
-        scratch: where the private copies are made; the system's place for temporary files by default.
+    command: what the user wrote after ``command:``; given to ``sh -c``. materialise: fills the copy. timeout: seconds
+    that one proposal may take. scratch: where the private copies are made, else the system's place for temporary files.
     """
 
+    repairs = 0
+    """A tool of the user's own tries its edit itself, if it wants to."""
+
     def __init__(
-        self,
-        command: str,
-        materialise: Materialise,
-        *,
-        timeout: float = DEFAULT_TIMEOUT_S,
-        scratch: Path | None = None,
+        self, command: str, materialise: Materialise, *, timeout: float = DEFAULT_TIMEOUT_S, scratch: Path | None = None
     ) -> None:
         self._command, self._materialise, self._timeout, self._scratch = command, materialise, timeout, scratch
-
-    @property
-    def name(self) -> str:
-        """``command:`` and the command."""
-        return f"command:{self._command}"
-
-    @property
-    def repairs(self) -> int:
-        """None: a tool of the user's own tries its edit itself, if it wants to."""
-        return 0
+        self.name = f"command:{command}"
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """What the tool changed in the editable files."""
@@ -120,10 +106,8 @@ class CommandPolicy:
                     hint="it has to edit the files in its working directory",
                 )
         except PolicyError as error:  # what cannot be used has cost no less
-            error.cost, error.charged = (
-                answer_words.cost_of(answer_words.last_object(result.stdout), result.duration_s),
-                False,
-            )
+            error.cost = answer_words.cost_of(answer_words.last_object(result.stdout), result.duration_s)
+            error.charged = False
             raise
         return self._proposal(state, files, result)
 
@@ -147,7 +131,7 @@ class CommandPolicy:
             policy=self.name,
             description=description or clean(hypothesis, answer_words.MAX_LINE),
             expected_delta=answer_words.number(found.get("expected_delta")),
-            changes=edit_summary.changes(state.code, files),
+            changes=answer_words.changes(state.code, files),
             role=state.role,
             asi=answer_words.asi_of(found, hypothesis),
             cost=answer_words.cost_of(found, result.duration_s),
@@ -342,7 +326,5 @@ def _experiment_json(experiment: Experiment) -> dict[str, Any]:
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """JSON values only; anything else as text."""
-    return {
-        str(k): v if isinstance(v, (str, int, float, bool, list, dict)) or v is None else str(v)
-        for k, v in values.items()
-    }
+    known = (str, int, float, bool, list, dict, type(None))
+    return {str(k): v if isinstance(v, known) else str(v) for k, v in values.items()}

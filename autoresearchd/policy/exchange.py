@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -35,13 +35,15 @@ from autoresearchd.models.client import (
     Trouble,
     perform,
 )
-from autoresearchd.policy import answer_words, edit_summary
-from autoresearchd.policy.patience import Patience
+from autoresearchd.policy import answer_words
 
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 60.0
 LONGEST_ASKED_S = 300.0
 """The longest ``Retry-After`` that is slept out: who asks for more is left to the next model, or to the loop."""
+
+GRACE_S = 2.0
+"""How long an answer under way is still waited for: it is paid for, and about to come more often than not."""
 
 _MAX_WORDS = 300
 
@@ -61,6 +63,41 @@ _HINTS: Mapping[Trouble, str] = {
     Trouble.BAD_REQUEST: "see what {model} takes: max_tokens and temperature in config.yaml go with each question",
 }
 _HINT = "it is tried again by itself; models under fallbacks in config.yaml are asked in place of {model}"
+
+
+@dataclass(slots=True)
+class Patience:
+    """A ``Cancel`` that is set when another one is, or some time after the session was asked to end.
+
+    cancel: whoever wants the end at once. ending: set once the session is to end, at the latest when ``cancel`` is;
+    None: nobody says so. grace: seconds from then on. clock: monotonic seconds.
+    """
+
+    cancel: Cancel
+    ending: Cancel | None = None
+    grace: float = 0.0
+    clock: Callable[[], float] = time.monotonic
+    _since: float | None = field(default=None, init=False)
+
+    def is_set(self) -> bool:
+        """Whether the patience is at its end; the grace begins when this is first asked after the request."""
+        if self.cancel.is_set():
+            return True
+        if self.ending is None or not self.ending.is_set():
+            return False
+        if self._since is None:
+            self._since = self.clock()
+        return self.clock() - self._since >= self.grace
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep until the session is to end or until the time-out; True when the patience is at its end."""
+        (self.cancel if self.ending is None else self.ending).wait(timeout)
+        return self.is_set()
+
+    def check(self, what: str) -> None:
+        """Raise Interrupted where the patience is at its end; ``what``: what is not done any more."""
+        if self.is_set():
+            raise Interrupted(f"{what}: a stop was requested")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +135,10 @@ class Asker:
     Jitter", AWS Architecture Blog, 2015), never for less than the provider asks; any other goes to the next model at
     once. Later questions begin at the model that answered last: it knows its own answers.
 
-    Args:
-        clients: the model, then those that are asked in its place, in turn.
-        retries: how often a question is repeated to one model.
-        purse: looked into before every call that goes out.
-        charge: told of each failed call that cost something, with the model's name.
-        random: draws the jitter.
-        ending: set once the session is to end: nobody who gives no reply is asked again then. None: nobody says so.
+    clients: the model, then those that are asked in its place, in turn. retries: how often a question is repeated to
+    one model. purse: looked into before every call that goes out. charge: told of each failed call that cost something,
+    with the model's name. random: draws the jitter. ending: set once the session is to end: nobody who gives no reply
+    is asked again then.
     """
 
     def __init__(
@@ -167,8 +201,9 @@ class Asker:
             self._purse.check()
             try:
                 return client.ask(question, cancel)
-            except Interrupted:
-                self._charge(client.name, _left(client, question))
+            except Interrupted:  # sent, and then not waited for: it is likely to be billed all the same
+                what = "the reply was not waited for: a stop was requested"
+                self._charge(client.name, ModelError(Trouble.TIMEOUT, what, cost=_sent(client, question)))
                 raise
             except ModelError as error:
                 if error.cost is None and error.trouble is Trouble.TIMEOUT:
@@ -197,12 +232,6 @@ def _sent(client: ModelClient, question: Question, tokens_out: int = 0) -> Cost:
     return replace(cost, usd=client.price(cost)) if isinstance(client, KnowsPrices) else cost
 
 
-def _left(client: ModelClient, question: Question) -> ModelError:
-    """The error of a question that was sent and then not waited for: it is likely to be billed all the same."""
-    what = "the reply was not waited for: a stop was requested"
-    return ModelError(Trouble.TIMEOUT, what, cost=_sent(client, question))
-
-
 def _seconds(retry_after: float | None) -> float:
     """What the provider asks to wait; nothing where that is no time."""
     return retry_after if retry_after is not None and math.isfinite(retry_after) and retry_after > 0 else 0.0
@@ -216,19 +245,20 @@ Near = Callable[[ResearchState, Mapping[str, str], Mapping[str, Any]], str]
 """What an edit (its files, and the constants that it changes) is nearly the same as, in words; empty: nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Means:
-    """What the proposals of a policy are made with.
+@dataclass(eq=False)
+class AskingPolicy:
+    """What the policies that ask a model have in common: what their proposals are made with.
 
-    clients: the model, then those that are asked when it gives no reply. settings: the user's. name: of the policy, as
-    in ``--policy``. answers: where each answer is written down before anything is done with it. purse: what may be
-    spent. check: whether an edit is legal. near: what an edit is nearly the same as; the model is told so once, and may
+    clients: the model, then those that are asked when it gives no reply. settings: the user's. name: as in
+    ``--policy``. answers: where each answer is written down before anything is done with it. purse: what may be spent.
+    check: whether an edit is legal. near: what an edit is nearly the same as; the model is told so once, and may
     insist. clock: monotonic seconds. ending: set once the session is to end: nothing new is asked then; None: nobody
     says so before it is to end at once.
     """
 
-    clients: tuple[ModelClient, ...]
+    clients: Sequence[ModelClient]
     settings: ModelSettings
+    _: KW_ONLY
     name: str
     answers: AnswerLog
     purse: Purse
@@ -237,43 +267,16 @@ class Means:
     clock: Callable[[], float] = time.monotonic
     ending: Cancel | None = None
 
-
-class AskingPolicy:
-    """What the policies that ask a model have in common; arguments are those of ``Means``."""
-
-    def __init__(
-        self,
-        clients: Sequence[ModelClient],
-        settings: ModelSettings,
-        *,
-        name: str,
-        answers: AnswerLog,
-        purse: Purse,
-        check: Check,
-        near: Near | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        ending: Cancel | None = None,
-    ) -> None:
-        self._means = Means(tuple(clients), settings, name, answers, purse, check, near, clock, ending)
-
-    @property
-    def name(self) -> str:
-        """As given."""
-        return self._means.name
-
     @property
     def repairs(self) -> int:
         """As the user has set it."""
-        return self._means.settings.repairs
+        return self.settings.repairs
 
 
 class Exchange:
-    """Asks the questions of one proposal and keeps the accounts of it.
+    """Asks the questions of one proposal and keeps the accounts of it."""
 
-    means: what it is made with. state: what it is made from.
-    """
-
-    def __init__(self, means: Means, state: ResearchState) -> None:
+    def __init__(self, means: AskingPolicy, state: ResearchState) -> None:
         self._means, self._state = means, state
         self._attempt = state.repair.attempt if state.repair else 0
         self._asked: tuple[Message, ...] = ()
@@ -380,23 +383,27 @@ class Exchange:
         return generation
 
     def proposal(
-        self, files: Mapping[str, str], words: Mapping[str, Any], base: Mapping[str, str], reply: Reply,
+        self,
+        files: Mapping[str, str],
+        words: Mapping[str, Any],
+        base: Mapping[str, str],
+        reply: Reply,
         generation: Generation,
-    ) -> Proposal:  # fmt: skip
+    ) -> Proposal:
         """What an answer proposes: files that differ from ``base``, in the words that it says of them."""
         state = self._state
         description = clean(words.get("description"), answer_words.MAX_LINE)
         hypothesis = clean(words.get("hypothesis"), answer_words.MAX_TEXT) or description
         if not hypothesis and state.repair is not None:
             hypothesis = clean(state.repair.description, answer_words.MAX_LINE)
-        hypothesis = hypothesis or edit_summary.hypothesis(base, files)
+        hypothesis = hypothesis or answer_words.hypothesis(base, files)
         return Proposal(
             files=dict(files),
             hypothesis=hypothesis,
             policy=self._means.name,
             description=description or clean(hypothesis, answer_words.MAX_LINE),
             expected_delta=answer_words.number(words.get("expected_delta")),
-            changes=edit_summary.changes(base, files),
+            changes=answer_words.changes(base, files),
             role=state.role,
             adapter=clean(reply.adapter, _NAME),
             asi=answer_words.asi_of(words, hypothesis),

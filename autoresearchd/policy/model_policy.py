@@ -14,11 +14,18 @@ from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Generation, Proposal
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models.client import Message, ModelError, Reply
-from autoresearchd.policy import answer_words, edit_summary
+from autoresearchd.policy import answer_words
 from autoresearchd.policy.edits.edit import Edit, EditError
 from autoresearchd.policy.edits.read_answer import FORMS, read_answer
-from autoresearchd.policy.exchange import AskingPolicy, Exchange, Means, clean_error, cut_middle, make_storable
-from autoresearchd.policy.patience import GRACE_S, Patience
+from autoresearchd.policy.exchange import (
+    GRACE_S,
+    AskingPolicy,
+    Exchange,
+    Patience,
+    clean_error,
+    cut_middle,
+    make_storable,
+)
 from autoresearchd.policy.prompt import answer_schema, brief, sections
 
 MAX_READ = 1_000_000
@@ -56,22 +63,19 @@ class ModelPolicy(AskingPolicy):
     @property
     def repairs(self) -> int:
         """As the user has set it; none where constants are all that is asked for, which fix no program."""
-        return 0 if self._means.settings.prompt == brief.BRIEF else self._means.settings.repairs
+        return 0 if self.settings.prompt == brief.BRIEF else self.settings.repairs
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """The first usable answer.
 
-        Raises:
-            PolicyError: no answer could be used, under the label of the last; its cost has been charged.
-            EnvironmentFailure: no model gave a reply, or none can take the prompt.
-            SpendCapReached: nothing more may be spent.
-            Interrupted: ``cancel`` was set, or the session is to end.
+        Raises PolicyError: no answer could be used, under the label of the last, and its cost has been charged;
+        EnvironmentFailure: no model gave a reply, or none can take the prompt; SpendCapReached; Interrupted.
         """
         if cancel.is_set():
             raise Interrupted("the policy was asked to stop")
-        if not self._means.settings.feedback:
+        if not self.settings.feedback:
             state = replace(state, recent=(), top=(), diagnostics={}, failures={}, streak=0, memo="")
-        talk = _Talk(self._means, state, cancel)
+        talk = _Talk(self, state, cancel)
         try:
             return talk.proposal()
         except PolicyError as error:
@@ -104,7 +108,7 @@ _UNREAD = _Verdict(error="the answer could not be looked at", label=Label.ERROR)
 class _Talk:
     """The questions and answers of one proposal."""
 
-    def __init__(self, means: Means, state: ResearchState, cancel: Cancel) -> None:
+    def __init__(self, means: AskingPolicy, state: ResearchState, cancel: Cancel) -> None:
         self._settings = means.settings
         self._brief = means.settings.prompt == brief.BRIEF
         self._check, self._near, self._state = means.check, means.near, state
@@ -212,7 +216,7 @@ class _Talk:
             self._check(self._state, files)
         except (EditError, PolicyError) as error:
             return self._unusable(reply, error.label, str(error), form)
-        changes = edit_summary.changes(self._state.code, files)
+        changes = answer_words.changes(self._state.code, files)
         return _Verdict(files, changes, self._state.redactor.value(dict(edit.words)), form)
 
     def _unusable(self, reply: Reply, label: Label, what: str, form: str) -> _Verdict:

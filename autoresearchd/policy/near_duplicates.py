@@ -61,10 +61,7 @@ class _Entry:
 
 
 class NearDuplicates:
-    """The latest experiments of a segment, and which warnings were given.
-
-    window: how many experiments are remembered.
-    """
+    """The latest ``window`` experiments of a segment, and which warnings were given."""
 
     def __init__(self, window: int = WINDOW) -> None:
         self._entries: deque[_Entry] = deque(maxlen=window)

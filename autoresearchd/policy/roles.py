@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from autoresearchd.domain.task import Role, Task
+from autoresearchd.policy.search.find_constants import UNPARSABLE
 from autoresearchd.policy.search.name_ranges import bag, range_of, words_of
+from autoresearchd.policy.search.program_parts import blocks, entries
 
 SMALL_ARTEFACT = 100_000_000
 """A limit on the artefact's size below so many bytes makes quantisation a role of its own."""
@@ -93,7 +95,6 @@ _SHARED = frozenset({"main", "train", "run"})
 _FILLERS = bag("the a an of its their all in for on with every each other what how")
 _BRITISH = re.compile(r"is(e|er|ed|ing|ation)$")
 _CONFIG = re.compile(r"^\w*(?:config|args|arguments|params|settings)$", re.IGNORECASE)
-_UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 _MOST_CHARACTERS = 400_000
 _LARGEST = 1e15
 _STEM = 4
@@ -102,35 +103,21 @@ _STEM = 4
 
 def preset(task: Task) -> tuple[Role, ...]:
     """The roles of a task: its own where it names any, else those that come with the daemon."""
-    if task.roles:
-        return task.roles
-    return (*_ALWAYS, QUANTISATION, META) if _is_small(task) else (*_ALWAYS, META)
-
-
-def _is_small(task: Task) -> bool:
-    """Whether the size of what training leaves behind is limited so much that it matters."""
-    return any(
-        c.max is not None and c.max < SMALL_ARTEFACT and set(words_of(c.metric)) & _SIZE_WORDS
-        for c in task.scoring.constraints
-    )
+    sizes = [c.max for c in task.scoring.constraints if c.max is not None and set(words_of(c.metric)) & _SIZE_WORDS]
+    small = min(sizes, default=SMALL_ARTEFACT) < SMALL_ARTEFACT
+    return task.roles or ((*_ALWAYS, QUANTISATION, META) if small else (*_ALWAYS, META))
 
 
 def owns(role: Role, name: str, value: int | float | None = None) -> bool:
     """Whether a definition belongs to a role's surface.
 
     It does where all words of one term are words of its name (``final lr``: ``FINAL_LR_FRAC``), or where a term names
-    the family of the constant (``learning rate``: ``MATRIX_LR``). An empty surface is the whole program.
-
-    Args:
-        role: the role.
-        name: of a function, a class or a constant, with or without its file.
-        value: of the constant, where it is a number.
+    the family of the constant (``learning rate``: ``MATRIX_LR``). An empty surface is the whole program. name: of a
+    function, a class or a constant, with or without its file; value: of the constant, where it is a number.
     """
     terms = _terms(role.surface)
-    if not terms:
-        return True
     words = frozenset(_spelled(word) for word in words_of(name))
-    if any(all(_stands_for(term, words) for term in terms_of) for terms_of in terms):
+    if not terms or any(all(_stands_for(word, words) for word in term) for term in terms):
         return True
     found = range_of(name, 8 if value is None else value)
     return found is not None and frozenset(map(_spelled, found.family.split())) in terms
@@ -139,16 +126,9 @@ def owns(role: Role, name: str, value: int | float | None = None) -> bool:
 def off_surface(role: Role, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
     """Definitions that an edit changed or removed and that are none of the role's, such as ``train.py:MATRIX_LR``.
 
-    New definitions are whose they are made by, and ``main`` is everybody's. A file that is no Python, or cannot be
-    parsed, is not looked at.
-
-    Args:
-        role: who made the edit.
-        before: the editable files, by path.
-        after: the same after the edit; files that are missing here were not touched.
+    New definitions are whose they are made by, and ``main`` is everybody's. A file that is not Python, or cannot be
+    parsed, is not looked at. before, after: the editable files, by path; those missing in ``after`` were not touched.
     """
-    if not _terms(role.surface):
-        return ()
     return tuple(
         f"{path}:{name}"
         for path in sorted(after)
@@ -165,10 +145,8 @@ def _stands_for(term: str, words: frozenset[str]) -> bool:
 @lru_cache(maxsize=64)
 def _terms(surface: str) -> frozenset[frozenset[str]]:
     """The terms of a surface, each as the set of its words."""
-    terms = (
-        frozenset(_spelled(word) for word in words_of(part) if word not in _FILLERS) for part in _SPLIT.split(surface)
-    )
-    return frozenset(term for term in terms if term)
+    terms = [{_spelled(word) for word in words_of(part) if word not in _FILLERS} for part in _SPLIT.split(surface)]
+    return frozenset(frozenset(term) for term in terms if term)
 
 
 def _spelled(word: str) -> str:
@@ -195,7 +173,7 @@ def touched(before: str, after: str) -> dict[str, int | float | None]:
         return {}
     try:
         was, became = _definitions(before), _definitions(after)
-    except _UNPARSABLE:
+    except UNPARSABLE:
         return {}
     changed = (name for name in was if name not in became or was[name].code != became[name].code)
     return {name: was[name].value for name in sorted(changed)}
@@ -222,10 +200,8 @@ def _collect(body: Iterable[ast.stmt], context: str, found: dict[str, _Definitio
         elif isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
             test = getattr(node, "test", None)
             inner_context = context + (ast.unparse(test) if test is not None else "")
-            for block in ("body", "orelse", "finalbody"):
-                _collect(getattr(node, block, ()), f"{inner_context}/{block}:", found)
-            for handler in getattr(node, "handlers", ()):
-                _collect(handler.body, f"{inner_context}/except:", found)
+            for i, block in enumerate(blocks(node)):
+                _collect(block, f"{inner_context}/{i}:", found)
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             _collect_assignment(node, "", context, found)
 
@@ -256,9 +232,9 @@ def _bindings(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> Iterator[tupl
 
 def _entries(name: str, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
     """What a name holds: each entry of a dictionary by itself, where all keys can stand in a name."""
-    keys = [getattr(k, "value", None) for k in value.keys] if isinstance(value, ast.Dict) else []
-    if isinstance(value, ast.Dict) and keys and all(isinstance(k, str) and k.isidentifier() for k in keys):
-        for key, entry in zip(keys, value.values, strict=True):
+    known = dict(entries(value)) if isinstance(value, ast.Dict) else {}
+    if isinstance(value, ast.Dict) and 0 < len(known) == len(value.keys):
+        for key, entry in known.items():
             yield from _entries(f"{name}.{key}", entry)
     else:
         yield name, value

@@ -26,18 +26,10 @@ _REMEMBERED = 400
 
 
 def choose(arms: Sequence[str], history: Sequence[tuple[str, float]], seed: int) -> str:
-    """The arm whose turn it is; the same arguments give the same arm.
+    """The arm whose turn it is; those without a turn come first.
 
-    Args:
-        arms: by name; those without a turn come first, in this order.
-        history: (arm, what the turn paid, 0 to 1), oldest first; arms that are no longer there are passed over.
-        seed: of the draw.
-
-    Raises:
-        ValueError: there are no arms.
+    history: (arm, what the turn paid, 0 to 1), oldest first; arms that are no longer there are passed over.
     """
-    if not arms:
-        raise ValueError("no arms to choose from")
     known = {arm: index for index, arm in enumerate(arms)}
     turns = [(known[arm], _share(reward)) for arm, reward in history[-_REMEMBERED:] if arm in known]
     rewards = [[reward for arm, reward in turns if arm == index] for index in range(len(arms))]
@@ -84,21 +76,18 @@ def next_turn(
 ) -> Turn:
     """The next turn, a pure function of its arguments.
 
-    Args:
-        streak: how many of the last experiments in a row were not kept.
-        roles: by name; empty where none take turns.
-        parents: what is usually built on, ``incumbent`` or ``puct``.
-        history: (role, what its turn paid, 0 to 1) of the turns so far, oldest first.
-        seed: of the bandit's draw.
-        bandit: give turns to roles that pay, else each in its turn.
+    streak: how many of the last experiments in a row were not kept. parents: what is usually built on, ``incumbent`` or
+    ``puct``. history: (role, what its turn paid, 0 to 1), oldest first. bandit: give turns to roles that pay, else each
+    in its turn.
     """
     if streak <= 0 or streak % LONG_STREAK:
         return Turn(_usual(roles, history, seed, bandit), parents)
     failed = f"{streak} experiments in a row without a keep"
     latest = {role for role, _ in history[-streak:]}
     idle = [role for role in roles if role not in latest]
-    if idle:
-        role = _longest_idle(idle, history)
+    if idle:  # the one whose last turn is the furthest back
+        last = {role: at for at, (role, _) in enumerate(history)}
+        role = min(idle, key=lambda role: last.get(role, -1))
         return Turn(role, parents, f"{failed}: the turn goes to {role}, which has had none in that time")
     other = INCUMBENT if parents == PUCT else PUCT
     way = "the best so far" if other == INCUMBENT else "an experiment chosen from the whole tree"
@@ -112,9 +101,3 @@ def _usual(roles: Sequence[str], history: Sequence[tuple[str, float]], seed: int
         return choose(roles, history, seed)
     last = next((role for role, _ in reversed(history) if role in roles), None)
     return roles[0] if last is None else roles[(roles.index(last) + 1) % len(roles)]
-
-
-def _longest_idle(idle: Sequence[str], history: Sequence[tuple[str, float]]) -> str:
-    """The one whose last turn is the furthest back; of those that never had one the first."""
-    last = {role: at for at, (role, _) in enumerate(history)}
-    return min(idle, key=lambda role: last.get(role, -1))

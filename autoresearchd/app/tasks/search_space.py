@@ -15,9 +15,9 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
 from autoresearchd.policy.policy_names import TUNERS, PolicySpec
+from autoresearchd.policy.search.find_constants import LeftOut, Space, means
 from autoresearchd.policy.search.parameter import Parameter
 from autoresearchd.policy.search.program_constants import Program, movable, spaces
-from autoresearchd.policy.search.space_rules import LeftOut, Space, means
 
 _NAMED, _NEAR, _LISTED = 4, 3, 12
 

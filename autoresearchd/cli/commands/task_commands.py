@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from autoresearchd.app.tasks.search_space import SearchSpace
     from autoresearchd.config.foreign_layouts import Draft, Layout
     from autoresearchd.domain.task import Task
+    from autoresearchd.policy.search.find_constants import LeftOut
     from autoresearchd.policy.search.parameter import Parameter
-    from autoresearchd.policy.search.space_rules import LeftOut
 
 WhichArgument = Annotated[
     str | None,

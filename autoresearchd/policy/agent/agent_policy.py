@@ -6,25 +6,24 @@ submitted becomes a proposal: edits that were under way when a limit was reached
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Generation, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.models.client import Message, ModelClient, ModelError, Reply
-from autoresearchd.policy import edit_summary
+from autoresearchd.models.client import Message, ModelError, Reply
+from autoresearchd.policy import answer_words
 from autoresearchd.policy.agent import dialogue, workspace_copy
 from autoresearchd.policy.agent.dialogue import Conversation, Step
 from autoresearchd.policy.agent.workspace_copy import Before
-from autoresearchd.policy.exchange import AskingPolicy, Exchange, Means, clean_error, make_storable
+from autoresearchd.policy.exchange import AskingPolicy, Exchange, clean_error, make_storable
 from autoresearchd.policy.prompt import sections
 from autoresearchd.sandbox.agent_shell import CommandResult
 
@@ -64,43 +63,28 @@ class Shells(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class AgentPolicy(AskingPolicy):
     """Lets a model edit by commands; ``settings.agent_*`` are the limits of one proposal.
 
-    Args:
-        clients: the model, then those that are asked when it gives no reply.
-        settings: the user's.
-        shells: make the sandboxed shells.
-        command_seconds: how long one command may take.
-        means: the other arguments of ``AskingPolicy``.
+    shells: make the sandboxed shells. command_seconds: how long one command may take.
     """
 
-    def __init__(
-        self,
-        clients: Sequence[ModelClient],
-        settings: ModelSettings,
-        *,
-        shells: Shells,
-        command_seconds: float = COMMAND_S,
-        **means: Any,
-    ) -> None:
-        super().__init__(clients, settings, **means)
-        self._shells, self._command_seconds = shells, command_seconds
+    _: KW_ONLY
+    shells: Shells
+    command_seconds: float = COMMAND_S
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """What the model submitted.
 
-        Raises:
-            PolicyError: it submitted nothing usable within its limits; its cost has been charged.
-            EnvironmentFailure: no model gave a reply, or the shell or its copy cannot be had.
-            SpendCapReached: nothing more may be spent.
-            Interrupted: ``cancel`` was set, or the session is to end and no model replies.
+        Raises PolicyError: it submitted nothing usable within its limits, and its cost has been charged;
+        EnvironmentFailure: no model gave a reply, or the shell or its copy cannot be had; SpendCapReached; Interrupted.
         """
         if cancel.is_set():
             raise Interrupted("the policy was asked to stop")
         try:
-            with self._shells.open(state) as shell:
-                work = _Work(self._means, self._command_seconds, state, shell, cancel)
+            with self.shells.open(state) as shell:
+                work = _Work(self, state, shell, cancel)
                 try:
                     return work.done()
                 except PolicyError as error:
@@ -132,12 +116,9 @@ class _Until:
 class _Work:
     """The work on one proposal."""
 
-    def __init__(
-        self, means: Means, command_seconds: float, state: ResearchState, shell: Shell, cancel: Cancel
-    ) -> None:
+    def __init__(self, means: AgentPolicy, state: ResearchState, shell: Shell, cancel: Cancel) -> None:
         self._means, self._settings, self._check, self._near = means, means.settings, means.check, means.near
         self._state, self._shell, self._cancel = state, shell, cancel
-        self._command_seconds = command_seconds
         self._deadline = means.clock() + means.settings.agent_seconds
         self.exchange = Exchange(means, state)
         self.exchange.prepare(cancel)
@@ -160,7 +141,7 @@ class _Work:
     def _prompt(self) -> tuple[Message, ...]:
         return sections.messages(
             self._state,
-            forms=dialogue.rules(self._state, self._settings, self._command_seconds),
+            forms=dialogue.rules(self._state, self._settings, self._means.command_seconds),
             budget=int(PROMPT_SHARE * self._settings.context_tokens),
             count=self.exchange.count_tokens,
         )
@@ -240,7 +221,7 @@ class _Work:
         self._malformed = 0
         self._look_at_limits()
         rest = max(_LEAST_S, self._deadline - self._means.clock())
-        ran = self._shell.run(step.command, timeout=min(self._command_seconds, rest), cancel=self._cancel)
+        ran = self._shell.run(step.command, timeout=min(self._means.command_seconds, rest), cancel=self._cancel)
         if step.submits and dialogue.has_submitted(ran):
             return self._submit(step, reply, generation)
         told = dialogue.describe_result(ran, self._state.redactor, self._settings.agent_output_bytes)
@@ -282,7 +263,7 @@ class _Work:
         """What the edit is nearly the same as, while there is an answer left to say what is to be done about it."""
         if self._near is None or self._state.repair is not None or self._turns_left == 0:
             return ""
-        return clean_error(self._state, self._near(self._state, files, edit_summary.changes(self._parent.texts, files)))
+        return clean_error(self._state, self._near(self._state, files, answer_words.changes(self._parent.texts, files)))
 
     # -- limits
     def _look_at_limits(self) -> None:

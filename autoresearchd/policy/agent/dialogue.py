@@ -108,34 +108,30 @@ def read(text: str, finish: str = "stop") -> Step:
         return Step(error=f"Your answer is longer than {MOST_ANSWER // 1024} KiB. Edit a part of a file at a time.")
     text = text.replace("\r\n", "\n").rpartition(_THOUGHTS_END)[2]
     blocks, prose, is_open = _blocks(text)
+    command = blocks[0] if blocks else ""
+    error = ""
     if is_open:
-        why = (
-            "it was cut off because it was too long: edit a part at a time"
-            if finish == "length"
-            else ("close it, or open and close it by four backticks where lines in it hold three")
-        )
-        return Step(prose=prose, error=f"A block of your answer is not closed, so nothing was run: {why}.")
-    if not blocks:
+        why = "close it, or open and close it by four backticks where lines in it hold three"
+        why = "it was cut off because it was too long: edit a part at a time" if finish == "length" else why
+        error = f"A block of your answer is not closed, so nothing was run: {why}."
+    elif not blocks:
         empty = "Your answer is empty. " if not text.strip() else "Your answer holds no ```bash block. "
-        return Step(prose=prose, error=f"{empty}Write exactly one, with the next command in it.")
-    if len(blocks) > 1:
-        return Step(
-            prose=prose,
-            error=f"Your answer holds {len(blocks)} ```bash blocks, and nothing was run. Write exactly one; join "
-            "commands by && or new lines where one does not depend on what another prints.",
+        error = f"{empty}Write exactly one, with the next command in it."
+    elif len(blocks) > 1:
+        error = (
+            f"Your answer holds {len(blocks)} ```bash blocks, and nothing was run. Write exactly one; join "
+            "commands by && or new lines where one does not depend on what another prints."
         )
-    command = blocks[0]
-    if not command.strip():
-        return Step(prose=prose, error="The ```bash block of your answer is empty.")
-    if word := _torn(command, prose):
-        return Step(
-            prose=prose,
-            error=f"The block of your answer ends in the middle of what {word} should end, so nothing was run: "
-            "open and close it by four backticks where lines in it hold three.",
+    elif not command.strip():
+        error = "The ```bash block of your answer is empty."
+    elif word := _torn(command, prose):
+        error = (
+            f"The block of your answer ends in the middle of what {word} should end, so nothing was run: "
+            "open and close it by four backticks where lines in it hold three."
         )
-    if "\0" in command:
-        return Step(prose=prose, error="The command of your answer holds a zero byte, and was not run.")
-    return Step(command, prose)
+    elif "\0" in command:
+        error = "The command of your answer holds a zero byte, and was not run."
+    return Step("" if error else command, prose, error)
 
 
 def _torn(command: str, prose: str) -> str:
@@ -195,8 +191,7 @@ def show_printed(ran: CommandResult, redactor: Redactor, most: int) -> str:
 
 def _clean(text: str, redactor: Redactor) -> str:
     """Only what is to be seen, a progress bar's line ends as such."""
-    lines = redactor.text(as_lines(text.replace("\r\n", "\n")))
-    return printable(lines, keep="\n\t")
+    return printable(redactor.text(as_lines(text.replace("\r\n", "\n"))), keep="\n\t")
 
 
 def _middle_cut(head: str, most: int, tail: str | None = None, lost: int = 0) -> str:
@@ -234,20 +229,16 @@ def has_submitted(ran: CommandResult) -> bool:
 
 def remind_of_end(answers: int) -> str:
     """A reminder when few answers are left; else nothing."""
-    if answers > _LAST_TURNS:
-        return ""
-    words = "1 answer is left" if answers == 1 else f"{answers} answers are left"
-    return f"\n\n{words}: complete the edit and submit it." if answers else ""
+    verb = "is" if answers == 1 else "are"
+    told = f"\n\n{counted(answers, 'answer')} {verb} left: complete the edit and submit it."
+    return told if 0 < answers <= _LAST_TURNS else ""
 
 
 # -- the conversation -----------------------------------------------------------------------------------------------
 
 
 class Conversation:
-    """The messages so far.
-
-    prompt: what it begins with; always there. budget: tokens that it may have. count: counts them.
-    """
+    """The messages so far. prompt: what it begins with, always there; budget: tokens that it may have, by ``count``."""
 
     def __init__(self, prompt: Sequence[Message], *, budget: int, count: Count) -> None:
         self._messages: list[Message] = list(prompt)
@@ -289,7 +280,6 @@ class Conversation:
 
     def _order(self) -> list[tuple[int, str]]:
         """What may be left out, the least needed first: old output, then old answers; the last turn stays."""
-        before_last = range(self._fixed, len(self._messages) - 2)
-        outputs = [(i, LEFT_OUT) for i in before_last if self._messages[i]["role"] == "user"]
-        answers = [(i, ANSWER_LEFT_OUT) for i in before_last if self._messages[i]["role"] == "assistant"]
-        return [(i, mark) for i, mark in outputs + answers if len(self._messages[i]["content"]) > len(mark)]
+        old = [(i, m) for i, m in enumerate(self._messages[:-2]) if i >= self._fixed]
+        marks = (("user", LEFT_OUT), ("assistant", ANSWER_LEFT_OUT))
+        return [(i, k) for role, k in marks for i, m in old if m["role"] == role and len(m["content"]) > len(k)]

@@ -46,10 +46,8 @@ def taken_back(root: Path, task: Task, before: Before, *, who: str) -> dict[str,
 
     Raises PolicyError: a protected file was changed, or an editable one is no plain text file any more. ``who`` did it.
     """
-    after = _hashes(root, task.protected)
-    touched = sorted(
-        path for path in {*before.protected, *after} if before.protected.get(path, _ABSENT) != after.get(path, _ABSENT)
-    )
+    old, after = before.protected, _hashes(root, task.protected)
+    touched = sorted(path for path in {*old, *after} if old.get(path, _ABSENT) != after.get(path, _ABSENT))
     if touched:
         raise PolicyError(
             f"{who} changed protected files: {_shown(touched)}",
@@ -82,11 +80,7 @@ def read_back(root: Path, path: str) -> str:
     with os.fdopen(handle, "rb") as file:
         raw = file.read(MAX_FILE_BYTES + 1)
     if len(raw) > MAX_FILE_BYTES:
-        raise PolicyError(
-            f"{path} has become larger than {MAX_FILE_BYTES // 1024} KiB",
-            label=Label.ILLEGAL_EDIT,
-            hint="keep it small",
-        )
+        raise PolicyError(f"{path} has become larger than {MAX_FILE_BYTES // 1024} KiB", label=Label.ILLEGAL_EDIT)
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -21,7 +21,7 @@ from autoresearchd.models.client import Count, Message
 from autoresearchd.policy.prompt import memo_text
 from autoresearchd.policy.prompt.digest import Digest, advice, digest, stuck_mode
 from autoresearchd.policy.prompt.quote import Quote, data_block, fence_block, fence_length
-from autoresearchd.policy.search.measured_constants import rule
+from autoresearchd.policy.search.program_constants import rule
 
 CLOSE_ENOUGH = 0.01
 """Share of the budget that may stay unused: another count would not be worth its time."""

@@ -109,7 +109,7 @@ class Parameter:
     """A literal in a file that may be changed.
 
     name: stable over edits, e.g. ``train.py:MATRIX_LR`` or ``train.py:ADAM_BETAS[1]``; start, end: its place in the
-    UTF-8 bytes of the file; source: the literal as it stands there. home: where its value lies on the axis.
+    UTF-8 bytes of the file; source: the literal as it stands there.
     """
 
     name: str
@@ -119,14 +119,11 @@ class Parameter:
     start: int
     end: int
     source: str = field(repr=False)
-    home: float = field(init=False, repr=False, compare=False)
-    _bounds: tuple[float, float] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        # A search asks for these some hundred times for each proposal.
-        ends = self.place(self.range.low), self.place(self.range.high)
-        object.__setattr__(self, "home", self.place(self.value))
-        object.__setattr__(self, "_bounds", (min(ends), max(ends)))
+    @property
+    def home(self) -> float:
+        """Where its value lies on the axis."""
+        return self.place(self.value)
 
     @property
     def kind(self) -> Kind:
@@ -162,7 +159,8 @@ class Parameter:
 
     def bounds(self) -> tuple[float, float]:
         """The ends of the range, on the axis."""
-        return self._bounds
+        low, high = sorted((self.place(self.range.low), self.place(self.range.high)))
+        return low, high
 
     def at(self, place: float) -> Value:
         """The legal value nearest to a place on the axis, rounded as a person would write it."""
@@ -170,9 +168,8 @@ class Parameter:
         place = min(max(place, low), high)
         scale = self.range.scale
         if scale is Scale.OCTAVE:
-            return int(
-                2 ** (min(max(round(place), math.ceil(low)), math.floor(high)) if self.range.hard else round(place))
-            )
+            power = round(place)
+            return int(2 ** (min(max(power, math.ceil(low)), math.floor(high)) if self.range.hard else power))
         if scale is Scale.COMPLEMENT:
             number = round(1.0 - _significant(math.exp(-place)), 12)
             return min(max(number, self.range.low), self.range.high) if self.range.hard else number
@@ -202,12 +199,10 @@ class Parameter:
     def _fraction(self, number: float) -> float:
         if self.range.scale is Scale.LOG1P and number < self.range.pivot / 100:
             number = 0.0  # too little to matter
-        rounded = round(number, self._decimals()) if self.range.scale is Scale.LINEAR else _significant(number)
-        return min(max(rounded, self.range.low), self.range.high)
-
-    def _decimals(self) -> int:
-        """Of a linear axis: two, and more where the whole range is narrow."""
-        return max(2, 1 - math.floor(math.log10(max(self.range.high - self.range.low, 1e-12))))
+        low, high = self.range.low, self.range.high
+        decimals = max(2, 1 - math.floor(math.log10(max(high - low, 1e-12))))  # more where the whole range is narrow
+        rounded = round(number, decimals) if self.range.scale is Scale.LINEAR else _significant(number)
+        return min(max(rounded, low), high)
 
     def others(self) -> tuple[Value, ...]:
         """The alternatives of a choice."""
@@ -236,8 +231,7 @@ def write(parameter: Parameter, value: Value) -> str:
     if isinstance(value, str):
         quote = parameter.source[0] if parameter.source[0] in "\"'" else "" if _PLAIN.fullmatch(value) else '"'
         return f"{quote}{value}{quote}"
-    whole = parameter.kind is Kind.INT or (parameter.kind is Kind.CHOICE and isinstance(value, int))
-    if whole:
+    if parameter.kind is Kind.INT or (parameter.kind is Kind.CHOICE and isinstance(value, int)):
         return _write_int(parameter.source, int(value))
     text = _write_float(parameter, value)
     # PyYAML, which follows YAML 1.1, takes 2e-5 for text: a number has a point there, and its exponent a sign.
@@ -250,22 +244,10 @@ def _write_int(source: str, value: int) -> str:
         return f"2{power[1]}**{power[2]}{value.bit_length() - 1}"
     product = _PRODUCT.fullmatch(source)
     if product and _SAFE_FACTOR.fullmatch(product[3]):
-        first = int(product[1].replace("_", ""))
-        old = _product_value(product[3])
-        if first and old and value % old == 0:
+        old = number_of(ast.parse(product[3].strip(), mode="eval").body)
+        if isinstance(old, int) and old and int(product[1]) and value % old == 0:
             return f"{value // old}{product[2]}{product[3]}"
     return f"{value:_}" if "_" in source and not product else str(value)
-
-
-def _product_value(text: str) -> int | None:
-    """Value of ``1024`` or ``1024 * 4`` or ``2**10``; None for anything else."""
-    result = 1
-    for factor in re.split(r"(?<!\*)\*(?!\*)", text):
-        match = re.fullmatch(r"\s*(\d[\d_]*)\s*(?:\*\*\s*(\d{1,2}))?\s*", factor)
-        if match is None:
-            return None
-        result *= int(match[1].replace("_", "")) ** int(match[2] or 1)
-    return result
 
 
 def _write_float(parameter: Parameter, value: int | float) -> str:

@@ -20,14 +20,15 @@ from autoresearchd.domain.ports import Cancel, TrialHistory
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.policy.search import change_words
-from autoresearchd.policy.search.coupling import Coupling
-from autoresearchd.policy.search.memory import Effect, Memory, key
+from autoresearchd.policy.search.memory import Coupling, Effect, Memory, key
 from autoresearchd.policy.search.name_ranges import BATCH, CONTEXT, PER_PASS, words_of
 from autoresearchd.policy.search.parameter import Parameter, Value
-from autoresearchd.policy.search.program_constants import MOST_CHANGES, Program, draw
+from autoresearchd.policy.search.program_constants import Program
 from autoresearchd.policy.search.surrogate import Candidate, Surrogate, expected_gain, where
 
+Move = tuple[Parameter, Value]
+
+_MOST_CHANGES = 3
 _STEPS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 _WHIM = 0.25
 """How much chance there is in the choice: groups drawn from one state must differ."""
@@ -37,6 +38,24 @@ _RESTS = 6
 """For how many proposals a move that was discarded again in a bundle is put into no other."""
 _FAVOURED = 2
 """Unless so many trials favour it."""
+_MEANING = {  # of a higher and of a lower value, by family
+    "learning rate": ("may converge faster within the budget", "may train more stably and end lower"),
+    "batch size": ("gives less noisy gradients for fewer steps", "gives more optimiser steps within the budget"),
+    "width": ("gives the model more capacity", "lets the model take more steps within the budget"),
+    "depth": ("gives the model more depth", "lets the model take more steps within the budget"),
+    "context": ("lets each token see further", "makes steps cheaper"),
+    "weight decay": ("may regularise better", "may let the weights grow as they need"),
+    "dropout": ("may regularise better", "may use the short budget better"),
+    "average": ("averages gradients over a longer time", "follows the gradients more closely"),
+    "schedule": (
+        "changes the schedule in favour of a longer phase",
+        "changes the schedule in favour of a shorter phase",
+    ),
+    "epsilon": ("damps small updates", "lets small gradients count"),
+    "steps": ("gives the procedure more steps", "makes the procedure cheaper"),
+    "count": ("may suit this budget better", "makes steps cheaper"),
+}
+_ARCHITECTURE = frozenset({"width", "depth", "context", "count", "choice", "flag"})
 
 
 class SearchPolicy:
@@ -60,28 +79,22 @@ class SearchPolicy:
         """The change that most likely pays."""
         if cancel.is_set():
             raise Interrupted("the search was asked to stop")
-        parameters = self._program.parameters(state)
-        if self._memory is None:
-            self._memory = Memory(state.task.metric)
-        memory = self._memory
+        parameters = self._program.tunable(state.task, state.code)
+        memory = self._memory = self._memory or Memory(state.task.metric)
         memory.refresh(self._history)
         effects = memory.effects(_values(state), state.baseline)
-        lineage = self._lineage(state)
+        lineage = self._lineage(state, memory)
         coupling = Coupling(parameters, memory, lineage)
         telling = [e for e in effects if not (e.failed and coupling.explained.issuperset(e.changes))]
         surrogate = Surrogate(parameters, lineage, telling, state.parent, state.sigma)
         turn = _Turn(state, parameters, memory, surrogate, effects, coupling)
         chosen = turn.choose()
-        changes = {c.parameter.name: c.value for c in chosen}
-        return _proposal(
-            self.name, self._program, state, changes, parameters, turn.reason(chosen), turn.expected(chosen)
-        )
+        moves = [(c.parameter, c.value) for c in chosen]
+        return _proposal(self.name, self._program, state, moves, turn.reason(chosen), turn.expected(chosen))
 
-    def _lineage(self, state: ResearchState) -> dict[str, dict[str, Value]]:
+    def _lineage(self, state: ResearchState, memory: Memory) -> dict[str, dict[str, Value]]:
         """What the constants were at the incumbent and at each of its ancestors, as far as is known."""
-        if self._memory is None:
-            return {}
-        ancestry = self._memory.ancestry(state.parent)
+        ancestry = memory.ancestry(state.parent)
         root, current = ancestry[0][0], self._program.values(state.task, state.code)
         values = {n: v for n, v in current.items() if not any(n in changes for _, changes in ancestry)}
         if self._code_at is not None and root != state.parent:
@@ -106,41 +119,86 @@ class RandomPolicy:
         """A random change."""
         if cancel.is_set():
             raise Interrupted("the policy was asked to stop")
-        parameters = self._program.parameters(state)
+        parameters = self._program.tunable(state.task, state.code)
         random = np.random.default_rng(state.seed)
         for _ in range(100):
             if changes := draw(parameters, random):
-                return _proposal(self.name, self._program, state, changes, parameters, "drawn at random")
+                moves = [(parameters[name], value) for name, value in changes.items()]
+                return _proposal(self.name, self._program, state, moves, "drawn at random")
         raise PolicyError("no constant has another value in its range", label=Label.NO_OP)
 
 
+def draw(parameters: Mapping[str, Parameter], random: np.random.Generator) -> dict[str, Value]:
+    """One to three constants, each anywhere in its range, none at its present value; empty where luck failed."""
+    names = sorted(parameters)
+    count = min(len(names), int(random.integers(1, _MOST_CHANGES + 1)))
+    chosen = [parameters[names[int(i)]] for i in random.choice(len(names), size=count, replace=False)]
+    changes = {parameter.name: _anywhere(parameter, random) for parameter in chosen}
+    return {name: value for name, value in changes.items() if value != parameters[name].value}
+
+
+def _anywhere(parameter: Parameter, random: np.random.Generator) -> Value:
+    if not parameter.numeric:
+        others = parameter.others()
+        return others[int(random.integers(len(others)))]
+    low, high = parameter.bounds()
+    for _ in range(20):
+        if (value := parameter.at(float(random.uniform(low, high)))) != parameter.value:
+            return value
+    return parameter.value
+
+
 def _proposal(
-    policy: str,
-    program: Program,
-    state: ResearchState,
-    changes: Mapping[str, Value],
-    parameters: Mapping[str, Parameter],
-    reason: str,
-    expected: float | None = None,
+    name: str, program: Program, state: ResearchState, moves: Sequence[Move], reason: str, expected: float | None = None
 ) -> Proposal:
-    moves = [(parameters[name], value) for name, value in changes.items()]
-    hypothesis = change_words.hypothesis(moves, reason)
+    changes = {parameter.name: value for parameter, value in moves}
+    clauses = "; ".join(map(_clause, moves))
+    hypothesis = clauses[0].upper() + clauses[1:] + (f" ({reason})" if reason else "")
+    subject = ", ".join(f"{p.label} {_show(p.value)} → {_show(value)}" for p, value in moves)
+    alters_model = any(parameter.range.family in _ARCHITECTURE for parameter, _ in moves)
     return Proposal(
         files=program.files(state, changes),
         hypothesis=hypothesis,
-        policy=policy,
-        description=change_words.subject(moves),
+        policy=name,
+        description=subject,
         expected_delta=expected,
         changes=changes,
         role=state.role,
-        asi=ASI(
-            hypothesis=hypothesis,
-            arch_change=change_words.architecture(moves),
-            next_action_hint=change_words.hint(moves),
-        ),
+        asi=ASI(hypothesis, arch_change=subject if alters_model else "", next_action_hint=_hint(moves)),
         state_id=state.state_id,
         round_id=state.round_id,
     )
+
+
+def _show(value: Value) -> str:
+    """A value as people write it."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _clause(move: Move) -> str:
+    """Why one change might help."""
+    parameter, value = move
+    arrow = f"({_show(parameter.value)} → {_show(value)})"
+    if isinstance(value, bool) and not parameter.numeric:
+        return f"{parameter.label} {'on' if value else 'off'} may suit this budget better {arrow}"
+    if not parameter.numeric:
+        return f"{parameter.label} as {_show(value)} may suit this budget better {arrow}"
+    higher = parameter.place(value) > parameter.home
+    meaning = _MEANING.get(parameter.range.family, ("may suit this budget better",) * 2)[0 if higher else 1]
+    return f"a {'higher' if higher else 'lower'} {parameter.label} {arrow} {meaning}"
+
+
+def _hint(moves: Sequence[Move]) -> str:
+    """What to try next, whichever way this one ends."""
+    parameter, value = moves[0]
+    if len(moves) > 1:
+        return "if it helps, go on from here; if not, try the changes one at a time"
+    if not parameter.numeric:
+        return f"if it does not help, leave {parameter.label} at {_show(parameter.value)}"
+    here, there = parameter.home, parameter.place(value)
+    further, back = parameter.at(2 * there - here), parameter.at(2 * here - there)
+    onward = f"if it helps, try {parameter.label} = {_show(further)}" if further != value else "if it helps, keep it"
+    return f"{onward}; if not, try {_show(back)}" if back != parameter.value else f"{onward}; if not, leave it"
 
 
 class _Turn:
@@ -161,7 +219,6 @@ class _Turn:
         self._parameters = {n: p for n, p in parameters.items() if n not in coupling.dropped}
         self._random = np.random.default_rng(state.seed)
         self._threshold = _MARGIN * surrogate.noise
-        self._failed: dict[str, list[tuple[float, float, Effect]]] = {}
 
     def choose(self) -> list[Candidate]:
         """One to three changes."""
@@ -203,20 +260,15 @@ class _Turn:
         if not self._coupling.fits(parameter, value):
             return True
         place = where(parameter, value)
-        for before, after, effect in self._failures(parameter.name):
+        for before, after, effect in self._surrogate.rises(parameter.name):
+            if not effect.failed or len(effect.changes) > 1:
+                continue
             if effect.beyond and parameter.numeric:
                 if (after > before and place > after - 0.1) or (after < before and place < after + 0.1):
                     return True
             elif abs(place - after) < 1e-9:
                 return True
         return False
-
-    def _failures(self, name: str) -> list[tuple[float, float, Effect]]:
-        """Trials of one constant alone that failed: where it came from, where it went, and how."""
-        if name not in self._failed:
-            rises = self._surrogate.rises(name)
-            self._failed[name] = [r for r in rises if r[2].failed and len(r[2].changes) == 1]
-        return self._failed[name]
 
     def _gain(self, candidates: Sequence[Candidate]) -> float:
         mean = sum(c.mean for c in candidates)
@@ -244,7 +296,7 @@ class _Turn:
             named = {c.parameter.name for c in chosen}
             if candidate.parameter.name in named:
                 continue
-            if len(chosen) < MOST_CHANGES and self._gain([*chosen, candidate]) > 1.1 * self._gain(chosen):
+            if len(chosen) < _MOST_CHANGES and self._gain([*chosen, candidate]) > 1.1 * self._gain(chosen):
                 chosen.append(candidate)
         return chosen
 

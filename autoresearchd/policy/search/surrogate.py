@@ -8,6 +8,7 @@ incumbent's own measurement. Axes are in moderate steps away from the present va
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,24 +44,11 @@ class Candidate:
     deviation: float = 0.0
 
 
-@dataclass(slots=True)
-class _Touched:
-    """The rows that a constant was changed in, with its place before and after."""
-
-    rows: list[int]
-    old: list[float]
-    new: list[float]
-
-
 class Surrogate:
     """Beliefs about the constants of one incumbent.
 
-    Args:
-        parameters: the constants by name, as they are at the incumbent.
-        lineage: what they were at the incumbent and its ancestors, by commit.
-        effects: past effects.
-        incumbent: the commit that the constants are those of.
-        sigma: noise of one measurement, None where it is not known.
+    parameters: the constants by name, as they are at ``incumbent``; lineage: what they were there and at its ancestors,
+    by commit. sigma: noise of one measurement, None where it is not known.
     """
 
     def __init__(
@@ -72,9 +60,8 @@ class Surrogate:
         sigma: float | None,
     ) -> None:
         self._parameters, self._incumbent = parameters, incumbent
-        self._touched: dict[str, _Touched] = {}
+        self._touched: dict[str, list[tuple[int, float, float]]] = defaultdict(list)  # (row, place before and after)
         self._rows: list[Effect] = []
-        self._known: dict[tuple[str, Value], float] = {}
         for effect in effects:
             self._add(effect, lineage.get(effect.parent))
         self.scale, self.noise = self._scales(sigma)
@@ -82,30 +69,18 @@ class Surrogate:
 
     def rises(self, name: str) -> list[tuple[float, float, Effect]]:
         """Where a constant was tried, in steps from its present value: (before, after, trial)."""
-        touched = self._touched.get(name) or _Touched([], [], [])
-        return [(o, n, self._rows[r]) for r, o, n in zip(touched.rows, touched.old, touched.new, strict=True)]
+        return [(old, new, self._rows[row]) for row, old, new in self._touched.get(name, ())]
 
     def _add(self, effect: Effect, before: Mapping[str, Value] | None) -> None:
         """Take a trial whose start is known in all constants that it changed."""
         if before is None or not all(n in self._parameters and n in before for n in effect.changes):
             return
-        moves = {n: (self._where(n, before[n]), self._where(n, v)) for n, v in effect.changes.items()}
-        if not all(math.isfinite(a) and math.isfinite(b) for a, b in moves.values()):
-            return
-        row = len(self._rows)
-        self._rows.append(effect)
-        for name, (old, new) in moves.items():
-            touched = self._touched.setdefault(name, _Touched([], [], []))
-            touched.rows.append(row)
-            touched.old.append(old)
-            touched.new.append(new)
-
-    def _where(self, name: str, value: Value) -> float:
-        """``where``, remembered: the same values come again and again."""
-        key = (name, value)
-        if key not in self._known:
-            self._known[key] = where(self._parameters[name], value)
-        return self._known[key]
+        places = self._parameters
+        moves = {n: (where(places[n], before[n]), where(places[n], v)) for n, v in effect.changes.items()}
+        if all(math.isfinite(a) and math.isfinite(b) for a, b in moves.values()):
+            for name, (old, new) in moves.items():
+                self._touched[name].append((len(self._rows), old, new))
+            self._rows.append(effect)
 
     def _scales(self, sigma: float | None) -> tuple[float, float]:
         """Typical size of an effect, and the noise of one measurement."""
@@ -117,26 +92,25 @@ class Surrogate:
 
     def _fit(self) -> None:
         count = len(self._rows)
-        self._inverse: Array = np.zeros((0, 0))
-        self._weights: Array = np.zeros(0)
-        if not count:
-            return
         gains = np.array([self._gain(e) for e in self._rows])
         covariance: Array = np.zeros((count, count))
         prior: Array = np.zeros(count)
-        for name, touched in self._touched.items():
-            parameter, rows = self._parameters[name], np.array(touched.rows)
-            old, new = np.array(touched.old), np.array(touched.new)
-            block = self._between(parameter, old, new, old, new)
-            covariance[np.ix_(rows, rows)] += block
+        for name in self._touched:
+            parameter, (rows, old, new) = self._parameters[name], self._places(name)
+            covariance[np.ix_(rows, rows)] += self._between(parameter, old, new, old, new)
             prior[rows] += self._prior(parameter, new) - self._prior(parameter, old)
         parents = {p: i for i, p in enumerate(dict.fromkeys(e.parent for e in self._rows))}
-        which = np.array([parents[e.parent] for e in self._rows])
+        which = np.array([parents[e.parent] for e in self._rows], dtype=int)
         covariance += (which[:, None] == which[None, :]) * (0.5 * self.noise**2)
         stale = np.array([_STALE * self.scale * (e.parent != self._incumbent) for e in self._rows])
         covariance[np.diag_indices(count)] += self.noise**2 + (0.15 * gains) ** 2 + stale**2
         self._inverse = _invert(covariance)
-        self._weights = (self._inverse * (gains - prior)).sum(axis=1)
+        self._weights: Array = (self._inverse * (gains - prior)).sum(axis=1)
+
+    def _places(self, name: str) -> tuple[NDArray[np.int64], Array, Array]:
+        """The rows that a constant was changed in, with its places before and after."""
+        rows, old, new = zip(*self._touched[name], strict=True)
+        return np.array(rows), np.array(old), np.array(new)
 
     def _gain(self, effect: Effect) -> float:
         """What a trial counts for: its gain, cut off below; failures count as worse than the worst."""
@@ -174,10 +148,9 @@ class Surrogate:
         old = np.zeros(len(values))
         mean = self._prior(parameter, new)
         variance = np.diag(self._between(parameter, old, new, old, new)).copy()
-        touched = self._touched.get(parameter.name)
-        if touched is not None:
-            across = self._between(parameter, old, new, np.array(touched.old), np.array(touched.new))
-            rows = np.array(touched.rows)
+        if parameter.name in self._touched:
+            rows, before, after = self._places(parameter.name)
+            across = self._between(parameter, old, new, before, after)
             mean = mean + (across * self._weights[rows]).sum(axis=1)
             variance -= np.einsum("ij,jk,ik->i", across, self._inverse[np.ix_(rows, rows)], across)
         deviation = np.sqrt(np.maximum(variance, 1e-18))

@@ -12,8 +12,7 @@ from autoresearchd.domain.errors import Interrupted
 from autoresearchd.domain.ports import Cancel, Purse
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models.client import PASSING, ModelError, Question, Trouble
-from autoresearchd.policy.exchange import FIRST_PAUSE_S, LONGEST_ASKED_S, LONGEST_PAUSE_S, Asker, Unanswered
-from autoresearchd.policy.patience import Patience
+from autoresearchd.policy.exchange import FIRST_PAUSE_S, LONGEST_ASKED_S, LONGEST_PAUSE_S, Asker, Patience, Unanswered
 from tests.fakes.models import OpenPurse, PatientCancel, ScriptedClient, Step
 
 QUESTION = Question(({"role": "user", "content": "an edit, please"},))

@@ -14,7 +14,7 @@ from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.task import Search
 from autoresearchd.policy.search.find_constants import apply, find, look
 from autoresearchd.policy.search.parameter import Value
-from autoresearchd.policy.search.program_constants import draw
+from autoresearchd.policy.search.search_policies import draw
 
 YAML = """\
 # Experiment Größe 7

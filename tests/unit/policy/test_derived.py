@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.policy.answer_words import MAX_LINE, MAX_TEXT, asi_of, cost_of, last_object
-from autoresearchd.policy.edit_summary import changes, hypothesis
+from autoresearchd.policy.answer_words import MAX_LINE, MAX_TEXT, asi_of, changes, cost_of, hypothesis, last_object
 
 
 def test_a_line_of_a_toml_file_is_not_taken_for_a_constant_of_another_table() -> None:

@@ -12,10 +12,9 @@ from typing import NamedTuple
 import pytest
 
 from autoresearchd.domain.errors import PolicyError
-from autoresearchd.domain.task import MetricSource
+from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.policy.prompt.sections import messages, render
-from autoresearchd.policy.search.measured_constants import changed, left_alone
-from autoresearchd.policy.search.program_constants import Program
+from autoresearchd.policy.search.program_constants import Program, changed, left_alone
 from tests.fakes.policies import make_state, make_task
 
 
@@ -195,17 +194,22 @@ print(f"val_loss: {val_loss:.6f}")
 """
 
 
+def tuned(text: str, task: Task | None = None) -> set[str]:
+    state = make_state(text, task=task)
+    return set(Program().tunable(state.task, state.code))
+
+
 def test_search_and_random_take_no_constant_of_the_data_nor_one_by_another_name() -> None:
     """A user's N made training and validation rows, and 400 → 730 was kept as an improvement of 66%."""
-    assert set(Program().parameters(make_state(BOTH))) == {"train.py:LR", "train.py:STEPS"}
+    assert tuned(BOTH) == {"train.py:LR", "train.py:STEPS"}
     again = BOTH.replace("N", "AMOUNT").replace("AMOUNTOISE", "JITTER")
-    assert set(Program().parameters(make_state(again))) == {"train.py:LR", "train.py:STEPS"}
+    assert tuned(again) == {"train.py:LR", "train.py:STEPS"}
 
 
 def test_where_only_the_data_is_left_to_tune_the_message_names_it_and_the_way_out() -> None:
     program = BOTH.replace("LR = 0.1\nSTEPS = 50\n", "").replace("LR", "0.1").replace("STEPS", "50")
     with pytest.raises(PolicyError, match=r"every constant is left alone \(N, NOISE\)") as caught:
-        Program().parameters(make_state(program))
+        tuned(program)
     assert "evaluation.command" in caught.value.hint
 
 
@@ -215,7 +219,7 @@ def test_where_the_evaluator_measures_more_rows_to_train_on_are_an_honest_edit()
     assert {c.name for c, _ in left_alone(task, BOTH)} == {"N", "NOISE"}
     assert left_alone(owned, BOTH) == ()
     assert changed(owned, {"train.py": BOTH}, {"train.py": BOTH.replace("400", "800")}) == ()
-    assert set(Program().parameters(make_state(BOTH, task=owned))) >= {"train.py:N", "train.py:LR"}
+    assert tuned(BOTH, owned) >= {"train.py:N", "train.py:LR"}
 
 
 def test_a_formula_without_a_model_stays_tunable() -> None:

@@ -15,9 +15,8 @@ from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.task import Direction, Metric, Search
-from autoresearchd.policy.search.coupling import Coupling
 from autoresearchd.policy.search.find_constants import apply, find
-from autoresearchd.policy.search.memory import Memory
+from autoresearchd.policy.search.memory import Coupling, Memory
 from autoresearchd.policy.search.parameter import Value
 from autoresearchd.policy.search.search_policies import RandomPolicy, SearchPolicy
 from tests.fakes.policies import MemoryHistory, make_state, make_task

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.policy.search.find_constants import apply, find, look
 from autoresearchd.policy.search.parameter import Kind, Parameter, Scale, Value
-from autoresearchd.policy.search.program_constants import draw
+from autoresearchd.policy.search.search_policies import draw
 
 from .synthetic import TOY
 
@@ -302,14 +302,6 @@ DEPTH = 4
     }.items()
 
 
-def test_a_range_that_a_person_has_written_is_stronger_than_the_look_at_the_data() -> None:
-    """The look may be wrong, and its author knows the program."""
-    text = "N = 400  # range: 100..800\nFEATURES = 60\n"
-    space = look(text, reasons={"N": "makes the data", "FEATURES": "makes the data"})
-    assert [p.label for p in space.parameters] == ["N"]
-    assert [left.label for left in space.left_out] == ["FEATURES"]
-
-
 # ---------------------------------------------------------------------- comments
 def parameter(text: str) -> Parameter:
     (found,) = look(text).parameters
@@ -386,11 +378,13 @@ def test_a_comment_that_cannot_be_followed_is_told_with_its_line(comment: str, w
 
 
 def test_a_range_makes_a_constant_tunable_that_its_name_hides_but_never_a_seed() -> None:
-    space = look(
-        "EVAL_DEPTH = 4  # range: 1..8\nSEED = 3  # range: 0..9\nN = 5  # range: 3..9\n", reasons={"N": "data"}
-    )
+    text = "EVAL_DEPTH = 4  # range: 1..8\nSEED = 3  # range: 0..9\nN = 5  # range: 3..9\nFEATURES = 60\n"
+    space = look(text, reasons={text.index("5 "): "data", text.index("60"): "data"})
     assert [p.label for p in space.parameters] == ["EVAL_DEPTH", "N"], "a person knows the program"
-    assert {left.label: left.why for left in space.left_out} == {"SEED": "its name is that of a seed"}
+    assert {left.label: left.why for left in space.left_out} == {
+        "SEED": "its name is that of a seed",
+        "FEATURES": "data",
+    }
 
 
 # ---------------------------------------------------------------------- defaults

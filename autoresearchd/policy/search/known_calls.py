@@ -1,0 +1,117 @@
+"""What well-known calls and names mean: which arguments are tuned, what makes or reads data, what is trained."""
+
+from __future__ import annotations
+
+import re
+
+from autoresearchd.policy.search.name_ranges import bag, range_of, words_of
+
+# ---------------------------------------------------------------------- arguments that are tuned
+_OPTIMISER = bag("lr betas weight_decay eps momentum nesterov alpha dampening ns_steps rho beta1 beta2 initial_lr")
+_OPTIMISERS = re.compile(
+    r"(?:Dist|Sparse|Distributed)?(?:Adam|AdamW|NAdam|RAdam|Adamax|Adagrad|Adadelta|Adafactor|SGD|RMSprop|Rprop|LBFGS|Lion|Muon"
+    r"|MuonAdamW|Shampoo|SOAP|LAMB|LARS|Sophia)"
+)
+_ESTIMATOR = bag("""
+    n_estimators learning_rate max_depth num_leaves max_leaf_nodes subsample colsample_bytree reg_alpha reg_lambda
+    min_child_weight min_samples_leaf min_samples_split l2_regularization alpha l1_ratio C gamma max_iter max_bins
+    n_neighbors feature_fraction bagging_fraction lambda_l1 lambda_l2 max_features""")
+_ESTIMATORS = re.compile(r"\w+(?:Regressor|Classifier)|Ridge|Lasso|ElasticNet|LogisticRegression|SVR|SVC|KernelRidge")
+_OTHERS = {
+    "CosineAnnealingLR": bag("T_max eta_min"),
+    "CosineAnnealingWarmRestarts": bag("T_0 T_mult eta_min"),
+    "OneCycleLR": bag("max_lr pct_start div_factor final_div_factor base_momentum max_momentum"),
+    "CyclicLR": bag("base_lr max_lr step_size_up step_size_down gamma"),
+    "StepLR": bag("step_size gamma"),
+    "MultiStepLR": bag("gamma"),
+    "ExponentialLR": bag("gamma"),
+    "LinearLR": bag("start_factor end_factor total_iters"),
+    "PolynomialLR": bag("power total_iters"),
+    "ReduceLROnPlateau": bag("factor patience cooldown min_lr"),
+    "clip_grad_norm_": bag("max_norm"),
+    "clip_grad_value_": bag("clip_value"),
+    "CrossEntropyLoss": bag("label_smoothing"),
+    "cross_entropy": bag("label_smoothing"),
+    **dict.fromkeys(("Dropout", "Dropout1d", "Dropout2d", "AlphaDropout", "dropout"), bag("p")),
+}
+POSITIONAL = {
+    **dict.fromkeys(("Dropout", "Dropout1d", "Dropout2d", "AlphaDropout"), (0, "p")),
+    "dropout": (1, "p"),
+    "clip_grad_norm_": (1, "max_norm"),
+    "clip_grad_value_": (1, "clip_value"),
+    "ExponentialLR": (1, "gamma"),
+}
+"""Arguments that are usually given by position: callee → (position, name)."""
+
+GROUP_ARGUMENTS = bag("lr betas weight_decay eps momentum initial_lr")
+"""What is tuned in an optimiser's parameter group, a dictionary that has ``params``."""
+_RECIPE = (_OPTIMISER | _ESTIMATOR | frozenset().union(*_OTHERS.values())) - bag("""
+    eps p C alpha gamma power factor rho T_max T_0 T_mult total_iters max_iter step_size dampening""")
+_FAMILIES = frozenset({"learning rate", "weight decay", "dropout", "average", "width", "depth", "batch size"})
+_DETAILS = bag("group idx index feature")
+_LEAST_WIDTH = 8
+"""Of an argument called ``dim``: less than that is an axis."""
+
+
+def arguments_of(callee: str, given: frozenset[str]) -> frozenset[str]:
+    """Names of the arguments to tune in a call of ``callee`` that gives these keywords; empty for calls not known."""
+    if callee == "dict":
+        return GROUP_ARGUMENTS if "params" in given else frozenset()
+    if _OPTIMISERS.fullmatch(callee):
+        return _OPTIMISER
+    return _OTHERS.get(callee) or (_ESTIMATOR if _ESTIMATORS.fullmatch(callee) else frozenset())
+
+
+def is_recipe(name: str, value: int | float) -> bool:
+    """Whether the default of a function's argument is a part of a training recipe, and no detail of a computation."""
+    found, words = range_of(name, value), set(words_of(name))
+    if found is None or words & _DETAILS or (name in ("dim", "n", "size") and value < _LEAST_WIDTH):
+        return False
+    return name in _RECIPE or found.family in _FAMILIES or "epoch" in words
+
+
+# ---------------------------------------------------------------------- data
+READS = re.compile(
+    r"(?:load|fetch|read)(?:_(?!state|model|weights|checkpoint|ckpt|from_checkpoint|config|yaml|json$|dotenv)\w+|csv|txt)"
+    r"|loadtxt|genfromtxt|fromfile|memmap|load_dataset|ImageFolder|DatasetFolder|(?:Fashion|K|E|Q)?MNIST|CIFAR100?|SVHN|STL10"
+    r"|image_dataset_from_directory|text_dataset_from_directory"
+)
+"""Calls that read data by a name."""
+MAKES = re.compile(
+    r"make_(?:classification|regression|blobs|moons|circles|friedman[123]|s_curve|swiss_roll|gaussian_quantiles"
+    r"|hastie_10_2|low_rank_matrix|sparse_uncorrelated|multilabel_classification|biclusters|checkerboard)"
+)
+"""Calls that make a data set."""
+SPLITS = re.compile(
+    r"(?:train_test|random|train_val|temporal_train_test)_split|(?:Stratified|Group|Repeated|RepeatedStratified|StratifiedGroup)?KFold"
+    r"|(?:Stratified|Group)?ShuffleSplit|TimeSeriesSplit|Leave\w*Out|Subset|PredefinedSplit|cross_val\w*|cross_validate"
+)
+"""Calls that choose what is trained on and what is measured."""
+SEEDS = bag("seed manual_seed manual_seed_all default_rng RandomState Generator PRNGKey PCG64 seed_everything set_seed")
+RANDOM = bag("""
+    normal randn rand random uniform standard_normal random_sample gauss multivariate_normal poisson exponential
+    binomial lognormal laplace gumbel beta gamma rand_like randn_like truncated_normal normalvariate""")
+"""Calls that draw numbers."""
+ARRAYS = bag("linspace arange logspace geomspace zeros ones full empty eye meshgrid tile mgrid indices")
+"""Calls that make arrays of a shape."""
+SAMPLES = bag("randint integers choice choices permutation randperm sample shuffle randrange categorical bernoulli")
+"""Calls that draw whole numbers, mostly rows of something."""
+
+
+def makes_data(callee: str) -> bool:
+    """Whether a call makes, reads, splits or seeds data."""
+    return callee in RANDOM | ARRAYS | SAMPLES | SEEDS or any(p.fullmatch(callee) for p in (READS, MAKES, SPLITS))
+
+
+_USUAL = bag("""
+    lr rate eta batch bs bsz minibatch epoch step iter iteration hidden width depth layer head dropout drop decay wd
+    l1 l2 momentum beta eps epsilon warmup warmdown cooldown clip embd embed channel ffn lambda lam reg alpha
+    estimator leaf patience rank accum accumulation expert optimizer optimiser activation act init degree tree
+    round boost neighbor learning weight penalty regularization regularisation ridge temperature nesterov kernel""")
+_MEASURED = bag("eval evaluation val valid validation test holdout heldout fold data dataset row point")
+
+
+def usual(name: str) -> bool:
+    """Whether a name is that of a hyper-parameter: it may meet the data, as a batch size does, and not make it."""
+    words = set(words_of(name))
+    return bool(words & _USUAL) and not words & _MEASURED
