@@ -15,10 +15,10 @@ from autoresearchd.app.start_checks import program_notes, require_programs
 from autoresearchd.app.tasks.check_task import Extent, check_held
 from autoresearchd.app.tasks.import_log import import_log
 from autoresearchd.app.tasks.scaffold import TASK_FILE
-from autoresearchd.config import TaskFields, read_task_text
-from autoresearchd.config.foreign_layouts import Draft, Layout
+from autoresearchd.config import read_task_text
+from autoresearchd.config.foreign_layouts import Layout
 from autoresearchd.config.python_environments import environment_of, how_to_run
-from autoresearchd.config.write_task import render_task_yaml, write_new
+from autoresearchd.config.write_task import Draft, render_task_yaml, write_new
 from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.workspace import preflight
@@ -67,7 +67,7 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
             raise UsageError(
                 f"{directory / target} does not exist", hint="--file is a path in DIR: put the program there first"
             )
-    text = render_task_yaml(fields_of(name, layout, draft))
+    text = render_task_yaml(named(draft, name, layout))
     if layout is None:  # what others have run is as it is, and `task check` says what is wrong with it
         task = read_task_text(text, file=str(path))
         if draft.python is not None and not Path(draft.python).exists():  # its environment is yet to be made
@@ -76,30 +76,15 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
             require_programs(task, directory)
         except MissingCapability as error:
             what = error.what.replace("execution.run_command", "--command", 1)
-            hint = how_to_run(draft.run_command or "", directory) or "correct the command, or install the program there"
+            hint = how_to_run(draft.run_command, directory) or "correct the command, or install the program there"
             raise MissingCapability(what, hint=hint) from error
     write_new(path, text)
 
 
-def fields_of(name: str, layout: Layout | None, draft: Draft) -> TaskFields:
-    """What a task.yaml says, from a draft in which nothing is missing."""
-    usual = TaskFields(name)
-    return TaskFields(
-        name=name,
-        target_file=draft.target_file or usual.target_file,
-        run_command=draft.run_command or usual.run_command,
-        python=draft.python,
-        metric=draft.metric or usual.metric,
-        direction=draft.direction or usual.direction,
-        budget=draft.budget or usual.budget,
-        protected=draft.protected,
-        data=draft.data,
-        metrics=draft.metrics,
-        display_metrics=draft.display_metrics,
-        checks=draft.checks,
-        system=draft.system,
-        remarks=(f"Adopted from {layout.kind}: the program prints its own score.",) if layout else (),
-    )
+def named(draft: Draft, name: str, layout: Layout | None) -> Draft:
+    """The draft with the task's name, and with where it comes from."""
+    remarks = (f"Adopted from {layout.kind}: the program prints its own score.",) if layout else ()
+    return replace(draft, name=name, remarks=remarks)
 
 
 def notes_of(directory: Path) -> tuple[str, ...]:
@@ -110,7 +95,7 @@ def notes_of(directory: Path) -> tuple[str, ...]:
 
 def in_its_environment(draft: Draft, directory: Path) -> tuple[Draft, str]:
     """The draft with its command as a job can run it and the interpreter that it needs; the sentence about it."""
-    found = environment_of(draft.run_command or "", directory)
+    found = environment_of(draft.run_command, directory)
     if found is None:
         return draft, ""
     python = str(found.python) if found.python is not None else None
@@ -156,8 +141,8 @@ def note_baseline(directory: Path, name: str, layout: Layout | None, draft: Draf
     if layout is not None and layout.text is not None:
         text = f"# Adopted from {layout.kind}, as it was there. Baseline, {words}.\n{layout.text}"
     else:
-        fields = fields_of(name, layout, draft)
-        text = render_task_yaml(replace(fields, baseline=float(f"{measured.value:.6g}"), measured=words))
+        fields = replace(named(draft, name, layout), baseline=float(f"{measured.value:.6g}"), measured=words)
+        text = render_task_yaml(fields)
     path.write_text(text, "utf-8")
 
 

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autoresearchd.app.tasks.check_task import Held, Tried
-    from autoresearchd.config.foreign_layouts import Draft, Layout
+    from autoresearchd.config.foreign_layouts import Layout
+    from autoresearchd.config.write_task import Draft
     from autoresearchd.domain.task import Task
 
 TASK_FILE = "task.yaml"
@@ -394,7 +395,8 @@ def init(
             raise UsageError(f"{directory} is there already and not an empty folder", hint="name a new folder")
         raise UsageError(f"{directory / TASK_FILE} is there already", hint="edit it, or move it away first")
     from autoresearchd.app.tasks import init_task as making
-    from autoresearchd.config.foreign_layouts import Draft, recognise, with_answers
+    from autoresearchd.config.foreign_layouts import recognise, with_answers
+    from autoresearchd.config.write_task import Draft
 
     layout = recognise(directory, name)
     if layout is not None:
@@ -474,7 +476,7 @@ def _completed(draft: Draft, name: str, directory: Path, *, bundled: tuple[str, 
     if not draft.metric:
         draft = with_answers(draft, metric=_ask("Metric that it prints, as `name: value`", _printed(directory, draft)))
     if missing and not draft.direction:
-        usual = "maximize" if _LARGER.search(draft.metric or "") else "minimize"
+        usual = "maximize" if _LARGER.search(draft.metric) else "minimize"
         draft = with_answers(draft, direction=_choice("What is better", usual, tuple(Direction)))
     if missing and draft.budget is None:
         draft = with_answers(draft, budget=_ask("Training time of a run", "5m"))
