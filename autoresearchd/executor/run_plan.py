@@ -15,9 +15,9 @@ from autoresearchd.executor.interpreter import Interpreter
 from autoresearchd.executor.task_data import find_data, place_links
 from autoresearchd.executor.visible_files import hidden_places, interpreter_folders
 from autoresearchd.sandbox.environment import job_environment, search_path
+from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage
 from autoresearchd.sandbox.tiers import Tier
-from autoresearchd.sandbox.trees import remove_tree
 from autoresearchd.sandbox.view import View
 
 OUTPUT = "output"

@@ -29,7 +29,7 @@ from autoresearchd.loop.rewards import Rewards
 from autoresearchd.loop.run import launch, measure_run
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.slot import Slot
-from autoresearchd.sandbox.trees import remove_tree
+from autoresearchd.sandbox.job_files import remove_tree
 
 
 class Cycle:

@@ -12,16 +12,16 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import StageResult
-from autoresearchd.sandbox.leftovers import BOOT, TOKEN_VARIABLE, new_token, owner, remove, sweep
+from autoresearchd.sandbox.leftovers import BOOT, new_token, owner, remove, sweep
 
 LOG_LIMIT = 8 << 20
-_DISK_FULL = 28
+EXIT_DISK_FULL = 28
 _LEAST_WRITTEN, _MOST_WRITTEN = 1 << 30, 64 << 30
 _PATIENCE = 10.0
 
@@ -136,20 +136,14 @@ class Supervised:
     """A run under supervision; it ends when this object goes, for the supervisor then sees its standard input close."""
 
     def __init__(self, plan: Plan, pid: int, control: int) -> None:
-        self._plan = plan
-        self._pid = pid
+        self.pid = pid
+        self._plan, self._control = plan, control
         self._pidfd = os.pidfd_open(pid)
-        self._control = control
         self._started = time.monotonic()
         # The supervisor keeps the deadlines; should something stop it, the daemon ends the run a little later.
         self._last_resort = None if plan.wall is None else self._started + plan.wall + plan.term_grace + _PATIENCE
         self._kill_asked = False
         self._result: tuple[tuple[StageResult, ...], float] | None = None
-
-    @property
-    def pid(self) -> int:
-        """Process id of the supervisor."""
-        return self._pid
 
     def wait(self, timeout: float | None = None) -> tuple[tuple[StageResult, ...], float] | None:
         """Stages and duration when the run has ended within ``timeout`` seconds, else None."""
@@ -178,13 +172,14 @@ class Supervised:
         return bool(poll.poll(max(0.0, min(limits) - time.monotonic()) * 1000 if limits else None))
 
     def _collect(self) -> tuple[tuple[StageResult, ...], float]:
-        status = _exit_status(self._pid)
+        try:
+            status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:  # somebody else reaped it
+            status = 0
         self._close()
         report = read_report(self._plan.run_dir)
-        if report:
-            stages, duration = report.stages, report.duration_s
-        else:
-            stages, duration = (self._unreported(status),), time.monotonic() - self._started
+        stages = report.stages if report else (self._unreported(status),)
+        duration = report.duration_s if report else time.monotonic() - self._started
         self._result = stages, duration  # known from here on, whatever comes of the cleaning
         if status != 0 or stages[-1].outcome == "killed":
             sweep({self._plan.token})
@@ -195,14 +190,17 @@ class Supervised:
 
     def _unreported(self, status: int) -> StageResult:
         """What is known of a run whose supervisor left no result."""
+        folder = self._plan.run_dir
         begun = [s for s in self._plan.stages if s.program.log.exists()] or list(self._plan.stages[:1])
-        outcome, detail = "lost", f"the supervisor ended with {status} and left no result"
         if self._kill_asked:
             outcome, detail = "killed", "stopped on request"
-        elif status == _DISK_FULL:
-            outcome, detail = "disk_full", f"no space left in {self._plan.run_dir}"
+        elif status == EXIT_DISK_FULL:
+            outcome, detail = "disk_full", f"no space left in {folder}"
         else:
-            detail += _last_line(self._plan.run_dir / "supervisor.log")
+            outcome, detail = "lost", f"the supervisor ended with {status} and left no result"
+            with contextlib.suppress(OSError):
+                last = (folder / "supervisor.log").read_text("utf-8", "replace").strip().splitlines()[-1:]
+                detail = ": ".join([detail, *last])
         log = str(begun[-1].program.log)
         return StageResult(begun[-1].name, outcome, None, time.monotonic() - self._started, log, detail=detail)
 
@@ -228,17 +226,14 @@ class Supervisors:
 
     def launch(self, plan: Plan) -> Supervised:
         """Start a run. Raises EnvironmentFailure when its supervisor cannot be started."""
-        supervised = launch(plan, self._take())
+        spare, self._spare = self._spare, None
+        supervised = launch(plan, spare)
         with contextlib.suppress(OSError):
             self._spare = _spawn()
         return supervised
 
-    def _take(self) -> tuple[int, int] | None:
-        spare, self._spare = self._spare, None
-        return spare
-
     def __del__(self) -> None:
-        spare = self._take()
+        spare, self._spare = self._spare, None
         if spare is not None:
             _dismiss(*spare)
 
@@ -248,35 +243,29 @@ def launch(plan: Plan, spare: tuple[int, int] | None = None) -> Supervised:
 
     Raises EnvironmentFailure when it cannot be started.
     """
+    programs = [p for s in plan.stages if not s.append for p in (s.program, s.companion) if p]
+    path = plan.run_dir / "plan"
     try:
-        return _launch(plan, spare)
+        for stale in (plan.run_dir / "result.json", plan.run_dir / "supervisor.json", *(p.log for p in programs)):
+            stale.unlink(missing_ok=True)
+        path.touch(0o600)
+        path.write_bytes(marshal.dumps(_as_data(plan)))
+        message = os.fsencode(path) + b"\0"
+        if spare is not None:
+            try:
+                os.write(spare[1], message)
+                return Supervised(plan, *spare)
+            except BrokenPipeError:  # somebody ended it while it waited
+                _dismiss(*spare)
+        pid, control = _spawn()
+        os.write(control, message)
+        return Supervised(plan, pid, control)
     except OSError as error:
         remove(plan.remove)
         raise EnvironmentFailure(
             f"cannot start a run in {plan.run_dir}: {error}",
             hint="free disk space or raise the limits on processes and open files",
         ) from error
-
-
-def _launch(plan: Plan, spare: tuple[int, int] | None) -> Supervised:
-    folder = plan.run_dir
-    programs = [p for s in plan.stages if not s.append for p in (s.program, s.companion) if p]
-    for stale in (folder / "result.json", folder / "supervisor.json", *(p.log for p in programs)):
-        stale.unlink(missing_ok=True)
-    path = folder / "plan"
-    path.touch(0o600)
-    path.write_bytes(marshal.dumps(_as_data(plan)))
-    message = os.fsencode(path) + b"\0"
-    if spare is not None:
-        try:
-            os.write(spare[1], message)
-        except BrokenPipeError:  # somebody ended it while it waited
-            _dismiss(*spare)
-            spare = None
-    if spare is None:
-        spare = _spawn()
-        os.write(spare[1], message)
-    return Supervised(plan, *spare)
 
 
 def _spawn() -> tuple[int, int]:
@@ -307,38 +296,19 @@ def _dismiss(pid: int, control: int) -> None:
         os.waitpid(pid, 0)
 
 
-def _as_data(plan: Plan) -> dict[str, Any]:
-    def program(spec: Program) -> dict[str, Any]:
-        env = {**spec.env, TOKEN_VARIABLE: plan.token}
-        return {"argv": list(spec.argv), "cwd": str(spec.cwd), "env": env, "log": str(spec.log)}
-
-    return {
-        "run_dir": str(plan.run_dir),
-        "token": plan.token,
-        "plain": plan.plain,
-        "output": str(plan.output),
-        "wall": plan.wall,
-        "memory_mb": plan.memory_mb,
-        "remove": [str(p) for p in plan.remove],
-        "facts": dict(plan.facts),
-        "limits": _limits(plan),
-        "term_grace": plan.term_grace,
-        "log_limit": plan.log_limit,
-        "stages": [
-            {
-                **program(stage.program),
-                "name": stage.name,
-                "timeout": stage.timeout,
-                "late": stage.late,
-                "companion": program(stage.companion) if stage.companion else None,
-                "append": stage.append,
-                "banner": stage.banner,
-                "reads": None if stage.reads is None else str(stage.reads),
-                "seconds": dict(stage.seconds),
-            }
-            for stage in plan.stages
-        ],
-    }
+def _as_data(value: Any) -> Any:
+    """A plan as `marshal` takes it."""
+    if isinstance(value, Plan):
+        return {field.name: _as_data(getattr(value, field.name)) for field in fields(value)} | {
+            "limits": _limits(value)
+        }
+    if is_dataclass(value):
+        return {field.name: _as_data(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _as_data(inner) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return [_as_data(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _limits(plan: Plan) -> dict[str, Any] | None:
@@ -349,23 +319,5 @@ def _limits(plan: Plan) -> dict[str, Any] | None:
         "processes": limits.processes,
         "threads": limits.threads,
         "bytes": limits.bytes_in(plan.output),
-        "folders": {
-            **{str(folder): limits.scratch_files for folder in plan.written},
-            str(plan.output): limits.files,
-        },
+        "folders": {str(folder): limits.scratch_files for folder in plan.written} | {str(plan.output): limits.files},
     }
-
-
-def _exit_status(pid: int) -> int:
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # somebody else reaped it
-        return 0
-
-
-def _last_line(path: Path) -> str:
-    try:
-        lines = path.read_text("utf-8", "replace").strip().splitlines()
-    except OSError:
-        return ""
-    return f": {lines[-1]}" if lines else ""

@@ -13,15 +13,13 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from autoresearchd.sandbox.process_tree import send, start_time
-from autoresearchd.sandbox.trees import remove_tree
+from autoresearchd.sandbox.job_files import remove_tree
+from autoresearchd.sandbox.process_tree import TOKEN_VARIABLE, send, start_time
 
-TOKEN_VARIABLE = "AUTORESEARCHD_RUN_TOKEN"  # noqa: S105  # a name, no secret
 BOOT = """
 import os, sys
 sys.path.append(sys.argv[1])
@@ -106,14 +104,16 @@ def _own() -> Iterator[str]:
 
 def reap(run_dirs: Sequence[Path]) -> int:
     """Kill what dead daemons left of the runs in ``run_dirs``; how many process trees were found alive."""
-    records = [record for record in map(_record, run_dirs) if record]
-    found = set()
-    for record in records:
-        if _end_supervisor(record):
-            found.add(record["token"])
-    found |= sweep({record["token"] for record in records})
-    for record in records:
-        remove(Path(p) for p in record["remove"])
+    records = []
+    for run_dir in run_dirs:
+        with suppress(OSError, ValueError, TypeError, KeyError):  # there is none, or nobody can read it
+            raw = json.loads((run_dir / "supervisor.json").read_bytes())
+            records.append((int(raw["pid"]), int(raw["start"]), str(raw["token"]), [Path(p) for p in raw["remove"]]))
+    # Pids are used again, start times are not.
+    found = {token for pid, start, token, _ in records if _end_process(pid, start)}
+    found |= sweep({token for _, _, token, _ in records})
+    for *_, folders in records:
+        remove(folders)
     return len(found)
 
 
@@ -123,24 +123,18 @@ def sweep(tokens: set[str]) -> set[str]:
     For processes whose supervisor is gone: all of a run's processes inherit its token.
     """
     found: set[str] = set()
-    if not tokens:
-        return found
     clear = 0
-    for _ in range(50):
-        carriers = _carriers(tokens)
+    for _ in range(50 if tokens else 0):
+        carriers = [(pid, token) for pid, token in _marked() if token in tokens]
         # Twice: one that is in the middle of exec has no environment for an instant.
         clear = 0 if carriers else clear + 1
         if clear == 2:
             break
-        for pid, token in carriers.items():
+        for pid, token in carriers:
             found.add(token)
             send(pid, signal.SIGKILL)
         time.sleep(0.002)
     return found
-
-
-def _carriers(tokens: set[str]) -> dict[int, str]:
-    return {pid: token for pid, token in _marked() if token in tokens}
 
 
 def _words(pid: str, file: str) -> list[bytes]:
@@ -148,24 +142,6 @@ def _words(pid: str, file: str) -> list[bytes]:
         return Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")
     except OSError:  # another user's, or gone
         return []
-
-
-def _record(run_dir: Path) -> dict[str, Any] | None:
-    try:
-        raw = json.loads((run_dir / "supervisor.json").read_bytes())
-        return {
-            "pid": int(raw["pid"]),
-            "start": int(raw["start"]),
-            "token": str(raw["token"]),
-            "remove": [str(p) for p in raw["remove"]],
-        }
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
-def _end_supervisor(record: Mapping[str, Any]) -> bool:
-    """End a supervisor if it is still the process that wrote the record; pids are used again, start times are not."""
-    return _end_process(record["pid"], record["start"])
 
 
 def _end_process(pid: int, start: int | None = None) -> bool:

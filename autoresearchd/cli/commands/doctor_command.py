@@ -180,7 +180,7 @@ def _cpu() -> Finding:
 
 
 def _memory() -> Finding:
-    from autoresearchd.sandbox.ceilings import memory_of_machine
+    from autoresearchd.sandbox.process_tree import memory_of_machine
 
     total, free = (size / 2**30 for size in memory_of_machine())
     value = f"{free:.1f} of {total:.1f} GiB free"

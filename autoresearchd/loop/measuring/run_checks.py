@@ -12,7 +12,7 @@ from autoresearchd.loop.messages import is_baseline
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.slot import Slot
 from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
-from autoresearchd.sandbox.trees import remove_tree
+from autoresearchd.sandbox.job_files import remove_tree
 
 STARVED = 2
 """Runs of the baseline that are made again at most because the machine had too little time for them."""

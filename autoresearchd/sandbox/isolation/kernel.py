@@ -1,22 +1,31 @@
-"""Calls into libc and the kernel that `os` lacks, for the launcher: C modules only, see `supervise`.
+"""Calls into libc and the kernel that `os` lacks: privileges, filters, and namespaces with a read-only world.
 
-Through the C half of ctypes, for the whole of it takes longer to import than all else that the launcher does.
+Through the C half of ctypes, for the whole of it takes longer to import than all else that the launcher does. C modules
+only, see `supervise`. Background: namespaces(7), user_namespaces(7), pid_namespaces(7), mount_setattr(2), seccomp(2).
 """
 
-# contextlib is among what the launcher must not import:
-# ruff: noqa: SIM105
+# pathlib and contextlib are among what the launcher must not import:
+# ruff: noqa: PTH103, PTH123, SIM105
 
 from __future__ import annotations
 
 import _ctypes
 import os
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_SECUREBITS = 1, 4, 24, 28
-PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_SET_SECCOMP = 36, 38, 47, 22
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS = 1, 4, 24, 28
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_SET_SECCOMP = 36, 38, 47, 22
 _PR_CAP_AMBIENT_CLEAR_ALL, _SECCOMP_MODE_FILTER = 4, 2
 _SECURE_ALL_LOCKED = 0x2F  # NOROOT, NO_SETUID_FIXUP and their locks, and KEEP_CAPS locked off
 _LAST_CAPABILITY = 63
 _CAPABILITY_VERSION_3 = 0x20080522
+_NEW_MOUNTS, _NEW_CGROUP, _NEW_UTS, _NEW_IPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
+_NEW_USER, _NEW_PROCESSES, _NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_RECURSIVE, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_AT_FDCWD, _AT_RECURSIVE, _CLONE, _CLOEXEC, _EMPTY_PATH = -100, 0x8000, 1, 0x80000, 4
+_READ_ONLY = 1
+_AF_INET, _DATAGRAM, _SIOCSIFFLAGS, _UP_AND_RUNNING = 2, 2, 0x8914, 0x41
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  # one of the job's own
 
 
 class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]
@@ -52,14 +61,14 @@ def prctl(option: int, *arguments: int) -> int:
 def drop_privileges() -> None:
     """Give up all capabilities, for good: of this process and of every program that it may become."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     try:
         for capability in range(_LAST_CAPABILITY + 1):
-            prctl(PR_CAPBSET_DROP, capability)
+            prctl(_PR_CAPBSET_DROP, capability)
     except OSError:  # beyond the last one, or without CAP_SETPCAP; then no_new_privs alone keeps them from returning
         pass
     try:
-        prctl(PR_SET_SECUREBITS, _SECURE_ALL_LOCKED)
+        prctl(_PR_SET_SECUREBITS, _SECURE_ALL_LOCKED)
     except OSError:  # likewise
         pass
     header = _CAPABILITY_VERSION_3.to_bytes(4, "little") + bytes(4)
@@ -73,4 +82,75 @@ def filter_calls(instructions: bytes) -> None:
     held = kind.from_buffer(buffer)  # type: ignore[attr-defined]
     count, padding = (len(buffer) // 8).to_bytes(2, "little"), bytes(6)
     program = count + padding + _ctypes.addressof(held).to_bytes(8, "little")
-    call("prctl", PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program, 0, 0)
+    call("prctl", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program, 0, 0)
+
+
+# -- namespaces: of users, processes, network, IPC and mounts ----------------------------------------------------------
+
+
+def enter_namespaces(*, network: bool) -> None:
+    """Move into new namespaces; the next child of this process is the first in that of processes.
+
+    The job keeps its user's numbers. Raises OSError where the kernel or a container forbids it.
+    """
+    user, group = os.geteuid(), os.getegid()
+    kinds = _NEW_USER | _NEW_PROCESSES | _NEW_MOUNTS | _NEW_IPC | _NEW_UTS | _NEW_CGROUP
+    call("unshare", kinds | (0 if network else _NEW_NETWORK))
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w") as stream:
+            stream.write(text)
+
+
+class Mounts:
+    """What could be mounted: many containers forbid some of it, and Landlock holds without.
+
+    sealed: the world is read-only; proc: /proc shows the job's own processes only; memory: there is a private /dev/shm.
+    """
+
+    def __init__(self) -> None:
+        self.sealed = self.proc = self.memory = False
+
+    def make(self, writable: list[str], size: int) -> None:
+        """Mount the world read-only but for the ``writable`` folders, and a /proc and a /dev/shm of ``size`` bytes."""
+        held: list[tuple[int, str]] = []
+        try:
+            call("mount", None, b"/", None, _MS_RECURSIVE | _MS_PRIVATE, None)
+            for place in writable:
+                flags = _CLONE | _CLOEXEC | _AT_RECURSIVE
+                held.append((call("syscall", _OPEN_TREE, _AT_FDCWD, os.fsencode(place), flags), place))
+            read_only = _READ_ONLY.to_bytes(8, "little") + bytes(24)
+            call("syscall", _MOUNT_SETATTR, _AT_FDCWD, b"/", _AT_RECURSIVE, read_only, len(read_only))
+        except OSError:
+            for tree, _ in held:
+                os.close(tree)
+            return
+        self.sealed = True
+        self.proc = _mounted("proc", "/proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
+        self.memory = _mounted("tmpfs", SHARED_MEMORY, _MS_NOSUID | _MS_NODEV, f"mode=1777,size={size}")
+        for tree, place in held:
+            if self.memory and place.startswith(SHARED_MEMORY + "/"):
+                os.makedirs(place, mode=0o700, exist_ok=True)
+            call("syscall", _MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(place), _EMPTY_PATH)
+            os.close(tree)
+
+
+def _mounted(kind: str, place: str, flags: int, options: str) -> bool:
+    try:
+        call("mount", kind.encode(), place.encode(), kind.encode(), flags, options.encode() or None)
+    except OSError:
+        return False
+    return True
+
+
+def raise_loopback() -> None:
+    """Let the processes of the job talk to each other over 127.0.0.1, where that can be had."""
+    try:
+        probe = call("socket", _AF_INET, _DATAGRAM, 0)
+    except OSError:
+        return
+    try:
+        call("ioctl", probe, _SIOCSIFFLAGS, b"lo".ljust(16, b"\0") + _UP_AND_RUNNING.to_bytes(2, "little") + bytes(22))
+    except OSError:
+        pass
+    finally:
+        os.close(probe)

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from autoresearchd.sandbox import leftovers
-from autoresearchd.sandbox.leftovers import TOKEN_VARIABLE, end_abandoned, new_token
+from autoresearchd.sandbox.leftovers import end_abandoned, new_token
+from autoresearchd.sandbox.process_tree import TOKEN_VARIABLE
 
 _TOKEN = "from autoresearchd.sandbox.leftovers import new_token; print(new_token())"
 

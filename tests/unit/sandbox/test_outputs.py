@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.sandbox.outputs import leads_out, removal, sift
+from autoresearchd.sandbox.job_files import leads_out, removal, sift
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.sandbox import log_files, process_tree, supervise, trees
+from autoresearchd.sandbox import job_files, process_tree, supervise
 
 JSON = st.recursive(
     st.none() | st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -24,18 +24,18 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_a_result_is_json_that_anybody_can_read(value: object) -> None:
-    assert json.loads(log_files.dump(value)) == value
+    assert json.loads(job_files.dump(value)) == value
 
 
 def test_a_path_that_is_no_utf8_does_not_lose_the_result() -> None:
-    assert json.loads(log_files.dump({"log": os.fsdecode(b'/a/\xff"\\\n')})) == {"log": '/a/\udcff"\\\n'}
+    assert json.loads(job_files.dump({"log": os.fsdecode(b'/a/\xff"\\\n')})) == {"log": '/a/\udcff"\\\n'}
 
 
 @given(st.lists(st.binary(max_size=60), max_size=40), st.integers(1, 50))
 def test_a_log_keeps_the_end_of_what_was_written_within_its_limit(chunks: list[bytes], limit: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "training.log"
-        log = log_files.Log(str(path), limit, append=False)
+        log = job_files.Log(str(path), limit, append=False)
         for chunk in chunks:
             log.write(chunk)
         log.close()
@@ -48,7 +48,7 @@ def test_a_log_keeps_the_end_of_what_was_written_within_its_limit(chunks: list[b
 
 
 def test_a_log_on_a_full_disk_says_so_instead_of_raising() -> None:
-    log = log_files.Log("/dev/full", 100, append=False)
+    log = job_files.Log("/dev/full", 100, append=False)
     log.write(b"x")
     log.write(b"x" * 1000)
     assert log.full
@@ -69,7 +69,7 @@ def test_links_in_a_folder_that_is_removed_are_not_followed(tmp_path: Path) -> N
     kept.mkdir()
     (kept / "file").touch()
     (gone / "deep" / "link").symlink_to(kept)
-    trees.remove_tree(str(gone))
+    job_files.remove_tree(str(gone))
     assert not gone.exists()
     assert (kept / "file").exists()
 
@@ -90,7 +90,7 @@ def test_a_folder_is_removed_however_deep_a_job_has_nested_it(levels: int, mode:
         here = inner
     os.fchmod(here, mode)
     os.close(here)
-    assert trees.remove_tree(str(gone))
+    assert job_files.remove_tree(str(gone))
     assert not gone.exists()
 
 
@@ -98,8 +98,8 @@ def test_a_link_in_the_place_of_the_folder_is_removed_and_what_it_leads_to_stays
     kept, link = tmp_path / "kept", tmp_path / "link"
     kept.mkdir(mode=0o500)
     link.symlink_to(kept)
-    assert trees.remove_tree(str(link))
-    assert trees.remove_tree(str(tmp_path / "nothing"))
+    assert job_files.remove_tree(str(link))
+    assert job_files.remove_tree(str(tmp_path / "nothing"))
     assert not link.is_symlink() and kept.stat().st_mode & 0o777 == 0o500
 
 
