@@ -73,7 +73,7 @@ from autoresearchd.loop.measuring.run_files import clean_logs
 from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
-from autoresearchd.sandbox.leftovers import end_abandoned
+from autoresearchd.sandbox.launch import end_abandoned
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.files import remove_tree

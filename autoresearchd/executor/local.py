@@ -17,8 +17,7 @@ from autoresearchd.executor.devices import Devices, find_devices, processor
 from autoresearchd.executor.interpreter import Interpreter, inspect, resolve_python
 from autoresearchd.executor.run_plan import make_plan
 from autoresearchd.executor.setup_commands import run_setup
-from autoresearchd.sandbox.launch import RunLimits, Supervised, Supervisors, read_report
-from autoresearchd.sandbox.leftovers import reap
+from autoresearchd.sandbox.launch import RunLimits, Supervised, Supervisors, read_report, reap
 from autoresearchd.sandbox.tiers import AUTO, Tier, check_name, choose
 
 

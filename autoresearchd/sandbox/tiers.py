@@ -25,8 +25,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
-from autoresearchd.sandbox.launch import Plan, Program, Stage, launch
-from autoresearchd.sandbox.leftovers import PROBE_PREFIX, new_token, remove
+from autoresearchd.sandbox.launch import PROBE_PREFIX, Plan, Program, Stage, launch, new_token, remove
 from autoresearchd.sandbox.view import SCRATCH, View, bubblewraps, confined, in_bubblewrap
 
 AUTO = "auto"

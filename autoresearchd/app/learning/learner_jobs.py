@@ -20,7 +20,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.learner.data.read_sessions import ReadSession
 from autoresearchd.learner.training.out_of_memory import lift_memory_limit
 from autoresearchd.sandbox.file_locks import hold
-from autoresearchd.sandbox.leftovers import reap
+from autoresearchd.sandbox.launch import reap
 from autoresearchd.workspace.files import disk_errors, remove_tree
 
 _LOCK = "lock"

@@ -132,7 +132,7 @@ def _git() -> Finding:
 
 
 def _leftovers() -> Finding:
-    from autoresearchd.sandbox.leftovers import end_abandoned
+    from autoresearchd.sandbox.launch import end_abandoned
 
     found = end_abandoned()
     value = f"ended {counted(found, 'process tree')} that killed commands had left running" if found else "none"

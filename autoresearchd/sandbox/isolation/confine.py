@@ -15,19 +15,7 @@ import _signal as signal  # type: ignore[import-not-found]  # the C half of `sig
 import os
 import select
 
-from autoresearchd.sandbox.isolation import landlock, seccomp
-from autoresearchd.sandbox.isolation.kernel import (
-    PR_SET_CHILD_SUBREAPER,
-    PR_SET_DUMPABLE,
-    PR_SET_PDEATHSIG,
-    SHARED_MEMORY,
-    Mounts,
-    drop_privileges,
-    enter_namespaces,
-    filter_calls,
-    prctl,
-    raise_loopback,
-)
+from autoresearchd.sandbox.isolation import kernel, seccomp
 from autoresearchd.sandbox.process_tree import descendants, send
 
 EXIT_NOT_CONFINED = 125
@@ -70,14 +58,14 @@ def main(words: list[str]) -> int:
     try:
         request = Request(words)
         tier = request.tier
-        if not landlock.version():
+        if not kernel.landlock_version():
             raise OSError("this kernel has no Landlock, or it is switched off")
         if os.uname().machine not in seccomp.MACHINES:
             raise OSError(f"there is no table of system calls for {os.uname().machine}")
         if request.private:
-            enter_namespaces(network=request.network)
+            kernel.enter_namespaces(network=request.network)
         else:
-            prctl(PR_SET_CHILD_SUBREAPER, 1)
+            kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         return _guard(request, supervisor)
     except (OSError, ValueError, StopIteration) as error:
         return _refuse(tier, error)
@@ -98,13 +86,13 @@ def _guard(request: Request, supervisor: int) -> int:
         signal.signal(number, lambda *_: None)
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
     me = os.getpid()
     first = os.fork()
     if first == 0:
         os.close(wake)
         _become_first(request, end)
-    prctl(PR_SET_DUMPABLE, 0)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     while os.getppid() == supervisor:
         pid, status = os.waitpid(first, os.WNOHANG)
         if pid:
@@ -147,20 +135,20 @@ def _become_first(request: Request, guard: int) -> None:
     """
     try:
         signal.set_wakeup_fd(-1)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         if _is_closed(guard):  # the guard died before this process asked to die with it
             os._exit(EXIT_NOT_CONFINED)
-        mounts = Mounts()
+        mounts = kernel.Mounts()
         if not request.private:
             _become_job(request, mounts)
         mounts.make(request.places["--write"], request.size)
         if not request.network:
-            raise_loopback()
+            kernel.raise_loopback()
         job = os.fork()
         if job == 0:
             _become_job(request, mounts)
-        prctl(PR_SET_DUMPABLE, 0)
-        drop_privileges()
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        kernel.drop_privileges()
         while True:
             pid, status = os.wait()
             if pid == job:
@@ -177,17 +165,17 @@ def _is_closed(pipe: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _become_job(request: Request, mounts: Mounts) -> None:
+def _become_job(request: Request, mounts: kernel.Mounts) -> None:
     """Put up all restrictions and turn into the command. Raises OSError when any of them fails."""
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    abi = landlock.version()
-    rules = landlock.Ruleset(abi, tcp=request.private or request.network)
+    abi = kernel.landlock_version()
+    rules = kernel.Ruleset(abi, tcp=request.private or request.network)
     _allow(rules, request, mounts)
     os.chdir(request.places["--chdir"][0])
-    drop_privileges()
+    kernel.drop_privileges()
     rules.enforce()
-    filter_calls(
+    kernel.filter_calls(
         seccomp.build(
             os.uname().machine, abi=abi, private=request.private, network=request.network, sealed=mounts.sealed,
             pid=os.getpid(),
@@ -197,14 +185,14 @@ def _become_job(request: Request, mounts: Mounts) -> None:
     os.execve(request.command[0], request.command, os.environ)  # noqa: S606
 
 
-def _allow(rules: landlock.Ruleset, request: Request, mounts: Mounts) -> None:
+def _allow(rules: kernel.Ruleset, request: Request, mounts: kernel.Mounts) -> None:
     hidden = frozenset(request.places["--hide"])
     for place in (*_NULL_DEVICES, *request.places["--device"]):
-        rules.allow(place, landlock.DEVICE)
+        rules.allow(place, kernel.DEVICE)
     facts = [""] if mounts.proc else [*_FACTS, *(_GPU_FACTS if request.gpu else ())]
     for name in facts:
-        rules.allow(f"/proc/{name}", landlock.READ)
+        rules.allow(f"/proc/{name}", kernel.READ)
     for place in request.places["--read"]:
-        rules.allow(place, landlock.READ, hidden)
-    for place in (*([SHARED_MEMORY] if mounts.memory else []), *request.places["--write"]):
-        rules.allow(place, landlock.WRITE)
+        rules.allow(place, kernel.READ, hidden)
+    for place in (*([kernel.SHARED_MEMORY] if mounts.memory else []), *request.places["--write"]):
+        rules.allow(place, kernel.WRITE)
