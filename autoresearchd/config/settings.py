@@ -149,7 +149,9 @@ class SettingsFile(Section):
     repairs: Annotated[Whole, Field(ge=0, le=2)] = 2
     feedback: Flag = True
     prompt: Literal["full", "brief"] = "full"
-    structured: Annotated[bool | None, BeforeValidator(lambda value: None if value == "auto" else value)] = None
+    structured: Annotated[
+        Annotated[bool, Strict()] | None, BeforeValidator(lambda value: None if value == "auto" else value)
+    ] = None
     prices: dict[str, PriceFile] = Field(default_factory=dict)
     key_files: dict[str, Line] = Field(default_factory=dict)
     spend: SpendFile = SpendFile()

@@ -122,7 +122,7 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:  # also a whole number of thousands of digits
-        raise MarkupError(f"not JSON: {error}", getattr(error, "lineno", None)) from None
+        raise MarkupError(f"not JSON: {getattr(error, 'msg', error)}", getattr(error, "lineno", None)) from None
 
 
 def _toml(text: str) -> dict[str, Any]:

@@ -141,6 +141,7 @@ def test_a_file_that_says_nothing_changes_nothing(text: str) -> None:
         ("spend: {per_day: 1.0e+308}", "spend.per_day", "too large", "1,000,000,000"),
         ("spend: {when_reached: pause}", "spend.when_reached", "not among stop, search", ""),
         ("context_tokens: 10", "context_tokens", "10 is too small", "at least 1,000"),
+        ("structured: 1", "structured", "true or false is needed", ""),
         ("temperature: 3", "temperature", "3 is too large", "at most 2"),
         ("fallbacks: openai/gpt-x", "fallbacks", "a list", "[openai/gpt-x]"),
         ("policy: ''", "policy", "not a short line", ""),
