@@ -57,7 +57,7 @@ from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, an
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
 from autoresearchd.report.log_import import IMPORTED
-from autoresearchd.sandbox.leftovers import end_abandoned
+from autoresearchd.sandbox.launch import end_abandoned
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors, remove_tree

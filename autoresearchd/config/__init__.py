@@ -4,17 +4,14 @@ from autoresearchd.config.foreign_layouts import detect
 from autoresearchd.config.load_task import FILE_NAME, Overrides, load_task, read_task_text
 from autoresearchd.config.task_json import dump_task, parse_task
 from autoresearchd.config.task_paths import check_files
-from autoresearchd.config.write_task import TaskFields, write_task_yaml
 
 __all__ = [
     "FILE_NAME",
     "Overrides",
-    "TaskFields",
     "check_files",
     "detect",
     "dump_task",
     "load_task",
     "parse_task",
     "read_task_text",
-    "write_task_yaml",
 ]

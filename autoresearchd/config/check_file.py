@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 
-from autoresearchd.config.problems import raise_all, raise_any
+from autoresearchd.config.problems import Conflict, validated
 from autoresearchd.config.task_schema import (
     PROFILES,
-    Conflict,
     InsidePath,
     Line,
     Number,
@@ -19,17 +18,19 @@ from autoresearchd.config.task_schema import (
     Section,
     Share,
     Text,
+    must,
     one_or_many,
     repeated,
 )
-from autoresearchd.config.validation_errors import explain
-from autoresearchd.config.yaml_document import Document, parse_yaml, read_text
+from autoresearchd.config.yaml_document import parse_yaml, read_text
 from autoresearchd.domain.labels import RULES, Label
 from autoresearchd.domain.task import Documented, Replacement, TaskCheck, Variant
 
 CHECK_FILE = "check.yaml"
-EXPECTABLE = tuple(label for label in Label if RULES[label].status is not None and label is not Label.NONE)
+_EXPECTABLE = tuple(label for label in Label if RULES[label].status is not None and label is not Label.NONE)
 _SEARCHED, _WHOLE = ("replace", "before", "after"), ("append", "prepend", "text")
+_NAMES = ", ".join(sorted(_EXPECTABLE))
+_Outcome = Annotated[Line, must(_EXPECTABLE.__contains__, "is not an outcome's label", f"take one of {_NAMES}")]
 
 
 class Step(Section):
@@ -44,18 +45,19 @@ class Step(Section):
     prepend: Text | None = None
     text: Text | None = None
 
+    @property
+    def given(self) -> list[str]:
+        """Which of the ways to replace it names."""
+        return [name for name in (*_SEARCHED, *_WHOLE) if getattr(self, name) is not None]
+
     def conflicts(self) -> Iterator[Conflict]:
-        given = [name for name in (*_SEARCHED, *_WHOLE) if getattr(self, name) is not None]
+        given = self.given
         if len(given) != 1:
             yield "", " and ".join(given) or "none of them", f"give one of {', '.join((*_SEARCHED, *_WHOLE))}"
-        elif (given[0] in _SEARCHED) != bool(self.search):
-            hint = "give the text that is there once as `search`" if not self.search else "leave `search` out"
-            yield "search", f"does not go with {given[0]}" if self.search else f"{given[0]} needs it", hint
-
-    def replacement(self) -> Replacement:
-        """This step as what it means."""
-        kind = next(name for name in (*_SEARCHED, *_WHOLE) if getattr(self, name) is not None)
-        return Replacement(kind, getattr(self, kind), self.search or "", self.file)
+        elif given[0] in _SEARCHED and not self.search:
+            yield "search", f"{given[0]} needs it", "give the text that is there once as `search`"
+        elif given[0] in _WHOLE and self.search:
+            yield "search", f"does not go with {given[0]}", "leave `search` out"
 
 
 class Edit(Section):
@@ -64,29 +66,16 @@ class Edit(Section):
     name: Line
     change: Annotated[tuple[Step, ...], Field(min_length=1)]
 
-    def variant(self) -> Variant:
+    def variant(self, expected: Iterable[str] = ()) -> Variant:
         """This edit as what it means."""
-        return Variant(self.name, tuple(step.replacement() for step in self.change), self._expected())
-
-    def _expected(self) -> frozenset[Label]:
-        return frozenset()
+        steps = (Replacement(s.given[0], getattr(s, s.given[0]), s.search or "", s.file) for s in self.change)
+        return Variant(self.name, tuple(steps), frozenset(map(Label, expected)))
 
 
 class Cheat(Edit):
     """A dishonest one, and how it may end."""
 
-    expect: Annotated[tuple[Line, ...], BeforeValidator(one_or_many)] = (Label.NO_GAIN.value,)
-
-    def conflicts(self) -> Iterator[Conflict]:
-        known = {label.value for label in EXPECTABLE}
-        for name in self.expect:
-            if name not in known:
-                yield "expect", f"there is no label {name!r}", f"take one of {', '.join(sorted(known))}"
-        if not self.expect:
-            yield "expect", "an empty list", "leave it out for no_gain"
-
-    def _expected(self) -> frozenset[Label]:
-        return frozenset(Label(name) for name in self.expect)
+    expect: Annotated[tuple[_Outcome, ...], BeforeValidator(one_or_many), Field(min_length=1)] = (Label.NO_GAIN,)
 
 
 class Figures(Section):
@@ -114,29 +103,20 @@ class CheckFile(Section):
 
 
 def load_check(folder: Path) -> TaskCheck | None:
-    """What the task of a folder is held to; None where it has no check.yaml.
-
-    Raises:
-        ConfigError: the file cannot be used; all its problems are told.
-    """
+    """What the task of a folder is held to; None where it has no check.yaml. ConfigError tells all its problems."""
     path = folder / CHECK_FILE
     if not path.exists():
         return None
-    file = str(path)
-    document = parse_yaml(read_text(path), file)
-    raise_any(file, document.problems)
-    try:
-        found = CheckFile.model_validate(document.root)
-    except ValidationError as error:
-        raise_all(file, explain(error, document, top=CheckFile))
+    document = parse_yaml(read_text(path), str(path))
+    found = validated(CheckFile, document.root, document, str(path))
+    baseline = {}
+    for name, figures in found.baseline.items():
+        value, sigma = (document.texts[("baseline", name, key)] for key in ("value", "sigma"))
+        text = f"{value} ± {sigma}"  # as it is written
+        baseline[name] = Documented(figures.value, figures.sigma, text, figures.budget, figures.within)
     return TaskCheck(
-        baseline={name: _documented(figures, document, name) for name, figures in found.baseline.items()},
+        baseline=baseline,
         budget=found.budget,
         edits=tuple(edit.variant() for edit in found.edits),
-        cheats=tuple(cheat.variant() for cheat in found.cheats),
+        cheats=tuple(cheat.variant(cheat.expect) for cheat in found.cheats),
     )
-
-
-def _documented(figures: Figures, document: Document, profile: str) -> Documented:
-    value, sigma = (document.texts[("baseline", profile, key)] for key in ("value", "sigma"))
-    return Documented(figures.value, figures.sigma, f"{value} ± {sigma}", figures.budget, figures.within)

@@ -17,8 +17,9 @@ from typing import Any
 
 from autoresearchd.config.load_task import FILE_NAME, MAX_CHECK_EVERY, Overrides, clock, read_task_text
 from autoresearchd.config.python_environments import RUNNERS, environment_of, how_to_run
-from autoresearchd.config.task_paths import MAX_EDITABLE_BYTES, PathError, inside_path, start_of
+from autoresearchd.config.task_paths import MAX_EDITABLE_BYTES, inside_path, start_of
 from autoresearchd.config.task_schema import DEFAULT_BUDGET
+from autoresearchd.config.write_task import Draft
 from autoresearchd.config.yaml_document import parse_yaml, read_text
 from autoresearchd.domain.cleaning import printable
 from autoresearchd.domain.errors import ConfigError, UsageError
@@ -27,7 +28,6 @@ from autoresearchd.domain.task import Curve, Direction, Execution, Metric, Metri
 
 KARPATHY, PI, DISTILLATION = "karpathy/autoresearch", "pi-autoresearch", "autoresearch-distillation"
 _READ_BYTES = 256 * 1024
-_PI_TIMEOUT = "10m"
 _SYSTEM_CHARACTERS = 6000
 _SECTIONS = ("objective", "constraints", "off limits", "what's been tried")
 _METRIC_LINE = re.compile(r"METRIC\s+([\w.µ]+)=")
@@ -39,24 +39,6 @@ _TIME_BUDGET = re.compile(
     rf"^TIME_BUDGET\s*=[ \t]*({_NUMBER}(?:[ \t]*\*[ \t]*{_NUMBER})*)[ \t]*(?:#.*)?$", re.MULTILINE
 )
 """A number of seconds, or a product as ``5 * 60`` is; nothing else is read, as half of it would be another time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What is known of a task so far. Empty or None: not yet."""
-
-    target_file: tuple[str, ...] = ()
-    run_command: str | None = None
-    python: str | None = None
-    metric: str | None = None
-    direction: str | None = None
-    budget: float | str | None = None
-    protected: tuple[str, ...] = ()
-    data: tuple[str, ...] = ()
-    metrics: tuple[str, ...] = ()
-    display_metrics: tuple[str, ...] = ()
-    checks: tuple[str, ...] = ()
-    system: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +59,7 @@ class Layout:
 def recognise(folder: Path, name: str) -> Layout | None:
     """The layout of a folder, None where it is none of those that are known; ``name``: which of its tasks is meant.
 
-    Raises:
-        UsageError: it has several tasks, and none of that name.
-        ConfigError: a file of it cannot be used.
+    Raises UsageError: it has several tasks, and none of that name; ConfigError: a file of it cannot be used.
     """
     if not folder.is_dir():
         return None
@@ -160,27 +140,25 @@ def _pi(folder: Path) -> Layout | None:
     measure, prompt, log, checks, ideas, config_file = files
     if not (folder / measure).is_file():
         return None
-    inner = _karpathy(folder)
+    karpathy = _karpathy(folder)
+    inner = karpathy.draft if karpathy else Draft()
     sections = _sections(_text(folder / prompt))
     config = _last_config(folder / log)
     printed = list(dict.fromkeys(_METRIC_LINE.findall(_text(folder / measure))))
-    protected = tuple(name for name in (measure, checks) if (folder / name).is_file())
-    scope = _in_scope(folder, sections.get("files in scope", ""), files)
-    if not scope and inner is not None:
-        scope = inner.draft.target_file
-    others = inner.draft.protected if inner is not None else ()
-    metric = config.get("metricName") or (printed[0] if len(printed) == 1 else None)
+    protected = [name for name in (measure, checks) if (folder / name).is_file()]
+    scope = _in_scope(folder, sections.get("files in scope", ""), files) or inner.target_file
+    metric = str(config.get("metricName") or (printed[0] if len(printed) == 1 else ""))
+    direction = "maximize" if config.get("bestDirection") == "higher" else "minimize"
     draft = Draft(
         target_file=scope,
         run_command=f"bash {measure}",
-        metric=str(metric) if metric else None,
-        # pi-autoresearch takes a metric for one to be minimised unless it is told otherwise.
-        direction=("maximize" if config.get("bestDirection") == "higher" else "minimize") if config else None,
-        budget=_PI_TIMEOUT,
-        protected=tuple(path for path in (*protected, *others) if path not in scope),
-        data=inner.draft.data if inner is not None else (),
+        metric=metric,
+        direction=direction if config else "",  # to pi-autoresearch it is minimize unless it is told otherwise
+        budget="10m",
+        protected=tuple(path for path in (*protected, *inner.protected) if path not in scope),
+        data=inner.data,
         metrics=tuple(name for name in printed if name != metric),
-        checks=(f"bash {checks}",) if (folder / checks).is_file() else (),
+        checks=(f"bash {checks}",) if checks in protected else (),
         system=_words(sections, _text(folder / ideas)),
     )
     has_log = _has_lines(folder / log, 1)
@@ -189,8 +167,7 @@ def _pi(folder: Path) -> Layout | None:
 
 
 def _pi_notes(folder: Path, measure: str, prompt: str, config_file: str) -> Iterator[str]:
-    called = _RUNNER.search(_text(folder / measure))
-    if called:
+    if called := _RUNNER.search(_text(folder / measure)):
         yield f"{measure} calls `{called[0]}`, which jobs cannot: {how_to_run(called[0] + ' python', folder)}"
     config = _json(_text(folder / config_file))
     most, elsewhere = config.get("maxIterations"), config.get("workingDir")
@@ -243,7 +220,7 @@ def _in_scope(folder: Path, text: str, others: tuple[str, ...]) -> tuple[str, ..
 def _file(folder: Path, word: str) -> str:
     try:
         path = inside_path(word)
-    except PathError:
+    except ValueError:
         return ""
     return path if (folder / path).is_file() and not (folder / path).is_symlink() else ""
 
@@ -268,26 +245,21 @@ def _distillation(folder: Path, name: str) -> Layout | None:
             found[str(task.get("name") or path.stem)] = (path, text)
     if not found:
         return None
-    by_stem = {path.stem: key for key, (path, _) in found.items()}
-    chosen = name if name in found else by_stem.get(name, next(iter(found)) if len(found) == 1 else "")
-    if not chosen:
-        raise UsageError(
-            f"{folder / 'tasks'} has several tasks, and none is named {name!r}",
-            hint=f"name one of them: {', '.join(found)}",
-        )
-    path, text = found[chosen]
-    task_ = read_task_text(text, file=str(path))
-    notes = []
-    if task_.fleet:
-        notes.append("its fleet is not used: this version runs here, with --executor local")
-    if not (folder / task_.source_dir).is_dir():
+    meant = [key for key, (path, _) in found.items() if name in (key, path.stem)] or list(found)
+    if name not in found and len(meant) > 1:
+        what = f"{folder / 'tasks'} has several tasks, and none is named {name!r}"
+        raise UsageError(what, hint=f"name one of them: {', '.join(found)}")
+    path, text = found[name if name in found else meant[0]]
+    loaded = read_task_text(text, file=str(path))
+    if not (folder / loaded.source_dir).is_dir():
         raise ConfigError(
-            f"the folder {task_.source_dir!r} is not in {folder}",
+            f"the folder {loaded.source_dir!r} is not in {folder}",
             file=str(path),
             key="workspace.source_dir",
             hint="name the folder that paths of this project start from",
         )
-    return Layout(DISTILLATION, text=text, notes=tuple(notes))
+    notes = ("its fleet is not used: this version runs here, with --executor local",) if loaded.fleet else ()
+    return Layout(DISTILLATION, text=text, notes=notes)
 
 
 # ---------------------------------------------------------------------- reading

@@ -5,32 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
-from autoresearchd.config.problems import Problem, raise_any
+from autoresearchd.config.problems import explain, raise_any
 from autoresearchd.config.task_schema import DEFAULT_BUDGET, DEFAULT_GRACE, PROFILES, Execution, TaskFile
-from autoresearchd.config.validation_errors import explain
 from autoresearchd.config.yaml_document import Document, Place, merged, parse_yaml, read_text, without_empty
+from autoresearchd.domain import task as domain
 from autoresearchd.domain.errors import ConfigError, UsageError
-from autoresearchd.domain.task import (
-    Budget,
-    Check,
-    Constraint,
-    Curve,
-    Evaluation,
-    FleetSlot,
-    Metric,
-    MetricSource,
-    Prompt,
-    Proposing,
-    Role,
-    Scoring,
-    Search,
-    Task,
-)
-from autoresearchd.domain.task import Execution as TaskExecution
 
 FILE_NAME = "task.yaml"
 DEFAULT_PROFILE = "cpu"
@@ -64,13 +46,11 @@ class Overrides:
                 raise UsageError(f"{option} {value!r} is not known", hint=f"take {' or '.join(known)}")
 
 
-def load_task(folder: Path, *, profile: str | None = None, overrides: Overrides = Overrides()) -> Task:
+def load_task(folder: Path, *, profile: str | None = None, overrides: Overrides = Overrides()) -> domain.Task:
     """The task of ``folder``, from its task.yaml (with or without a top key ``task:``).
 
     profile: ``cpu`` (default) or ``cuda``: which of the file's ``profiles`` is laid upon it; all are checked.
-
-    Raises:
-        ConfigError: the file cannot be used; all its problems are told, each with line, key and hint.
+    ConfigError tells all that is wrong in the file, each with line, key and hint.
     """
     path = folder / FILE_NAME
     return read_task_text(read_text(path), file=str(path), profile=profile, overrides=overrides)
@@ -78,23 +58,18 @@ def load_task(folder: Path, *, profile: str | None = None, overrides: Overrides 
 
 def read_task_text(
     text: str, *, file: str = FILE_NAME, profile: str | None = None, overrides: Overrides = Overrides()
-) -> Task:
+) -> domain.Task:
     """As ``load_task``, from the text of a task.yaml; ``file``: how messages call it."""
     chosen = profile or DEFAULT_PROFILE
     if chosen not in PROFILES:
         raise ConfigError(f"no profile {chosen!r}", file=file, key="profiles", hint=f"take {' or '.join(PROFILES)}")
     document = _below_task(parse_yaml(text, file))
-    problems = document.problems
     profiles = _take_profiles(document)
-    results: dict[str, TaskFile] = {}
-    for name in sorted({chosen, *profiles}):
-        result = _validate(document, name, profiles.get(name, {}))
-        if isinstance(result, TaskFile):
-            results[name] = result
-        else:
-            problems += result
-    raise_any(file, problems)
-    return _task(results[chosen], chosen, overrides)
+    results = {name: _validate(document, name, profiles.get(name)) for name in sorted({chosen, *profiles})}
+    raise_any(file, document.problems)
+    result = results[chosen]
+    assert result is not None, "what is wrong is among the problems"
+    return _task(result, chosen, overrides)
 
 
 # ---------------------------------------------------------------------- the document before validation
@@ -130,9 +105,10 @@ def _take_profiles(document: Document) -> dict[str, Document]:
     return profiles
 
 
-def _validate(base: Document, profile: str, over: Document | dict[str, Any]) -> TaskFile | list[Problem]:
+def _validate(base: Document, profile: str, over: Document | None) -> TaskFile | None:
+    """The file with a profile laid upon it; None where it is wrong, which the document's problems tell."""
     document, from_profile = base, frozenset[Place]()
-    if isinstance(over, Document):
+    if over is not None:
         # A section that both have is the file's own; only what the profile puts into it, or anew, is the profile's.
         from_profile = frozenset(p for p in over.lines if p not in base.lines or not isinstance(over.at(p), dict))
         lines = {place: line for place, line in over.lines.items() if place in from_profile}
@@ -142,7 +118,8 @@ def _validate(base: Document, profile: str, over: Document | dict[str, Any]) -> 
     try:
         return TaskFile.model_validate(document.root)
     except ValidationError as error:
-        return explain(error, document, profile, from_profile)
+        base.problems += explain(error, document, TaskFile, profile, from_profile)
+        return None
 
 
 def _numbers_as_written(document: Document) -> None:
@@ -157,13 +134,11 @@ def _numbers_as_written(document: Document) -> None:
 
 
 # ---------------------------------------------------------------------- the task after validation
-def _task(file: TaskFile, profile: str, overrides: Overrides) -> Task:
+def _task(file: TaskFile, profile: str, overrides: Overrides) -> domain.Task:
     workspace = file.workspace
     budget = _clock(file.execution, overrides)
     execution = {key: value for key, value in file.execution if key not in ("budget", "startup_grace", "timeout")}
-    timeout = file.execution.timeout
-    named = timeout is not None and budget.wall == timeout
-    return Task(
+    return domain.Task(
         name=file.name,
         editable=workspace.target_file,
         protected=workspace.protected,
@@ -171,18 +146,18 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> Task:
         source_dir=workspace.source_dir,
         remote_dir=workspace.remote_dir,
         max_compressed=workspace.max_compressed_bytes,
-        execution=TaskExecution(**execution, budget=budget, timeout_named=named),
+        execution=domain.Execution(**execution, budget=budget, timeout_named=budget.wall == file.execution.timeout),
         scoring=_scoring(file),
-        evaluation=Evaluation(**dict(file.evaluation)) if file.evaluation else None,
-        checks=tuple(Check(**dict(check)) for check in file.checks),
-        curve=Curve(file.curve.pattern, _check_every(file, budget, overrides), file.curve.abort),
-        prompt=Prompt(**dict(file.prompt)),
+        evaluation=domain.Evaluation(**dict(file.evaluation)) if file.evaluation else None,
+        checks=tuple(domain.Check(**dict(check)) for check in file.checks),
+        curve=domain.Curve(file.curve.pattern, _check_every(file, budget, overrides), file.curve.abort),
+        prompt=domain.Prompt(**dict(file.prompt)),
         feedback=file.feedback.model_dump(exclude_none=True),
-        roles=tuple(Role(**dict(role)) for role in file.roles),
+        roles=tuple(domain.Role(**dict(role)) for role in file.roles),
         proposing=_proposing(file, overrides),
-        search=Search(file.search.fixed, dict(file.search.ranges), dict(file.search.choices)),
+        search=domain.Search(file.search.fixed, dict(file.search.ranges), dict(file.search.choices)),
         fleet=tuple(
-            FleetSlot(slot.host, slot.gpu_id, slot.full_name, slot.remote_dir or workspace.remote_dir)
+            domain.FleetSlot(slot.host, slot.gpu_id, slot.full_name, slot.remote_dir or workspace.remote_dir)
             for slot in file.fleet.slots
         ),
         profile=profile,
@@ -190,9 +165,9 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> Task:
     )
 
 
-def _proposing(file: TaskFile, overrides: Overrides) -> Proposing:
-    given = {"group": overrides.group, "parents": overrides.parents, "turns": overrides.turns}
-    found = Proposing(**{**dict(file.proposing), **{key: value for key, value in given.items() if value is not None}})
+def _proposing(file: TaskFile, overrides: Overrides) -> domain.Proposing:
+    given = {key: getattr(overrides, key) for key in ("group", "parents", "turns")}
+    found = domain.Proposing(**dict(file.proposing) | {key: value for key, value in given.items() if value is not None})
     if file.history == "revert" and (found.group > 1 or found.parents != "incumbent"):
         raise UsageError(
             "history: revert has one parent for each experiment", hint="leave --group and --parents out, or history"
@@ -200,22 +175,22 @@ def _proposing(file: TaskFile, overrides: Overrides) -> Proposing:
     return found
 
 
-def _clock(execution: Execution, overrides: Overrides) -> Budget:
+def _clock(execution: Execution, overrides: Overrides) -> domain.Budget:
     """The three times of a run; see ``Execution`` for files that give ``timeout`` alone."""
     training = overrides.budget or execution.budget
     if training is None and execution.startup_grace is None and execution.timeout is not None:
-        return Budget(execution.timeout, 0.0, execution.timeout)
+        return domain.Budget(execution.timeout, 0.0, execution.timeout)
     grace = DEFAULT_GRACE if execution.startup_grace is None else execution.startup_grace
     return clock(training or DEFAULT_BUDGET, grace, execution.timeout)
 
 
-def clock(training: float, grace: float = DEFAULT_GRACE, timeout: float | None = None) -> Budget:
+def clock(training: float, grace: float = DEFAULT_GRACE, timeout: float | None = None) -> domain.Budget:
     """The clock of a run; a ``timeout`` that leaves no room for budget and grace gives way to 2 × budget + grace."""
-    wall = timeout if timeout is not None and timeout >= training + grace else Budget.usual_wall(training, grace)
-    return Budget(training, grace, wall)
+    wall = timeout if timeout is not None and timeout >= training + grace else domain.Budget.usual_wall(training, grace)
+    return domain.Budget(training, grace, wall)
 
 
-def _check_every(file: TaskFile, budget: Budget, overrides: Overrides) -> float:
+def _check_every(file: TaskFile, budget: domain.Budget, overrides: Overrides) -> float:
     """A tenth of the budget, at most 30 s; what the file says holds unless the command line's budget is too small."""
     tenth = budget.training / CHECKS_PER_RUN
     if file.curve.check_every is None:
@@ -223,17 +198,17 @@ def _check_every(file: TaskFile, budget: Budget, overrides: Overrides) -> float:
     return file.curve.check_every if overrides.budget is None else min(file.curve.check_every, tenth)
 
 
-def _scoring(file: TaskFile) -> Scoring:
+def _scoring(file: TaskFile) -> domain.Scoring:
     scoring = file.scoring
     named = ("metric", "direction", "metric_source", "baseline", "constraints", "cacheable_crash_patterns")
     values = {key: value for key, value in scoring if key not in named}
     if scoring.pattern is not None:  # one that was given is meant to be used
         values["parse_mode"] = "regex"
     evaluated = scoring.metric_source != "stdout" and file.evaluation is not None
-    return Scoring(
-        metric=Metric(scoring.metric, scoring.direction),
-        source=MetricSource.EVALUATOR if evaluated else MetricSource.STDOUT,
+    return domain.Scoring(
+        metric=domain.Metric(scoring.metric, scoring.direction),
+        source=domain.MetricSource.EVALUATOR if evaluated else domain.MetricSource.STDOUT,
         reference=scoring.baseline,
-        constraints=tuple(Constraint(**dict(constraint)) for constraint in scoring.constraints),
+        constraints=tuple(domain.Constraint(**dict(constraint)) for constraint in scoring.constraints),
         **values,
     )

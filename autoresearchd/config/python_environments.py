@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,21 +86,20 @@ def environment_of(
     finder = _Finder(folder.resolve(), environ)
     start = _end_of_assignments(command)
     given = command[start:]
-    asked = _by_activation(given) or _by_runner(given) or _by_path(given, finder)
-    tool, rest, named = asked if asked is not None else (finder.tool(), given, "")
-    if not tool or (asked is None and tool != "venv" and _begins(given) in RUNNERS):
+    asked = _by_activation(given) or _by_runner(given) or _by_path(given, finder.folder)
+    tool, rest, named = asked or (finder.tool(), given, "")
+    if not tool or (not asked and tool != "venv" and _begins(given) in RUNNERS):
         return None
     prefix, make = finder.find(tool, named)
     there = prefix is not None and (prefix / "bin" / "python").exists()
-    if asked is None and not there and prefix is not None:
-        prefix = None  # nobody asked for it: it is told, and not written
-    if there and prefix is not None and prefix.resolve() == running.resolve():
+    if prefix is not None and there and prefix.resolve() == running.resolve():
         prefix = None
+    if not asked and not there:
+        prefix = None  # nobody asked for it: it is told, and not written
     new = command[:start] + rest
-    python = prefix / "bin" / "python" if prefix is not None else None
-    if new == command and there and python is None:
+    if new == command and there and prefix is None:
         return None
-    return Environment(tool, new, new != command, python, there, make)
+    return Environment(tool, new, new != command, prefix / "bin" / "python" if prefix else None, there, make)
 
 
 def how_to_run(command: str, folder: Path) -> str:
@@ -181,15 +180,14 @@ def _by_runner(command: str) -> tuple[str, str, str] | None:
     return tool, lead + rest if lead else _plain(rest), named
 
 
-def _by_path(command: str, finder: _Finder) -> tuple[str, str, str] | None:
+def _by_path(command: str, folder: Path) -> tuple[str, str, str] | None:
     """The interpreter of an environment, named by its path."""
     found = _WORD.match(command)
     if found is None or "/bin/" not in found[1] or not _PYTHON.fullmatch(Path(found[1]).name):
         return None
     prefix = found[1].rsplit("/", 2)[0]
-    if not _is_environment(finder.folder / Path(prefix).expanduser()):
-        return None
-    return "venv", "python" + command[found.end() :], prefix
+    there = _is_environment(folder / Path(prefix).expanduser())
+    return ("venv", "python" + command[found.end() :], prefix) if there else None
 
 
 def _plain(command: str) -> str:
@@ -205,36 +203,43 @@ class _Finder:
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self.folder, self._environ = folder, environ
         self._home = Path(environ.get("HOME") or "/")
+        files = (folder / name for name in ("environment.yml", "environment.yaml"))
+        self._conda_file = next((path for path in files if path.is_file()), None)
 
     def tool(self) -> str:
         """What keeps the project's environment, as its files say."""
         project = _text(self.folder / "pyproject.toml")
-        for tool, lock, section in (
-            ("uv", "uv.lock", "[tool.uv"),
-            ("poetry", "poetry.lock", "[tool.poetry]"),
-            ("pipenv", "Pipfile", ""),
-        ):
-            if (self.folder / lock).is_file() or (section and section in project):
+        for tool, lock, section in (("uv", "uv.lock", "[tool.uv"), ("poetry", "poetry.lock", "[tool.poetry]")):
+            if (self.folder / lock).is_file() or section in project:
                 return tool
-        if any(_is_environment(self.folder / name) for name in (".venv", "venv")):
-            return "venv"
-        return "conda" if self._conda_file() else ""
+        if (self.folder / "Pipfile").is_file():
+            return "pipenv"
+        return "venv" if self._own(".venv", "venv") else "conda" if self._conda_file else ""
 
     def find(self, tool: str, named: str) -> tuple[Path | None, str]:
         """(the environment, where it is or will be; the command that makes it)."""
-        by_tool = {"uv": self._uv, "poetry": self._poetry, "pipenv": self._pipenv}
-        if tool in by_tool:
-            return by_tool[tool]()
-        if tool == "conda":
-            return self._conda(named)
-        if named:
-            return Path(os.path.normpath(self.folder / Path(named).expanduser())), f"python -m venv {named}"
-        own = (self.folder / name for name in (".venv", "venv"))
-        return next((place for place in own if _is_environment(place)), None), "python -m venv .venv"
+        match tool:
+            case "uv":
+                return self._uv()
+            case "poetry":
+                return self._own(".venv") or self._poetry(), "poetry install"
+            case "pipenv":
+                return self._own(".venv") or self._pipenv(), "pipenv install"
+            case "conda":
+                return self._conda(named)
+        return self._at(named) if named else self._own(".venv", "venv"), f"python -m venv {named or '.venv'}"
+
+    def _own(self, *names: str) -> Path | None:
+        return next((place for name in names if _is_environment(place := self.folder / name)), None)
+
+    def _at(self, named: str) -> Path:
+        return Path(os.path.normpath(self.folder / Path(named).expanduser()))
 
     def _uv(self) -> tuple[Path, str]:
         """That of the workspace, whose lock lies at its top (docs.astral.sh/uv, Project structure)."""
-        tops = list(self._tops())
+        tops = [self.folder]
+        while not (tops[-1] / ".git").exists() and tops[-1] != tops[-1].parent:
+            tops.append(tops[-1].parent)
         for name in ("uv.lock", "pyproject.toml"):
             top = next((top for top in tops if (top / name).is_file()), None)
             if top is not None:
@@ -243,54 +248,34 @@ class _Finder:
         packages = " && uv pip install -r requirements.txt" if (self.folder / "requirements.txt").is_file() else ""
         return self.folder / ".venv", f"uv venv{packages}"
 
-    def _tops(self) -> Iterator[Path]:
-        for place in (self.folder, *self.folder.parents):
-            yield place
-            if (place / ".git").exists():
-                return
-
-    def _poetry(self) -> tuple[Path | None, str]:
-        """In the project, or named by a hash of the project's path (poetry: EnvManager.generate_env_name)."""
-        make, own = "poetry install", self.folder / ".venv"
-        if _is_environment(own):
-            return own, make
+    def _poetry(self) -> Path | None:
+        """Named by a hash of the project's path (poetry: EnvManager.generate_env_name)."""
         cache = Path(self._environ.get("POETRY_CACHE_DIR") or self._home / ".cache" / "pypoetry")
         place = Path(self._environ.get("POETRY_VIRTUALENVS_PATH") or cache / "virtualenvs")
         digest = hashlib.sha256(os.fsencode(os.path.normcase(self.folder))).digest()
         mark = base64.urlsafe_b64encode(digest).decode()[:8]
-        found = [path for path in _folders(place) if f"-{mark}-py" in path.name and _is_environment(path)]
-        return (found[0] if len(found) == 1 else None), make
+        found = [path for path in place.glob(f"*-{mark}-py*") if _is_environment(path)]
+        return found[0] if len(found) == 1 else None
 
-    def _pipenv(self) -> tuple[Path | None, str]:
-        """In the project, or where a file says which project it belongs to."""
-        make, own = "pipenv install", self.folder / ".venv"
-        if _is_environment(own):
-            return own, make
+    def _pipenv(self) -> Path | None:
+        """Where a file says which project it belongs to."""
         place = Path(self._environ.get("WORKON_HOME") or self._home / ".local" / "share" / "virtualenvs")
-        return next((p for p in _folders(place) if _text(p / ".project").strip() == str(self.folder)), None), make
+        return next((p.parent for p in place.glob("*/.project") if _text(p).strip() == str(self.folder)), None)
 
     def _conda(self, named: str) -> tuple[Path | None, str]:
         """By path, or by name among the environments that conda has listed or keeps beside the active one."""
-        file = self._conda_file()
-        if not named and file is not None:
-            told = _NAME.search(_text(file))
-            named = told[1] if told else ""
+        file = self._conda_file
+        if file is not None and not named and (told := _NAME.search(_text(file))):
+            named = told[1]
         make = f"conda env create -f {file.name}" if file is not None else f"conda create -n {named or 'NAME'} python"
-        if "/" in named:
-            return Path(os.path.normpath(self.folder / Path(named).expanduser())), make
-        if not named:
-            return None, make
-        active = self._environ.get("CONDA_PREFIX")
-        listed = [Path(row) for row in _text(self._home / ".conda" / "environments.txt").split("\n") if row]
-        executable = self._environ.get("CONDA_EXE")
+        if "/" in named or not named:
+            return self._at(named) if named else None, make
+        active, executable = (self._environ.get(name) for name in ("CONDA_PREFIX", "CONDA_EXE"))
         roots = [Path(executable).parent.parent] if executable else []
-        candidates = [*([Path(active)] if active else []), *listed, *(root / "envs" / named for root in roots)]
-        candidates = roots if named == "base" else [path for path in candidates if path.name == named]
+        listed = [Path(row) for row in _text(self._home / ".conda" / "environments.txt").split("\n") if row]
+        known = [*([Path(active)] if active else []), *listed, *(root / "envs" / named for root in roots)]
+        candidates = roots if named == "base" else [path for path in known if path.name == named]
         return next((path for path in candidates if (path / "conda-meta").is_dir()), None), make
-
-    def _conda_file(self) -> Path | None:
-        files = (self.folder / name for name in ("environment.yml", "environment.yaml"))
-        return next((path for path in files if path.is_file()), None)
 
 
 def _text(path: Path) -> str:
@@ -300,10 +285,3 @@ def _text(path: Path) -> str:
 def _is_environment(prefix: Path) -> bool:
     marked = (prefix / "pyvenv.cfg").is_file() or (prefix / "conda-meta").is_dir()
     return marked and (prefix / "bin" / "python").exists()
-
-
-def _folders(place: Path) -> list[Path]:
-    try:
-        return sorted(path for path in place.iterdir() if path.is_dir())
-    except OSError:
-        return []

@@ -13,28 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
-from pydantic_core import PydanticCustomError
 
-from autoresearchd.config.problems import shown
-from autoresearchd.config.task_paths import PathError, data_path, find_overlaps, folder_path, hidden_path, inside_path
+from autoresearchd.config.problems import Conflict, in_conflict, wrong
+from autoresearchd.config.task_paths import data_path, find_overlaps, folder_path, hidden_path, inside_path
+from autoresearchd.config.yaml_document import shown
 from autoresearchd.domain.quantities import ordered, parse_bounds, parse_duration
 from autoresearchd.domain.task import Direction, TrainingTime
-
-RULE = "rule"
-"""Type of the errors that are raised here: their context has ``what`` and ``hint``, or ``conflicts``."""
-
-Conflict = tuple[str, str, str]
-"""(dotted key below the value that is being validated, what is wrong, what would be right)."""
-
-
-def wrong(what: str, hint: str) -> PydanticCustomError:
-    """An error in our own words."""
-    return PydanticCustomError(RULE, "{what}", {"what": what, "hint": hint})
-
-
-def in_conflict(conflicts: list[Conflict]) -> PydanticCustomError:
-    """Several errors at once, in keys below the value."""
-    return PydanticCustomError(RULE, "keys in conflict", {"conflicts": conflicts})
 
 
 def _duration(value: Any) -> float:
@@ -65,38 +49,15 @@ def one_or_many(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-def _path(rule: Callable[[str], str]) -> Callable[[str], str]:
+def must(right: Callable[[str], object], what: str, hint: str) -> AfterValidator:
+    """Only texts that are right. what: what another one is, after the text itself."""
+
     def check(text: str) -> str:
-        try:
-            return rule(text)
-        except PathError as error:
-            raise wrong(error.what, error.hint) from None
+        if not right(text):
+            raise wrong(f"{shown(text)} {what}", hint)
+        return text
 
-    return check
-
-
-def _command(text: str) -> str:
-    if not text.strip() or "\0" in text:
-        raise wrong("an empty command" if not text.strip() else "a NUL character", "write a shell command")
-    return text
-
-
-def _line(text: str) -> str:
-    if not text.strip() or not text.isprintable() or len(text) > 200:
-        raise wrong(f"{shown(text)} is not a short line of text", "write 1 to 200 printable characters on one line")
-    return text.strip()
-
-
-def _name(text: str) -> str:
-    if "/" in text:
-        raise wrong(f"{shown(text)} has a / in it", "write a name, not a path")
-    return text
-
-
-def _metric_name(text: str) -> str:
-    if len(text) > 128 or re.search(r"[\s=:]", text):
-        raise wrong(f"{shown(text)} cannot be a metric's name", "use a name without spaces, = and :, e.g. val_loss")
-    return text
+    return AfterValidator(check)
 
 
 def _compiled(text: str) -> re.Pattern[str]:
@@ -118,10 +79,6 @@ def _curve_pattern(text: str) -> str:
         hint = "name the groups: 'step (?P<step>[0-9]+) loss (?P<loss>[0-9.]+)'; or leave it at auto"
         raise wrong("the pattern has no group named loss", hint)
     return text
-
-
-def _crash_pattern(text: str) -> str:
-    return _compiled(text).pattern
 
 
 def _bounds(value: Any) -> tuple[float, float]:
@@ -148,12 +105,6 @@ def _choices(value: Any) -> Any:
     return value
 
 
-def _host(text: str) -> str:
-    if not re.fullmatch(r"(?:[\w.][\w.-]*@)?[\w.\[][\w.:\[\]-]*", text, re.ASCII):
-        raise wrong(f"{shown(text)} is not a host name", "write a name, an address or user@host, as ssh knows it")
-    return text
-
-
 def _environment(env: dict[str, str]) -> dict[str, str]:
     conflicts = []
     for name, value in env.items():
@@ -170,9 +121,19 @@ def _environment(env: dict[str, str]) -> dict[str, str]:
 
 
 Text = Annotated[str, Strict()]
-Line = Annotated[Text, AfterValidator(_line)]
-Name = Annotated[Line, AfterValidator(_name)]
-Command = Annotated[Text, AfterValidator(_command)]
+Line = Annotated[
+    Text,
+    must(
+        lambda text: text.strip() and text.isprintable() and len(text) <= 200,
+        "is not a short line of text",
+        "write 1 to 200 printable characters on one line",
+    ),
+    AfterValidator(str.strip),
+]
+Name = Annotated[Line, must(lambda text: "/" not in text, "has a / in it", "write a name, not a path")]
+Command = Annotated[
+    Text, must(lambda text: text.strip() and "\0" not in text, "is not a command", "write a shell command")
+]
 Flag = Annotated[bool, Strict(), BeforeValidator(_flag)]
 NeedsGpu = Annotated[bool, Strict(), BeforeValidator(_needs_gpu)]
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
@@ -181,16 +142,29 @@ Count = Annotated[int, Strict(), Field(gt=0)]
 GroupSize = Annotated[int, Strict(), Field(ge=1, le=64)]
 Seconds = Annotated[float, BeforeValidator(_duration)]
 SecondsOrZero = Annotated[float, BeforeValidator(_duration_or_zero)]
-InsidePath = Annotated[str, Strict(), AfterValidator(_path(inside_path))]
-FolderPath = Annotated[str, Strict(), AfterValidator(_path(folder_path))]
-DataPath = Annotated[str, Strict(), AfterValidator(_path(data_path))]
-HiddenPath = Annotated[str, Strict(), AfterValidator(_path(hidden_path))]
+InsidePath = Annotated[Text, AfterValidator(inside_path)]
+FolderPath = Annotated[Text, AfterValidator(folder_path)]
+DataPath = Annotated[Text, AfterValidator(data_path)]
+HiddenPath = Annotated[Text, AfterValidator(hidden_path)]
 Targets = Annotated[tuple[InsidePath, ...], BeforeValidator(one_or_many)]
-MetricName = Annotated[str, Strict(), AfterValidator(_line), AfterValidator(_metric_name)]
-Regex = Annotated[str, Strict(), AfterValidator(_regex)]
-CrashPattern = Annotated[str, Strict(), AfterValidator(_crash_pattern)]
-CurvePattern = Annotated[str, Strict(), AfterValidator(_curve_pattern)]
-Host = Annotated[str, Strict(), AfterValidator(_host)]
+MetricName = Annotated[
+    Line,
+    must(
+        lambda text: len(text) <= 128 and not re.search(r"[\s=:]", text),
+        "cannot be a metric's name",
+        "use a name without spaces, = and :, e.g. val_loss",
+    ),
+]
+Regex = Annotated[Text, AfterValidator(_regex)]
+CurvePattern = Annotated[Text, AfterValidator(_curve_pattern)]
+Host = Annotated[
+    Text,
+    must(
+        re.compile(r"(?:[\w.][\w.-]*@)?[\w.\[][\w.:\[\]-]*", re.ASCII).fullmatch,
+        "is not a host name",
+        "write a name, an address or user@host, as ssh knows it",
+    ),
+]
 Bounds = Annotated[tuple[float, float], BeforeValidator(_bounds)]
 Choices = Annotated[tuple[int | float | str | bool, ...], BeforeValidator(_choices)]
 Environment = Annotated[dict[str, Text], AfterValidator(_environment)]
@@ -330,7 +304,7 @@ class Scoring(Section):
     baseline: Number | None = None
     constraints: tuple[Constraint, ...] = ()
     min_delta: Share | None = None
-    cacheable_crash_patterns: tuple[CrashPattern, ...] = ()
+    cacheable_crash_patterns: tuple[Text, ...] = ()
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.parse_mode == "regex" and self.pattern is None:

@@ -6,12 +6,11 @@ The text may come from a model: aliases are not expanded, no tag makes anything,
 from __future__ import annotations
 
 import json
-import operator
 import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -22,8 +21,7 @@ from autoresearchd.config.yaml_document import Place, PlainLoader, dotted, synta
 MOST_CHARACTERS = 64 * 1024
 """Of a file that is looked at: one with the constants of a recipe is far smaller."""
 
-_YAML, _JSON, _TOML = "YAML", "JSON", "TOML"
-_KINDS = {".yaml": _YAML, ".yml": _YAML, ".json": _JSON, ".toml": _TOML}
+_KINDS = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML"}
 _MOST_NODES = 5_000
 _MOST_DEPTH = 40
 _MOST_DOTS = 200
@@ -33,8 +31,9 @@ _MOST_IN_LIST = 16
 _KEY = re.compile(r"[\w-]{1,80}")
 _NUMBER = re.compile(r"[-+]?(?:0|[1-9][\d_]*)(?:\.\d[\d_]*)?(?:[eE][-+]?\d+)?|[-+]?\.\d+(?:[eE][-+]?\d+)?|[-+]?\d+\.")
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_HEADER = re.compile(r"\s*(\[\[?)\s*([\w-]+(?:\s*\.\s*[\w-]+)*)\s*\]\]?\s*(?:#.*)?")
-_PAIR = re.compile(r"\s*([\w-]+(?:\s*\.\s*[\w-]+)*)\s*=\s*")
+_KEYS = r"[\w-]+(?:\s*\.\s*[\w-]+)*"
+_HEADER = re.compile(rf"\s*\[\[?\s*({_KEYS})\s*\]\]?\s*(?:#.*)?")
+_PAIR = re.compile(rf"\s*{_KEYS}\s*=\s*")
 _TOML_VALUE = re.compile(r"""[-+.\w]+|"[^"\\\n]*"|'[^'\n]*'""")
 
 
@@ -74,9 +73,9 @@ def meaning(path: str, text: str, without: re.Pattern[str] | None = None) -> str
         MarkupError: it cannot be read.
     """
     try:
-        if kind_of(path) == _YAML:
+        if kind_of(path) == "YAML":
             return repr([_of_node(node, without, [], 0) for node in _composed(text)])
-        loaded = _json(text) if kind_of(path) == _JSON else _toml(text)
+        loaded = _json(text) if kind_of(path) == "JSON" else _toml(text)
         return repr(_of_value(loaded, without))
     except RecursionError:
         raise MarkupError("it is nested too deeply") from None
@@ -85,10 +84,10 @@ def meaning(path: str, text: str, without: re.Pattern[str] | None = None) -> str
 def scalars(path: str, text: str) -> tuple[Scalar, ...]:
     """All values whose place is known, in the order of the file. Raises MarkupError where it cannot be read."""
     try:
-        if kind_of(path) == _TOML:
+        if kind_of(path) == "TOML":
             found = list(_toml_scalars(text))
         else:
-            if kind_of(path) == _JSON:
+            if kind_of(path) == "JSON":
                 _json(text)
                 text = text.replace("\t", " ")  # to YAML a tab is no space; in strings JSON has none
             nodes = _composed(text)
@@ -122,10 +121,8 @@ def _json(text: str) -> Any:
     _bounded(text)
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise MarkupError(f"not JSON: {error.msg}", error.lineno) from None
-    except ValueError as error:  # a whole number of thousands of digits
-        raise MarkupError(f"not JSON: {error}") from None
+    except ValueError as error:  # also a whole number of thousands of digits
+        raise MarkupError(f"not JSON: {getattr(error, 'msg', error)}", getattr(error, "lineno", None)) from None
 
 
 def _toml(text: str) -> dict[str, Any]:
@@ -221,66 +218,48 @@ def value_of(source: str) -> int | float | str | bool | None:
 def _toml_scalars(text: str) -> Iterator[Scalar]:
     """Values of lines ``key = value`` below their ``[table]``, each proved by reading the file with another value."""
     data = _toml(text)
-    table: Place = ()
     heads: tuple[tuple[int, int], ...] = ()
-    arrays: dict[Place, int] = {}
     start, tried, most = 0, 0, _MOST_PROVED // max(len(text), 1)
     for line in text.splitlines(keepends=True):
-        if found := _HEADER.fullmatch(line.rstrip("\r\n")):
-            table = tuple(part.strip() for part in found[2].split("."))
-            if found[1] == "[[":
-                arrays[table] = arrays.get(table, -1) + 1
-            table = _with_index(table, arrays)
-            heads = ((start + found.start(2), start + found.end(2)),)
+        if header := _HEADER.fullmatch(line.rstrip("\r\n")):
+            heads = ((start + header.start(1), start + header.end(1)),)
         elif (pair := _PAIR.match(line)) and tried < most:
             tried += 1
-            keys = tuple(part.strip() for part in pair[1].split("."))
-            for place, begin, end in _values_in(line, pair.end(), (*table, *keys)):
+            for begin, end in _values_in(line, pair.end()):
                 value = value_of(line[begin:end])
-                if value is not None and _proved(text, data, place, value, start + begin, start + end):
+                if value is not None and (place := _proved(text, data, value, start + begin, start + end)):
                     yield Scalar(dotted(place), value, start + begin, start + end, heads)
         start += len(line)
 
 
-def _with_index(table: Place, arrays: dict[Place, int]) -> Place:
-    """A table's place, with the index of each array of tables on the way to it."""
-    place: Place = ()
-    plain: Place = ()
-    for key in table:
-        plain, place = (*plain, key), (*place, key)
-        if plain in arrays:
-            place = (*place, arrays[plain])
-    return place
-
-
-def _values_in(line: str, begin: int, place: Place) -> Iterator[tuple[Place, int, int]]:
-    """(place, start, end) of the value that begins there, or of the numbers of a list on that line."""
+def _values_in(line: str, begin: int) -> Iterator[tuple[int, int]]:
+    """(start, end) of the value that begins there, or of the numbers of a list on that line."""
     if found := _TOML_VALUE.match(line, begin):
-        yield place, found.start(), found.end()
+        yield found.span()
     elif line.startswith("[", begin) and (close := line.find("]", begin)) > 0:
-        items = list(re.finditer(r"[^\s,\[\]]+", line[begin : close + 1]))
+        items = list(re.compile(r"[^\s,\[\]]+").finditer(line, begin, close))
         if len(items) <= _MOST_IN_LIST and all(_NUMBER.fullmatch(item[0]) for item in items):
-            for index, item in enumerate(items):
-                yield (*place, index), begin + item.start(), begin + item.end()
+            yield from (item.span() for item in items)
 
 
-def _proved(text: str, data: dict[str, Any], place: Place, value: object, start: int, end: int) -> bool:
-    """Whether that value stands at that place, and nothing else does: another one there changes nothing else."""
+def _proved(text: str, data: dict[str, Any], value: object, start: int, end: int) -> Place:
+    """The place of a value: another one there changes what stands at it and nothing else. Empty: it is none."""
     other = "false" if value is True else "true" if value is False else '"~"' if isinstance(value, str) else "-97531"
     try:
-        changed = tomllib.loads(text[:start] + other + text[end:])
-        trees: tuple[Any, Any] = (data, changed)
-        was, now = (reduce(operator.getitem, place, tree) for tree in trees)
-    except (ValueError, KeyError, IndexError, TypeError):
-        return False
-    same = was == value and type(was) is type(value) and now != was
-    return same and _without(data, place) == _without(changed, place)
+        changes = list(_changes(data, tomllib.loads(text[:start] + other + text[end:]), ()))
+    except ValueError:
+        return ()
+    place, was = changes[0] if len(changes) == 1 else ((), None)
+    return place if was == value and type(was) is type(value) else ()
 
 
-def _without(data: Any, place: Place) -> Any:
-    """A copy in which nothing stands at a place."""
-    if not place:
-        return None
-    copy = data.copy()
-    copy[place[0]] = _without(data[place[0]], place[1:])
-    return copy
+def _changes(was: Any, now: Any, place: Place) -> Iterator[tuple[Place, Any]]:
+    """Where two trees differ, with the first one's value there."""
+    if isinstance(was, dict) and isinstance(now, dict) and was.keys() == now.keys():
+        for key, value in was.items():
+            yield from _changes(value, now[key], (*place, key))
+    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
+        for index, pair in enumerate(zip(was, now, strict=True)):
+            yield from _changes(*pair, (*place, index))
+    elif was != now or type(was) is not type(now):
+        yield place, was

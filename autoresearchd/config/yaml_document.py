@@ -2,7 +2,7 @@
 
 Stricter than PyYAML, which reads YAML 1.1: ``on``, ``yes``, ``12:30`` and dates are text (as in YAML 1.2,
 https://yaml.org/spec/1.2.2/#1032-tag-resolution), a key may not be given twice, tags of a document's own are refused,
-and aliases are bounded, so that a few lines cannot grow into gigabytes.
+and values are counted, so that a few lines with aliases cannot grow into gigabytes.
 """
 
 from __future__ import annotations
@@ -17,16 +17,28 @@ from typing import Any
 
 import yaml
 
-from autoresearchd.config.problems import Problem, shown
 from autoresearchd.domain.errors import ConfigError
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
-MAX_ALIASES = 32
 MAX_VALUES = 20_000
 
 Place = tuple[str | int, ...]
 """Where a value stands: keys of mappings and indices of lists, from the top."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong in a file. line is 1-based; None where the file as a whole is meant."""
+
+    what: str
+    hint: str
+    key: str = ""
+    line: int | None = None
+
+    def error(self, file: str) -> ConfigError:
+        """This problem alone, as an error."""
+        return ConfigError(self.what, file=file, line=self.line, key=self.key, hint=self.hint)
 
 
 @dataclass(slots=True)
@@ -41,11 +53,15 @@ class Document:
     texts: dict[Place, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def line(self, place: Place) -> int | None:
-        """Line of a value, or of the nearest thing around it."""
+    def written(self, place: Place) -> Place:
+        """The place, or what is around it, as far as the file has it."""
         while place and place not in self.lines:
             place = place[:-1]
-        return self.lines.get(place)
+        return place
+
+    def line(self, place: Place) -> int | None:
+        """Line of a value, or of the nearest thing around it."""
+        return self.lines.get(self.written(place))
 
     def at(self, place: Place) -> Any:
         """The value at ``place``; KeyError or IndexError where there is none."""
@@ -74,6 +90,13 @@ def dotted(place: Place) -> str:
     return text
 
 
+def shown(value: object) -> str:
+    """A value as it is quoted in a message: short, on one line."""
+    words = {None: "nothing", True: "true", False: "false"}
+    text = words[value] if value is None or isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def read_text(path: Path) -> str:
     """Text of a file; ConfigError when there is none, or when it is too large or not UTF-8."""
     file = str(path)
@@ -83,69 +106,47 @@ def read_text(path: Path) -> str:
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        hint = "`autoresearchd task init` writes one"
-        if path.with_suffix(".yml").is_file():
-            hint = f"the name has to be {path.name}: rename {path.with_suffix('.yml').name}"
+        other = path.with_suffix(".yml")
+        hint = f"rename {other.name} to {path.name}" if other.is_file() else "`autoresearchd task init` writes one"
         raise ConfigError("there is no such file", file=file, hint=hint) from None
     except OSError as error:
-        raise ConfigError(
-            f"cannot be read: {error.strerror}", file=file, hint="make it a file that you may read"
-        ) from None
+        raise ConfigError(f"cannot be read: {error.strerror}", file=file, hint="allow yourself to read it") from None
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"larger than {MAX_BYTES // 1024} KiB", file=file, hint="a task.yaml is a page of text")
+        raise ConfigError(f"larger than {MAX_BYTES // 1024} KiB", file=file, hint="a page of text is enough")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(
-            f"not UTF-8: byte 0x{data[error.start]:02x}", file=file, line=line, hint="save the file as UTF-8"
-        ) from None
+        what, line = f"not UTF-8: byte 0x{data[error.start]:02x}", data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(what, file=file, line=line, hint="save the file as UTF-8") from None
 
 
 def parse_yaml(text: str, file: str) -> Document:
     """Read a YAML document whose root is a mapping.
 
-    Raises:
-        ConfigError: the text is no YAML at all. Lesser problems are in the document's ``problems``.
+    Raises ConfigError where the text is not YAML at all. Lesser problems are in the document's ``problems``.
     """
+    line: int | None = None
     try:
         node = yaml.compose(text, Loader=PlainLoader)
-        if node is None:
-            raise ConfigError(
-                "the file is empty", file=file, hint="`autoresearchd task init` writes a file to start from"
-            )
-        if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(
-                "the file holds no mapping", file=file, line=_line(node), hint="begin with `name: my-task`"
-            )
-        return _Walk(file).document(node)
+        if isinstance(node, yaml.MappingNode):
+            return _Walk(file).document(node)
+        what, hint = "the file is empty" if node is None else "the file holds no mapping", "write lines of `key: value`"
+        line = _line(node) if node is not None else None
     except yaml.MarkedYAMLError as error:
-        raise _syntax_error(error, text, file) from None
+        mark = error.problem_mark or error.context_mark
+        line, what = mark.line + 1 if mark else None, syntax_message(error)
+        row = text.splitlines()[mark.line : mark.line + 1] if mark else []
+        hint = "check the indentation, and put text that holds `: `, `#`, brackets or quotes in quotes"
+        if (row and "\t" in row[0][: len(row[0]) - len(row[0].lstrip())]) or "\\t" in what:
+            hint = "indent with spaces: YAML does not allow tabs"
+        elif "but found another document" in what:
+            hint = "keep one document in the file: remove the line `---`"
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise ConfigError(
-            f"a character that YAML does not allow: {chr(error.character)!r}"
-            if isinstance(error.character, int)
-            else f"not readable as YAML: {error.reason}",
-            file=file,
-            line=line,
-            hint="remove it, or write it as an escape in double quotes",
-        ) from None
+        line, hint = text.count("\n", 0, error.position) + 1, "remove it, or write it as an escape in double quotes"
+        what = f"a character that YAML does not allow: {text[error.position : error.position + 1]!r}"
     except RecursionError:
-        raise ConfigError("brackets or lists nested too deeply", file=file, hint="a task.yaml is flat") from None
-
-
-def _syntax_error(error: yaml.MarkedYAMLError, text: str, file: str) -> ConfigError:
-    mark = error.problem_mark or error.context_mark
-    line = mark.line + 1 if mark else None
-    rows = text.splitlines()
-    row = rows[mark.line] if mark and mark.line < len(rows) else ""
-    hint = "check the indentation, and put text that holds `: `, `#`, brackets or quotes in quotes"
-    if "\t" in row[: len(row) - len(row.lstrip())] or "\\t" in (error.problem or ""):
-        hint = "indent with spaces: YAML does not allow tabs"
-    elif "but found another document" in (error.problem or ""):
-        hint = "keep one document in the file: remove the line `---`"
-    return ConfigError(syntax_message(error), file=file, line=line, hint=hint)
+        what, hint = "brackets or lists nested too deeply", "write it flat"
+    raise ConfigError(what, file=file, line=line, hint=hint)
 
 
 def syntax_message(error: yaml.MarkedYAMLError) -> str:
@@ -164,7 +165,7 @@ class PlainLoader(yaml.SafeLoader):
 
 
 _TAG = "tag:yaml.org,2002:"
-_NULL, _BOOL, _INT, _FLOAT = (_TAG + name for name in ("null", "bool", "int", "float"))
+_STR, _NULL, _BOOL, _INT, _FLOAT = (_TAG + name for name in ("str", "null", "bool", "int", "float"))
 PlainLoader.add_implicit_resolver(_NULL, re.compile(r"(?:~|null|Null|NULL|)\Z"), ["~", "n", "N", ""])
 PlainLoader.add_implicit_resolver(_BOOL, re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"), list("tTfF"))
 PlainLoader.add_implicit_resolver(_INT, re.compile(r"[-+]?[0-9][0-9_]*\Z|0x[0-9a-fA-F]+\Z"), list("-+0123456789"))
@@ -179,112 +180,84 @@ PlainLoader.add_implicit_resolver(
 
 def _scalar(tag: str, text: str) -> str | int | float | bool | None:
     """Value of a scalar; ValueError where a tag was forced on a text that does not fit."""
-    if tag == _TAG + "str":
+    plain = text.replace("_", "").lower()
+    if tag == _STR:
         return text
     if tag == _NULL:
         return None
     if tag == _BOOL:
-        return {"true": True, "false": False}[text.lower()]
-    plain = text.replace("_", "")
+        return {"true": True, "false": False}[plain]
     if tag == _INT:
-        return int(plain, 16) if plain.lower().startswith("0x") else int(plain)
+        return int(plain, 16) if plain.startswith("0x") else int(plain)
     if tag == _FLOAT:
-        return float(re.sub(r"(?i)\.(inf|nan)", r"\1", plain))
+        return float(re.sub(r"\.(inf|nan)", r"\1", plain))
     raise KeyError(tag)
 
 
-@dataclass(slots=True)
 class _Walk:
     """One pass over the nodes, which makes values and takes down lines."""
 
-    file: str
-    made: Document = field(default_factory=Document)
-    values: int = 0
-    aliases: int = 0
-    seen: set[int] = field(default_factory=set)
+    def __init__(self, file: str) -> None:
+        self.file, self.made, self.values = file, Document(), 0
 
     def document(self, root: yaml.MappingNode) -> Document:
-        self.made.lines[()] = _line(root)
         value = self.value(root, ())
         self.made.root = value if isinstance(value, dict) else {}
         return self.made
 
     def value(self, node: yaml.Node, place: Place) -> Any:
-        self._count(node, place)
-        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
-            return self._mapping(node, place)
-        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
-            return [self.value(item, self._mark((*place, index), item)) for index, item in enumerate(node.value)]
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, place)
-        return self._foreign_tag(node, place)
-
-    def _count(self, node: yaml.Node, place: Place) -> None:
-        """Count a value, and give up where the document goes beyond what a task can need."""
         self.values += 1
-        if not isinstance(node, yaml.ScalarNode):
-            self.aliases += id(node) in self.seen
-            self.seen.add(id(node))
-        if len(place) > MAX_DEPTH:
-            raise self._too_much("nested too deeply, or an alias holds itself", place, node)
-        if self.aliases > MAX_ALIASES:
-            raise self._too_much(f"more than {MAX_ALIASES} aliases (`*name`)", place, node)
-        if self.values > MAX_VALUES:
-            raise self._too_much(f"more than {MAX_VALUES} values", place, node)
-
-    def _too_much(self, what: str, place: Place, node: yaml.Node) -> ConfigError:
-        hint = "write the values out, plainly: a task.yaml is a page of text"
-        return Problem(what, hint, dotted(place[:2]), _line(node)).error(self.file)
-
-    def _mark(self, place: Place, node: yaml.Node) -> Place:
+        if len(place) > MAX_DEPTH or self.values > MAX_VALUES:
+            deep = "nested too deeply, or an alias holds itself"
+            what = deep if len(place) > MAX_DEPTH else f"more than {MAX_VALUES:,} values"
+            hint = "write the values out, plainly: a page of text is enough"
+            raise Problem(what, hint, dotted(place[:2]), _line(node)).error(self.file)
         self.made.lines.setdefault(place, _line(node))
-        return place
+        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+            return self.mapping(node, place)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+            return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
+        try:
+            if isinstance(node, yaml.ScalarNode):
+                return self.scalar(node, place)
+        except KeyError:
+            pass
+        tag = node.tag.replace(_TAG, "!!")
+        self.complain(node, place, f"the tag {tag!r} is not allowed here", "leave it out: plain values only")
+        return None
 
-    def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
+    def mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key = self._key(key_node, place)
-            if key is None:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag not in (_STR, _INT, _FLOAT, _BOOL):
+                self.complain(key_node, place, "a key that is not text", "write it as text, in quotes if need be")
                 continue
+            # Numbers and booleans as they were written: what is wrong with such a key is that nobody knows it.
+            key = str(key_node.value).encode("utf-8", "backslashreplace").decode()
             inner = (*place, key)
             if key in result:
-                self._problem(
-                    key_node, inner, f"given twice, first in line {self.made.lines[inner]}", "keep one of them"
-                )
+                first = self.made.lines[inner]
+                self.complain(key_node, inner, f"given twice, first in line {first}", "keep one of them")
                 continue
-            self._mark(inner, key_node)
+            self.made.lines.setdefault(inner, _line(key_node))
             result[key] = self.value(value_node, inner)
         return result
 
-    def _key(self, node: yaml.Node, place: Place) -> str | None:
-        if isinstance(node, yaml.ScalarNode) and node.tag in (_TAG + name for name in ("str", "int", "float", "bool")):
-            # Numbers and booleans as they were written: what is wrong with such a key is that nobody knows it.
-            return str(node.value).encode("utf-8", "backslashreplace").decode()
-        self._problem(node, place, "a key that is no text", "write it as text, in quotes if need be")
-        return None
-
-    def _scalar(self, node: yaml.ScalarNode, place: Place) -> Any:
+    def scalar(self, node: yaml.ScalarNode, place: Place) -> Any:
         if any("\ud800" <= character <= "\udfff" for character in node.value):
-            self._problem(node, place, "half of a surrogate pair", "write the character itself")
+            self.complain(node, place, "half of a surrogate pair", "write the character itself")
             return ""
         try:
             value = _scalar(node.tag, node.value)
-        except KeyError:
-            return self._foreign_tag(node, place)
         except ValueError:
-            self._problem(
-                node, place, f"{shown(node.value)} is not a usable value", "leave out its tag, or put it in quotes"
-            )
+            what = f"{shown(node.value)} is not a usable value"
+            self.complain(node, place, what, "leave out its tag, or put it in quotes")
             return None
         if isinstance(value, (int, float)):
             self.made.texts[place] = node.value
         return value
 
-    def _foreign_tag(self, node: yaml.Node, place: Place) -> None:
-        tag = node.tag.replace(_TAG, "!!")
-        self._problem(node, place, f"the tag {tag!r} is not allowed here", "leave it out: plain values only")
-
-    def _problem(self, node: yaml.Node, place: Place, what: str, hint: str) -> None:
+    def complain(self, node: yaml.Node, place: Place, what: str, hint: str) -> None:
         self.made.complain(place, what, hint, _line(node))
 
 

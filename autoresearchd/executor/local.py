@@ -21,10 +21,9 @@ from autoresearchd.executor.interpreter import Interpreter, inspect, resolve_pyt
 from autoresearchd.executor.setup_commands import run_setup
 from autoresearchd.executor.visible_files import find_data, hidden_places, interpreter_folders, place_links
 from autoresearchd.sandbox.environment import job_environment, search_path
-from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, Supervised, Supervisors, read_report
-from autoresearchd.sandbox.leftovers import reap
+from autoresearchd.sandbox.job_files import remove_tree
+from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, Supervised, Supervisors, read_report, reap
 from autoresearchd.sandbox.tiers import AUTO, Tier, check_name, choose
-from autoresearchd.sandbox.trees import remove_tree
 from autoresearchd.sandbox.view import View
 
 OUTPUT = "output"

@@ -18,9 +18,8 @@ from autoresearchd.domain.task import Task
 from autoresearchd.executor.interpreter import inspect, resolve_python
 from autoresearchd.sandbox.environment import setup_environment
 from autoresearchd.sandbox.file_locks import hold
-from autoresearchd.sandbox.launch import Plan, Program, Stage, launch
-from autoresearchd.sandbox.leftovers import reap
-from autoresearchd.sandbox.trees import remove_tree
+from autoresearchd.sandbox.job_files import remove_tree
+from autoresearchd.sandbox.launch import Plan, Program, Stage, launch, reap
 
 MARKER = ".autoresearchd-setup-done"
 _LOOK_EVERY = 0.1

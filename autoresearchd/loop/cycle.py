@@ -24,7 +24,7 @@ from autoresearchd.loop.proposing.build_state import Research, Turns
 from autoresearchd.loop.proposing.proposals import Proposals
 from autoresearchd.loop.run import Slot, launch, measure_run
 from autoresearchd.loop.session_view import SessionView
-from autoresearchd.sandbox.trees import remove_tree
+from autoresearchd.sandbox.job_files import remove_tree
 
 
 class Cycle:

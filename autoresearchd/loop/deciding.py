@@ -27,7 +27,7 @@ from autoresearchd.loop.proposing.build_state import Turns
 from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session_view import RECENT, SessionView
 from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
-from autoresearchd.sandbox.trees import remove_tree
+from autoresearchd.sandbox.job_files import remove_tree
 
 DOUBTED_AFTER = 3
 """Experiments that failed in a row before the tip is run again beside the next one that does."""

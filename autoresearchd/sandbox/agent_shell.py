@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.sandbox.environment import search_path
 from autoresearchd.sandbox.file_locks import hold
+from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, launch
 from autoresearchd.sandbox.tiers import PLAIN, Tier
 from autoresearchd.sandbox.view import View
@@ -68,18 +68,12 @@ class Surroundings:
 
 
 class AgentShells:
-    """Makes shells over private copies.
+    """Makes shells over private copies; MissingCapability where nothing isolates here, and nobody asked to do without.
 
-    Args:
-        tier: the isolation, as ``tiers.choose`` gives it.
-        materialise: fills an empty folder with the workspace at a state's parent, links to data included.
-        surroundings: what else commands see; asked for once for each copy, with a folder of its own for links to
-            programs, which need not be there yet.
-        scratch: where the copies are made; the system's place for temporary files by default.
-        limits: what a command may use beside memory and time.
-
-    Raises:
-        MissingCapability: nothing isolates here, and nobody asked to do without.
+    materialise: fills an empty folder with the workspace at a state's parent, links to data included. surroundings:
+    what else commands see; asked for once for each copy, with a folder of its own for links to programs, which need
+    not be there yet. scratch: where the copies are made, the system's place for temporary files by default. limits:
+    what a command may use beside memory and time.
     """
 
     def __init__(
@@ -124,25 +118,20 @@ class AgentShells:
                     _withhold(shell.folder, state.task)
                 yield shell
             finally:
-                _remove(folder)
+                remove_tree(str(folder))
 
 
 class SandboxedShell:
-    """Runs commands in the sandbox. ``AgentShells`` makes it."""
+    """Runs commands in the sandbox, in the copy ``folder``. ``AgentShells`` makes it."""
 
-    def __init__(self, folder: Path, task: Task, tier: Tier, surroundings: Surroundings, limits: RunLimits) -> None:
+    def __init__(self, top: Path, task: Task, tier: Tier, surroundings: Surroundings, limits: RunLimits) -> None:
         self._tier, self._surroundings, self._limits = tier, surroundings, limits
         self._memory_mb = min(task.execution.memory_mb or _MEMORY_MB, _MEMORY_MB)
-        self._copy, self._script = folder / "workspace", folder / "command"
-        self._run_dir, self._scratch = folder / "run", folder / "scratch"
+        self.folder, self._script, self._scratch = top / "workspace", top / "command", top / "scratch"
+        self._run_dir, self._log = top / "run", top / "run" / "output.log"
         self._bash = next((p for p in (Path("/bin/bash"), Path("/usr/bin/bash")) if p.exists()), Path("/bin/sh"))
-        for made in (self._copy, self._run_dir):
+        for made in (self.folder, self._run_dir):
             made.mkdir(mode=0o700)
-
-    @property
-    def folder(self) -> Path:
-        """The copy."""
-        return self._copy
 
     def run(self, command: str, *, timeout: float, cancel: Cancel) -> CommandResult:
         """Run a script in the copy, at most ``timeout`` seconds; see the port."""
@@ -150,12 +139,24 @@ class SandboxedShell:
             raise Interrupted("the agent was stopped on request")
         script = command.encode("utf-8", "replace")
         if len(script) > MOST_COMMAND:
-            return CommandResult(
-                None, f"it is longer than {MOST_COMMAND // 1024} KiB, so it was not run", "", "", 0, 0.0
-            )
-        with _disk_trouble(self._copy.parent):
+            why = f"it is longer than {MOST_COMMAND // 1024} KiB, so it was not run"
+            return CommandResult(None, why, "", "", 0, 0.0)
+        own = self._tier.scratch  # else one is made for each command
+        scratch = own or self._scratch
+        with _disk_trouble(self.folder.parent):
             self._script.write_bytes(script + b"\n")
-            plan = self._plan(timeout)
+            if not own:
+                scratch.mkdir(mode=0o700, exist_ok=True)
+        plan = Plan(
+            run_dir=self._run_dir,
+            stages=(Stage("command", self._program(scratch), timeout),),
+            plain=not self._tier.isolates,
+            output=self.folder,
+            memory_mb=self._memory_mb,
+            limits=self._limits,
+            written=() if own else (scratch,),
+            log_limit=MOST_OUTPUT,
+        )
         supervised = launch(plan)
         flooded = False
         try:
@@ -168,39 +169,20 @@ class SandboxedShell:
                     flooded = True
                     supervised.kill()
         finally:
-            if not self._tier.scratch:
-                _remove(self._scratch)
+            if not own:
+                remove_tree(str(scratch))
         stages, seconds = done
         return self._result(stages[-1], seconds, timeout, flooded)
 
-    @property
-    def _log(self) -> Path:
-        return self._run_dir / "output.log"
-
-    def _plan(self, timeout: float) -> Plan:
-        scratch = self._tier.scratch or self._scratch
-        if not self._tier.scratch:
-            self._scratch.mkdir(mode=0o700, exist_ok=True)
-        written = () if self._tier.scratch else (self._scratch,)
-        return Plan(
-            run_dir=self._run_dir,
-            stages=(Stage("command", self._program(scratch), timeout),),
-            plain=not self._tier.isolates,
-            output=self._copy,
-            memory_mb=self._memory_mb,
-            limits=self._limits,
-            written=written,
-            log_limit=MOST_OUTPUT,
-        )
-
     def _program(self, scratch: Path) -> Program:
         around = self._surroundings
-        home = Path.home() if self._tier.scratch else scratch
+        own = self._tier.scratch is not None
+        home = Path.home() if own else scratch
         view = View(
-            cwd=self._copy,
+            cwd=self.folder,
             home=home,
             readable=(self._script, *around.readable),
-            writable=(self._copy, *(() if self._tier.scratch else (scratch,))),
+            writable=(self.folder,) if own else (self.folder, scratch),
             hidden=around.hidden,
             scratch_bytes=_SCRATCH_BYTES,
         )
@@ -216,7 +198,7 @@ class SandboxedShell:
             "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        return Program(argv, Path("/") if self._tier.isolates else self._copy, env, self._log)
+        return Program(argv, Path("/") if self._tier.isolates else self.folder, env, self._log)
 
     def _result(self, stage: StageResult, seconds: float, timeout: float, flooded: bool) -> CommandResult:
         if stage.outcome in ("disk_full", "lost"):
@@ -236,51 +218,21 @@ class SandboxedShell:
         return CommandResult(None if ended else stage.exit_code, ended, head, tail, omitted, seconds)
 
 
-# -- output ----------------------------------------------------------------------------------------------------------
-
-
 def _kept(log: Path) -> tuple[str, str, int]:
     """Beginning and end of a log that may lie in two files, and how many bytes between them were left out."""
-    parts = [p for p in (log.with_name(log.name + ".1"), log) if p.exists()]
-    sizes = [p.stat().st_size for p in parts]
-    total = sum(sizes)
-    if total <= 2 * KEPT_BYTES:
-        return _text(b"".join(p.read_bytes() for p in parts)), "", 0
-    with parts[0].open("rb") as file:
-        head = file.read(KEPT_BYTES)
-    tail = b""
-    for part, size in zip(reversed(parts), reversed(sizes), strict=True):
-        with part.open("rb") as file:
-            file.seek(max(0, size - (KEPT_BYTES - len(tail))))
-            tail = file.read() + tail
-        if len(tail) >= KEPT_BYTES:
-            break
-    return _text(head), _text(tail), total - len(head) - len(tail)
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
-# -- folders ---------------------------------------------------------------------------------------------------------
+    data = b"".join(p.read_bytes() for p in (log.with_name(log.name + ".1"), log) if p.exists())
+    omitted = max(0, len(data) - 2 * KEPT_BYTES)
+    head, tail = (data[:KEPT_BYTES], data[-KEPT_BYTES:]) if omitted else (data, b"")
+    return head.decode("utf-8", "replace"), tail.decode("utf-8", "replace"), omitted
 
 
 def _withhold(copy: Path, task: Task) -> None:
     """Take out of a copy what only the evaluation may read, should the commit hold it."""
     for name in task.evaluation.private if task.evaluation else ():
-        parts = Path(name).parts
-        if Path(name).is_absolute() or ".." in parts or any((copy / p).is_symlink() for p in _above(parts)):
+        path = Path(name)
+        if path.is_absolute() or ".." in path.parts or any((copy / p).is_symlink() for p in path.parents):
             continue  # what a link leads to is not in the copy; the view hides it where it is
-        place = copy / name
-        if place.is_dir() and not place.is_symlink():
-            _remove(place)
-        else:
-            place.unlink(missing_ok=True)
-
-
-def _above(parts: tuple[str, ...]) -> list[Path]:
-    """The folders on the way to a path."""
-    return [Path(*parts[:depth]) for depth in range(1, len(parts))]
+        remove_tree(str(copy / path))
 
 
 def _remove_stale(scratch: Path) -> None:
@@ -291,20 +243,7 @@ def _remove_stale(scratch: Path) -> None:
             if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
                 continue
             with contextlib.suppress(OSError), hold(lock):  # raises where its daemon lives
-                _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder that hostile commands filled: folders nested a thousand deep or closed to us are no hindrance.
-
-    The system's own programs do it, which follow no links and need no recursion; the path is ours.
-    """
-    for program in (("chmod", "-R", "u+rwx"), ("rm", "-rf")):
-        with contextlib.suppress(OSError):
-            subprocess.run(
-                [*program, "--", str(folder)], stdin=subprocess.DEVNULL, capture_output=True, check=False,
-                env={"PATH": search_path()},
-            )  # fmt: skip
+                remove_tree(str(folder))
 
 
 @contextlib.contextmanager

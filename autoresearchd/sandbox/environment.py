@@ -16,16 +16,8 @@ _SETUP_NAMES = frozenset(
 )
 _SETUP_PREFIXES = ("LC_", "PIP_", "UV_", "CONDA_", "XDG_")
 _SECRET_PARTS = (
-    "TOKEN",
-    "SECRET",
-    "PASSWORD",
-    "PASSWD",
-    "CREDENTIAL",
-    "API_KEY",
-    "APIKEY",
-    "ACCESS_KEY",
-    "PRIVATE_KEY",
-)
+    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY",
+)  # fmt: skip
 
 
 def search_path(*first: Path) -> str:
@@ -39,21 +31,12 @@ def job_environment(
 ) -> dict[str, str]:  # fmt: skip
     """The whole environment of a job: nothing in it comes from the daemon's own.
 
-    Compiled kernels are cached in the run's own scratch folder: a cache shared between runs would be a way
-    for one experiment to leave code for the next.
-
-    Args:
-        path: PATH.
-        home: HOME; an empty folder in a sandbox.
-        scratch: folder for temporary files, gone after the run.
-        output: the one folder that a job may leave something in.
-        budget: seconds of training that the job is told it has.
-        seed: the seed that the evaluator chose.
-        profile: the task's profile, ``cpu`` or ``cuda``.
-        devices: CUDA_VISIBLE_DEVICES; None where there is no GPU.
-        extra: ``execution.env`` of the task, which may override all but AUTORESEARCHD_*.
+    Compiled kernels are cached in the run's own ``scratch`` folder: a cache shared between runs would be a way for one
+    experiment to leave code for the next. home: an empty folder in a sandbox; output: the one folder that a job may
+    leave something in; budget: seconds of training that it is told it has; devices: CUDA_VISIBLE_DEVICES, None where
+    there is no GPU; extra: ``execution.env`` of the task, which may override all but AUTORESEARCHD_*.
     """
-    env = {
+    return {
         "PATH": path,
         "HOME": str(home),
         "LANG": "C.UTF-8",
@@ -62,17 +45,13 @@ def job_environment(
         "PYTHONDONTWRITEBYTECODE": "1",
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "torchinductor"),
         "TRITON_CACHE_DIR": str(scratch / "triton"),
+        **({} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}),
+        **extra,
+        "AUTORESEARCHD_TIME_BUDGET": f"{budget:g}",
+        "AUTORESEARCHD_SEED": str(seed),
+        "AUTORESEARCHD_OUTPUT_DIR": str(output),
+        "AUTORESEARCHD_PROFILE": profile,
     }
-    if devices is not None:
-        env["CUDA_VISIBLE_DEVICES"] = devices
-    env.update(extra)
-    env.update(
-        AUTORESEARCHD_TIME_BUDGET=f"{budget:g}",
-        AUTORESEARCHD_SEED=str(seed),
-        AUTORESEARCHD_OUTPUT_DIR=str(output),
-        AUTORESEARCHD_PROFILE=profile,
-    )
-    return env
 
 
 def setup_environment(
@@ -84,16 +63,12 @@ def setup_environment(
     and conda are told (which may name an index with a password: the user's own, for the user's own code). A name that
     looks like a secret is left out; a task that needs one names it in ``execution.env``.
     """
-    env = {name: value for name, value in source.items() if _wanted(name.upper())}
+    env = {
+        name: value
+        for name, value in source.items()
+        if not any(part in name.upper() for part in _SECRET_PARTS)
+        and (name.upper() in _SETUP_NAMES or name.upper().startswith(_SETUP_PREFIXES))
+    }
     env["PATH"] = os.pathsep.join([*map(str, first), source.get("PATH", search_path())])
     env.setdefault("LANG", "C.UTF-8")
-    env["PYTHONUNBUFFERED"] = "1"
-    env.update(extra)
-    env["AUTORESEARCHD_PROFILE"] = profile
-    return env
-
-
-def _wanted(name: str) -> bool:
-    if any(part in name for part in _SECRET_PARTS):
-        return False
-    return name in _SETUP_NAMES or name.startswith(_SETUP_PREFIXES)
+    return {**env, "PYTHONUNBUFFERED": "1", **extra, "AUTORESEARCHD_PROFILE": profile}

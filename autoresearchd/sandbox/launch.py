@@ -1,8 +1,7 @@
-"""Starting a supervised run and waiting for it: the daemon's side of `autoresearchd.sandbox.supervise`."""
+"""Starting a supervised run, waiting for it, ending what a dead daemon left: the daemon's side of `supervise`."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import marshal
 import os
@@ -10,20 +9,43 @@ import select
 import shutil
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import StageResult
-from autoresearchd.sandbox.leftovers import BOOT, TOKEN_VARIABLE, new_token, owner, remove, sweep
+from autoresearchd.sandbox.job_files import remove_tree
+from autoresearchd.sandbox.process_tree import TOKEN_VARIABLE, send, start_time
 
 LOG_LIMIT = 8 << 20
-_DISK_FULL = 28
+EXIT_DISK_FULL = 28
+_BOOT = """
+import os, sys
+sys.path.append(sys.argv[1])
+from autoresearchd.sandbox.supervise import serve
+os._exit(serve())
+"""
+"""The program that a supervisor runs: its command line tells it from a stranger with the same pid."""
+PROBE_PREFIX = "autoresearchd-probe-"
+"""Of the folders in the system's place for temporary files that probes are made in; a token follows."""
 _LEAST_WRITTEN, _MOST_WRITTEN = 1 << 30, 64 << 30
 _PATIENCE = 10.0
+
+
+def owner() -> str:
+    """A name for this process that no other process of this machine has, or will have until it starts anew."""
+    return f"{_pid_namespace()}.{os.getpid()}.{start_time(os.getpid()) or 0}"
+
+
+def new_token() -> str:
+    """A token for one run: whoever finds it later can tell whether the process that made it still lives."""
+    return f"{owner()}.{uuid.uuid4().hex}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +63,7 @@ class Stage:
     """One stage of a run.
 
     timeout: seconds; late: the outcome after it; companion: runs beside it and ends with it; reads: a folder that
-    edited code has written, which is looked through before the stage starts (`autoresearchd.sandbox.outputs`);
+    edited code has written, which is looked through before the stage starts (`job_files.sift`);
     seconds: environment variables of its program that hold how long the stage named took, by the supervisor's clock.
     """
 
@@ -136,20 +158,14 @@ class Supervised:
     """A run under supervision; it ends when this object goes, for the supervisor then sees its standard input close."""
 
     def __init__(self, plan: Plan, pid: int, control: int) -> None:
-        self._plan = plan
-        self._pid = pid
+        self.pid = pid
+        self._plan, self._control = plan, control
         self._pidfd = os.pidfd_open(pid)
-        self._control = control
         self._started = time.monotonic()
         # The supervisor keeps the deadlines; should something stop it, the daemon ends the run a little later.
         self._last_resort = None if plan.wall is None else self._started + plan.wall + plan.term_grace + _PATIENCE
         self._kill_asked = False
         self._result: tuple[tuple[StageResult, ...], float] | None = None
-
-    @property
-    def pid(self) -> int:
-        """Process id of the supervisor."""
-        return self._pid
 
     def wait(self, timeout: float | None = None) -> tuple[tuple[StageResult, ...], float] | None:
         """Stages and duration when the run has ended within ``timeout`` seconds, else None."""
@@ -178,13 +194,14 @@ class Supervised:
         return bool(poll.poll(max(0.0, min(limits) - time.monotonic()) * 1000 if limits else None))
 
     def _collect(self) -> tuple[tuple[StageResult, ...], float]:
-        status = _exit_status(self._pid)
+        try:
+            status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:  # somebody else reaped it
+            status = 0
         self._close()
         report = read_report(self._plan.run_dir)
-        if report:
-            stages, duration = report.stages, report.duration_s
-        else:
-            stages, duration = (self._unreported(status),), time.monotonic() - self._started
+        stages = report.stages if report else (self._unreported(status),)
+        duration = report.duration_s if report else time.monotonic() - self._started
         self._result = stages, duration  # known from here on, whatever comes of the cleaning
         if status != 0 or stages[-1].outcome == "killed":
             sweep({self._plan.token})
@@ -195,14 +212,17 @@ class Supervised:
 
     def _unreported(self, status: int) -> StageResult:
         """What is known of a run whose supervisor left no result."""
+        folder = self._plan.run_dir
         begun = [s for s in self._plan.stages if s.program.log.exists()] or list(self._plan.stages[:1])
-        outcome, detail = "lost", f"the supervisor ended with {status} and left no result"
         if self._kill_asked:
             outcome, detail = "killed", "stopped on request"
-        elif status == _DISK_FULL:
-            outcome, detail = "disk_full", f"no space left in {self._plan.run_dir}"
+        elif status == EXIT_DISK_FULL:
+            outcome, detail = "disk_full", f"no space left in {folder}"
         else:
-            detail += _last_line(self._plan.run_dir / "supervisor.log")
+            outcome, detail = "lost", f"the supervisor ended with {status} and left no result"
+            with suppress(OSError):
+                last = (folder / "supervisor.log").read_text("utf-8", "replace").strip().splitlines()[-1:]
+                detail = ": ".join([detail, *last])
         log = str(begun[-1].program.log)
         return StageResult(begun[-1].name, outcome, None, time.monotonic() - self._started, log, detail=detail)
 
@@ -228,17 +248,14 @@ class Supervisors:
 
     def launch(self, plan: Plan) -> Supervised:
         """Start a run. Raises EnvironmentFailure when its supervisor cannot be started."""
-        supervised = launch(plan, self._take())
-        with contextlib.suppress(OSError):
+        spare, self._spare = self._spare, None
+        supervised = launch(plan, spare)
+        with suppress(OSError):
             self._spare = _spawn()
         return supervised
 
-    def _take(self) -> tuple[int, int] | None:
-        spare, self._spare = self._spare, None
-        return spare
-
     def __del__(self) -> None:
-        spare = self._take()
+        spare, self._spare = self._spare, None
         if spare is not None:
             _dismiss(*spare)
 
@@ -248,8 +265,23 @@ def launch(plan: Plan, spare: tuple[int, int] | None = None) -> Supervised:
 
     Raises EnvironmentFailure when it cannot be started.
     """
+    programs = [p for s in plan.stages if not s.append for p in (s.program, s.companion) if p]
+    path = plan.run_dir / "plan"
     try:
-        return _launch(plan, spare)
+        for stale in (plan.run_dir / "result.json", plan.run_dir / "supervisor.json", *(p.log for p in programs)):
+            stale.unlink(missing_ok=True)
+        path.touch(0o600)
+        path.write_bytes(marshal.dumps(_as_data(plan)))
+        message = os.fsencode(path) + b"\0"
+        if spare is not None:
+            try:
+                os.write(spare[1], message)
+                return Supervised(plan, *spare)
+            except BrokenPipeError:  # somebody ended it while it waited
+                _dismiss(*spare)
+        pid, control = _spawn()
+        os.write(control, message)
+        return Supervised(plan, pid, control)
     except OSError as error:
         remove(plan.remove)
         raise EnvironmentFailure(
@@ -258,34 +290,13 @@ def launch(plan: Plan, spare: tuple[int, int] | None = None) -> Supervised:
         ) from error
 
 
-def _launch(plan: Plan, spare: tuple[int, int] | None) -> Supervised:
-    folder = plan.run_dir
-    programs = [p for s in plan.stages if not s.append for p in (s.program, s.companion) if p]
-    for stale in (folder / "result.json", folder / "supervisor.json", *(p.log for p in programs)):
-        stale.unlink(missing_ok=True)
-    path = folder / "plan"
-    path.touch(0o600)
-    path.write_bytes(marshal.dumps(_as_data(plan)))
-    message = os.fsencode(path) + b"\0"
-    if spare is not None:
-        try:
-            os.write(spare[1], message)
-        except BrokenPipeError:  # somebody ended it while it waited
-            _dismiss(*spare)
-            spare = None
-    if spare is None:
-        spare = _spawn()
-        os.write(spare[1], message)
-    return Supervised(plan, *spare)
-
-
 def _spawn() -> tuple[int, int]:
     """A supervisor that waits for the path of a plan: its pid, and the pipe that is its standard input."""
     read_end, write_end = os.pipe()
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", "-c", BOOT, str(Path(__file__).parents[2]), owner()],
+            [sys.executable, "-I", "-S", "-c", _BOOT, str(Path(__file__).parents[2]), owner()],
             {"PATH": os.defpath, "LANG": "C.UTF-8"},
             file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)],
             setsid=True,  # Ctrl-C in a terminal is for the daemon
@@ -303,42 +314,23 @@ def _spawn() -> tuple[int, int]:
 def _dismiss(pid: int, control: int) -> None:
     """Let a supervisor go that was given no plan."""
     os.close(control)
-    with contextlib.suppress(ChildProcessError):
+    with suppress(ChildProcessError):
         os.waitpid(pid, 0)
 
 
-def _as_data(plan: Plan) -> dict[str, Any]:
-    def program(spec: Program) -> dict[str, Any]:
-        env = {**spec.env, TOKEN_VARIABLE: plan.token}
-        return {"argv": list(spec.argv), "cwd": str(spec.cwd), "env": env, "log": str(spec.log)}
-
-    return {
-        "run_dir": str(plan.run_dir),
-        "token": plan.token,
-        "plain": plan.plain,
-        "output": str(plan.output),
-        "wall": plan.wall,
-        "memory_mb": plan.memory_mb,
-        "remove": [str(p) for p in plan.remove],
-        "facts": dict(plan.facts),
-        "limits": _limits(plan),
-        "term_grace": plan.term_grace,
-        "log_limit": plan.log_limit,
-        "stages": [
-            {
-                **program(stage.program),
-                "name": stage.name,
-                "timeout": stage.timeout,
-                "late": stage.late,
-                "companion": program(stage.companion) if stage.companion else None,
-                "append": stage.append,
-                "banner": stage.banner,
-                "reads": None if stage.reads is None else str(stage.reads),
-                "seconds": dict(stage.seconds),
-            }
-            for stage in plan.stages
-        ],
-    }
+def _as_data(value: Any) -> Any:
+    """A plan as `marshal` takes it."""
+    if isinstance(value, Plan):
+        return {field.name: _as_data(getattr(value, field.name)) for field in fields(value)} | {
+            "limits": _limits(value)
+        }
+    if is_dataclass(value):
+        return {field.name: _as_data(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _as_data(inner) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return [_as_data(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _limits(plan: Plan) -> dict[str, Any] | None:
@@ -349,23 +341,143 @@ def _limits(plan: Plan) -> dict[str, Any] | None:
         "processes": limits.processes,
         "threads": limits.threads,
         "bytes": limits.bytes_in(plan.output),
-        "folders": {
-            **{str(folder): limits.scratch_files for folder in plan.written},
-            str(plan.output): limits.files,
-        },
+        "folders": {str(folder): limits.scratch_files for folder in plan.written} | {str(plan.output): limits.files},
     }
 
 
-def _exit_status(pid: int) -> int:
+# -- what dead daemons and supervisors left behind ---------------------------------------------------------------------
+#
+# It is found by the token that all processes of a run inherit. A token names the process that made it, and so does the
+# command line of a supervisor. What carries the name of a process that is dead is nobody's any more, wherever its files
+# are: a probe of the sandbox has none.
+
+
+def end_abandoned() -> int:
+    """End what this user's processes that are dead now had started; how many supervisors and runs were found.
+
+    For what no file tells of, as no file had been written yet when somebody killed its daemon.
+    """
+    supervisors = [pid for pid, name in _supervisors() if _is_abandoned(name)]
+    for pid in supervisors:
+        _end_process(pid)
+    tokens = {token for _, token in _marked() if _is_abandoned(token)}
+    sweep(tokens)
+    with suppress(OSError):
+        for folder in Path(tempfile.gettempdir()).glob(f"{PROBE_PREFIX}*"):
+            if folder.lstat().st_uid == os.geteuid() and _is_abandoned(folder.name.removeprefix(PROBE_PREFIX)):
+                remove([folder])
+    return max(len(supervisors), len(tokens))
+
+
+def _is_abandoned(name: str) -> bool:
+    """Whether a token, or the owner that a supervisor names, is of a process that is dead.
+
+    One of another process namespace (a container's) is left alone, as its numbers say nothing here.
+    """
     try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # somebody else reaped it
+        namespace, pid, start = map(int, name.split(".")[:3])
+    except ValueError:
+        return False
+    return start > 0 and namespace == _pid_namespace() and start_time(pid) != start
+
+
+def _pid_namespace() -> int:
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
         return 0
 
 
-def _last_line(path: Path) -> str:
+def _supervisors() -> Iterator[tuple[int, str]]:
+    """All supervisors of this user, with the name of the process that started each."""
+    for pid in _own():
+        words = _words(pid, "cmdline")
+        if _BOOT.encode() in words and len(words) > 1:
+            yield int(pid), words[-2].decode("utf-8", "replace")  # after the last word there is a zero, too
+
+
+def _marked() -> Iterator[tuple[int, str]]:
+    """All processes of this user that carry a token, with it."""
+    mark = f"{TOKEN_VARIABLE}=".encode()
+    for pid in _own():
+        for variable in _words(pid, "environ"):
+            if variable.startswith(mark) and start_time(int(pid)) is not None:
+                yield int(pid), variable.removeprefix(mark).decode("utf-8", "replace")
+
+
+def _own() -> Iterator[str]:
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with suppress(OSError):  # it ended meanwhile
+                if entry.stat().st_uid == os.geteuid():
+                    yield entry.name
+
+
+def reap(run_dirs: Sequence[Path]) -> int:
+    """Kill what dead daemons left of the runs in ``run_dirs``; how many process trees were found alive."""
+    records = []
+    for run_dir in run_dirs:
+        with suppress(OSError, ValueError, TypeError, KeyError):  # there is none, or nobody can read it
+            raw = json.loads((run_dir / "supervisor.json").read_bytes())
+            records.append((int(raw["pid"]), int(raw["start"]), str(raw["token"]), [Path(p) for p in raw["remove"]]))
+    # Pids are used again, start times are not.
+    found = {token for pid, start, token, _ in records if _end_process(pid, start)}
+    found |= sweep({token for _, _, token, _ in records})
+    for *_, folders in records:
+        remove(folders)
+    return len(found)
+
+
+def sweep(tokens: set[str]) -> set[str]:
+    """Kill every process that carries one of the tokens in its environment; the tokens that were found.
+
+    For processes whose supervisor is gone: all of a run's processes inherit its token.
+    """
+    found: set[str] = set()
+    clear = 0
+    for _ in range(50 if tokens else 0):
+        carriers = [(pid, token) for pid, token in _marked() if token in tokens]
+        # Twice: one that is in the middle of exec has no environment for an instant.
+        clear = 0 if carriers else clear + 1
+        if clear == 2:
+            break
+        for pid, token in carriers:
+            found.add(token)
+            send(pid, signal.SIGKILL)
+        time.sleep(0.002)
+    return found
+
+
+def _words(pid: str, file: str) -> list[bytes]:
     try:
-        lines = path.read_text("utf-8", "replace").strip().splitlines()
+        return Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")
+    except OSError:  # another user's, or gone
+        return []
+
+
+def _end_process(pid: int, start: int | None = None) -> bool:
+    """End a supervisor: asked first, then killed; False where the process is none, or started at another time."""
+    try:
+        pidfd = os.pidfd_open(pid)
     except OSError:
-        return ""
-    return f": {lines[-1]}" if lines else ""
+        return False
+    try:
+        if (start is not None and start_time(pid) != start) or _BOOT.encode() not in _words(str(pid), "cmdline"):
+            return False
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        for number, patience in ((signal.SIGTERM, 3000), (signal.SIGKILL, 1000)):
+            signal.pidfd_send_signal(pidfd, number)
+            if poll.poll(patience):
+                return True
+    except OSError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Remove folders; one that cannot be removed stays."""
+    for path in paths:
+        remove_tree(str(path))

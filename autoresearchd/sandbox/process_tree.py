@@ -1,6 +1,9 @@
-"""The tree of processes below one, looked at through /proc, for the supervisor: C modules only, see `supervise`.
+"""The tree of processes below one, looked at through /proc, and the ceilings on what it may use while it runs.
 
-See proc(5): ``/proc/<pid>/task/<tid>/children``, ``/proc/<pid>/stat``, ``/proc/<pid>/smaps_rollup``.
+Each look at a ceiling begins with one figure of the whole machine that costs next to nothing, and counts the run's own
+only when that figure has moved by as much as the ceiling: a run of a few processes is not slowed down by being watched.
+
+C modules only, see `supervise`. Background: proc(5), getrlimit(2).
 """
 # pathlib and contextlib are among what the supervisor must not import:
 # ruff: noqa: PTH110, PTH123, PTH208, SIM105
@@ -9,21 +12,16 @@ from __future__ import annotations
 
 import os
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-PAGE = os.sysconf("SC_PAGE_SIZE")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-
-def prctl(option: int, value: int) -> None:
-    """Set an option of this process. The C half of ctypes does; the whole of it would take as long as all the rest."""
-    try:
-        import _ctypes
-
-        library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # None: this very program
-        _ctypes.call_function(_ctypes.dlsym(library, "prctl"), (option, value, 0, 0, 0))
-    except (ImportError, AttributeError):
-        import ctypes
-
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+_MIB = 1 << 20
+_NO_END = 1 << 62
+_SHARE_OF_MACHINE, _SHARE_LEFT = 0.95, 0.08
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+TOKEN_VARIABLE = "AUTORESEARCHD_RUN_TOKEN"  # noqa: S105  # a name, no secret
+"""All processes of a run inherit it."""
 
 
 def children(pid: int) -> list[int]:
@@ -76,51 +74,47 @@ def send(pid: int, number: int) -> None:
         pass
 
 
-def tree_memory(pid: int) -> int:
+def tree_memory(pid: int, *, exact: bool) -> int:
     """Bytes of memory of all descendants.
 
-    The sum of resident sizes counts shared pages once for each process, so `over_memory` asks for the exact
-    (and slower) proportional size before anything is killed.
+    The sum of resident sizes counts shared pages once for each process; exact: a share of them, which takes longer.
     """
     total = 0
     for child in descendants(pid):
         try:
-            with open(f"/proc/{child}/statm", "rb") as stream:
-                total += int(stream.read().split()[1]) * PAGE
+            with open(f"/proc/{child}/{'smaps_rollup' if exact else 'statm'}", "rb") as stream:
+                if exact:
+                    total += sum(int(line.split()[1]) * 1024 for line in stream if line.startswith(b"Pss:"))
+                else:
+                    total += int(stream.read().split()[1]) * _PAGE
         except (OSError, IndexError):
             continue
     return total
 
 
-def tree_proportional_memory(pid: int) -> int:
-    """Bytes of memory of all descendants, each shared page counted once."""
-    total = 0
-    for child in descendants(pid):
-        try:
-            with open(f"/proc/{child}/smaps_rollup", "rb") as stream:
-                for line in stream:
-                    if line.startswith(b"Pss:"):
-                        total += int(line.split()[1]) * 1024
-        except OSError:
-            continue
-    return total
-
-
 def over_memory(pid: int, limit: int) -> bool:
-    """Whether the descendants use more than ``limit`` bytes together."""
-    return tree_memory(pid) > limit and tree_proportional_memory(pid) > limit
+    """Whether the descendants use more than ``limit`` bytes together; nothing is killed for shared pages."""
+    return tree_memory(pid, exact=False) > limit and tree_memory(pid, exact=True) > limit
 
 
 def kernel_kills() -> int:
     """How many processes the kernel has killed for want of memory since it started."""
+    return _figure("/proc/vmstat", b"oom_kill ")
+
+
+def memory_of_machine() -> tuple[int, int]:
+    """Bytes of memory: all, and what is left; zeros where that cannot be found out."""
+    total, left = (_figure("/proc/meminfo", name) * 1024 for name in (b"MemTotal:", b"MemAvailable:"))
+    return (total, left) if left else (0, 0)
+
+
+def _figure(path: str, name: bytes) -> int:
+    """The number after a name in a table of /proc; 0 where there is none."""
     try:
-        with open("/proc/vmstat", "rb") as stream:
-            for line in stream:
-                if line.startswith(b"oom_kill "):
-                    return int(line.split()[1])
-    except OSError:
-        pass
-    return 0
+        with open(path, "rb") as stream:
+            return next((int(line.split()[1]) for line in stream if line.startswith(name)), 0)
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def start_time(pid: int) -> int | None:
@@ -134,3 +128,132 @@ def start_time(pid: int) -> int | None:
         return None if fields[0] in (b"Z", b"X") else int(fields[19])  # its field 22
     except (OSError, IndexError):
         return None
+
+
+class Ceilings:
+    """The ceilings of one stage, with what the machine looked like when it began."""
+
+    def __init__(self, supervisor: int, memory_mb: int | None, limits: dict[str, Any] | None) -> None:
+        self.supervisor, self.memory_mb, self.limits = supervisor, memory_mb, limits
+        self.tasks = tasks_of_machine()
+        self.space = [_space(folder) for folder in limits["folders"]] if limits else []
+        # The output folder of a stage that only reads it is full already, and so is an agent's copy of the workspace.
+        folders = limits["folders"].items() if limits else ()
+        self.before = [size_of(folder, _NO_END, most)[1] for folder, most in folders]
+
+    def exceeded(self) -> tuple[str, str]:
+        """Outcome and detail of a ceiling that the run has reached, else nothing."""
+        if self.memory_mb:
+            if over_memory(self.supervisor, self.memory_mb * _MIB):
+                return "oom", f"the processes used more than {self.memory_mb} MB together"
+        elif self.limits:
+            total, left = memory_of_machine()
+            share = int(total * _SHARE_OF_MACHINE)
+            if left < total * _SHARE_LEFT and over_memory(self.supervisor, share):
+                return "oom", "the processes used nearly all memory of the machine"
+        if self.limits is None:
+            return "", ""
+        return self.too_many(self.limits) or self.too_large(self.limits) or ("", "")
+
+    def too_many(self, limits: dict[str, Any]) -> tuple[str, str] | None:
+        if tasks_of_machine() - self.tasks < min(limits["processes"], limits["threads"]):
+            return None
+        processes = descendants(self.supervisor)
+        if len(processes) > limits["processes"]:
+            return "failed", f"it started more than {limits['processes']} processes"
+        if sum(_threads(pid) for pid in processes) > limits["threads"]:
+            return "failed", f"it started more than {limits['threads']} threads"
+        return None
+
+    def too_large(self, limits: dict[str, Any], *, ended: bool = False) -> tuple[str, str] | None:
+        """What a folder holds beyond its ceiling. ended: the stage is over, so that a count may take its time."""
+        for (folder, most), (space, files), before in zip(
+            limits["folders"].items(), self.space, self.before, strict=True
+        ):
+            space_now, files_now = _space(folder)
+            moved = space - space_now >= limits["bytes"] // 2 or files - files_now >= most // 2
+            if not moved and not ended:
+                continue
+            size, count = size_of(folder, limits["bytes"], most + before)
+            if size > limits["bytes"] and moved:
+                return "failed", f"it wrote more than {limits['bytes'] // _MIB} MB"
+            if count > most + before:
+                return "failed", f"it made more than {most:,} files"
+        return None
+
+    def left(self) -> tuple[str, str] | None:
+        """The same of what a stage has left that ended well, perhaps between two looks.
+
+        Files are counted in any case: some file systems tell no number, and other programs' files hide ours in it.
+        """
+        return self.too_large(self.limits, ended=True) if self.limits else None
+
+
+def apply(limits: dict[str, Any] | None) -> None:
+    """In a process that is to become a job: what the kernel itself keeps, for it and all that it starts.
+
+    The number of processes is counted by the kernel for the whole user, and not at all for root: this only bounds a
+    job that starts them faster than they can be ended.
+    """
+    import resource  # the launcher, which uses this module, too, does without
+
+    if limits is None:
+        return
+    tasks = tasks_of_machine() + int(limits["threads"])
+    for kind, value in (
+        (resource.RLIMIT_FSIZE, limits["bytes"]),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NPROC, tasks),
+    ):
+        _, hard = resource.getrlimit(kind)
+        least = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (least, least))
+    try:
+        with open("/proc/self/oom_score_adj", "w") as stream:
+            stream.write("1000")  # when memory runs out the kernel is to end the job, not the daemon
+    except OSError:
+        pass
+
+
+def tasks_of_machine() -> int:
+    """How many threads there are on this machine."""
+    try:
+        with open("/proc/loadavg", "rb") as stream:
+            return int(stream.read().split()[3].partition(b"/")[2])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def size_of(folder: str, most_bytes: int, most_files: int) -> tuple[int, int]:
+    """Bytes on disk and number of files in a folder; counting ends once either is too large."""
+    size, count, pending = 0, 0, [folder]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    facts = entry.stat(follow_symlinks=False)
+                    size += facts.st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                    if size > most_bytes or count > most_files:
+                        return size, count
+        except OSError:  # removed meanwhile
+            continue
+    return size, count
+
+
+def _threads(pid: int) -> int:
+    try:
+        return int(stat_fields(pid)[17])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _space(folder: str) -> tuple[int, int]:
+    """Free bytes and free files of the file system of a folder."""
+    try:
+        facts = os.statvfs(folder)
+    except OSError:
+        return 0, 0
+    return facts.f_bfree * facts.f_frsize, facts.f_ffree

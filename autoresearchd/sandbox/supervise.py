@@ -17,24 +17,26 @@ import _signal as signal  # type: ignore[import-not-found]  # the C half of `sig
 import marshal
 import os
 import select
-import sys
 import time
 
-from autoresearchd.sandbox.ceilings import Ceilings, apply
 from autoresearchd.sandbox.isolation import seccomp
-from autoresearchd.sandbox.isolation.kernel import PR_SET_NO_NEW_PRIVS, filter_calls
-from autoresearchd.sandbox.log_files import FULL, Log, unlink, write_json
-from autoresearchd.sandbox.outputs import removal, sift
-from autoresearchd.sandbox.process_tree import (
+from autoresearchd.sandbox.isolation.kernel import (
     PR_SET_CHILD_SUBREAPER,
+    PR_SET_NO_NEW_PRIVS,
     PR_SET_PDEATHSIG,
+    filter_calls,
+    prctl,
+)
+from autoresearchd.sandbox.job_files import FULL, Log, removal, remove_tree, sift, unlink, write_json
+from autoresearchd.sandbox.process_tree import (
+    TOKEN_VARIABLE,
+    Ceilings,
+    apply,
     descendants,
     kernel_kills,
-    prctl,
     send,
     start_time,
 )
-from autoresearchd.sandbox.trees import remove_tree
 
 CONTROL = 0
 CHUNK = 1 << 18
@@ -58,18 +60,16 @@ if TYPE_CHECKING:
 class Child:
     """A process under supervision, with the pipe that its output comes through."""
 
-    def __init__(self, spec: Plan, plan: Plan) -> None:
-        self.log = Log(spec["log"], plan["log_limit"], spec.get("append", False))
-        if spec.get("banner"):
-            self.log.write(spec["banner"].encode("utf-8", "replace"))
+    def __init__(self, spec: Plan, plan: Plan, *, append: bool = False, banner: str = "") -> None:
+        self.log = Log(spec["log"], plan["log_limit"], append)
+        self.log.write(banner.encode("utf-8", "replace"))
         self.pipe, writer = os.pipe()
         os.set_blocking(self.pipe, False)
         self.started = time.monotonic()
-        self.exit_code: int | None = None
         me = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            become(spec, plan["limits"], writer, me, guarded=not plan["plain"])
+            become(spec, plan, writer, me)
         os.close(writer)
         self.pidfd = os.pidfd_open(self.pid)
         self.open = True
@@ -97,24 +97,23 @@ class Child:
         self.log.close()
 
 
-def become(spec: Plan, limits: Plan | None, output: int, parent: int, *, guarded: bool) -> None:
-    """In the forked child: turn into the program of ``spec``. guarded: it is to be isolated."""
+def become(spec: Plan, plan: Plan, output: int, parent: int) -> None:
+    """In the forked child: turn into the program of ``spec``."""
     try:
         os.setsid()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-        apply(limits)
+        apply(plan["limits"])
         os.chdir(spec["cwd"])
-        if guarded:
+        if not plan["plain"]:
             guard(spec["argv"][0])
-        os.execve(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606
+        os.execve(spec["argv"][0], spec["argv"], {**spec["env"], TOKEN_VARIABLE: plan["token"]})  # noqa: S606
     except OSError as error:
         os.write(2, f"cannot start {spec['argv'][0]} in {spec['cwd']}: {error}\n".encode("utf-8", "replace"))
     finally:
@@ -167,7 +166,8 @@ class Supervisor:
         results: list[Plan] = []
         for stage in self.plan["stages"]:
             took = {before["name"]: before["duration_s"] for before in results}
-            stage["env"].update((name, f"{took[of]:.6f}") for name, of in stage["seconds"].items() if of in took)
+            known = ((name, f"{took[of]:.6f}") for name, of in stage["seconds"].items() if of in took)
+            stage["program"]["env"].update(known)
             result = (self.look_through(stage, results) if stage["reads"] else None) or self.run_stage(stage)
             results.append(result)
             if result["outcome"] != "ok":
@@ -197,7 +197,7 @@ class Supervisor:
             "outcome": outcome,
             "exit_code": code,
             "duration_s": round(duration, 6),
-            "log_path": stage["log"],
+            "log_path": stage["program"]["log"],
             "peak_rss_mb": round(self.peak_kib / 1024, 3),
             "detail": detail,
             "cpu_s": round(self.cpu_s, 6),
@@ -207,8 +207,8 @@ class Supervisor:
         began = time.monotonic()
         self.peak_kib, self.cpu_s = 0, 0.0
         kills = kernel_kills()
-        main = Child(stage, self.plan)
-        companion = Child(stage["companion"], self.plan) if stage.get("companion") else None
+        main = Child(stage["program"], self.plan, append=stage["append"], banner=stage["banner"])
+        companion = Child(stage["companion"], self.plan) if stage["companion"] else None
         ceilings = Ceilings(self.me, self.plan["memory_mb"], self.plan["limits"])
         outcome, detail = self.watch(stage, main, companion, ceilings)
         duration = time.monotonic() - began
@@ -242,7 +242,7 @@ class Supervisor:
     def watch(self, stage: Plan, main: Child, companion: Child | None, ceilings: Ceilings) -> tuple[str, str]:
         """Wait for the stage's process; an outcome where this had to end it, else nothing."""
         limit = main.started + stage["timeout"] if stage["timeout"] else None
-        look = time.monotonic() + LOOK_EVERY if ceilings.any else None
+        look = time.monotonic() + LOOK_EVERY if ceilings.limits or ceilings.memory_mb else None
         poll = select.poll()
         for fd in (CONTROL, self.wake, main.pipe, main.pidfd):
             poll.register(fd, select.POLLIN)
@@ -341,9 +341,10 @@ class Supervisor:
 
 
 def serve() -> int:
-    """Wait for the path of a plan on standard input and run it; its log goes beside the plan.
+    """Wait for the path of a plan on standard input, and run it; the exit code of the supervisor.
 
-    The supervisor may be started before there is a plan; it ends when the daemon goes without having sent one.
+    It may be started before there is a plan, and ends when the daemon goes without having sent one. Its own log goes
+    beside the plan.
     """
     message = b""
     while not message.endswith(b"\0"):
@@ -355,11 +356,6 @@ def serve() -> int:
     log = os.open(os.path.dirname(path) + "/supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)  # noqa: PTH120
     os.dup2(log, 1)
     os.dup2(log, 2)
-    return main(path)
-
-
-def main(path: str) -> int:
-    """Run the plan in the file ``path``; the exit code of the supervisor."""
     with open(path, "rb") as stream:  # noqa: PTH123
         plan: Plan = marshal.load(stream)  # noqa: S302  # written by the daemon where no job can write
     unlink(path)  # it holds the environment of the jobs, which may hold keys
@@ -382,7 +378,3 @@ def main(path: str) -> int:
         for leftover in plan["remove"]:
             remove_tree(leftover)
     return 0
-
-
-if __name__ == "__main__":
-    os._exit(main(sys.argv[1]))

@@ -25,14 +25,13 @@ from enum import StrEnum
 from pathlib import Path
 
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
-from autoresearchd.sandbox.isolation import bubblewrap, confine_command
-from autoresearchd.sandbox.launch import Plan, Program, Stage, launch
-from autoresearchd.sandbox.leftovers import PROBE_PREFIX, new_token, remove
-from autoresearchd.sandbox.view import View
+from autoresearchd.sandbox.launch import PROBE_PREFIX, Plan, Program, Stage, launch, new_token, remove
+from autoresearchd.sandbox.view import SCRATCH, View, bubblewraps, confined, in_bubblewrap
 
 AUTO = "auto"
 _PATIENCE_S = 20.0
 _HINT = "apt install bubblewrap and allow user namespaces; or, to run edited code without isolation, --sandbox none"
+_HINT_NAMED = "use --sandbox auto; `autoresearchd doctor` says what works here"
 
 
 class TierName(StrEnum):
@@ -43,6 +42,18 @@ class TierName(StrEnum):
     NAMESPACES = "namespaces"
     LANDLOCK = "landlock"
     NONE = "none"
+
+
+_WARNINGS = {
+    TierName.NONE: "runs are not isolated«why»: edited code can read and change every file of this user and use the "
+    "network; install bubblewrap (apt install bubblewrap) or allow user namespaces",
+    TierName.BUBBLEWRAP_NOPROC: "/proc cannot be mounted in the sandbox (a container forbids it): jobs see no more of "
+    "it than cpuinfo and meminfo",
+    TierName.NAMESPACES: "the sandbox is the tier 'namespaces'«why»: jobs have no unix sockets (data loaders with "
+    "worker processes may need them) and can see that a file exists, but read none that is not theirs",
+    TierName.LANDLOCK: "the sandbox is the tier 'landlock'«why»: jobs have no sockets and no named shared memory (data "
+    "loaders with worker processes need both), and can see that a file or a process exists",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,42 +77,20 @@ class Tier:
     @property
     def scratch(self) -> Path | None:
         """The folder for temporary files that is private to each process; None where one has to be made."""
-        return bubblewrap.SCRATCH if self.program is not None else None
+        return SCRATCH if self.program is not None else None
 
     def command(self, view: View, command: Sequence[str]) -> tuple[str, ...]:
         """The command line that runs ``command`` with ``view``; in the tier ``none`` the command itself."""
         if self.confines:
-            return confine_command.wrap(view, command, namespaces=self.name is TierName.NAMESPACES)
+            return confined(view, command, namespaces=self.name is TierName.NAMESPACES)
         if self.program is None:
             return tuple(command)
-        return bubblewrap.wrap(self.program, view, command, proc=self.name is TierName.BUBBLEWRAP)
+        return in_bubblewrap(self.program, view, command, proc=self.name is TierName.BUBBLEWRAP)
 
     def warnings(self) -> list[str]:
         """What a user should know about this tier; empty for the best one."""
-        if self.name is TierName.NONE:
-            return [
-                f"runs are not isolated ({self.reason}): edited code can read and change every file of this user and "
-                "use the network; install bubblewrap (apt install bubblewrap) or allow user namespaces"
-            ]
-        if self.name is TierName.BUBBLEWRAP_NOPROC:
-            return [
-                "/proc cannot be mounted in the sandbox (a container forbids it): jobs see no more of it than cpuinfo "
-                "and meminfo"
-            ]
-        if self.name is TierName.NAMESPACES:
-            return [
-                f"the sandbox is the tier 'namespaces'{self._because()}: jobs have no unix sockets (data loaders with "
-                "worker processes may need them) and can see that a file exists, but read none that is not theirs"
-            ]
-        if self.name is TierName.LANDLOCK:
-            return [
-                f"the sandbox is the tier 'landlock'{self._because()}: jobs have no sockets and no named shared memory "
-                "(data loaders with worker processes need both), and can see that a file or a process exists"
-            ]
-        return []
-
-    def _because(self) -> str:
-        return f" ({self.reason})" if self.reason else ""
+        because = f" ({self.reason})" if self.reason else ""
+        return [text.replace("«why»", because) for name, text in _WARNINGS.items() if name is self.name]
 
 
 PLAIN = Tier(TierName.NONE, reason="asked for")
@@ -109,7 +98,7 @@ PLAIN = Tier(TierName.NONE, reason="asked for")
 
 def candidates() -> Iterator[Tier]:
     """All tiers but ``none``, best first, whether they work here or not."""
-    for program in bubblewrap.candidates():
+    for program in bubblewraps():
         yield Tier(TierName.BUBBLEWRAP, program)
         yield Tier(TierName.BUBBLEWRAP_NOPROC, program)
     yield Tier(TierName.NAMESPACES)
@@ -121,7 +110,7 @@ def probe(tiers: Iterable[Tier] | None = None) -> Tier:
 
     tiers: what to try, best first; None: all.
     """
-    reasons = ["bubblewrap is not installed"] if tiers is None and not bubblewrap.candidates() else []
+    reasons = ["bubblewrap is not installed"] if tiers is None and not bubblewraps() else []
     for tier in candidates() if tiers is None else tiers:
         problem = _problem(tier)
         if not problem:
@@ -142,7 +131,7 @@ def available() -> list[Tier]:
 def check_name(name: str) -> str:
     """The name of a tier or ``auto``, as given. Raises UsageError when it is neither."""
     if name != AUTO and name not in set(TierName):
-        raise UsageError(f"--sandbox: {name!r} is no tier", hint=f"one of {AUTO}, {', '.join(TierName)}")
+        raise UsageError(f"--sandbox: {name!r} is not a tier", hint=f"one of {AUTO}, {', '.join(TierName)}")
     return name
 
 
@@ -155,17 +144,13 @@ def choose(name: str = AUTO, tiers: Iterable[Tier] | None = None) -> Tier:
     if check_name(name) == TierName.NONE:
         return PLAIN
     if name == AUTO:
-        found = probe(tiers)
-        if not found.isolates:
-            raise MissingCapability(f"no sandbox works on this machine: {found.reason}", hint=_HINT)
-        return found
-    found = probe(tier for tier in (candidates() if tiers is None else tiers) if tier.name == name)
-    if found.isolates:
-        return found
-    raise MissingCapability(
-        f"the sandbox {name!r} does not work on this machine: {found.reason or 'bubblewrap is not installed'}",
-        hint="use --sandbox auto; `autoresearchd doctor` says what works here",
-    )
+        found, what, hint = probe(tiers), "no sandbox works on this machine", _HINT
+    else:
+        found = probe(tier for tier in (candidates() if tiers is None else tiers) if tier.name == name)
+        what, hint = f"the sandbox {name!r} does not work on this machine", _HINT_NAMED
+    if not found.isolates:
+        raise MissingCapability(f"{what}: {found.reason or 'bubblewrap is not installed'}", hint=hint)
+    return found
 
 
 def _problem(tier: Tier) -> str:
@@ -184,8 +169,7 @@ def _problem(tier: Tier) -> str:
         secret.touch()
         argv = tier.command(view, ("/bin/sh", "-c", attempt, str(secret)))
         stage = Stage("probe", Program(argv, Path("/"), {"PATH": os.defpath}, log), timeout=_PATIENCE_S)
-        probe = launch(Plan(folder, (stage,), plain=False, output=folder, token=token))
-        ended = probe.wait()
+        ended = launch(Plan(folder, (stage,), plain=False, output=folder, token=token)).wait()
         said = log.read_text("utf-8", "replace").strip() if log.exists() else ""
     except (OSError, EnvironmentFailure) as error:
         return str(error)

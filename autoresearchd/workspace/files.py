@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError
-from autoresearchd.sandbox import file_locks, trees
+from autoresearchd.sandbox import file_locks, job_files
 
 PASSING = frozenset(
     getattr(errno, name)
@@ -38,7 +38,7 @@ def disk_errors(doing: str) -> Iterator[None]:
 
 def remove_tree(path: Path) -> bool:
     """Remove a file, link or folder with all in it, also where folders are read-only; whether it is gone."""
-    return trees.remove_tree(str(path))
+    return job_files.remove_tree(str(path))
 
 
 def is_placeholder(path: Path) -> bool:

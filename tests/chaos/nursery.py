@@ -83,7 +83,7 @@ class Nursery:
 # ---------------------------------------------------------------------- in the nursery
 def main() -> None:
     """Take orders until standard input closes."""
-    from autoresearchd.sandbox.process_tree import PR_SET_CHILD_SUBREAPER, prctl
+    from autoresearchd.sandbox.isolation.kernel import PR_SET_CHILD_SUBREAPER, prctl
 
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     _import_everything()

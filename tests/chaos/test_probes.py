@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.sandbox.isolation import bubblewrap
+from autoresearchd.sandbox.view import bubblewraps
 from tests.chaos.harness import Harness
 from tests.chaos.invariants import Breaches, processes_of
 from tests.chaos.processes import below, command_of, kill, with_signal
@@ -25,13 +25,13 @@ exec "{program}" --unshare-user --info-fd 3 --userns-block-fd 4 "$@"
 """A bubblewrap that stays where its child waits to be told that its user is known, before --die-with-parent holds."""
 SEED = 31
 
-pytestmark = pytest.mark.skipif(not bubblewrap.candidates(), reason="bubblewrap is not installed")
+pytestmark = pytest.mark.skipif(not bubblewraps(), reason="bubblewrap is not installed")
 
 
 @contextmanager
 def probing(folder: Path, root: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, int, int]]:
     """A ``resume`` that tries out a bubblewrap that stalls: it, its supervisor, bubblewrap, and bubblewrap's child."""
-    program = bubblewrap.candidates()[0]
+    program = bubblewraps()[0]
     for name in ("bin", "tmp"):
         (folder / name).mkdir()
     os.mkfifo(folder / "fifo")

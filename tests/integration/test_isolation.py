@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.sandbox.isolation.bubblewrap import candidates
 from autoresearchd.sandbox.tiers import Tier, TierName, available
+from autoresearchd.sandbox.view import bubblewraps
 from tests.integration.isolation_job import ATTACKS
 
 TOP = Path(__file__).parents[2]
 SCENARIO = Path(__file__).with_name("isolation_scenario.py")
 TIERS = [tier for tier in available() if tier.isolates]
-BWRAP = [str(program.parent) for program in candidates()]
+BWRAP = [str(program.parent) for program in bubblewraps()]
 """Where bwrap lies: another interpreter than that of these tests has not the package that brings it."""
 OF_ROOT = {"write_the_system", "write_the_kernels_settings"}
 NOBODY = 65534

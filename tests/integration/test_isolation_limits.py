@@ -15,9 +15,9 @@ import pytest
 from autoresearchd.domain.experiment import RunResult, StageResult
 from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import Tier, TierName, available
-from autoresearchd.sandbox.trees import remove_tree
 from tests.contract.executor_contract import make_request, make_task
 from tests.fakes.executors import wait_until
 from tests.integration.test_local_executor import ESCAPE, carriers

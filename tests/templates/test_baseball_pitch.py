@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import subprocess
-import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +13,11 @@ import pytest
 from autoresearchd.config import check_files, load_task
 from autoresearchd.policy.search.find_constants import find
 from autoresearchd.resources import bundled
+from tests.templates.programs import load_program, run_program
 
 FOLDER = bundled("templates") / "baseball-pitch"
+run = partial(run_program, FOLDER)
 WANTED = 120
-
-
-def run(program: str, folder: Path, **values: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "AUTORESEARCHD_OUTPUT_DIR": str(folder), "OMP_NUM_THREADS": "1", **values}
-    command = [sys.executable, str(FOLDER / program)]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +44,7 @@ def test_its_task_file_is_in_order() -> None:
 
 
 def test_the_place_of_a_season_tells_nothing_of_its_line_in_the_databank() -> None:
-    spec = importlib.util.spec_from_file_location("baseball_pitch_prepare", FOLDER / "prepare.py")
-    assert spec is not None and spec.loader is not None
-    prepare = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(prepare)
+    prepare = load_program(FOLDER, "prepare")
     (known, wanted), (known_again, again) = prepare.split(400), prepare.split(400)
     assert list(known) == list(known_again) and sorted(wanted) == sorted(again)
     assert list(wanted) != list(again)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,25 +11,14 @@ import pytest
 from autoresearchd.config import check_files, load_task
 from autoresearchd.policy.search.find_constants import find
 from autoresearchd.resources import bundled
+from tests.templates.programs import load_program, run_program
 
 FOLDER = bundled("templates") / "baseball-pitch-synthetic"
-
-
-def load(program: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"pitch_synthetic_{program}", FOLDER / f"{program}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+load = partial(load_program, FOLDER)
+run = partial(run_program, FOLDER)
 
 
 prepare = load("prepare")
-
-
-def run(program: str, folder: Path, **values: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "AUTORESEARCHD_OUTPUT_DIR": str(folder), "OMP_NUM_THREADS": "1", **values}
-    command = [sys.executable, str(FOLDER / program)]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import random
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,18 +17,11 @@ import pytest
 
 from autoresearchd.config import check_files, load_task
 from autoresearchd.resources import bundled
+from tests.templates.programs import load_program, run_together
 
 FOLDER = bundled("templates") / "liquid-speedup"
+load = partial(load_program, FOLDER)
 SHORT = ("BATCHES = 160", "BATCHES = 40")
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"liquid_{name}", FOLDER / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 reference, workload = load("reference"), load("workload")
@@ -46,23 +37,8 @@ def copy(folder: Path, more: str = "") -> Path:
     return folder
 
 
-def run(folder: Path, *programs: str) -> list[subprocess.CompletedProcess[str]]:
-    """Programs of the task, side by side, with an exchange folder between them."""
-    with tempfile.TemporaryDirectory() as exchange:
-        values = {"AUTORESEARCHD_EXCHANGE_DIR": exchange, "PYTHONDONTWRITEBYTECODE": "1"}
-        started = [
-            subprocess.Popen(
-                [sys.executable, program], cwd=folder, env={**os.environ, **values}, text=True,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )
-            for program in programs
-        ]  # fmt: skip
-        ended = [(process, *process.communicate(timeout=100)) for process in started]
-        return [subprocess.CompletedProcess([], p.returncode, out, error) for p, out, error in ended]
-
-
 def relative_time(folder: Path) -> float:
-    scored, served = run(folder, "evaluate.py", "serve.py")
+    scored, served = run_together(folder, "evaluate.py", "serve.py")
     found = re.search(r"METRIC relative_time=([\d.]+)", scored.stdout)
     assert found is not None and scored.returncode == served.returncode == 0, scored.stderr + served.stderr
     return float(found[1])
@@ -145,9 +121,9 @@ def test_the_templates_of_the_evaluation_use_the_whole_language_and_fail_seldom(
 
 def test_the_engine_as_it_comes_is_scored(tmp_path: Path) -> None:
     folder = copy(tmp_path / "task")
-    (prepared,) = run(folder, "prepare.py")
+    (prepared,) = run_together(folder, "prepare.py")
     assert prepared.returncode == 0, prepared.stderr
-    (rehearsed,) = run(folder, "rehearse.py")
+    (rehearsed,) = run_together(folder, "rehearse.py")
     assert rehearsed.returncode == 0 and "examples_ms: " in rehearsed.stdout, rehearsed.stderr
     assert 0.7 < relative_time(folder) < 1.5
 
@@ -165,14 +141,14 @@ def test_a_language_that_was_simplified_gets_no_score(tmp_path: Path, change: tu
     engine = (folder / "template.py").read_text()
     assert engine.count(change[0]) == 1
     (folder / "template.py").write_text(engine.replace(*change))
-    scored, _ = run(folder, "evaluate.py", "serve.py")
+    scored, _ = run_together(folder, "evaluate.py", "serve.py")
     assert scored.returncode in (1, 3) and "relative_time" not in scored.stdout
 
 
 def test_output_that_differs_gets_no_score(tmp_path: Path) -> None:
     late = "\nCOUNT = [0]\ndef late(self, variables, honest=Template.render):\n    COUNT[0] += 1\n"
     late += "    return honest(self, variables) + ' ' * (COUNT[0] > 60)\nTemplate.render = late\n"
-    scored, _ = run(copy(tmp_path / "task", late), "evaluate.py", "serve.py")
+    scored, _ = run_together(copy(tmp_path / "task", late), "evaluate.py", "serve.py")
     assert scored.returncode == 3 and "LABEL gate_miss" in scored.stdout and "relative_time" not in scored.stdout
 
 
@@ -183,7 +159,7 @@ def test_output_that_differs_gets_no_score(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_no_other_process_or_thread_helps_the_engine(tmp_path: Path, attempt: str) -> None:
     folder = copy(tmp_path / "task", f"\nimport os, threading\n{attempt}\n")
-    scored, served = run(folder, "evaluate.py", "serve.py")
+    scored, served = run_together(folder, "evaluate.py", "serve.py")
     assert scored.returncode == 1 and "METRIC" not in scored.stdout
     assert served.returncode != 0
 

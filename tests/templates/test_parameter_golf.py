@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,8 +16,10 @@ import pytest
 from autoresearchd.config import check_files, load_task
 from autoresearchd.policy.search.find_constants import find
 from autoresearchd.resources import bundled
+from tests.templates.programs import load_program
 
 FOLDER = bundled("templates") / "parameter-golf"
+load = partial(load_program, FOLDER)
 HONEST = """
 import numpy as np
 import torch
@@ -46,15 +47,6 @@ REMEMBERS = """
 
     return model
 """
-
-
-def load(program: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"parameter_golf_{program}", FOLDER / f"{program}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def environment(**extra: object) -> dict[str, str]:

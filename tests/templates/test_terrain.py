@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +11,10 @@ import pytest
 
 from autoresearchd.config import check_files, load_task
 from autoresearchd.resources import bundled
+from tests.templates.programs import run_program
 
 FOLDER = bundled("templates") / "terrain"
-
-
-def run(program: str, folder: Path, **values: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "AUTORESEARCHD_OUTPUT_DIR": str(folder), "OMP_NUM_THREADS": "1", **values}
-    command = [sys.executable, str(FOLDER / program)]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+run = partial(run_program, FOLDER)
 
 
 @pytest.fixture(scope="module")

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
 import shutil
-import subprocess
-import sys
-import tempfile
 import tracemalloc
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 from autoresearchd.config import check_files, load_task
 from autoresearchd.resources import bundled
+from tests.templates.programs import load_program, run_together
 
 FOLDER = bundled("templates") / "triton-kernel"
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"kernel_{name}", FOLDER / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+load = partial(load_program, FOLDER)
+run = partial(run_together, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 
 problem, kernel_cpu = load("problem"), load("kernel_cpu")
@@ -46,22 +35,6 @@ def copy(folder: Path, more: str = "", changes: tuple[tuple[str, str], ...] = ()
         text = text.replace(old, new)
     (folder / "kernel_cpu.py").write_text(text + more)
     return folder
-
-
-def run(folder: Path, *programs: str, **more: str) -> list[subprocess.CompletedProcess[str]]:
-    """Programs of the task, side by side, with an exchange folder between them."""
-    with tempfile.TemporaryDirectory() as exchange:
-        values = {"AUTORESEARCHD_EXCHANGE_DIR": exchange, "PYTHONDONTWRITEBYTECODE": "1"}
-        values |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **more}
-        started = [
-            subprocess.Popen(
-                [sys.executable, *program.split()], cwd=folder, env={**os.environ, **values}, text=True,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )
-            for program in programs
-        ]  # fmt: skip
-        ended = [(process, *process.communicate(timeout=100)) for process in started]
-        return [subprocess.CompletedProcess([], p.returncode, out, error) for p, out, error in ended]
 
 
 @pytest.mark.parametrize(("profile", "edited"), [("cpu", "kernel_cpu.py"), ("cuda", "kernel.py")])

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -14,10 +14,10 @@ from autoresearchd.app.project import Project
 from autoresearchd.app.tasks.check_task import Extent, Held, check_held
 from autoresearchd.app.tasks.job_programs import require_programs
 from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task
-from autoresearchd.config import TaskFields, read_task_text
-from autoresearchd.config.foreign_layouts import Draft, Layout
+from autoresearchd.config import read_task_text
+from autoresearchd.config.foreign_layouts import Layout
 from autoresearchd.config.python_environments import environment_of, how_to_run
-from autoresearchd.config.write_task import render_task_yaml, write_new
+from autoresearchd.config.write_task import Draft, render_task_yaml, write_new
 from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.domain.task import Task
@@ -46,7 +46,7 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
             raise UsageError(
                 f"{directory / target} does not exist", hint="--file is a path in DIR: put the program there first"
             )
-    text = render_task_yaml(_fields(name, layout, draft))
+    text = render_task_yaml(_named(draft, name, layout))
     if layout is None:  # what others have run is as it is, and `task check` says what is wrong with it
         task = read_task_text(text, file=str(path))
         if draft.python is not None and not Path(draft.python).exists():  # its environment is yet to be made
@@ -55,19 +55,20 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
             require_programs(task, directory)
         except MissingCapability as error:
             what = error.what.replace("execution.run_command", "--command", 1)
-            hint = how_to_run(draft.run_command or "", directory) or "correct the command, or install the program there"
+            hint = how_to_run(draft.run_command, directory) or "correct the command, or install the program there"
             raise MissingCapability(what, hint=hint) from error
     write_new(path, text)
 
 
-def _fields(name: str, layout: Layout | None, draft: Draft) -> TaskFields:
+def _named(draft: Draft, name: str, layout: Layout | None) -> Draft:
+    """The draft with the task's name, and with where it comes from."""
     remarks = (f"Adopted from {layout.kind}: the program prints its own score.",) if layout else ()
-    return TaskFields(name, remarks=remarks, **{key: value for key, value in asdict(draft).items() if value})
+    return replace(draft, name=name, remarks=remarks)
 
 
 def in_its_environment(draft: Draft, directory: Path) -> tuple[Draft, str]:
     """The draft with its command as a job can run it and the interpreter that it needs; the sentence about it."""
-    found = environment_of(draft.run_command or "", directory)
+    found = environment_of(draft.run_command, directory)
     if found is None:
         return draft, ""
     python = str(found.python) if found.python is not None else None
@@ -96,7 +97,7 @@ def measure_baseline(directory: Path, name: str, layout: Layout | None, draft: D
         text = f"# Adopted from {layout.kind}, as it was there. Baseline, {words}.\n{layout.text}"
     else:
         baseline = float(f"{fmean(held.values):.6g}")
-        text = render_task_yaml(replace(_fields(name, layout, draft), baseline=baseline, measured=words))
+        text = render_task_yaml(replace(_named(draft, name, layout), baseline=baseline, measured=words))
     (directory / TASK_FILE).write_text(text, "utf-8")
     return held
 

@@ -116,7 +116,7 @@ def _git() -> Finding:
 
 
 def _leftovers() -> Finding:
-    from autoresearchd.sandbox.leftovers import end_abandoned
+    from autoresearchd.sandbox.launch import end_abandoned
 
     found = end_abandoned()
     value = f"ended {counted(found, 'process tree')} that killed commands had left running" if found else "none"
@@ -162,7 +162,7 @@ def _cpu() -> Finding:
 
 
 def _memory() -> Finding:
-    from autoresearchd.sandbox.ceilings import memory_of_machine
+    from autoresearchd.sandbox.process_tree import memory_of_machine
 
     total, free = (size / 2**30 for size in memory_of_machine())
     low = free < _LEAST_MEMORY_GB

@@ -21,7 +21,8 @@ from autoresearchd.domain.task import Direction
 if TYPE_CHECKING:
     from autoresearchd.app.tasks.check_task import Held, Tried
     from autoresearchd.app.tasks.search_space import SearchSpace
-    from autoresearchd.config.foreign_layouts import Draft, Layout
+    from autoresearchd.config.foreign_layouts import Layout
+    from autoresearchd.config.write_task import Draft
     from autoresearchd.domain.task import Task
     from autoresearchd.policy.search.find_constants import LeftOut
     from autoresearchd.policy.search.parameter import Parameter
@@ -317,7 +318,8 @@ def init(
     from autoresearchd.app.start_checks import program_notes
     from autoresearchd.app.tasks import init_task as making
     from autoresearchd.app.tasks.task_folder import TASK_FILE, copy_template, read_task
-    from autoresearchd.config.foreign_layouts import Draft, recognise, with_answers
+    from autoresearchd.config.foreign_layouts import recognise, with_answers
+    from autoresearchd.config.write_task import Draft
 
     given = any(value is not None for value in (file, command, metric, direction, budget))
     bundled = {folder.name: folder for folder in bundled_tasks()}
@@ -403,7 +405,7 @@ def _completed(draft: Draft, name: str, directory: Path, *, bundled: dict[str, P
     if not draft.metric:
         draft = replace(draft, metric=_ask("Metric that it prints, as `name: value`", _printed(directory, draft)))
     if missing and not draft.direction:
-        usual, better = "maximize" if _LARGER.search(draft.metric or "") else "minimize", ""
+        usual, better = "maximize" if _LARGER.search(draft.metric) else "minimize", ""
         while better not in tuple(Direction):
             better = _ask(f"What is better ({' or '.join(Direction)})", usual)
         draft = replace(draft, direction=better)

@@ -17,7 +17,7 @@ from autoresearchd.learner.gate.experiment_judge import RealJudge
 from autoresearchd.learner.gate.held_out_states import Ground, HeldOut, opened
 from autoresearchd.learner.training.out_of_memory import lift_memory_limit
 from autoresearchd.sandbox.file_locks import hold
-from autoresearchd.sandbox.leftovers import reap
+from autoresearchd.sandbox.launch import reap
 from autoresearchd.workspace.files import disk_errors, remove_tree
 
 _LOCK = "lock"

@@ -11,7 +11,7 @@ from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.redaction import Redactor, StreamRedactor
 from autoresearchd.domain.task import Task
-from autoresearchd.sandbox.trees import remove_tree
+from autoresearchd.sandbox.job_files import remove_tree
 
 LOG_BYTES = 16 * 2**20
 RESULT_BYTES = 2**20

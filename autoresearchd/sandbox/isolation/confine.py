@@ -1,7 +1,7 @@
 """The launcher of the tiers ``namespaces`` and ``landlock``: it confines itself and becomes the job.
 
-    confine --namespaces|--landlock [--network] [--gpu] [--size N] [--read P]… [--write P]… [--device P]… [--hide P]…
-            --chdir P -- COMMAND
+    --namespaces|--landlock [--network] [--gpu] [--size N] [--read P]… [--write P]… [--device P]… [--hide P]…
+        --chdir P -- COMMAND
 
 It stays outside as a guard: it hands on how the job ended, and ends what the job left when it, or the supervisor, is
 gone. Any restriction that cannot be put up ends it with a message and exit code 125, before the job has run.
@@ -14,17 +14,8 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]  # the C half of `signal`, without its enums
 import os
 import select
-import sys
 
-from autoresearchd.sandbox.isolation import landlock, namespaces, seccomp
-from autoresearchd.sandbox.isolation.kernel import (
-    PR_SET_CHILD_SUBREAPER,
-    PR_SET_DUMPABLE,
-    PR_SET_PDEATHSIG,
-    drop_privileges,
-    filter_calls,
-    prctl,
-)
+from autoresearchd.sandbox.isolation import kernel, seccomp
 from autoresearchd.sandbox.process_tree import descendants, send
 
 EXIT_NOT_CONFINED = 125
@@ -37,56 +28,46 @@ _GPU_FACTS = ("driver/nvidia", "devices", "modules")
 
 
 class Request:
-    """What the command line asks for."""
+    """What the command line asks for; ValueError or StopIteration where it is not understood."""
 
     def __init__(self, words: list[str]) -> None:
-        self.flags: set[str] = set()
+        flags: set[str] = set()
         self.places: dict[str, list[str]] = {"--read": [], "--write": [], "--device": [], "--hide": [], "--chdir": []}
         self.size = 0
         rest = iter(words)
-        for word in rest:
-            if word == "--":
-                break
+        while (word := next(rest)) != "--":
             if word == "--size":
                 self.size = int(next(rest))
             elif word in self.places:
                 self.places[word].append(next(rest))
             elif word in ("--namespaces", "--landlock", "--network", "--gpu"):
-                self.flags.add(word)
+                flags.add(word)
             else:
                 raise ValueError(f"unknown word {word!r}")
         self.command = list(rest)
-        if not self.command or len(self.places["--chdir"]) != 1 or self.private == ("--landlock" in self.flags):
+        self.private, self.network, self.gpu = (f"--{name}" in flags for name in ("namespaces", "network", "gpu"))
+        self.tier = "namespaces" if self.private else "landlock"
+        if not self.command or len(self.places["--chdir"]) != 1 or self.private == ("--landlock" in flags):
             raise ValueError("one tier, one --chdir and a command are needed")
-
-    @property
-    def private(self) -> bool:
-        return "--namespaces" in self.flags
-
-    @property
-    def network(self) -> bool:
-        return "--network" in self.flags
 
 
 def main(words: list[str]) -> int:
     """Run a command confined; its exit code, or 128 + the signal that ended it."""
-    try:
-        request = Request(words)
-        tier = "namespaces" if request.private else "landlock"
-    except (ValueError, StopIteration) as error:
-        return _refuse("confine", error)
+    tier = "confine"
     supervisor = os.getppid()
     try:
-        if not landlock.version():
+        request = Request(words)
+        tier = request.tier
+        if not kernel.landlock_version():
             raise OSError("this kernel has no Landlock, or it is switched off")
         if os.uname().machine not in seccomp.MACHINES:
             raise OSError(f"there is no table of system calls for {os.uname().machine}")
         if request.private:
-            namespaces.enter(network=request.network)
+            kernel.enter_namespaces(network=request.network)
         else:
-            prctl(PR_SET_CHILD_SUBREAPER, 1)
-        return _guard(request, tier, supervisor)
-    except OSError as error:
+            kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        return _guard(request, supervisor)
+    except (OSError, ValueError, StopIteration) as error:
         return _refuse(tier, error)
 
 
@@ -98,20 +79,20 @@ def _refuse(tier: str, error: BaseException) -> int:
 # -- outside ---------------------------------------------------------------------------------------------------------
 
 
-def _guard(request: Request, tier: str, supervisor: int) -> int:
+def _guard(request: Request, supervisor: int) -> int:
     """Start the job's first process, and wait for its end or the supervisor's."""
     end, wake = os.pipe()
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
     me = os.getpid()
     first = os.fork()
     if first == 0:
         os.close(wake)
-        _become_first(request, tier, end)
-    prctl(PR_SET_DUMPABLE, 0)
+        _become_first(request, end)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     while os.getppid() == supervisor:
         pid, status = os.waitpid(first, os.WNOHANG)
         if pid:
@@ -147,33 +128,33 @@ def _code(status: int) -> int:
 # -- inside ----------------------------------------------------------------------------------------------------------
 
 
-def _become_first(request: Request, tier: str, guard: int) -> None:
+def _become_first(request: Request, guard: int) -> None:
     """In the forked child: with namespaces, their first process, which reaps orphans; else the job itself.
 
-    request: what is asked for. tier: its name, for messages. guard: read end of a pipe whose other end the guard holds.
+    guard: read end of a pipe whose other end the guard holds.
     """
     try:
         signal.set_wakeup_fd(-1)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         if _is_closed(guard):  # the guard died before this process asked to die with it
             os._exit(EXIT_NOT_CONFINED)
+        mounts = kernel.Mounts()
         if not request.private:
-            _become_job(request, namespaces.Mounts())
-        mounts = namespaces.Mounts()
+            _become_job(request, mounts)
         mounts.make(request.places["--write"], request.size)
         if not request.network:
-            namespaces.raise_loopback()
+            kernel.raise_loopback()
         job = os.fork()
         if job == 0:
             _become_job(request, mounts)
-        prctl(PR_SET_DUMPABLE, 0)
-        drop_privileges()
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        kernel.drop_privileges()
         while True:
             pid, status = os.wait()
             if pid == job:
                 os._exit(_code(status))
     except (OSError, KeyError, ValueError) as error:
-        os._exit(_refuse(tier, error))
+        os._exit(_refuse(request.tier, error))
     finally:
         os._exit(EXIT_NOT_CONFINED)
 
@@ -184,48 +165,34 @@ def _is_closed(pipe: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _become_job(request: Request, mounts: namespaces.Mounts) -> None:
+def _become_job(request: Request, mounts: kernel.Mounts) -> None:
     """Put up all restrictions and turn into the command. Raises OSError when any of them fails."""
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    abi = landlock.version()
-    rules = landlock.Ruleset(abi, tcp=request.private or request.network)
+    abi = kernel.landlock_version()
+    rules = kernel.Ruleset(abi, tcp=request.private or request.network)
     _allow(rules, request, mounts)
     os.chdir(request.places["--chdir"][0])
-    drop_privileges()
+    kernel.drop_privileges()
     rules.enforce()
-    filter_calls(
+    kernel.filter_calls(
         seccomp.build(
-            os.uname().machine,
-            abi=abi,
-            private=request.private,
-            network=request.network,
-            sealed=mounts.sealed,
+            os.uname().machine, abi=abi, private=request.private, network=request.network, sealed=mounts.sealed,
             pid=os.getpid(),
         )
-    )
+    )  # fmt: skip
     os.closerange(3, 1 << 20)
     os.execve(request.command[0], request.command, os.environ)  # noqa: S606
 
 
-def _allow(rules: landlock.Ruleset, request: Request, mounts: namespaces.Mounts) -> None:
+def _allow(rules: kernel.Ruleset, request: Request, mounts: kernel.Mounts) -> None:
     hidden = frozenset(request.places["--hide"])
-    for place in _NULL_DEVICES:
-        rules.allow(place, landlock.DEVICE)
-    for place in request.places["--device"]:
-        rules.allow(place, landlock.DEVICE)
-    if mounts.proc:
-        rules.allow("/proc", landlock.READ)
-    else:
-        for name in (*_FACTS, *(_GPU_FACTS if "--gpu" in request.flags else ())):
-            rules.allow(f"/proc/{name}", landlock.READ)
-    if mounts.memory:
-        rules.allow(namespaces.SHARED_MEMORY, landlock.WRITE)
+    for place in (*_NULL_DEVICES, *request.places["--device"]):
+        rules.allow(place, kernel.DEVICE)
+    facts = [""] if mounts.proc else [*_FACTS, *(_GPU_FACTS if request.gpu else ())]
+    for name in facts:
+        rules.allow(f"/proc/{name}", kernel.READ)
     for place in request.places["--read"]:
-        rules.allow(place, landlock.READ, hidden)
-    for place in request.places["--write"]:
-        rules.allow(place, landlock.WRITE)
-
-
-if __name__ == "__main__":
-    os._exit(main(sys.argv[1:]))
+        rules.allow(place, kernel.READ, hidden)
+    for place in (*([kernel.SHARED_MEMORY] if mounts.memory else []), *request.places["--write"]):
+        rules.allow(place, kernel.WRITE)

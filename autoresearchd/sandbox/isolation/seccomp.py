@@ -80,29 +80,34 @@ _IOCTLS = (0x5412, 0x541C, 0x40086602, 0x401C5820, 0x8901, 0x8902)
 _SET_OWNER = (8, 15)  # F_SETOWN, F_SETOWN_EX: whom a signal goes to
 
 Instruction = tuple[int, int, int, int]
+_ALLOWED: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
 def build(machine: str, *, abi: int, private: bool, network: bool, sealed: bool, pid: int) -> bytes:
-    """The filter, as the kernel takes it.
+    """The filter, as the kernel takes it; KeyError where the machine (``os.uname().machine``) is not in the table.
 
-    Args:
-        machine: as ``os.uname().machine`` names it.
-        abi: version of Landlock, for what an old one leaves open.
-        private: whether the job has namespaces of its own for processes, IPC and, without ``network``, the network.
-        network: whether the job may use the network.
-        sealed: whether the world is mounted read-only, so that attributes of files are safe.
-        pid: the job's first process, which may signal itself where nothing else keeps signals in.
-
-    Raises:
-        KeyError: the machine is not in the table.
+    abi: version of Landlock, for what an old one leaves open; private: whether the job has namespaces of its own for
+    processes, IPC and, without ``network``, the network; sealed: whether the world is mounted read-only, so that
+    attributes of files are safe; pid: the job's first process, which may signal itself where nothing else keeps signals
+    in.
     """
     program = _begun(machine)
     program.add((_GREATER, 0, 1, _NEWEST), (_RETURN, 0, 0, _ERROR | _ENOSYS))
     program.refuse(_ABSENT, _ENOSYS)
     program.refuse(_NEVER, _EPERM)
-    program.refuse_bits("clone", 0, _NEW_NAMESPACES)
+    program.add_call("clone", _argument(0), (_ANY_BIT, 1, 0, _NEW_NAMESPACES), _ALLOWED, _refused(_EPERM))
     program.refuse_values("ioctl", 1, _IOCTLS)
-    _sockets(program, inner=private or network)
+    # No sockets of files and none of other kinds; pairs, but not of datagrams, which could be sent elsewhere.
+    program.add_call(
+        "socketpair",
+        _argument(0), (_EQUAL, 0, 5, _AF_UNIX),
+        _argument(1), (_AND, 0, 0, _SOCKET_TYPE), (_EQUAL, 1, 0, _STREAM), (_EQUAL, 0, 1, _SEQPACKET),
+        _ALLOWED, _refused(_EACCES),
+    )  # fmt: skip
+    if private or network:  # internet sockets lead nowhere, or are allowed
+        program.only("socket", 0, _INTERNET, _EACCES)
+    else:
+        program.refuse(_SOCKETS, _EACCES)
     if not sealed:
         program.refuse(_ATTRIBUTES, 0)  # answered with success, so that a copy of a file is not an error
         program.refuse(_EXTENDED, _EOPNOTSUPP)
@@ -117,11 +122,15 @@ def build(machine: str, *, abi: int, private: bool, network: bool, sealed: bool,
             program.only("tgkill", 0, (pid,))
             program.refuse_values("fcntl", 1, _SET_OWNER)
     if abi < 3:
-        program.add_call("truncate", (_RETURN, 0, 0, _ERROR | _EPERM))
-        program.add_call("openat2", (_RETURN, 0, 0, _ERROR | _ENOSYS))
-        program.refuse_truncation("open", 1)
-        program.refuse_truncation("openat", 2)
-    program.add((_RETURN, 0, 0, _ALLOW))
+        program.add_call("truncate", _refused(_EPERM))
+        program.add_call("openat2", _refused(_ENOSYS))
+        for name, flags in (("open", 1), ("openat", 2)):  # to read and empty a file in one go is reading to it
+            program.add_call(
+                name,
+                _argument(flags), (_ANY_BIT, 0, 3, _TRUNCATES), (_ANY_BIT, 2, 0, _ACCESS_MODE),
+                _refused(_EACCES), _ALLOWED, _ALLOWED,
+            )  # fmt: skip
+    program.add(_ALLOWED)
     return program.encoded()
 
 
@@ -134,7 +143,7 @@ def guard(machine: str) -> bytes:
     """
     program = _begun(machine)
     program.refuse({name: _NEVER[name] for name in _BEFORE_ALL}, _EPERM)
-    program.add((_RETURN, 0, 0, _ALLOW))
+    program.add(_ALLOWED)
     return program.encoded()
 
 
@@ -149,27 +158,13 @@ def _begun(machine: str) -> _Program:
     return program
 
 
-def _sockets(program: _Program, *, inner: bool) -> None:
-    """No sockets of files and none of other kinds; pairs, but not of datagrams, which could be sent elsewhere.
-
-    program: the filter. inner: whether internet sockets are harmless (a network of its own) or allowed.
-    """
-    program.add_call(
-        "socketpair",
-        (_LOAD, 0, 0, _argument(0)), (_EQUAL, 0, 5, _AF_UNIX),
-        (_LOAD, 0, 0, _argument(1)), (_AND, 0, 0, _SOCKET_TYPE),
-        (_EQUAL, 1, 0, _STREAM), (_EQUAL, 0, 1, _SEQPACKET),
-        (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | _EACCES),
-    )  # fmt: skip
-    if inner:
-        program.only("socket", 0, _INTERNET, _EACCES)
-        return
-    program.refuse(_SOCKETS, _EACCES)
+def _argument(index: int) -> Instruction:
+    """Load the low half of an argument out of struct seccomp_data; both machines are little-endian."""
+    return _LOAD, 0, 0, 16 + 8 * index
 
 
-def _argument(index: int) -> int:
-    """Where the low half of an argument lies in struct seccomp_data; both machines are little-endian."""
-    return 16 + 8 * index
+def _refused(error: int) -> Instruction:
+    return _RETURN, 0, 0, _ERROR | error
 
 
 class _Program:
@@ -192,40 +187,19 @@ class _Program:
 
     def refuse(self, calls: _Table, error: int) -> None:
         for numbers in calls.values():
-            self.add_block(numbers[self.column], (_RETURN, 0, 0, _ERROR | error))
+            self.add_block(numbers[self.column], _refused(error))
 
     def only(self, name: str, argument: int, values: tuple[int, ...], error: int = _EPERM) -> None:
         """Refuse the call but for some values of an argument."""
-        tests = [(_EQUAL, len(values) - n, 0, value) for n, value in enumerate(values)]
-        self.add_call(
-            name,
-            (_LOAD, 0, 0, _argument(argument)), *tests, (_RETURN, 0, 0, _ERROR | error), (_RETURN, 0, 0, _ALLOW),
-        )  # fmt: skip
+        self.add_call(name, _argument(argument), *self.tests(values), _refused(error), _ALLOWED)
 
     def refuse_values(self, name: str, argument: int, values: tuple[int, ...]) -> None:
         """Refuse the call for some values of an argument."""
-        tests = [(_EQUAL, len(values) - n, 0, value) for n, value in enumerate(values)]
-        self.add_call(
-            name,
-            (_LOAD, 0, 0, _argument(argument)), *tests, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | _EPERM),
-        )  # fmt: skip
+        self.add_call(name, _argument(argument), *self.tests(values), _ALLOWED, _refused(_EPERM))
 
-    def refuse_bits(self, name: str, argument: int, bits: int) -> None:
-        """Refuse the call when an argument has any of the bits."""
-        self.add_call(
-            name,
-            (_LOAD, 0, 0, _argument(argument)), (_ANY_BIT, 1, 0, bits),
-            (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | _EPERM),
-        )  # fmt: skip
-
-    def refuse_truncation(self, name: str, flags: int) -> None:
-        """Refuse to open a file for reading and empty it in one go, which an old Landlock takes for reading."""
-        load = (_LOAD, 0, 0, _argument(flags))
-        self.add_call(
-            name,
-            load, (_ANY_BIT, 0, 3, _TRUNCATES), (_ANY_BIT, 2, 0, _ACCESS_MODE),
-            (_RETURN, 0, 0, _ERROR | _EACCES), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ALLOW),
-        )  # fmt: skip
+    def tests(self, values: tuple[int, ...]) -> list[Instruction]:
+        """Skip the instruction after these for one of the values."""
+        return [(_EQUAL, len(values) - n, 0, value) for n, value in enumerate(values)]
 
     def encoded(self) -> bytes:
         return b"".join(

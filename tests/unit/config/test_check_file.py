@@ -67,7 +67,7 @@ def test_the_whole_of_it_is_read(tmp_path: Path) -> None:
         ("cheats: [{name: a, change: [{search: x, replace: y, append: z}]}]\n", "replace and append"),
         ("cheats: [{name: a, change: [{replace: y}]}]\n", "replace needs it"),
         ("cheats: [{name: a, change: []}]\n", "at least 1 item"),
-        ("cheats: [{name: a, change: [{append: x}], expect: wrong}]\n", "there is no label 'wrong'"),
+        ("cheats: [{name: a, change: [{append: x}], expect: wrong}]\n", "'wrong' is not an outcome's label"),
         ("edits: [{name: a, change: [{append: x}]}]\ncheats: [{name: a, change: [{append: y}]}]\n", "named 'a'"),
         ("edits: [{name: a, change: [{append: x}], expect: error}]\n", "there is no such key"),
     ],

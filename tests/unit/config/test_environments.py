@@ -15,6 +15,7 @@ from autoresearchd.config.python_environments import Environment, environment_of
 def folder(tmp_path: Path) -> Path:
     place = tmp_path / "work" / "project"
     place.mkdir(parents=True)
+    (tmp_path / ".git").mkdir()  # what lies above is nobody's workspace
     return place
 
 

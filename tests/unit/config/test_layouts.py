@@ -148,8 +148,7 @@ def test_the_skill_s_own_project_is_both_and_keeps_the_script(tmp_path: Path) ->
     found = recognise(put(tmp_path, {**files, "prepare.py": ""}), "x")
     assert found is not None and found.kind == PI
     assert (found.draft.target_file, found.draft.protected) == (("train.py",), ("autoresearch.sh", "prepare.py"))
-    assert found.draft.metric is None, "two are printed, and nothing says which counts"
-    assert found.draft.direction is None
+    assert (found.draft.metric, found.draft.direction) == ("", ""), "two are printed, and nothing says which counts"
 
 
 # ---------------------------------------------------------------------- autoresearch-distillation

@@ -68,7 +68,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_their_lines() -
         ("", "search: {choices: {OPT: adam}}", "search.choices.OPT", "not a list of two or more", "[adam, sgd]"),
         ("", """search: {choices: {OPT: [adam, "b'"]}}""", "search.choices.OPT", "cannot be put in quotes", ""),
         ("", "search: {fixed: [LR], ranges: {LR: 0..1}}", "search.ranges.LR", "named in search.fixed, too", "one"),
-        ("execution", "setup_commands: ['  ']", "execution.setup_commands[0]", "empty command", ""),
+        ("execution", "setup_commands: ['  ']", "execution.setup_commands[0]", "not a command", "shell"),
         ("execution", "env: {FLAG: true}", "execution.env.FLAG", "found true", "quotes"),
         ("execution", "env: {EMPTY: }", "execution.env.EMPTY", "found nothing", "quotes"),
         ("execution", "env: {A.B: x}", "execution.env.A.B", "not a variable name", "letters"),
@@ -88,7 +88,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_their_lines() -
         ("", "curve: {pattern: 'x ([0-9]+)'}", "curve.pattern", "no group named loss", "(?P<loss>"),
         ("", "fleet: {slots: [{host: -oProxyCommand=x}]}", "fleet.slots[0].host", "not a host name", ""),
         ("", "name: again", "name", "given twice, first in line 1", "one"),
-        ("", "? [a, b]\n: c", "", "no text", ""),
+        ("", "? [a, b]\n: c", "", "not text", ""),
         ("", "roles: !!python/object:os.system []", "roles", "tag", "plain values"),
         ("", 'prompt: {system: "\\ud800"}', "prompt.system", "surrogate", ""),
         ("", '"\\ud800": x', "\\ud800", "no such key", ""),
@@ -213,9 +213,7 @@ def test_a_file_that_is_no_yaml_is_refused_with_the_place_where_it_ends(
 def test_a_few_lines_of_aliases_cannot_grow_into_gigabytes() -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    assert "aliases" in str(mistake("\n".join(levels)))
-    scalars = ["a0: &a0 x"] + [f"a{n}: [{', '.join(['*a0'] * 5000)}]" for n in range(1, 6)]
-    assert "20000 values" in str(mistake("\n".join(scalars)))
+    assert "20,000 values" in str(mistake("\n".join(levels)))
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

@@ -11,14 +11,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.config import TaskFields, read_task_text, write_task_yaml
-from autoresearchd.config.write_task import render_task_yaml
+from autoresearchd.config import read_task_text
+from autoresearchd.config.write_task import Draft, render_task_yaml, write_new
 from autoresearchd.domain.errors import ConfigError, UsageError
 from autoresearchd.domain.task import Direction, Metric
 
-FIELDS = TaskFields(
+FIELDS = Draft(
     name="my task",
-    target_file="src/model.py",
+    target_file=("src/model.py",),
     run_command='python train.py --note "a: b # c" 2>&1',
     metric="accuracy",
     direction="maximize",
@@ -43,17 +43,17 @@ def test_the_commented_timeout_is_the_one_that_holds_without_it(budget: float | 
 def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "task.yaml").write_text("mine\n")
     with pytest.raises(UsageError, match="there already"):
-        write_task_yaml(tmp_path / "task.yaml", FIELDS)
+        write_new(tmp_path / "task.yaml", render_task_yaml(FIELDS))
     assert (tmp_path / "task.yaml").read_text() == "mine\n"
     with pytest.raises(UsageError, match="cannot be written"):
-        write_task_yaml(tmp_path / "none" / "task.yaml", FIELDS)
+        write_new(tmp_path / "none" / "task.yaml", render_task_yaml(FIELDS))
 
 
 def test_a_field_that_is_not_valid_leaves_no_file_behind(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"scoring\.direction"):
-        write_task_yaml(tmp_path / "task.yaml", TaskFields(name="a", direction="up"))
+        write_new(tmp_path / "task.yaml", render_task_yaml(Draft("a", direction="up")))
     with pytest.raises(ConfigError, match=r"execution\.budget"):
-        write_task_yaml(tmp_path / "task.yaml", TaskFields(name="a", budget="soon"))
+        write_new(tmp_path / "task.yaml", render_task_yaml(Draft("a", budget="soon")))
     assert not (tmp_path / "task.yaml").exists()
 
 
@@ -90,7 +90,7 @@ def test_all_that_was_found_in_a_project_loads_back() -> None:
     budget=st.floats(0.5, 1e8),
 )
 def test_no_words_break_out_of_their_place(name: str, command: str, system: str, remark: str, budget: float) -> None:
-    fields = TaskFields(name, run_command=command, system=system, remarks=(remark,), measured=remark, baseline=1.0)
+    fields = Draft(name, run_command=command, system=system, remarks=(remark,), measured=remark, baseline=1.0)
     fields = replace(fields, checks=(command,), budget=budget)
     try:
         task = read_task_text(render_task_yaml(fields))

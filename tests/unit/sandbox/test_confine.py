@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.sandbox.isolation import confine, landlock
+from autoresearchd.sandbox.isolation import confine, kernel
 from autoresearchd.sandbox.tiers import Tier, available
 from autoresearchd.sandbox.view import View
 
@@ -40,7 +40,9 @@ def test_words_that_are_not_understood_start_nothing(words: list[str]) -> None:
     assert "confine:" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["landlock.version", "seccomp.build", "drop_privileges", "landlock.Ruleset.enforce"])
+@pytest.mark.parametrize(
+    "name", ["kernel.landlock_version", "seccomp.build", "kernel.drop_privileges", "kernel.Ruleset.enforce"]
+)
 @pytest.mark.parametrize("tier", CONFINED)
 def test_a_restriction_that_cannot_be_put_up_keeps_the_job_from_running(tier: Tier, name: str, tmp_path: Path) -> None:
     words = tier.command(View(cwd=Path("/usr"), home=tmp_path), ("/bin/sh", "-c", "echo RAN"))
@@ -87,9 +89,9 @@ def test_what_is_hidden_in_a_folder_is_not_read_and_its_neighbours_are(tier: Tie
 
 
 def test_a_kernel_is_not_asked_for_rights_that_it_does_not_know() -> None:
-    assert landlock.supported(landlock.WRITE, 1) & (landlock.REFER | landlock.TRUNCATE) == 0
-    assert landlock.supported(landlock.WRITE, 3) == landlock.WRITE
-    assert landlock.supported(landlock.DEVICE, 4) & landlock.IOCTL_DEV == 0
+    assert kernel.supported(kernel.WRITE, 1) & (kernel.REFER | kernel.TRUNCATE) == 0
+    assert kernel.supported(kernel.WRITE, 3) == kernel.WRITE
+    assert kernel.supported(kernel.DEVICE, 4) & kernel.IOCTL_DEV == 0
 
 
 def test_it_starts_without_the_modules_that_would_double_its_start_up_time() -> None:

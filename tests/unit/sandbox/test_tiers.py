@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.sandbox.environment import job_environment, setup_environment
-from autoresearchd.sandbox.isolation import bubblewrap
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, choose, probe
-from autoresearchd.sandbox.view import View, way_to
+from autoresearchd.sandbox.view import View, in_bubblewrap, way_to
 
 
 def program(folder: Path, text: str) -> Path:
@@ -23,7 +22,7 @@ def program(folder: Path, text: str) -> Path:
     return path
 
 
-def in_bubblewrap(program: Path) -> list[Tier]:
+def tiers_of(program: Path) -> list[Tier]:
     return [Tier(TierName.BUBBLEWRAP, program), Tier(TierName.BUBBLEWRAP_NOPROC, program)]
 
 
@@ -35,14 +34,14 @@ def test_without_any_sandbox_the_user_is_warned_and_told_what_to_install() -> No
 
 
 def test_a_bubblewrap_that_is_forbidden_here_is_not_used_and_its_words_are_shown(tmp_path: Path) -> None:
-    tier = probe(in_bubblewrap(program(tmp_path, "echo 'No permissions to create a new namespace' >&2; exit 1")))
+    tier = probe(tiers_of(program(tmp_path, "echo 'No permissions to create a new namespace' >&2; exit 1")))
     assert tier.name is TierName.NONE
     assert "No permissions to create a new namespace" in tier.warnings()[0]
 
 
 def test_a_container_that_forbids_proc_still_gets_a_sandbox(tmp_path: Path) -> None:
     refuses = 'case "$*" in *\'--proc /proc\'*) echo "Can\'t mount proc on /newroot/proc" >&2; exit 1;; esac'
-    tier = probe(in_bubblewrap(program(tmp_path, refuses)))
+    tier = probe(tiers_of(program(tmp_path, refuses)))
     assert tier.name is TierName.BUBBLEWRAP_NOPROC
     assert tier.isolates
     assert "/proc" in tier.warnings()[0]
@@ -50,18 +49,18 @@ def test_a_container_that_forbids_proc_still_gets_a_sandbox(tmp_path: Path) -> N
 
 def test_a_second_bubblewrap_is_tried_where_the_first_is_too_old(tmp_path: Path) -> None:
     good = program(tmp_path, "exit 0")
-    assert probe([*in_bubblewrap(tmp_path / "gone"), *in_bubblewrap(good)]).program == good
+    assert probe([*tiers_of(tmp_path / "gone"), *tiers_of(good)]).program == good
 
 
 def test_a_bubblewrap_that_hides_nothing_is_not_used(tmp_path: Path) -> None:
     naked = program(tmp_path, 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
-    tier = probe(in_bubblewrap(naked))
+    tier = probe(tiers_of(naked))
     assert tier.name is TierName.NONE
     assert "hides nothing" in tier.reason
 
 
 def test_without_any_sandbox_edited_code_does_not_run_unless_the_user_says_so(tmp_path: Path) -> None:
-    broken = in_bubblewrap(program(tmp_path, "echo 'setting up uid map: Permission denied' >&2; exit 1"))
+    broken = tiers_of(program(tmp_path, "echo 'setting up uid map: Permission denied' >&2; exit 1"))
     with pytest.raises(MissingCapability, match="setting up uid map: Permission denied") as refused:
         choose(tiers=broken)
     assert refused.value.exit_code == 5
@@ -71,11 +70,11 @@ def test_without_any_sandbox_edited_code_does_not_run_unless_the_user_says_so(tm
 
 
 def test_a_sandbox_that_was_named_is_that_one_or_the_reason_why_not(tmp_path: Path) -> None:
-    tiers = [*in_bubblewrap(program(tmp_path, "exit 0")), Tier(TierName.BUBBLEWRAP_NOPROC, tmp_path / "gone")]
+    tiers = [*tiers_of(program(tmp_path, "exit 0")), Tier(TierName.BUBBLEWRAP_NOPROC, tmp_path / "gone")]
     assert choose("bubblewrap-noproc", tiers=tiers).name is TierName.BUBBLEWRAP_NOPROC
     with pytest.raises(MissingCapability, match=r"'bubblewrap-noproc' does not work.*gone"):
         choose("bubblewrap-noproc", tiers=tiers[-1:])
-    with pytest.raises(UsageError, match="'bubblewarp' is no tier"):
+    with pytest.raises(UsageError, match="'bubblewarp' is not a tier"):
         choose("bubblewarp")
 
 
@@ -90,7 +89,7 @@ def test_an_interpreter_behind_symbolic_links_can_be_reached_in_the_sandbox(tmp_
     )
     assert way_to(tmp_path / "first" / "python").real == tmp_path / "real" / "python"
     view = View(cwd=tmp_path / "first", home=tmp_path / "home")
-    words = " ".join(bubblewrap.wrap(Path("/usr/bin/bwrap"), view, ["true"], proc=True))
+    words = " ".join(in_bubblewrap(Path("/usr/bin/bwrap"), view, ["true"], proc=True))
     assert f"--ro-bind {tmp_path}/real {tmp_path}/real" in words
     assert f"--symlink second {tmp_path}/first" in words
 
@@ -108,14 +107,14 @@ def test_hidden_places_that_are_not_visible_anyway_are_not_made_visible(tmp_path
     view = View(
         cwd=tmp_path / "work", home=Path("/nonexistent"), hidden=(tmp_path / "secret", tmp_path / "work" / "inner")
     )
-    words = " ".join(bubblewrap.wrap(Path("/usr/bin/bwrap"), view, ["true"], proc=True))
+    words = " ".join(in_bubblewrap(Path("/usr/bin/bwrap"), view, ["true"], proc=True))
     assert str(tmp_path / "secret") not in words
     assert f"--ro-bind /dev/null {tmp_path}/work/inner" in words
 
 
 def test_the_words_of_a_job_come_after_the_end_of_options() -> None:
     view = View(cwd=Path("/usr"), home=Path("/nonexistent"))
-    words = bubblewrap.wrap(Path("/usr/bin/bwrap"), view, ["/bin/sh", "-c", "--bind / /"], proc=True)
+    words = in_bubblewrap(Path("/usr/bin/bwrap"), view, ["/bin/sh", "-c", "--bind / /"], proc=True)
     assert words[words.index("--") + 1 :] == ("/bin/sh", "-c", "--bind / /")
 
 
@@ -153,5 +152,5 @@ def test_setup_commands_get_no_keys(secrets: dict[str, str]) -> None:
 @pytest.mark.parametrize("home", ["/", "/usr/home"])
 def test_a_home_that_is_no_folder_of_its_own_does_not_hide_the_system(home: str) -> None:
     view = View(cwd=Path("/usr"), home=Path(home))
-    words = bubblewrap.wrap(Path("/usr/bin/bwrap"), view, ["true"], proc=True)
+    words = in_bubblewrap(Path("/usr/bin/bwrap"), view, ["true"], proc=True)
     assert ("--tmpfs", home) not in set(pairwise(words))

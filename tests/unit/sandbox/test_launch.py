@@ -9,10 +9,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from autoresearchd.sandbox import leftovers
-from autoresearchd.sandbox.leftovers import TOKEN_VARIABLE, end_abandoned, new_token
+from autoresearchd.sandbox import launch
+from autoresearchd.sandbox.launch import end_abandoned, new_token
+from autoresearchd.sandbox.process_tree import TOKEN_VARIABLE
 
-_TOKEN = "from autoresearchd.sandbox.leftovers import new_token; print(new_token())"
+_TOKEN = "from autoresearchd.sandbox.launch import new_token; print(new_token())"
 
 
 def token_of_the_dead() -> str:
@@ -54,12 +55,12 @@ def test_a_process_in_the_middle_of_exec_is_found_at_the_second_look(monkeypatch
     """The kernel shows no environment for that instant; who looked once left one in some hundreds alive."""
     token = new_token()
     with carrier(token) as process:
-        empty, read = [[b""]], leftovers._words
+        empty, read = [[b""]], launch._words
 
         def words(pid: str, file: str) -> list[bytes]:
             in_exec = empty and (pid, file) == (str(process.pid), "environ")
             return empty.pop() if in_exec else read(pid, file)
 
-        monkeypatch.setattr(leftovers, "_words", words)
-        assert leftovers.sweep({token}) == {token}
+        monkeypatch.setattr(launch, "_words", words)
+        assert launch.sweep({token}) == {token}
         assert process.wait(10) == -9

@@ -1,7 +1,8 @@
-"""What a job leaves is read by those who know more than the job: nothing in it may lead them elsewhere."""
+"""The files of a run: logs that stay small, what a job leaves, which leads nobody elsewhere, and its removal."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -12,7 +13,86 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.sandbox.outputs import leads_out, removal, sift
+from autoresearchd.sandbox.job_files import Log, dump, leads_out, removal, remove_tree, sift
+
+JSON = st.recursive(
+    st.none() | st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_a_result_is_json_that_anybody_can_read(value: object) -> None:
+    assert json.loads(dump(value)) == value
+
+
+def test_a_path_that_is_no_utf8_does_not_lose_the_result() -> None:
+    assert json.loads(dump({"log": os.fsdecode(b'/a/\xff"\\\n')})) == {"log": '/a/\udcff"\\\n'}
+
+
+@given(st.lists(st.binary(max_size=60), max_size=40), st.integers(1, 50))
+def test_a_log_keeps_the_end_of_what_was_written_within_its_limit(chunks: list[bytes], limit: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "training.log"
+        log = Log(str(path), limit, append=False)
+        for chunk in chunks:
+            log.write(chunk)
+        log.close()
+        older = Path(f"{path}.1")
+        kept = (older.read_bytes() if older.exists() else b"") + path.read_bytes()
+    everything = b"".join(chunks)
+    assert everything.endswith(kept)
+    assert len(kept) >= min(len(everything), limit)
+    assert len(kept) <= 2 * (limit + 60)
+
+
+def test_a_log_on_a_full_disk_says_so_instead_of_raising() -> None:
+    log = Log("/dev/full", 100, append=False)
+    log.write(b"x")
+    log.write(b"x" * 1000)
+    assert log.full
+    log.close()
+
+
+def test_links_in_a_folder_that_is_removed_are_not_followed(tmp_path: Path) -> None:
+    kept, gone = tmp_path / "kept", tmp_path / "gone"
+    (gone / "deep").mkdir(parents=True)
+    kept.mkdir()
+    (kept / "file").touch()
+    (gone / "deep" / "link").symlink_to(kept)
+    remove_tree(str(gone))
+    assert not gone.exists()
+    assert (kept / "file").exists()
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o500], ids=["writable", "read-only"])
+@pytest.mark.parametrize("levels", [900, 3000, 12_000], ids=["a path", "beyond a path", "far beyond"])
+def test_a_folder_is_removed_however_deep_a_job_has_nested_it(levels: int, mode: int, tmp_path: Path) -> None:
+    """Else a run could keep the daemon from ever going on: neither Python nor the kernel takes so deep a path."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    here = os.open(gone, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=inner))
+        os.fchmod(here, mode)
+        os.close(here)
+        here = inner
+    os.fchmod(here, mode)
+    os.close(here)
+    assert remove_tree(str(gone))
+    assert not gone.exists()
+
+
+def test_a_link_in_the_place_of_the_folder_is_removed_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    kept, link = tmp_path / "kept", tmp_path / "link"
+    kept.mkdir(mode=0o500)
+    link.symlink_to(kept)
+    assert remove_tree(str(link))
+    assert remove_tree(str(tmp_path / "nothing"))
+    assert not link.is_symlink() and kept.stat().st_mode & 0o777 == 0o500
 
 
 @pytest.fixture

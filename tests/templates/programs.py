@@ -1,0 +1,44 @@
+"""Programs of bundled tasks: loaded as modules, and run as a session would run them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+
+def load_program(task: Path, program: str) -> ModuleType:
+    """A program as a module under a name of its own: other tasks have modules of the same names."""
+    name = f"{task.name}_{program}".replace("-", "_")
+    spec = importlib.util.spec_from_file_location(name, task / f"{program}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_program(task: Path, program: str, folder: Path, **values: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of a task in a folder, which is its output folder, too."""
+    environment = {**os.environ, "AUTORESEARCHD_OUTPUT_DIR": str(folder), "OMP_NUM_THREADS": "1", **values}
+    command = [sys.executable, str(task / program)]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def run_together(folder: Path, *programs: str, **values: str) -> list[subprocess.CompletedProcess[str]]:
+    """Run programs with their arguments side by side in a folder, with an exchange folder between them."""
+    with tempfile.TemporaryDirectory() as exchange:
+        own = {"AUTORESEARCHD_EXCHANGE_DIR": exchange, "PYTHONDONTWRITEBYTECODE": "1", **values}
+        started = [
+            subprocess.Popen(
+                [sys.executable, *program.split()], cwd=folder, env={**os.environ, **own}, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+            for program in programs
+        ]  # fmt: skip
+        ended = [(process, *process.communicate(timeout=100)) for process in started]
+        return [subprocess.CompletedProcess([], p.returncode, out, error) for p, out, error in ended]
