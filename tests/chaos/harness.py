@@ -17,14 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.invariants import (
-    Breaches,
-    Journal,
-    check_after_death,
-    check_end,
-    check_user,
-    processes_of,
-)
+from tests.chaos.invariants import Breaches, Journal, check_after_death, check_end, check_user, processes_of
 from tests.chaos.mortal import Fate
 from tests.chaos.nursery import Nursery
 from tests.chaos.world import World, make_template, make_world

@@ -70,10 +70,7 @@ class Journal:
         try:
             session = store.session(TAG)
             return cls(
-                tuple(store.experiments(session.id)),
-                store.totals(session.id),
-                session.base_commit,
-                session.incumbent,
+                tuple(store.experiments(session.id)), store.totals(session.id), session.base_commit, session.incumbent
             )
         finally:
             store.close()

@@ -23,13 +23,11 @@ from autoresearchd.app.project import Project
 from autoresearchd.domain.errors import AdapterDamaged
 from autoresearchd.domain.labels import Label
 from tests.chaos.mortal import Doom, Fate
-from tests.fakes.executors import wait_until
 from tests.integration.test_learning import MIXED, request, researched, sized_model
+from tests.timing import wait_until
 
 LIVE = "live"
 """The session whose daemon is at work."""
-_NEXT_S = 90.0
-"""How long the daemon may take for its next experiment."""
 
 
 def alone(work: Callable[[], None]) -> int:
@@ -106,9 +104,9 @@ def made(project: Project) -> list[str]:
 
 
 def goes_on(project: Project) -> dict[str, Any]:
-    """Whether the daemon has decided another experiment since, and which version made the latest one."""
+    """Which version made the latest experiment, once the daemon has decided another one since."""
     before = len(made(project))
-    return {"went_on": wait_until(lambda: len(made(project)) > before + 1, _NEXT_S), "by": made(project)[-1]}
+    return {"by": wait_until(lambda: (now := made(project))[before + 1 :] and now[-1])}
 
 
 def tell(what: dict[str, Any]) -> None:

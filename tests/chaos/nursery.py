@@ -49,8 +49,6 @@ class Nursery:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(30)
         self._process.stdout.close()
@@ -70,8 +68,6 @@ class Nursery:
         return [str(found) for found in self._ask("strays", patience=patience)]
 
     def _ask(self, what: str, **order: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"what": what, **order}) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()

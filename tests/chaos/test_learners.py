@@ -15,9 +15,10 @@ pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
 
 from tests.chaos.learners import LIVE
-from tests.e2e.conftest import Project, make_environment, wait_until
+from tests.e2e.conftest import Project, make_environment
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
+from tests.timing import wait_until
 
 ROOT = Path(__file__).parents[2]
 WORSE = [turns.edits("train.py", "SCALE = 1.0", f"SCALE = {3 + n / 100}") for n in range(20_000)]
@@ -40,7 +41,6 @@ class Learners:
 
     def next(self) -> dict[str, Any]:
         """What it tells next."""
-        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             self._log.seek(0)
@@ -51,7 +51,6 @@ class Learners:
 
     def begin(self) -> None:
         """Let it kill."""
-        assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
 
@@ -95,7 +94,7 @@ def test_killed_at_any_instant_a_learner_costs_neither_the_daemon_nor_the_versio
         assert project.cli("adapters", "promote", good).returncode == 0
         daemon = project.start_process("start", "--policy", "local:m", "--tag", LIVE, "--foreground")
         try:
-            wait_until(lambda: any(asked["model"] == good for asked in server_of_edits.questions), 90)
+            wait_until(lambda: any(asked["model"] == good for asked in server_of_edits.questions))
             learners.begin()
             deaths = [learners.next() for _ in range(kills)]
             end = learners.next()
@@ -111,8 +110,7 @@ def test_killed_at_any_instant_a_learner_costs_neither_the_daemon_nor_the_versio
     for told in (*deaths, end):
         assert told["torn"] == [], f"what is listed is whole: {told}"
         assert told["in_use"] == [good], f"the last good version stays in use: {told}"
-        assert told["went_on"], f"the daemon goes on: {told}"
-        assert told["by"] == good, f"its experiments are made by the version in use: {told}"
+        assert told["by"] == good, f"the daemon goes on, by the version in use: {told}"
     assert sorted(listed) == sorted(end["listed"]) == end["folders"], "nothing half-written is listed, or lies about"
     assert end["left"] == [], "folders of the judging went with the next learner"
     assert set(end["runs"]) <= {"done", "failed"}

@@ -66,7 +66,6 @@ def lose_what_was_not_flushed(world: World, stream: random.Random) -> list[str]:
     lost = tear_journal(world, now.experiments[-1] if now.experiments else None, stream)
     ours = [e for e in now.experiments if e.commit and e.number][-4:]
     for e in ours:
-        assert e.commit is not None
         below = world.git("rev-parse", f"{e.commit}^{{tree}}", f"{e.commit}:train.py", check=False)
         names = [e.commit, *(name for name in below.split() if is_commit_id(name))]  # an earlier cut may have hit them
         places = [git / "objects" / name[:2] / name[2:] for name in names]

@@ -16,7 +16,7 @@ from autoresearchd.sandbox.isolation import bubblewrap
 from tests.chaos.harness import Harness
 from tests.chaos.invariants import Breaches, processes_of
 from tests.chaos.processes import below, command_of, kill, with_signal
-from tests.fakes.executors import wait_until
+from tests.timing import wait_until
 
 STALLS = """#!/bin/sh
 exec 3>/dev/null 4<>"{fifo}"
@@ -45,7 +45,7 @@ def probing(folder: Path, root: Path) -> Iterator[tuple[subprocess.Popen[bytes],
         stderr=subprocess.DEVNULL,
     )
     try:
-        assert wait_until(lambda: len(below(command.pid, b"--userns-block-fd")) == 2, 30.0)
+        wait_until(lambda: len(below(command.pid, b"--userns-block-fd")) == 2)
         outer, inner = below(command.pid, b"--userns-block-fd")
         (supervisor,) = below(command.pid, b"sandbox.supervise")
         yield command, supervisor, outer, inner
@@ -66,7 +66,7 @@ def test_a_command_killed_while_it_tries_the_sandbox_leaves_no_process_that_wait
             with_signal(pid, signal.SIGSTOP)
         command.kill()
         command.wait()
-        assert wait_until(lambda: not processes_of(tmp_path)), processes_of(tmp_path)
+        wait_until(lambda: not processes_of(tmp_path))
 
 
 @pytest.mark.parametrize("ends", ["resume", "doctor"])

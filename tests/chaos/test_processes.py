@@ -16,7 +16,7 @@ from tests.chaos.invariants import Breaches, Journal, check_end, check_user
 from tests.chaos.mortal import Fate
 from tests.chaos.processes import below, command_of, kill, kill_tree, seen
 from tests.chaos.world import World
-from tests.fakes.executors import wait_until
+from tests.timing import wait_until
 
 EXPERIMENTS = 4
 SEED = 31
@@ -38,7 +38,7 @@ def test_a_job_that_somebody_killed_is_a_crash_of_its_experiment_and_of_no_other
     world = harness.world("world", SEED, EXPERIMENTS)
     users = world.users_files()
     pid = harness.start(world, composed=True)
-    assert wait_until(lambda: any(e.number == 2 for e in Journal.read(world).experiments))
+    wait_until(lambda: any(e.number == 2 for e in Journal.read(world).experiments))
     victim = next(job for job in seen(pid, b"train.py") if b"bwrap" not in command_of(job))
     assert kill(victim)
     end(harness, world, pid)
@@ -72,7 +72,7 @@ def test_a_daemon_killed_together_with_its_supervisors_leaves_no_process(harness
     world = harness.world("world", SEED, EXPERIMENTS)
     for _ in range(4):
         pid = harness.start(world, composed=True)
-        assert wait_until(lambda p=pid: below(p, b"train.py"))  # type: ignore[misc]
+        wait_until(lambda p=pid: below(p, b"train.py"))
         kill_tree(pid)
         assert harness.nursery.wait(pid, 10.0) == -9
     breaches = Breaches()
@@ -106,7 +106,7 @@ def touched(world: World) -> Iterator[None]:
 def test_git_killed_at_its_work_costs_nothing_but_time(harness: Harness, word: bytes) -> None:
     world = harness.world("world", SEED, EXPERIMENTS)
     pid = harness.start(world, composed=True)
-    assert wait_until(lambda: bool(Journal.read(world).experiments))
+    wait_until(lambda: bool(Journal.read(world).experiments))
     stream, killed = random.Random(SEED), 0
     with touched(world):
         for victim in seen(pid, word):

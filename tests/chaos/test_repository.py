@@ -14,7 +14,7 @@ from tests.chaos.harness import Harness
 from tests.chaos.invariants import Breaches, Journal, check_end, check_user
 from tests.chaos.mortal import Fate
 from tests.chaos.world import World
-from tests.fakes.executors import wait_until
+from tests.timing import wait_until
 
 EXPERIMENTS = 4
 SEED = 31
@@ -124,7 +124,7 @@ def test_a_branch_changed_while_the_daemon_works_stops_it_before_the_next_experi
 ) -> None:
     world = harness.world("world", SEED, EXPERIMENTS)
     pid = harness.start(world)
-    assert wait_until(lambda: len(Journal.read(world).experiments) > 2, 30.0)
+    wait_until(lambda: len(Journal.read(world).experiments) > 2)
     mine = change(world, how)
     opened = len(Journal.read(world).experiments)
     assert harness.nursery.wait(pid, 30.0) == 2

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import timedelta, timezone
 from pathlib import Path
@@ -24,15 +24,7 @@ import pytest
 
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.events import Event, EventKind
-from autoresearchd.domain.experiment import (
-    AbortMemory,
-    CurvePoint,
-    Decision,
-    Limits,
-    Measurement,
-    StageResult,
-    Totals,
-)
+from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Decision, Limits, Measurement, StageResult, Totals
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import ASI, Generation, Proposal
@@ -142,7 +134,6 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert [e.number for e in last] == [3, 4]
         assert all(e.proposal is not None and e.proposal.generation == Generation() for e in last)
         assert [len(e.runs) for e in last] == [1, 1]
-        assert last[0].proposal is not None
         assert last[0].proposal.files["train.py"] == "LR = 3\n"
         assert store.experiments(lab.id, last=99) == store.experiments(lab.id)
 
@@ -197,7 +188,6 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
             lab.decided(status, 1.0)
         e = lab.propose(lab.open(), new_proposal(5, usd=None))  # killed here: its number and its tokens are kept
         stored = store.experiment(lab.id, e.number).proposal
-        assert stored is not None
         assert stored.cost.usd is None
         assert store.totals(lab.id) == Totals(5, 1, 2, 1, 1, 1.25, 600, 120, 0.0)
 
@@ -267,7 +257,6 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert tuple(store.curve(e.runs[0].id)) == (CurvePoint(1, math.inf),)
         decision = Decision(Status.CRASH, Label.NON_FINITE, math.inf, math.nan, bad, math.nan, math.inf, -math.inf)
         e = lab.decide(e, decision)
-        assert e.decision is not None
         assert (e.decision.value, e.decision.delta, e.decision.reward) == (None, None, None)
         assert list(store.values(lab.id, 0)) == []
 
@@ -284,13 +273,11 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
             generation=Generation(({"role": "user", "content": text},), text),
         )
         e = store.record_proposal(lab.id, lab.open().number, proposal, diff=text, code_hash="h")
-        assert e.proposal is not None
         assert e.proposal.hypothesis.endswith("🎉")
         e = lab.decide(e, Decision(Status.DISCARD, Label.NO_OP, reason=text))
         store.log_event(lab.id, Event(EventKind.DECIDED, AT, text, 0, odd))
         store.add_note(lab.id, text, AT)
         stored = store.experiment(lab.id, e.number).proposal
-        assert stored is not None
         assert stored.generation.completion.endswith("🎉")
         assert "DROP TABLE" in store.diff(lab.id, e.number)
         assert store.events(lab.id)[0].message.endswith("🎉")
@@ -321,17 +308,13 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         e = lab.propose(lab.open())
         lab.store.record_commit(lab.id, e.number, commit_of(1))
         run = lab.store.open_run(lab.id, e.number, 5, AT)
-        again = reopen()
-        try:
+        with closing(reopen()) as again:
             found = again.latest(lab.id)
-            assert found is not None
             assert (found.number, found.phase, found.runs[-1].open) == (1, Phase.RUNNING, True)
             assert found == lab.store.experiment(lab.id, 1)
             again.close_run(run.id, Measurement(Label.INTERRUPTED), None, AT, last=False)
             assert again.open_run(lab.id, 1, 5, AT).index == 1
             assert Driver(again, lab.id).open().number == 2
-        finally:
-            again.close()
 
     def test_a_backup_is_a_journal_of_its_own_or_the_store_says_how_to_make_one(
         self, store: Store, lab: Driver, tmp_path: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -12,8 +13,7 @@ from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, T
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import ASI, Proposal
-from tests.contract.store_driver import AT, PARENT, Driver, commit_of, new_proposal, result
-from tests.contract.store_fixtures import StoreFixtures
+from tests.contract.store_driver import AT, PARENT, Driver, StoreFixtures, commit_of, new_proposal, result
 
 
 class StepsContract(StoreFixtures):
@@ -41,7 +41,6 @@ class StepsContract(StoreFixtures):
         e = store.experiment(lab.id, 0)
         assert (e.phase, e.decision, e.asi, e.finished_at, e.overhead_ms) == (Phase.DECIDED, decision, asi, AT, 42.5)
         assert e.proposal == proposal
-        assert e.proposal is not None
         assert dict(e.proposal.files) == dict(proposal.files)
         (done,) = e.runs
         assert (done.id, done.index, done.seed, done.value) == (run.id, 0, 123, 0.97)
@@ -214,16 +213,13 @@ class StepsContract(StoreFixtures):
         e = lab.store.record_commit(lab.id, lab.propose(lab.open()).number, commit_of(1))
         e = lab.run(e, Measurement(Label.ERROR))
         repaired = lab.propose(e, new_proposal(9, attempt=1))
-        again = reopen()
-        try:
+        with closing(reopen()) as again:
             found = again.experiment(lab.id, e.number)
             assert (found.phase, found.attempt, found.commit) == (Phase.PROPOSED, 1, None)
             assert Driver(again, lab.id).propose(e, new_proposal(9, attempt=1)) == repaired
             assert again.totals(lab.id).usd == 0.5
             with pytest.raises(StoreError, match="attempt 0"):
                 Driver(again, lab.id).propose(e)
-        finally:
-            again.close()
 
     def test_a_repair_follows_only_what_has_run_and_was_not_decided(self, store: Store, lab: Driver) -> None:
         e = store.record_commit(lab.id, lab.propose(lab.open()).number, commit_of(1))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
-from autoresearchd.domain.experiment import (
-    Decision,
-    Experiment,
-    Limits,
-    Measurement,
-    RunResult,
-    StageResult,
-)
+import pytest
+
+from autoresearchd.domain.experiment import Decision, Experiment, Limits, Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import NewSession, Store
 from autoresearchd.domain.proposal import ASI, Cost, Generation, Proposal
@@ -121,3 +117,26 @@ class Driver:
         e = self.measured(value, segment)
         incumbent = commit_of(e.number) if status is Status.KEEP else None
         return self.decide(e, Decision(status, label, value), incumbent)
+
+
+class StoreFixtures:
+    """Override ``reopen``."""
+
+    @pytest.fixture
+    def reopen(self) -> Callable[[], Store]:
+        """Opens the same journal anew at each call, as a daemon does after it was killed."""
+        raise NotImplementedError("give the suite a store: override the fixture `reopen`")
+
+    @pytest.fixture
+    def store(self, reopen: Callable[[], Store]) -> Iterator[Store]:
+        """A fresh store."""
+        store = reopen()
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def lab(self, store: Store) -> Driver:
+        """A session with a segment."""
+        session = store.create_session(new_session(), AT)
+        store.open_segment(session.id, "f0", "start", "cpu", AT)
+        return Driver(store, session.id)

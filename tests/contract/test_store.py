@@ -115,7 +115,6 @@ class LifeCycle(RuleBasedStateMachine):
     def decide(self, number: int, label: Label) -> None:
         phase, runs = self.model[number]
         status = RULES[label].status
-        assert status is not None
         e = self.store.experiment(self.lab.id, number)
         legal = phase is not Phase.RUNNING
         self._try(legal, lambda: self.lab.decide(e, Decision(status, label, 1.0)))

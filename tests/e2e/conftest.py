@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,17 +108,6 @@ class Project:
             "index": self.git("ls-files", "-s"),
             "config": (self.root / ".git/config").read_text(),
         }
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 200.0) -> Any:
-    """Poll for something that another process brings about; its value."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError("it did not happen in time")
 
 
 @pytest.fixture

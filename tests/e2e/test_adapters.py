@@ -10,10 +10,11 @@ import pytest
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.store.repository import SqlStore
-from tests.e2e.conftest import Project, wait_until
+from tests.e2e.conftest import Project
 from tests.e2e.test_models import configure
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
+from tests.timing import wait_until
 
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
 
@@ -70,11 +71,11 @@ def test_what_is_promoted_while_a_daemon_runs_answers_without_a_restart(project:
         configure(project, tmp_path, scripted.url)
         daemon = project.start_process("start", "--policy", "local:m", "--foreground")
         try:
-            wait_until(lambda: len(scripted.questions) >= 2, 90)
+            wait_until(lambda: len(scripted.questions) >= 2)
             version = learned(project)
             assert project.cli("adapters", "promote", version).returncode == 0
-            wait_until(lambda: scripted.questions[-1]["model"] == version, 90)
-            wait_until(lambda: project.json("status", "--json")["policy"]["adapter"] == version, 90)
+            wait_until(lambda: scripted.questions[-1]["model"] == version)
+            wait_until(lambda: project.json("status", "--json")["policy"]["adapter"] == version)
         finally:
             daemon.terminate()
             daemon.communicate(timeout=90)

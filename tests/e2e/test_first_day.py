@@ -6,7 +6,8 @@ import json
 import signal
 from typing import Any
 
-from tests.e2e.conftest import PROGRAM, TASK, Project, wait_until
+from tests.e2e.conftest import PROGRAM, TASK, Project
+from tests.timing import wait_until
 
 READS_DATA = "RATE = 0.1\nprint('score:', float(open('data/d.csv').read()))\n"
 OVERRUNS_LATER = """\

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Project, wait_until
+from tests.e2e.conftest import Project
+from tests.timing import wait_until
 
 START = ("start", "--foreground", "--tag", "t", "--policy", "random")
 

@@ -58,10 +58,7 @@ def test_a_spend_cap_ends_the_session_and_resume_with_more_goes_on(project: Proj
 def test_when_the_money_is_spent_search_goes_on_if_told_so(project: Project, tmp_path: Path) -> None:
     with ScriptedServer([BETTER]) as scripted:
         configure(
-            project,
-            tmp_path,
-            scripted.url,
-            "prices: {m: {input: 1000, output: 1000}}\nspend: {when_reached: search}\n",
+            project, tmp_path, scripted.url, "prices: {m: {input: 1000, output: 1000}}\nspend: {when_reached: search}\n"
         )
         done = project.cli(
             "start", "--policy", "local:m", "--max-experiments", "3", "--max-cost", "0.01", "--foreground"

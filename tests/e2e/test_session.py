@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import PROGRAM, TASK, Project, wait_until
+from tests.e2e.conftest import PROGRAM, TASK, Project
+from tests.timing import wait_until
 
 SLOW = PROGRAM.replace("print(f", "import time\ntime.sleep(600)\nprint(f")
 

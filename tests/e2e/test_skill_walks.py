@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.resources import bundled
-from tests.e2e.conftest import Project, wait_until
+from tests.e2e.conftest import Project
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.model_turns import edits
+from tests.timing import wait_until
 
 SKILLS = bundled("skills")
 SHORTER = [

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Project, wait_until
+from tests.e2e.conftest import Project
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
+from tests.timing import wait_until
 
 SOON_S = 200.0
 """Generous, for machines that are busy: it takes a second or two, and hours where the pauses are sat out."""

@@ -48,15 +48,12 @@ class Collector:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
+        self.emit = self.events.append
 
 
 def job(request: RunRequest) -> Script | str:
     """The program's score: a bowl with its bottom at 2, and a little noise that depends on the seed only."""
     found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
-    assert found is not None
     score = (float(found[1]) - 2.0) ** 2 + (request.seed % 7) * 1e-3
     return f"score: {score:.6f}\n"
 
@@ -113,7 +110,7 @@ class Bench:
     # ---------------------------------------------------------------------- daemons
     def laboratory(self, wrap: Callable[[Any], Any] = lambda port: port) -> Context:
         """All that a daemon works with."""
-        workspace = self.workspace()
+        workspace, base = self.workspace(), self.session.base_commit
         return Context(
             session_id=self.session.id,
             tag="t",
@@ -125,12 +122,7 @@ class Bench:
             policy=wrap(self.policy),
             clock=SystemClock(),
             sink=self.events,
-            site=Site(
-                self.root,
-                workspace.pristine(self.session.base_commit),
-                self.state / "setup",
-                self.root / ".autoresearchd/runs/t",
-            ),
+            site=Site(self.root, workspace.pristine(base), self.state / "setup", self.root / ".autoresearchd/runs/t"),
         )
 
     def loop(self, experiments: int | None = 3, context: Context | None = None, **limits: Any) -> SessionLoop:

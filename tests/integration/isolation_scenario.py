@@ -113,7 +113,6 @@ def main(tier: str, root: Path) -> dict[str, str]:
     with ExitStack() as stack:
         (run.workspace / "facts.json").write_text(json.dumps(facts(root, stack)))
         result = LocalExecutor(tier=choose(tier), devices=Devices()).start(run).wait(120)
-        assert result is not None
         log = (run.run_dir / "training.log").read_text()
         assert result.stages[0].outcome == "ok", log
         found: dict[str, str]

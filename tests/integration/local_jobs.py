@@ -11,7 +11,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import Tier, available, probe
-from tests.contract.executor_contract import make_request, make_task
+from tests.contract.executor_contract import ended, make_request, make_task
 
 BEST = probe()
 needs_sandbox = pytest.mark.skipif(not BEST.isolates, reason=BEST.reason)
@@ -52,9 +52,7 @@ def marked(mark: str, command: str, **more: object) -> Task:
 
 
 def run(tier: Tier, root: Path, task: Task) -> RunResult:
-    result = LocalExecutor(tier=tier, devices=Devices()).start(make_request(root, task)).wait(60)
-    assert result is not None
-    return result
+    return ended(LocalExecutor(tier=tier, devices=Devices()), make_request(root, task))
 
 
 def training_log(root: Path) -> str:

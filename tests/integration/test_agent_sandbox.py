@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, available
 from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient
 from tests.fakes.policies import make_state, make_task
+from tests.timing import wait_until
 
 TOP = Path(__file__).parents[2]
 TIERS = [tier for tier in available() if tier.isolates]
@@ -109,15 +109,6 @@ def running(mark: str) -> list[int]:
             except OSError:
                 continue
     return found
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        threading.Event().wait(0.02)
-    return False
 
 
 @pytest.fixture
@@ -290,11 +281,11 @@ with agent_shells(choose({tier.name.value!r}), Path({str(tmp_path)!r})).open(the
 """
     environment = {**os.environ, "PYTHONPATH": str(TOP)}
     with subprocess.Popen([sys.executable, "-c", driver], cwd=TOP, env=environment) as daemon:
-        assert until(lambda: bool(running(mark)))
+        wait_until(lambda: running(mark))
         with agent_shells(tier, tmp_path).open(the_state()):
             assert len(list(tmp_path.iterdir())) == 2, "a copy in use was removed"
         daemon.send_signal(signal.SIGKILL)
-    assert until(lambda: not running(mark))
+    wait_until(lambda: not running(mark))
     assert len(list(tmp_path.iterdir())) == 1
     with agent_shells(tier, tmp_path).open(the_state()):
         assert len(list(tmp_path.iterdir())) == 1

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.policy.command_policy import CommandPolicy
 from tests.fakes.policies import make_state, make_task
+from tests.timing import wait_until
 
 CODE = "DEPTH = 4\n"
 
@@ -44,15 +44,6 @@ def refused(command: str, scratch: Path, **options: float) -> PolicyError:
         run(command, scratch, **options)  # type: ignore[arg-type]
     assert not list(scratch.iterdir()), "the private copy was left behind"
     return caught.value
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        threading.Event().wait(0.01)
-    return False
 
 
 def alive(pid: int) -> bool:
@@ -121,14 +112,14 @@ def test_a_tool_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) 
     pid_file = tmp_path.parent / "child.pid"
     error = refused(f"trap '' TERM; sleep 600 & echo $! > {pid_file}; wait; sleep 600", tmp_path, timeout=0.5)
     assert "did not end within" in str(error)
-    assert until(lambda: not alive(int(pid_file.read_text())))
+    wait_until(lambda: not alive(int(pid_file.read_text())))
 
 
 def test_cancel_ends_a_running_tool_and_all_it_started(tmp_path: Path) -> None:
     pid_file, cancel = tmp_path.parent / "cancelled.pid", threading.Event()
 
     def set_when_running() -> None:
-        until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+        wait_until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
         cancel.set()
 
     thread = threading.Thread(target=set_when_running)
@@ -138,7 +129,7 @@ def test_cancel_ends_a_running_tool_and_all_it_started(tmp_path: Path) -> None:
         run(f"sleep 600 & echo $! > {pid_file}; wait", tmp_path, timeout=60.0, cancel=cancel)
     thread.join()
     assert time.monotonic() - began < 15
-    assert until(lambda: not alive(int(pid_file.read_text())))
+    wait_until(lambda: not alive(int(pid_file.read_text())))
 
 
 def test_the_tool_dies_when_the_daemon_is_killed(tmp_path: Path) -> None:
@@ -153,9 +144,9 @@ run_tool("echo $$ > {pid_file}; exec sleep 600", cwd=Path({str(tmp_path)!r}), st
          env={{"PATH": "/usr/bin:/bin"}}, timeout=600, cancel=threading.Event())
 """
     daemon = subprocess.Popen([sys.executable, "-c", script])
-    assert until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+    wait_until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
     tool = int(pid_file.read_text())
     assert alive(tool)
     daemon.send_signal(signal.SIGKILL)
     daemon.wait()
-    assert until(lambda: not alive(tool))
+    wait_until(lambda: not alive(tool))

@@ -20,9 +20,10 @@ from autoresearchd.cli.repository_here import find_place
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.workspace import layout
-from tests.e2e.conftest import TASK, Project, make_environment, wait_until
+from tests.e2e.conftest import TASK, Project, make_environment
 from tests.integration.bench import Bench
 from tests.integration.disks import failing_disk, memory_disk
+from tests.timing import wait_until
 
 SLOW = """\
 import time

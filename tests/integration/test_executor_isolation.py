@@ -18,17 +18,8 @@ from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.visible_files import visible_libraries
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName
 from tests.contract.executor_contract import HANG, make_request, make_task
-from tests.fakes.executors import wait_until
-from tests.integration.local_jobs import (
-    BEST,
-    carriers,
-    marked,
-    needs_sandbox,
-    run,
-    text_of,
-    training_log,
-    write_job,
-)
+from tests.integration.local_jobs import BEST, carriers, marked, needs_sandbox, run, text_of, training_log, write_job
+from tests.timing import wait_until
 
 
 @pytest.fixture
@@ -132,7 +123,7 @@ def test_keys_of_the_daemon_are_out_of_reach(tmp_path: Path, mark: str, monkeypa
 def test_keys_that_the_task_gives_to_its_job_stay_out_of_files_and_process_lists(mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, marked(mark, HANG))
     handle = LocalExecutor(tier=BEST, devices=Devices()).start(request)
-    assert wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
+    wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
     assert not [p for p in request.run_dir.rglob("*") if p.is_file() and mark.encode() in p.read_bytes()]
     assert not [pid for pid in carriers(mark) if mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
     handle.kill()

@@ -12,14 +12,7 @@ import pytest
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.git import GitWorkspace
-from tests.fakes.repositories import (
-    FILES,
-    checkout_snapshot,
-    commit_all,
-    git,
-    make_repository,
-    write_files,
-)
+from tests.fakes.repositories import FILES, checkout_snapshot, commit_all, git, make_repository, write_files
 
 WHEN = datetime(2026, 5, 6, tzinfo=UTC)
 HOOKS = (

@@ -12,14 +12,7 @@ import pytest
 from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.git import GitWorkspace
-from tests.fakes.repositories import (
-    FILES,
-    checkout_snapshot,
-    commit_all,
-    git,
-    make_repository,
-    write_files,
-)
+from tests.fakes.repositories import FILES, checkout_snapshot, commit_all, git, make_repository, write_files
 
 
 @pytest.fixture

@@ -210,7 +210,6 @@ def test_a_reader_that_was_killed_is_replaced(workspace: GitWorkspace) -> None:
     head = workspace.head()
     assert workspace.read(head, "train.py") == FILES["train.py"]
     process = workspace._objects._git.cat_file_all
-    assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     process.proc.wait()
     assert workspace.read(head, "train.py") == FILES["train.py"]

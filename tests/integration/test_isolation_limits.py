@@ -19,8 +19,8 @@ from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import Tier, TierName, available
 from autoresearchd.sandbox.trees import remove_tree
 from tests.contract.executor_contract import make_request, make_task
-from tests.fakes.executors import wait_until
 from tests.integration.test_local_executor import ESCAPE, carriers
+from tests.timing import wait_until
 
 EVERY_TIER = [pytest.param(tier, id=tier.name.value) for tier in available()]
 WIDE = RunLimits(size=1 << 30)
@@ -120,7 +120,6 @@ def run(tier: Tier, root: Path, source: str, limits: RunLimits, mark: str) -> tu
     request = make_request(root, make_task("python job.py", execution={"env": {"MARK": mark}}))
     (request.workspace / "job.py").write_text(source)
     result: RunResult | None = LocalExecutor(tier=tier, devices=Devices(), limits=limits).start(request).wait(60)
-    assert result is not None
     return result.stages[-1], (request.run_dir / "training.log").read_text()
 
 
@@ -146,8 +145,7 @@ def test_a_run_that_uses_too_much_is_ended_and_told_why(
 
 
 @pytest.mark.parametrize(
-    "source",
-    [MANY_PROCESSES, MANY_THREADS, MANY_FILES_OF_GOOD_SIZE, ONE_LARGE_FILE, MANY_FILES.replace("REST", "0")],
+    "source", [MANY_PROCESSES, MANY_THREADS, MANY_FILES_OF_GOOD_SIZE, ONE_LARGE_FILE, MANY_FILES.replace("REST", "0")]
 )
 def test_the_same_programs_run_where_the_limits_are_wide(source: str, tmp_path: Path, mark: str) -> None:
     """Else the test above would show nothing but broken programs."""
@@ -175,7 +173,6 @@ def test_what_one_program_leaves_in_its_temporary_folder_does_not_meet_the_next(
     )
     request = make_request(tmp_path, task)
     result = LocalExecutor(tier=tier, devices=Devices()).start(request).wait(60)
-    assert result is not None
     assert [stage.outcome for stage in result.stages] == ["ok", "ok"]
     assert (request.run_dir / "training.log").read_text() == "x\n"
     assert "planted" not in (request.run_dir / "evaluation.log").read_text()
@@ -200,17 +197,16 @@ print(handle.supervisor_pid, flush=True)
 time.sleep(600)
 """
     with subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True) as daemon:
-        assert daemon.stdout is not None
         supervisor = int(daemon.stdout.readline())
         log = request.run_dir / "training.log"
-        assert wait_until(lambda: log.exists() and "escaped" in log.read_text(), 30)
+        wait_until(lambda: log.exists() and "escaped" in log.read_text())
         os.kill(supervisor, signal.SIGSTOP)  # so that it cannot see the daemon's end before its own
         daemon.kill()
         os.kill(supervisor, signal.SIGKILL)
     if tier.isolates:
-        assert wait_until(lambda: not carriers(mark))
+        wait_until(lambda: not carriers(mark))
     else:
-        assert wait_until(lambda: len(carriers(mark)) == 1)  # the attack works: the grandchild that escaped
+        wait_until(lambda: len(carriers(mark)) == 1)  # the attack works: the grandchild that escaped
         assert LocalExecutor(tier=tier, devices=Devices()).recover(request.run_dir) is None
 
 

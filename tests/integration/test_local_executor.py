@@ -18,8 +18,8 @@ from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import PLAIN, Tier
 from tests.contract.executor_contract import HANG, make_request, make_task
-from tests.fakes.executors import wait_until
 from tests.integration.local_jobs import ESCAPE, TIERS, carriers, marked, run, text_of, training_log, write_job
+from tests.timing import wait_until
 
 # -- nothing is left behind ------------------------------------------------------------------------------------------
 
@@ -31,7 +31,6 @@ def test_a_grandchild_that_escapes_outlives_its_process_group(mark: str, tmp_pat
     job = subprocess.Popen(
         [sys.executable, str(script)], env={"MARK": mark}, start_new_session=True, stdout=subprocess.PIPE
     )
-    assert job.stdout is not None
     assert job.stdout.readline() == b"escaped\n"
     os.killpg(job.pid, signal.SIGKILL)
     job.wait()
@@ -39,7 +38,7 @@ def test_a_grandchild_that_escapes_outlives_its_process_group(mark: str, tmp_pat
     left = carriers(mark)
     assert len(left) == 1
     os.kill(left[0], signal.SIGKILL)
-    assert wait_until(lambda: not carriers(mark))
+    wait_until(lambda: not carriers(mark))
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -64,10 +63,9 @@ def test_a_stop_ends_a_grandchild_that_escapes(tier: Tier, mark: str, tmp_path: 
     command = write_job(tmp_path, ESCAPE.format(rest=600))
     request = make_request(tmp_path, marked(mark, command))
     handle = LocalExecutor(tier=tier, devices=Devices()).start(request)
-    assert wait_until(lambda: "escaped" in text_of(request.run_dir / "training.log"))
+    wait_until(lambda: "escaped" in text_of(request.run_dir / "training.log"))
     handle.kill()
     result = handle.wait(30)
-    assert result is not None
     assert result.stages[-1].outcome == "killed"
     assert carriers(mark) == []
 
@@ -91,10 +89,10 @@ handle = LocalExecutor(tier=tier, devices=Devices()).start(make_request(Path({st
 time.sleep(600)
 """
     daemon = subprocess.Popen([sys.executable, "-c", driver])
-    assert wait_until(lambda: "escaped" in text_of(tmp_path / "runs" / "run" / "training.log"), 30)
+    wait_until(lambda: "escaped" in text_of(tmp_path / "runs" / "run" / "training.log"))
     daemon.kill()
     daemon.wait()
-    assert wait_until(lambda: not carriers(mark))
+    wait_until(lambda: not carriers(mark))
     executor = LocalExecutor(tier=tier, devices=Devices())
     assert executor.recover(tmp_path / "runs" / "run") is None
 
@@ -104,19 +102,18 @@ def test_a_killed_supervisor_is_a_lost_run_and_leaves_nothing(tier: Tier, mark: 
     command = write_job(tmp_path, ESCAPE.format(rest=600))
     request = make_request(tmp_path, marked(mark, command))
     handle = LocalExecutor(tier=tier, devices=Devices()).start(request)
-    assert wait_until(lambda: "escaped" in text_of(request.run_dir / "training.log"))
+    wait_until(lambda: "escaped" in text_of(request.run_dir / "training.log"))
     os.kill(handle.supervisor_pid, signal.SIGKILL)
     result = handle.wait(30)
-    assert result is not None
     assert [(s.name, s.outcome) for s in result.stages] == [("training", "lost")]
-    assert wait_until(lambda: not carriers(mark))
+    wait_until(lambda: not carriers(mark))
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_recovery_ends_what_a_dead_daemon_left(tier: Tier, mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, marked(mark, HANG))
     handle = LocalExecutor(tier=tier, devices=Devices()).start(request)
-    assert wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
+    wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
     assert LocalExecutor(tier=tier, devices=Devices()).recover(request.run_dir) is None
     assert carriers(mark) == []
     assert handle.wait(30) is not None
@@ -138,7 +135,7 @@ def test_recovery_spares_a_stranger_that_got_the_pid_of_a_supervisor(mark: str, 
 def test_a_forgotten_handle_ends_its_run(mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, marked(mark, HANG))
     handle = LocalExecutor(tier=PLAIN, devices=Devices()).start(request)
-    assert wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
+    wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
     pid = handle.supervisor_pid
     del handle
     os.waitpid(pid, 0)

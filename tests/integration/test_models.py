@@ -80,8 +80,6 @@ def test_the_same_model_answers_in_this_process_with_the_tokens_that_the_learner
     client = TransformersClient(folder)
     check(client, free=True)
     reply = client.ask(QUESTION, NEVER)
-    assert reply.token_ids is not None
-    assert reply.logprobs is not None
     assert len(reply.token_ids) == len(reply.logprobs) == reply.cost.tokens_out
     assert client.count_tokens(QUESTION.messages) == reply.cost.tokens_in
 

@@ -44,12 +44,7 @@ class Site:
     """A session with a backup in its middle, whose daemon has been killed."""
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        policy: ByNumber | None = None,
-        backup_at: int | None = BEFORE,
-        experiments: int = AFTER,
+        self, folder: Path, *, policy: ByNumber | None = None, backup_at: int | None = BEFORE, experiments: int = AFTER
     ) -> None:
         self.bench = Bench(folder)
         self.bench.policy = policy or Often()

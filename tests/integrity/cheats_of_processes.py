@@ -149,10 +149,7 @@ OUTSIDE = [
     ),
     Cheat(
         "reads keys from its environment",
-        both(
-            at_top(QUIETLY),
-            at_start('print(dict(os.environ), quietly(Path("/proc/self/environ").read_bytes))'),
-        ),
+        both(at_top(QUIETLY), at_start('print(dict(os.environ), quietly(Path("/proc/self/environ").read_bytes))')),
     ),
     Cheat(
         "reads the home and the daemon's files",

@@ -232,8 +232,7 @@ HIDDEN = [  # each is the program as it was, in fewer nodes: as good, and no sim
         ),
     ),
     Cheat(
-        "hides the program in a number",
-        lambda text: f'{_SEED}exec(bytes.fromhex("%x" % 0x{text.encode().hex()}))\n',
+        "hides the program in a number", lambda text: f'{_SEED}exec(bytes.fromhex("%x" % 0x{text.encode().hex()}))\n'
     ),
     Cheat(
         "hides the program in its documentation, and names nothing",

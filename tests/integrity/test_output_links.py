@@ -11,14 +11,14 @@ import pytest
 
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import Evaluation, Task
+from autoresearchd.domain.task import Evaluation
 from autoresearchd.evaluator.measure.measurement import measure
 from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.measuring.run_files import read_logs
 from autoresearchd.resources import bundled
 from autoresearchd.sandbox.tiers import Tier, available
-from tests.contract.executor_contract import make_request, make_task
+from tests.contract.executor_contract import ended, make_request, make_task
 
 TIERS = [pytest.param(tier, id=tier.name.value) for tier in available()]
 SCORER = "echo METRIC val_bpb=$(cat $AUTORESEARCHD_OUTPUT_DIR/answers.txt)"
@@ -32,7 +32,7 @@ LINKS = {
 }
 
 
-def run(tier: Tier, root: Path, job: str) -> tuple[Task, RunResult, Measurement]:
+def run(tier: Tier, root: Path, job: str) -> tuple[RunResult, Measurement]:
     """One run of a job whose scorer is told the answers that the job may not see."""
     task = make_task(
         f"OUT=$AUTORESEARCHD_OUTPUT_DIR; {job}",
@@ -44,18 +44,16 @@ def run(tier: Tier, root: Path, job: str) -> tuple[Task, RunResult, Measurement]
     data.mkdir()
     (data / "given.txt").write_text("questions")
     (data / "answers.txt").write_text(PRIVATE)
-    result = LocalExecutor(tier=tier, devices=Devices()).start(request).wait(60)
-    assert result is not None
-    return task, result, measure(task, result, read_logs(result))
+    result = ended(LocalExecutor(tier=tier, devices=Devices()), request)
+    return result, measure(task, result, read_logs(result))
 
 
 @pytest.mark.parametrize("how", LINKS)
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_link_to_the_answers_is_tampering_and_no_score(tier: Tier, tmp_path: Path, how: str) -> None:
-    task, result, found = run(tier, tmp_path, LINKS[how])
+    result, found = run(tier, tmp_path, LINKS[how])
     assert (found.label, found.value) == (Label.METRIC_TAMPERING, None), found
     assert "leads out of the output folder" in found.detail
-    assert task.evaluation is not None
     assert [(s.name, s.outcome, s.exit_code) for s in result.stages][1:] == [("evaluation", "tampered", None)]
     assert not (tmp_path / "runs/run/evaluation.log").exists(), "the scorer never ran"
     assert "leads out" in (tmp_path / "runs/run/training.log").read_text(), "whoever reads the log sees why"
