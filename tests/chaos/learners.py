@@ -20,9 +20,9 @@ from typing import Any
 from autoresearchd.app.learning.adapter_versions import shelf_of
 from autoresearchd.app.learning.learn import learn
 from autoresearchd.app.project import Project
-from autoresearchd.domain.errors import AdapterDamaged
 from autoresearchd.domain.labels import Label
 from tests.chaos.mortal import Doom, Fate
+from tests.chaos.registrar import versions
 from tests.integration.test_learning import MIXED, request, researched, sized_model
 from tests.timing import wait_until
 
@@ -53,11 +53,7 @@ def ended(pid: int) -> None:
 def learner(root: Path, model: Path, doom: Doom) -> None:
     """A whole learner run, with an instant before each file that it opens, makes, renames or removes."""
 
-    def instant(event: str, given: tuple[object, ...]) -> None:
-        if event.startswith(("open", "os.", "shutil.")) and given and str(given[0]).startswith(str(root)):
-            doom.instant(event, "after")
-
-    sys.addaudithook(instant)
+    doom.watch_files(root)
     small = {"states": "4", "count": "1", "max_tokens": "4"}
     learn(request(model, steps=3, **small), root, lambda line: print(line, file=sys.stderr, flush=True))
 
@@ -77,19 +73,8 @@ def killed(root: Path, model: Path, stream: random.Random, whole: dict[str, Any]
 
 
 def found(project: Project) -> dict[str, Any]:
-    """What a death left: versions as they are listed, those whose files are not whole, the one in use."""
     with project.existing_store() as store:
-        shelf, torn = shelf_of(project, store), []
-        for version in store.versions():
-            try:
-                shelf.folder_of(version)
-            except AdapterDamaged as error:
-                torn.append(error.what)
-        return {
-            "listed": [version.version for version in store.versions()],
-            "in_use": [version.version for version in store.promoted_versions()],
-            "torn": torn,
-        }
+        return versions(shelf_of(project, store), store)
 
 
 def made(project: Project) -> list[str]:
@@ -110,7 +95,6 @@ def goes_on(project: Project) -> dict[str, Any]:
 
 
 def tell(what: dict[str, Any]) -> None:
-    """A line of JSON."""
     print(json.dumps(what), flush=True)
 
 

@@ -10,11 +10,10 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from autoresearchd.domain.labels import Label, Phase, Status
-from tests.chaos.harness import Harness
+from autoresearchd.domain.labels import Label, Status
+from tests.chaos.harness import LIFE_S, Harness
 from tests.chaos.invariants import Breaches, Journal, check_end, check_user
-from tests.chaos.mortal import Fate
-from tests.chaos.processes import below, command_of, kill, kill_tree, seen
+from tests.chaos.processes import below, command_of, kill_tree, seen, send
 from tests.chaos.world import World
 from tests.timing import wait_until
 
@@ -24,7 +23,7 @@ SEED = 31
 
 def end(harness: Harness, world: World, pid: int) -> None:
     """Wait for a daemon to end its session by itself."""
-    assert harness.nursery.wait(pid, 60.0) == 0, (world.root.parent / f"{world.root.name}-life.err").read_text()
+    assert harness.nursery.wait(pid, LIFE_S) == 0, (world.root.parent / f"{world.root.name}-life.err").read_text()
 
 
 def same_as_undisturbed(harness: Harness, world: World) -> Sequence[str]:
@@ -40,7 +39,7 @@ def test_a_job_that_somebody_killed_is_a_crash_of_its_experiment_and_of_no_other
     pid = harness.start(world, composed=True)
     wait_until(lambda: any(e.number == 2 for e in Journal.read(world).experiments))
     victim = next(job for job in seen(pid, b"train.py") if b"bwrap" not in command_of(job))
-    assert kill(victim)
+    assert send(victim)
     end(harness, world, pid)
     journal = Journal.read(world)
     crashed = [e for e in journal.experiments if e.decision and e.decision.label is Label.OOM]
@@ -58,7 +57,7 @@ def test_a_run_whose_supervisor_was_killed_is_run_again(harness: Harness) -> Non
     killed: set[int] = set()
     while len(killed) < 3 and harness.nursery.wait(pid, 0.0) is None:
         for supervisor in below(pid, b"sandbox.supervise"):
-            if supervisor not in killed and below(supervisor, b"train.py") and kill(supervisor):
+            if supervisor not in killed and below(supervisor, b"train.py") and send(supervisor):
                 killed.add(supervisor)
     end(harness, world, pid)
     assert len(killed) == 3
@@ -74,7 +73,7 @@ def test_a_daemon_killed_together_with_its_supervisors_leaves_no_process(harness
         pid = harness.start(world, composed=True)
         wait_until(lambda p=pid: below(p, b"train.py"))
         kill_tree(pid)
-        assert harness.nursery.wait(pid, 10.0) == -9
+        assert harness.nursery.wait(pid, LIFE_S) == -9
     breaches = Breaches()
     harness.check_orphans(world, breaches, "")
     harness.finish(world, breaches, "")
@@ -111,25 +110,9 @@ def test_git_killed_at_its_work_costs_nothing_but_time(harness: Harness, word: b
     with touched(world):
         for victim in seen(pid, word):
             if killed < 5 and stream.random() < 0.8:
-                killed += kill(victim)
+                killed += send(victim)
             if killed == 5:
                 break
     end(harness, world, pid)
     assert killed, "none was seen, and the test shows nothing"
     assert same_as_undisturbed(harness, world) == []
-
-
-def test_a_proposal_whose_daemon_was_killed_keeps_its_number_and_its_cost(harness: Harness) -> None:
-    world = harness.world("world", SEED, EXPERIMENTS)
-    for fate in (Fate("policy.propose", "before"), Fate("policy.propose", "after"), Fate("store.record_proposal")):
-        pid = harness.start(world, fate=fate)
-        assert harness.nursery.wait(pid, 30.0) == -9
-        latest = Journal.read(world).experiments[-1]
-        assert latest.number == 1
-    assert latest.phase is Phase.PROPOSED and latest.proposal is not None
-    cost = latest.proposal.cost
-    breaches = Breaches()
-    harness.finish(world, breaches, "")
-    first = Journal.read(world).experiments[1]
-    assert first.proposal is not None and first.proposal.cost == cost
-    assert same_as_undisturbed(harness, world) == [] and breaches.lines() == []

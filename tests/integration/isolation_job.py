@@ -16,6 +16,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,130 +25,135 @@ SECRET = "the secret"
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def reads(path: str) -> bool:
-    return SECRET in Path(path).read_text("utf-8", "replace")
+Attack = Callable[[Facts], bool]
+ATTACKS: dict[str, Attack] = {}
+
+
+def attack(function: Attack) -> Attack:
+    ATTACKS[function.__name__] = function
+    return function
+
+
+def reads(path: str, facts: Facts) -> bool:
+    return SECRET in Path(path.format(**facts)).read_text("utf-8", "replace")
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_home(facts: Facts) -> bool:
-    return reads(facts["home"] + "/.netrc")
+ATTACKS |= {
+    name: partial(reads, path)
+    for name, path in {
+        "read_home": "{home}/.netrc",
+        "read_elsewhere": "{elsewhere}/secret",
+        "read_the_daemons_folder": "{git}/state.db",
+        "read_another_runs_log": "{other_run}/evaluation.log",
+        "read_private_data": "{private}",
+        "read_private_data_beside_its_own": "data/val.txt",
+        "read_by_way_of_proc_root": "/proc/{victim}/root{elsewhere}/secret",
+        "read_the_environment_of_another_process": "/proc/{victim}/environ",
+        "read_shared_memory": "{shared_memory}",
+    }.items()
+}
 
 
-def read_elsewhere(facts: Facts) -> bool:
-    return reads(facts["elsewhere"] + "/secret")
-
-
-def read_the_daemons_folder(facts: Facts) -> bool:
-    return reads(facts["git"] + "/state.db")
-
-
-def read_another_runs_log(facts: Facts) -> bool:
-    return reads(facts["other_run"] + "/evaluation.log")
-
-
-def read_private_data(facts: Facts) -> bool:
-    return reads(facts["private"])
-
-
-def read_private_data_beside_its_own(facts: Facts) -> bool:
-    return reads("data/val.txt")
-
-
+@attack
 def read_through_a_symbolic_link(facts: Facts) -> bool:
     link = Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "symbolic"
     link.symlink_to(facts["elsewhere"] + "/secret")
-    return reads(str(link))
+    return reads(str(link), facts)
 
 
+@attack
 def read_through_a_hard_link(facts: Facts) -> bool:
     link = Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "hard"
     link.hardlink_to(facts["elsewhere"] + "/secret")
-    return reads(str(link))
+    return reads(str(link), facts)
 
 
+@attack
 def read_after_moving_it_here(facts: Facts) -> bool:
     link = Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "moved"
     Path(facts["elsewhere"] + "/movable").rename(link)
-    return reads(str(link))
+    return reads(str(link), facts)
 
 
-def read_by_way_of_proc_root(facts: Facts) -> bool:
-    return reads(f"/proc/{facts['victim']}/root{facts['elsewhere']}/secret")
-
-
+@attack
 def list_home(facts: Facts) -> bool:
     return ".netrc" in os.listdir(facts["home"])
 
 
-def read_the_environment_of_another_process(facts: Facts) -> bool:
-    return SECRET.encode() in Path(f"/proc/{facts['victim']}/environ").read_bytes()
-
-
+@attack
 def read_the_command_line_of_another_process(facts: Facts) -> bool:
     return b"600" in Path(f"/proc/{facts['victim']}/cmdline").read_bytes()
-
-
-def read_shared_memory(facts: Facts) -> bool:
-    return reads(facts["shared_memory"])
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
+@attack
 def write_the_workspace(facts: Facts) -> bool:
     Path("planted.py").write_text("x")
     return True
 
 
+@attack
 def write_elsewhere(facts: Facts) -> bool:
     Path(facts["elsewhere"] + "/planted").write_text("x")
     return True
 
 
+@attack
 def overwrite_what_it_reads(facts: Facts) -> bool:
     with Path("data/train.txt").open("r+b") as stream:
         stream.write(b"x")
     return True
 
 
+@attack
 def truncate_by_path(facts: Facts) -> bool:
     os.truncate("data/short.txt", 1)
     return True
 
 
+@attack
 def truncate_by_opening_to_read(facts: Facts) -> bool:
     os.close(os.open("data/emptied.txt", os.O_RDONLY | os.O_TRUNC))
     return os.stat("data/emptied.txt").st_size == 0
 
 
+@attack
 def change_a_mode(facts: Facts) -> bool:
     os.chmod("data/train.txt", 0o777)
     return os.stat("data/train.txt").st_mode & 0o777 == 0o777
 
 
+@attack
 def change_a_mode_by_descriptor(facts: Facts) -> bool:
     descriptor = os.open("data/mode.txt", os.O_RDONLY)
     os.fchmod(descriptor, 0o707)
     return os.fstat(descriptor).st_mode & 0o777 == 0o707
 
 
+@attack
 def change_a_time(facts: Facts) -> bool:
     os.utime("data/train.txt", (1, 1))
     return os.stat("data/train.txt").st_mtime == 1
 
 
+@attack
 def delete(facts: Facts) -> bool:
     Path(facts["elsewhere"] + "/deletable").unlink()
     return True
 
 
+@attack
 def make_a_folder(facts: Facts) -> bool:
     Path(facts["elsewhere"] + "/made").mkdir()
     return True
 
 
+@attack
 def write_the_system(facts: Facts) -> bool:
     place = Path("/usr/autoresearchd-planted")
     place.write_text("x")
@@ -155,6 +161,7 @@ def write_the_system(facts: Facts) -> bool:
     return True
 
 
+@attack
 def write_the_kernels_settings(facts: Facts) -> bool:
     os.close(os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY))
     return True
@@ -163,11 +170,13 @@ def write_the_kernels_settings(facts: Facts) -> bool:
 # -- sockets ---------------------------------------------------------------------------------------------------------
 
 
+@attack
 def connect_by_tcp(facts: Facts) -> bool:
     socket.create_connection(("127.0.0.1", facts["tcp"]), 5).close()
     return True
 
 
+@attack
 def send_by_udp(facts: Facts) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         one.connect(("127.0.0.1", facts["udp"]))
@@ -176,17 +185,20 @@ def send_by_udp(facts: Facts) -> bool:
         return one.recv(10) == b"pong"
 
 
+@attack
 def connect_to_a_socket_by_its_path(facts: Facts) -> bool:
     with socket.socket(socket.AF_UNIX) as one:
         one.connect(facts["socket"])
     return True
 
 
+@attack
 def send_to_a_socket_by_its_path(facts: Facts) -> bool:
     one, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     return one.sendto(b"x", facts["datagrams"]) == 1
 
 
+@attack
 def connect_to_an_abstract_socket(facts: Facts) -> bool:
     with socket.socket(socket.AF_UNIX) as one:
         one.connect("\0" + facts["abstract"])
@@ -196,11 +208,13 @@ def connect_to_an_abstract_socket(facts: Facts) -> bool:
 # -- other processes -------------------------------------------------------------------------------------------------
 
 
+@attack
 def signal_another_process(facts: Facts) -> bool:
     os.kill(facts["victim"], 0)
     return True
 
 
+@attack
 def signal_by_descriptor(facts: Facts) -> bool:
     import signal
 
@@ -208,11 +222,13 @@ def signal_by_descriptor(facts: Facts) -> bool:
     return True
 
 
+@attack
 def trace_another_process(facts: Facts) -> bool:
     seize = 0x4206
     return libc.ptrace(seize, facts["victim"], None, None) == 0
 
 
+@attack
 def read_the_memory_of_another_process(facts: Facts) -> bool:
     with open(f"/proc/{facts['victim']}/maps") as stream:
         start = int(stream.read().split("-")[0], 16)
@@ -222,36 +238,24 @@ def read_the_memory_of_another_process(facts: Facts) -> bool:
     return libc.process_vm_readv(facts["victim"], local, 1, remote, 1, 0) == 16
 
 
+@attack
 def slow_another_process_down(facts: Facts) -> bool:
     os.setpriority(os.PRIO_PROCESS, facts["victim"], 19)
     return True
 
 
+@attack
 def limit_another_process(facts: Facts) -> bool:
     resource.prlimit(facts["victim"], resource.RLIMIT_CORE, (0, 0))
     return True
 
 
+@attack
 def find_a_message_queue(facts: Facts) -> bool:
     return libc.msgget(facts["queue"], 0) >= 0
 
 
-ATTACKS: list[Callable[[Facts], bool]] = [
-    read_home, read_elsewhere, read_the_daemons_folder, read_another_runs_log, read_private_data,
-    read_private_data_beside_its_own, read_through_a_symbolic_link, read_through_a_hard_link, read_after_moving_it_here,
-    read_by_way_of_proc_root, list_home, read_the_environment_of_another_process,
-    read_the_command_line_of_another_process, read_shared_memory,
-    write_the_workspace, write_elsewhere, overwrite_what_it_reads, truncate_by_path, truncate_by_opening_to_read,
-    change_a_mode, change_a_mode_by_descriptor, change_a_time, delete, make_a_folder, write_the_system,
-    write_the_kernels_settings,
-    connect_by_tcp, send_by_udp, connect_to_a_socket_by_its_path, send_to_a_socket_by_its_path,
-    connect_to_an_abstract_socket,
-    signal_another_process, signal_by_descriptor, trace_another_process, read_the_memory_of_another_process,
-    slow_another_process_down, limit_another_process, find_a_message_queue,
-]  # fmt: skip
-
-
-def attempt(attack: Callable[[Facts], bool], facts: Facts) -> str:
+def attempt(attack: Attack, facts: Facts) -> str:
     """What came of an attack that ran in a process of its own: ``worked``, or what kept it from that."""
     answer, write = os.pipe()
     if os.fork() == 0:
@@ -271,5 +275,5 @@ def attempt(attack: Callable[[Facts], bool], facts: Facts) -> str:
 
 if __name__ == "__main__":
     given = json.loads(Path("facts.json").read_text())
-    print(json.dumps({attack.__name__: attempt(attack, given) for attack in ATTACKS}))
+    print(json.dumps({name: attempt(attack, given) for name, attack in ATTACKS.items()}))
     sys.stdout.flush()

@@ -82,18 +82,6 @@ def test_death_again_and_again_during_recovery_itself(tmp_path: Path, step: int)
     bench.close()
 
 
-def test_a_branch_that_the_user_moved_is_refused_and_left_where_it_is(tmp_path: Path) -> None:
-    from autoresearchd.domain.errors import RepositoryError
-
-    bench = Bench(tmp_path)
-    run_until_killed(bench, Doom(at=-1))
-    other = bench.git("commit-tree", "-m", "mine", "HEAD^{tree}")
-    bench.git("update-ref", "refs/heads/autoresearch/t", other)
-    with pytest.raises(RepositoryError, match="autoresearch/t"):
-        run_until_killed(bench, Doom(at=-1))
-    assert bench.git("rev-parse", "autoresearch/t") == other
-
-
 def test_a_worktree_deleted_by_hand_is_made_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     assert run_until_killed(bench, Doom(at=60))
