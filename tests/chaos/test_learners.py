@@ -91,18 +91,14 @@ def test_killed_at_any_instant_a_learner_costs_neither_the_daemon_nor_the_versio
     try:
         whole = learners.next()
         [good] = whole["listed"]
-        assert project.cli("adapters", "promote", good).returncode == 0
-        daemon = project.start_process("start", "--policy", "local:m", "--tag", LIVE, "--foreground")
-        try:
+        project.done("adapters", "promote", good)
+        with project.daemon("start", "--policy", "local:m", "--tag", LIVE, "--foreground") as daemon:
             wait_until(lambda: any(asked["model"] == good for asked in server_of_edits.questions))
             learners.begin()
             deaths = [learners.next() for _ in range(kills)]
             end = learners.next()
             assert daemon.poll() is None, "the daemon lives"
             listed = [record["version"] for record in project.json("adapters", "list", "--json")]
-        finally:
-            daemon.terminate()
-            daemon.communicate(timeout=90)
     finally:
         learners.close()
     assert [death["at"] for death in deaths if not death["died"] and death["code"] != 0] == []

@@ -90,14 +90,10 @@ class Known:
         return f"command:{sys.executable} -S {folder / 'tool.py'}"
 
 
-def run(project: Project, policy: str, count: int, *options: str, timeout: float = 280) -> list[dict[str, Any]]:
+def run(project: Project, policy: str, count: int, *options: str) -> list[dict[str, Any]]:
     """The experiments of a session, the baseline left out."""
-    done = project.cli(
-        "start", "--foreground", "--tag", "known", "--policy", policy, "--max-experiments", str(count), *options,
-        timeout=timeout,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    experiments: list[dict[str, Any]] = project.json("experiments", "--json")
+    project.session(policy, count, *options, tag="known")
+    experiments: list[dict[str, Any]] = project.experiments()
     assert len(experiments) == count + 1
     return experiments[1:]
 
@@ -113,11 +109,6 @@ def check_bad(experiments: Iterable[Mapping[str, Any]]) -> None:
     assert [line for e, line in zip(bad, outcome(bad), strict=True) if e["status"] == "keep"] == []
     in_vain = [e for e in bad if e["description"].removeprefix("bad: ") in NO_RUN and e["runs"]]
     assert outcome(in_vain) == []
-
-
-def check_known(known: Sequence[Mapping[str, Any]]) -> None:
-    """What has been run before, in whatever words, is answered from the journal."""
-    assert [(e["status"], e["label"], e["runs"]) for e in known] == [("discard", "duplicate", [])] * len(known)
 
 
 def kept(experiments: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -146,18 +137,7 @@ random.seed(int(os.environ["AUTORESEARCHD_SEED"]))
 
 
 def recipe():
-    return {
-        "LEARNING_RATE": LEARNING_RATE,
-        "BATCH_SIZE": BATCH_SIZE,
-        "WEIGHT_DECAY": WEIGHT_DECAY,
-        "MOMENTUM": MOMENTUM,
-        "WARMUP_STEPS": WARMUP_STEPS,
-        "DEPTH": DEPTH,
-        "WIDTH": WIDTH,
-        "DROPOUT": DROPOUT,
-        "CLIP_NORM": CLIP_NORM,
-        "INIT_SCALE": INIT_SCALE,
-    }
+    return {name: value for name, value in globals().items() if name.isupper()}
 
 
 def main():
@@ -211,11 +191,8 @@ def quick() -> Known:
 def quick_project(project: Project) -> Project:
     known = quick()
     best = {name: float(good) for name, (good, _) in known.handicaps.items()}
-    project.write("train.py", known.text())
-    project.write("evaluate.py", SCORER.format(best=best))
-    project.write("task.yaml", QUICK_TASK)
-    project.commit("handicapped")
-    return project
+    files = {"train.py": known.text(), "evaluate.py": SCORER.format(best=best), "task.yaml": QUICK_TASK}
+    return project.put(files, "handicapped")
 
 
 def test_good_edits_are_found_bad_ones_rejected_and_known_ones_cost_no_run(
@@ -234,7 +211,8 @@ def test_good_edits_are_found_bad_ones_rejected_and_known_ones_cost_no_run(
     edits, last = found[: 2 * len(names)], found[2 * len(names) :]
     assert kept(edits) == names, outcome(edits)
     check_bad(edits)
-    check_known(last)
+    answered = ("discard", "duplicate", [])  # from the journal, as what has been run before, in whatever words
+    assert [(e["status"], e["label"], e["runs"]) for e in last] == [answered] * len(last)
     assert quick_project.git("show", "autoresearch/known:train.py") == known.text(names).strip()
 
 
