@@ -125,10 +125,17 @@ class Bench:
             site=Site(self.root, workspace.pristine(base), self.state / "setup", self.root / ".autoresearchd/runs/t"),
         )
 
-    def loop(self, experiments: int | None = 3, context: Context | None = None, **limits: Any) -> SessionLoop:
+    def loop(
+        self,
+        experiments: int | None = 3,
+        context: Context | None = None,
+        *,
+        backoff: Backoff = Backoff(first=0.0),  # noqa: B008 - frozen
+        **limits: Any,
+    ) -> SessionLoop:
         """A daemon that ends after so many experiments, and does not wait after failures."""
         most = Limits(max_experiments=experiments, **limits)
-        return SessionLoop(context or self.laboratory(), most, backoff=Backoff(first=0.0))
+        return SessionLoop(context or self.laboratory(), most, backoff=backoff)
 
     def run(self, experiments: int | None = 3, **limits: Any) -> SessionLoop:
         """Run one until it ends."""

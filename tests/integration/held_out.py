@@ -12,19 +12,12 @@ from alembic import command
 
 from autoresearchd.app.learning.held_out_states import HeldOut, Source
 from autoresearchd.app.project import Project
-from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.data.trajectories import Trajectory
-from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.resources import bundled
 from autoresearchd.store.schema.database import Database, sqlite_url
 from autoresearchd.store.schema.migrate import alembic_config
 from tests.integration.bench import Bench
-
-
-def run(bench: Bench, experiments: int) -> None:
-    """Go on with the session until it has so many experiments."""
-    SessionLoop(bench.laboratory(), Limits(max_experiments=experiments), backoff=Backoff(first=0.0)).run()
 
 
 def opened(bench: Bench) -> HeldOut:

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.events import Event, EventKind
-from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.upkeep.event_sinks import FileSink
 from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
 from tests.integration.bench import TASK, Bench
@@ -93,7 +92,7 @@ class Watched:
 
 def run_session(bench: Bench, wrap: Callable[[Any], Any], backoff: Backoff) -> list[Event]:
     """A session to its end; the events that say that it waited."""
-    loop = SessionLoop(bench.laboratory(wrap), Limits(max_experiments=EXPERIMENTS), backoff=backoff)
+    loop = bench.loop(EXPERIMENTS, bench.laboratory(wrap), backoff=backoff)
     assert loop.run() == "2 experiments done, as asked"
     assert [e.message for e in bench.events.events if e.kind is EventKind.FAULT] == [], "nothing was unexpected"
     return [e for e in bench.events.events if e.kind is EventKind.BACKING_OFF]
@@ -102,7 +101,7 @@ def run_session(bench: Bench, wrap: Callable[[Any], Any], backoff: Backoff) -> l
 def results(bench: Bench) -> list[tuple[Any, ...]]:
     """What a session found, without what differs from one to the next: times, and the commits that hold them."""
     found = []
-    for e in bench.store.experiments(bench.session.id):
+    for e in bench.experiments():
         good = [(run.seed, run.value) for run in e.runs if run.label is Label.NONE]
         found.append((e.number, e.decision.status, e.decision.label, e.decision.value, good))
     return found
@@ -154,9 +153,9 @@ def test_a_job_that_fills_the_disk_is_run_again_and_not_blamed(program: str, spa
             filled.append(latest.number)
 
     lab = replace(bench.laboratory(lambda port: Watched(port, fill)), executor=Watched(executor, fill))
-    loop = SessionLoop(lab, Limits(max_experiments=EXPERIMENTS), backoff=Emptying(disk=disk))
+    loop = bench.loop(EXPERIMENTS, lab, backoff=Emptying(disk=disk))
     assert loop.run() == "2 experiments done, as asked"
-    first = bench.store.experiment(bench.session.id, 1)
+    first = bench.experiment(1)
     assert (first.decision.status, first.decision.value) == (Status.DISCARD, 4.0)
     labels = [run.label for run in first.runs]
     assert labels[-1] is Label.NONE
@@ -172,8 +171,8 @@ def test_a_job_that_fills_any_disk_is_given_up_in_the_end(disk: Disk) -> None:
     bench = Bench(disk.at, program=program)
     disk.fill(LOW_DISK_BYTES + (60 << 20))
     lab = replace(bench.laboratory(), executor=LocalExecutor(devices=Devices()))
-    SessionLoop(lab, Limits(max_experiments=EXPERIMENTS), backoff=Backoff(0.0)).run()
-    first, second = (bench.store.experiment(bench.session.id, n) for n in (1, 2))
+    bench.loop(EXPERIMENTS, lab).run()
+    first, second = (bench.experiment(n) for n in (1, 2))
     assert [run.label for run in first.runs] == [Label.DISK_FULL, Label.DISK_FULL, Label.ERROR]
     assert first.decision.status is Status.CRASH
     assert "filled the disk 3 times" in first.runs[-1].detail

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Status
 from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.sandbox.launch import LOG_LIMIT
 from tests.integration.bench import Bench
 
@@ -38,8 +36,8 @@ scoring: {metric: score, direction: minimize, metric_source: stdout}
 def test_far_more_output_than_a_log_may_hold_is_a_run_like_any_other(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=TASK, program=PROGRAM)
     lab = replace(bench.laboratory(), executor=LocalExecutor(devices=Devices()))
-    SessionLoop(lab, Limits(max_experiments=1), backoff=Backoff(0.0)).run()
-    loud = bench.store.experiment(bench.session.id, 1)
+    bench.loop(1, lab).run()
+    loud = bench.experiment(1)
     assert (loud.decision.status, loud.decision.value) == (Status.DISCARD, 4.0)
     logs = list(lab.site.run_dir(1, 0).glob("training.log*"))
     assert len(logs) == 2

@@ -27,7 +27,7 @@ from autoresearchd.learner.gate.compare_policies import GateOptions
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.samplers import ScriptedSampler
 from tests.integration.bench import Bench, job
-from tests.integration.held_out import block, run, trajectory
+from tests.integration.held_out import block, trajectory
 
 SETTINGS = GateSettings(count=1)
 OPTIONS = GateOptions(least=2, resamples=100)
@@ -67,7 +67,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """Nothing is kept after the baseline: all states are at SCALE 1."""
     found = Bench(tmp_path_factory.mktemp("gating"))
     found.policy.values = (1.0, 4.0, 5.0, 6.0)
-    run(found, 3)
+    found.run(3)
     yield found
     found.close()
 

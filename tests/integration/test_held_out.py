@@ -19,7 +19,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.learner.data.read_sessions import ReadSession
 from autoresearchd.learner.gate.judge_answers import CheckingJudge, examine
 from tests.integration.bench import Bench
-from tests.integration.held_out import block, older, opened, run, trajectory, without_wal
+from tests.integration.held_out import block, older, opened, trajectory, without_wal
 from tests.unit.loop.test_rounds import GROUP, InTurn
 
 
@@ -28,7 +28,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """SCALE 1 (baseline); 4, 2.5 (kept), 2 (kept), 0, 1.9, and 4 again, which is a duplicate."""
     found = Bench(tmp_path_factory.mktemp("held-out"))
     found.policy.values = (1.0, 4.0, 2.5, 2.0, 0.0, 1.9, 4.0)
-    run(found, 6)
+    found.run(6)
     yield found
     found.close()
 
@@ -86,7 +86,7 @@ def test_a_sample_of_the_states_spans_the_session(held_out: HeldOut) -> None:
 def test_members_of_a_round_are_one_state_before_all_of_them(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=GROUP)
     bench.policy = InTurn(4.0, 2.5, 2.0)
-    run(bench, 3)
+    bench.run(3)
     with opened(bench) as held_out:
         members = [trajectory(n, group="t/1") for n in (2, 3)]  # the first of the round was not learned from
         (state,) = held_out.states(members).states

@@ -17,7 +17,6 @@ from autoresearchd.app.learning.learn import learn
 from autoresearchd.app.learning.learn_request import LearnRequest
 from autoresearchd.app.models.spending import SessionAnswers
 from autoresearchd.domain.errors import MissingCapability, SessionLocked, StoreError, UsageError
-from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLearnerRun, VersionStatus
 from autoresearchd.domain.ports import Cancel
@@ -28,7 +27,6 @@ from autoresearchd.learner.learner_lock import hold_learner_lock
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.loop.proposing.edit_check import EditCheck
-from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.models.client import Message, Question, Reply
 from autoresearchd.policy.model_policy import ModelPolicy
@@ -94,8 +92,7 @@ def researched(folder: Path, place: Path, texts: Sequence[str]) -> Bench:
         purse=OpenPurse(),
         check=check.legal,
     )
-    limits = Limits(max_experiments=len(texts))
-    SessionLoop(bench.laboratory(), limits, backoff=Backoff(first=0.0)).run()
+    bench.run(len(texts))
     return bench
 
 

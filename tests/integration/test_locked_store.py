@@ -7,10 +7,9 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
-from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import RunRequest
-from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.loop.session import Backoff
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import sqlite_url
 from tests.fakes.executors import Script
@@ -37,9 +36,9 @@ def test_a_run_that_ends_while_the_database_is_locked_is_written_down_when_it_is
                 return 0.0
 
         bench.job = locking
-        SessionLoop(bench.laboratory(), Limits(max_experiments=2), backoff=Freeing()).run()
+        bench.loop(2, backoff=Freeing()).run()
     assert refused.is_set(), "the lock was met twice"
-    first = bench.store.experiment(bench.session.id, 1)
+    first = bench.experiment(1)
     assert [run.label for run in first.runs] == [Label.NONE], "measured once, and not again"
     assert any("locked" in event.message for event in bench.events.events)
     bench.close()

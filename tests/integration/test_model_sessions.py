@@ -10,11 +10,10 @@ import pytest
 from autoresearchd.app.models.spending import SessionAnswers
 from autoresearchd.domain.errors import Interrupted
 from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Experiment, Limits
+from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import ModelSettings, Price
 from autoresearchd.loop.proposing.edit_check import EditCheck
-from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.models.openai_client import OpenAIClient
 from autoresearchd.models.spend import Caps
@@ -26,7 +25,6 @@ from tests.integration.bench import Bench
 
 GOOD = turns.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "The bowl may have its bottom at two.")
 WORSE = turns.edits("train.py", "SCALE = 2.0", "SCALE = 9.0")
-NO_WAIT = Backoff(first=0.0)
 FAULTS: dict[str, tuple[Turn, str]] = {
     "429 with Retry-After": (turns.rate_limited(0.01), ""),
     "500": (turns.server_error(), ""),
@@ -69,8 +67,8 @@ def policy(bench: Bench, scripted: ScriptedServer, caps: Caps | None = None, **s
 
 
 def run(bench: Bench, experiments: int) -> list[Experiment]:
-    SessionLoop(bench.laboratory(), Limits(max_experiments=experiments), backoff=NO_WAIT).run()
-    return list(bench.store.experiments(bench.session.id))
+    bench.run(experiments)
+    return list(bench.experiments())
 
 
 def test_a_good_answer_is_kept_and_all_of_it_can_be_read_afterwards(tmp_path: Path) -> None:
@@ -213,7 +211,7 @@ def test_a_spend_cap_stops_within_one_call_of_the_limit(tmp_path: Path) -> None:
         store, session = bench.store, bench.session.id
         caps = Caps(session_usd=lambda: store.totals(session).usd, day_usd=lambda: 0.0, session_cap=0.05)
         bench.policy = policy(bench, scripted, caps, prices={"m": Price(100.0, 100.0)})
-        loop = SessionLoop(bench.laboratory(), Limits(max_experiments=9), backoff=NO_WAIT)
+        loop = bench.loop(9)
         with pytest.raises(Interrupted, match="cap"):
             loop.run()
         spent = store.totals(session).usd

@@ -17,20 +17,19 @@ from autoresearchd.app.learning.held_out_states import HeldOut, Source
 from autoresearchd.app.project import Project
 from autoresearchd.config import dump_task, load_task
 from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Interrupted
-from autoresearchd.domain.experiment import Limits, Session
+from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Cancel, NewSession, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.learner.gate.judge_answers import HeldOutState
-from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.store.repository import SqlStore
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.repositories import git, make_repository
 from tests.integration.bench import PROGRAM, Bench, Collector, job
-from tests.integration.held_out import block, opened, run, trajectory
+from tests.integration.held_out import block, opened, trajectory
 
 QUADRATIC = Path(__file__).parents[2] / "benchmarks" / "tasks" / "quadratic"
 TAG = "q"
@@ -69,7 +68,7 @@ def quadratic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Projec
     lab.workspace.begin(session.base_commit)
     lab.executor.setup(task, lab.site.pristine, lab.site.setup, root / "setup.log", threading.Event())
     ensure_segment(lab, "f")
-    SessionLoop(lab, Limits(max_experiments=3), backoff=Backoff(first=0.0)).run()
+    bench.loop(3, lab).run()
     lab.workspace.close()
     yield project, store, store.session(TAG)
     store.close()
@@ -131,7 +130,7 @@ def test_runs_side_by_side_give_what_runs_one_after_the_other_give(ground: HeldO
 def bench(tmp_path: Path) -> Iterator[Bench]:
     found = Bench(tmp_path)
     found.policy.values = (0.0, 4.0, 2.5)
-    run(found, 2)
+    found.run(2)
     yield found
     found.close()
 
@@ -224,7 +223,7 @@ def test_what_the_incumbent_trains_beyond_the_budget_is_no_licence_to_train_yet_
         return prints(str(job(request)), duration_s=seconds, cpu_s=seconds)
 
     bench.job = script
-    run(bench, 2)
+    bench.run(2)
     assert bench.experiment(1).decision.status is Status.KEEP
     with opened(bench) as held_out:
         (state,) = held_out.states([trajectory(2)]).states
@@ -251,7 +250,7 @@ def test_an_edit_has_the_time_that_the_loop_would_give_it(tmp_path: Path) -> Non
         return prints(str(job(request)), duration_s=seconds)
 
     bench.job = lambda request: prints(str(job(request)), duration_s=65.0)
-    run(bench, 1)
+    bench.run(1)
     with opened(bench) as held_out:
         (state,) = held_out.states([trajectory(1)]).states
         found = RealJudge(held_out, FakeExecutor(script)).judge(state, better(1.5))

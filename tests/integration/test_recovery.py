@@ -21,7 +21,7 @@ EXPERIMENTS = 3
 
 
 def check(bench: Bench) -> None:
-    found = bench.store.experiments(bench.session.id)
+    found = bench.experiments()
     assert [e.number for e in found] == list(range(EXPERIMENTS + 1)), "no gap, no double"
     assert all(e.phase is Phase.DECIDED and e.decision is not None for e in found)
     kept = [e.commit for e in found if e.decision and e.decision.status is Status.KEEP and e.number]
@@ -43,7 +43,7 @@ def outcome(bench: Bench) -> list[tuple[Any, ...]]:
     """What must not depend on where the daemon died."""
     return [
         (e.number, e.decision.status, e.decision.value, dict(e.proposal.files) if e.proposal else None, e.parent)
-        for e in bench.store.experiments(bench.session.id)
+        for e in bench.experiments()
         if e.decision
     ]
 

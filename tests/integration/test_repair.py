@@ -20,7 +20,6 @@ from autoresearchd.domain.errors import SessionLocked, StoreDamaged, UsageError
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Phase, Status
-from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.upkeep.event_sinks import FileSink
 from autoresearchd.loop.upkeep.housekeeping import Housekeeping
 from autoresearchd.loop.upkeep.session_lock import SessionLock
@@ -59,9 +58,8 @@ class Site:
 
     def run(self, experiments: int) -> None:
         lab = self.bench.laboratory()
-        self.executor = lab.executor
-        SessionLoop(lab, Limits(max_experiments=experiments), backoff=Backoff(first=0.0)).run()
-        lab.workspace.close()  # type: ignore[attr-defined]
+        self.bench.loop(experiments, lab).run()
+        lab.workspace.close()
 
     def reset(self) -> None:
         """Everything as it was when the session was made; at the same place, for git and the store remember paths."""
@@ -100,7 +98,7 @@ class Site:
         if bench.store.segment(bench.session.id).fingerprint == "":  # type: ignore[union-attr]
             bench.store.open_segment(bench.session.id, "f", "repaired", "cpu", datetime.now(UTC))
         self.run(experiments)
-        return list(bench.store.experiments(bench.session.id))
+        return list(bench.experiments())
 
     def check(self, found: list[Experiment]) -> None:
         """Everything that git knew is there under its number, and the branch is what the store says."""

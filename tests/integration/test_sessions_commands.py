@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.cli.main import run
-from autoresearchd.domain.experiment import Limits
-from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
@@ -24,7 +22,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     bench.git("branch", "mine")
     lab = bench.laboratory()
-    SessionLoop(lab, Limits(max_experiments=3), backoff=Backoff(first=0.0)).run()
+    bench.loop(3, lab).run()
     lab.workspace.close()  # type: ignore[attr-defined]
     assert bench.store.totals(bench.session.id).keeps
     bench.close()
