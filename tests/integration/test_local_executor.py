@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.task import Evaluation
+from autoresearchd.evaluator.measure.measurement import measure
 from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.loop.measuring.run_files import read_logs
 from autoresearchd.sandbox.tiers import PLAIN, Tier
 from tests.contract.executor_contract import HANG, make_request, make_task
 from tests.integration.local_jobs import ESCAPE, TIERS, carriers, marked, run, text_of, training_log, write_job
@@ -56,6 +58,7 @@ def test_a_stop_ends_a_grandchild_that_escapes(tier: Tier, mark: str, tmp_path: 
 DRIVER = """
 import sys, time
 from pathlib import Path
+from autoresearchd.evaluator.measure.measurement import measure
 from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
 from tests.contract.executor_contract import make_request
@@ -144,15 +147,15 @@ def test_exit_codes_and_signals_arrive_as_they_were(tier: Tier, command: str, co
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_a_flood_of_output_fills_no_disk_and_keeps_the_end(tier: Tier, tmp_path: Path) -> None:
-    command = (
-        "yes 'step 1 loss 2.5 and a line of some length that a progress bar might print' | head -c 200000000; echo END"
-    )
-    assert run(tier, tmp_path, make_task(command)).stages[-1].outcome == "ok"
+def test_a_flood_of_output_fills_no_disk_and_its_metric_is_found(tier: Tier, tmp_path: Path) -> None:
+    command = "yes 'step 1 loss 2.5 and a line of some length that a progress bar might print' | head -c 200000000; echo; echo val_bpb: 1.5"
+    task = make_task(command)
+    result = run(tier, tmp_path, task)
+    assert result.stages[-1].outcome == "ok"
+    assert measure(task, result, read_logs(result)).value == 1.5
     sizes = [p.stat().st_size for p in (tmp_path / "runs" / "run").glob("training.log*")]
     assert len(sizes) == 2
     assert sum(sizes) < 18e6
-    assert training_log(tmp_path).endswith("END\n")
 
 
 def test_bytes_that_are_no_text_reach_the_log_unchanged(tmp_path: Path) -> None:

@@ -98,28 +98,6 @@ def test_promoted_it_answers_from_the_next_experiment_and_rolled_back_no_more(be
     assert bench.told == []
 
 
-def test_a_damaged_version_is_not_loaded_and_its_parent_answers(bench: Bench) -> None:
-    first = bench.version(1)
-    bench.shelf.promote(first)
-    with_first = bench.ask()
-    second = bench.version(2, parent=first)
-    bench.shelf.promote(second)
-    weights = bench.folder / second / "adapter_model.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
-    assert bench.ask() == with_first
-    assert any(second in line and "damaged" in line for line in bench.told)
-
-
-def test_a_version_of_another_model_is_never_loaded(bench: Bench, tmp_path: Path) -> None:
-    plain = bench.ask()
-    other = tiny.write_model(tmp_path / "other", seed=5)
-    bench.shelf.promote(bench.version(1, model=other))
-    assert bench.ask() == plain
-    assert "another model" in bench.told[0]
-
-
 def test_whole_files_that_peft_cannot_load_leave_the_plain_model_as_it_was(bench: Bench) -> None:
     plain = bench.ask()
 
