@@ -41,7 +41,6 @@ refusal = partial(Turn, None, "content_filter", refusal="I cannot help with that
 """The provider's filter has withheld the answer."""
 invalid_json = partial(Turn, raw=b'{"choices": [{"message": {"content": "half')
 no_choices = partial(Turn, raw=b'{"object": "chat.completion", "model": "scripted-model", "choices": []}')
-too_large = partial(Turn, "x" * TOO_LARGE)
 hang = partial(Turn, fault="hang")
 cut = partial(Turn, "an answer that nobody sees the end of", fault="cut")
 drop = partial(Turn, fault="drop")
@@ -80,6 +79,10 @@ def context_too_long(most: int = 4096) -> Turn:
 def loads_not(path: str = "/nowhere") -> Turn:
     """The server finds no adapter, because it runs on another machine, say."""
     return fails(404, f"Loading lora failed: No adapter found for {path}", None, "NotFoundError")
+
+
+def too_large(size: int = TOO_LARGE) -> Turn:
+    return Turn("x" * size)
 
 
 def redirect(to: str) -> Turn:

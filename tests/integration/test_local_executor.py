@@ -148,8 +148,8 @@ def test_exit_codes_and_signals_arrive_as_they_were(tier: Tier, command: str, co
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_flood_of_output_fills_no_disk_and_its_metric_is_found(tier: Tier, tmp_path: Path) -> None:
-    command = "yes 'step 1 loss 2.5 and a line of some length that a progress bar might print' | head -c 200000000; echo; echo val_bpb: 1.5"
-    task = make_task(command)
+    lines = "yes 'step 1 loss 2.5 and a line of some length that a progress bar might print'"
+    task = make_task(f"{lines} | head -c 200000000; echo; echo val_bpb: 1.5")
     result = run(tier, tmp_path, task)
     assert result.stages[-1].outcome == "ok"
     assert measure(task, result, read_logs(result)).value == 1.5
