@@ -50,9 +50,8 @@ def open_workspace(root: Path) -> GitWorkspace:
 
 
 def edit(workspace: GitWorkspace, number: int = 1, text: str = "x = 1\n") -> str:
-    return workspace.commit(
-        number=number, parent=workspace.head(), files={"train.py": text}, message="try\n", when=WHEN
-    )
+    files = {"train.py": text}
+    return workspace.commit(number=number, parent=workspace.head(), files=files, message="try\n", when=WHEN)
 
 
 def loose(root: Path, sha: str) -> Path:
@@ -149,11 +148,8 @@ def test_a_damaged_worktree_is_made_whole(workspace: GitWorkspace, what: str) ->
     folder = workspace.checkout(0, workspace.head())
     BROKEN[what](folder, slot_git(workspace))
     assert workspace.checkout(0, commit) == folder
-    found = {
-        p.relative_to(folder).as_posix(): p.read_text()
-        for p in folder.rglob("*")
-        if not p.is_dir() and p != folder / ".git"
-    }
+    files = [path for path in folder.rglob("*") if not path.is_dir() and path != folder / ".git"]
+    found = {path.relative_to(folder).as_posix(): path.read_text() for path in files}
     assert found == {**FILES, "train.py": "x = 1\n"}
     assert git(folder, "rev-parse", "HEAD") == commit and git(folder, "status", "--porcelain") == ""
     assert len(list(folder.parent.iterdir())) == 3, "nothing is left aside"
