@@ -18,24 +18,15 @@ from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.upkeep.event_sinks import FileSink
 from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
+from tests.fakes.deaths import Mortal
 from tests.integration.bench import TASK, Bench
 from tests.integration.disks import Disk, memory_disk
 
 EXPERIMENTS = 2
 STEPS = [
-    "open_experiment",
-    "propose",
-    "record_proposal",
-    "commit",
-    "record_commit",
-    "checkout",
-    "open_run",
-    "start",
-    "close_run",
-    "record_decision",
-    "advance",
-    "record_overhead",
-]
+    "open_experiment", "propose", "record_proposal", "commit", "record_commit", "checkout", "open_run", "start",
+    "close_run", "record_decision", "advance", "record_overhead",
+]  # fmt: skip
 GREEDY = """\
 import os
 import pathlib
@@ -72,29 +63,38 @@ class Emptying(Backoff):
         return 0.0
 
 
-class Watched:
+def watched(port: Any, before: Callable[[str], None]) -> Mortal:
     """A port of the laboratory that tells before each call."""
+    return Mortal(port, Telling(before))
 
-    def __init__(self, port: Any, before: Callable[[str], None]) -> None:
-        self._port, self._before = port, before
 
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._port, name)
-        if not callable(value):
-            return value
+@dataclass(frozen=True)
+class Telling:
+    before: Callable[[str], None]
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            self._before(name)
-            return value(*arguments, **named)
+    def instant(self, call: str, moment: str) -> None:
+        if moment == "before":
+            self.before(call.removeprefix("."))
 
-        return call
+
+def filling(bench: Bench, disk: Disk, step: str, spare: int = 0) -> tuple[Callable[[str], None], list[int]]:
+    """Fills the disk at a step of the first experiment; at which it was done."""
+    filled: list[int] = []
+
+    def fill(name: str) -> None:
+        latest = bench.store.latest(bench.session.id)
+        if name == step and not filled and latest is not None and latest.number >= 1:
+            disk.fill(spare)
+            filled.append(latest.number)
+
+    return fill, filled
 
 
 def run_session(bench: Bench, wrap: Callable[[Any], Any], backoff: Backoff) -> list[Event]:
     """A session to its end; the events that say that it waited."""
     loop = bench.loop(EXPERIMENTS, bench.laboratory(wrap), backoff=backoff)
     assert loop.run() == "2 experiments done, as asked"
-    assert [e.message for e in bench.events.events if e.kind is EventKind.FAULT] == [], "nothing was unexpected"
+    assert [*bench.messages(EventKind.FAULT)] == [], "nothing was unexpected"
     return [e for e in bench.events.events if e.kind is EventKind.BACKING_OFF]
 
 
@@ -122,15 +122,8 @@ def test_a_disk_that_is_full_at_a_step_changes_no_result(
     step: str, disk: Disk, undisturbed: list[tuple[Any, ...]]
 ) -> None:
     bench = Bench(disk.at)
-    filled = []
-
-    def fill(name: str) -> None:
-        latest = bench.store.latest(bench.session.id)
-        if name == step and not filled and latest is not None and latest.number >= 1:
-            disk.fill()
-            filled.append(latest.number)
-
-    waits = run_session(bench, lambda port: Watched(port, fill), Emptying(disk=disk))
+    fill, filled = filling(bench, disk, step)
+    waits = run_session(bench, lambda port: watched(port, fill), Emptying(disk=disk))
     assert filled, "the disk was full at this step"
     assert len(waits) >= 2, "it waited until there was room"
     assert all(re.search("full|No space|couldn't write", e.message) for e in waits), "and said for what"
@@ -144,15 +137,8 @@ def test_a_disk_that_is_full_at_a_step_changes_no_result(
 def test_a_job_that_fills_the_disk_is_run_again_and_not_blamed(program: str, spare: int, disk: Disk) -> None:
     bench = Bench(disk.at, task=TASK, program=program)
     executor = LocalExecutor(devices=Devices())
-    filled = []
-
-    def fill(name: str) -> None:
-        latest = bench.store.latest(bench.session.id)
-        if name == "start" and not filled and latest is not None and latest.number == 1:
-            disk.fill(spare)
-            filled.append(latest.number)
-
-    lab = replace(bench.laboratory(lambda port: Watched(port, fill)), executor=Watched(executor, fill))
+    fill, _ = filling(bench, disk, "start", spare)
+    lab = replace(bench.laboratory(lambda port: watched(port, fill)), executor=watched(executor, fill))
     loop = bench.loop(EXPERIMENTS, lab, backoff=Emptying(disk=disk))
     assert loop.run() == "2 experiments done, as asked"
     first = bench.experiment(1)
@@ -160,9 +146,8 @@ def test_a_job_that_fills_the_disk_is_run_again_and_not_blamed(program: str, spa
     labels = [run.label for run in first.runs]
     assert labels[-1] is Label.NONE
     assert set(labels[:-1]) == {Label.DISK_FULL}
-    reasons = [e.message for e in bench.events.events if e.kind is EventKind.BACKING_OFF]
-    assert any("disk_full: training" in reason for reason in reasons)
-    assert [e.message for e in bench.events.events if e.kind is EventKind.FAULT] == []
+    assert any("disk_full: training" in reason for reason in bench.messages(EventKind.BACKING_OFF))
+    assert [*bench.messages(EventKind.FAULT)] == []
     bench.close()
 
 

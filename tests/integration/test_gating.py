@@ -183,16 +183,6 @@ def test_what_the_parents_learned_from_is_not_asked_about(bench: Bench, copy: Pa
     assert f"held-out states that were not compared: 5 ({TRAINED})" in verdict.reasons
 
 
-def test_states_that_are_too_long_for_the_model_are_counted_with_the_verdict(bench: Bench) -> None:
-    told: list[str] = []
-    one = gate(Court(), {"t": bench.root}, told)
-    one.rehearse()
-    verdict = one.verdict(speaker(12), Who.BASE, Who.POLICY, 10)
-    assert (verdict.figures["states"], verdict.figures["not_asked"]) == (0, 3)
-    assert "longer than the model's context of 12" in verdict.reasons[-1]
-    assert any("longer than the model's context" in line for line in told)
-
-
 def test_a_session_whose_judging_fails_takes_no_other_with_it(bench: Bench, copy: Path) -> None:
     class Failing(Court):
         def real(self, held: HeldOut) -> RealJudge:
