@@ -192,13 +192,13 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert store.totals(lab.id) == Totals(5, 1, 2, 1, 1, 1.25, 600, 120, 0.0)
 
     def test_gpu_seconds_are_those_of_runs_on_a_gpu(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        e = lab.committed()
         e = lab.run(e, Measurement(Label.INTERRUPTED), device="NVIDIA H100")
         lab.run(e, Measurement(Label.NONE, 1.0), device="cpu")
         assert store.totals(lab.id).gpu_s == 10.0
 
     def test_a_learning_curve_comes_back_point_by_point(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        e = lab.committed()
         points = tuple(CurvePoint(i, 10 / (i + 1), i / 500, None, i % 2 == 0) for i in range(500))
         e = lab.run(e, Measurement(Label.NONE, 1.0, curve=points))
         assert tuple(store.curve(e.runs[0].id)) == points
@@ -206,7 +206,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert list(store.curve(e.runs[0].id)) == []
 
     def test_how_the_processes_of_a_run_ended_comes_back(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        e = lab.committed()
         run = store.open_run(lab.id, e.number, 1, AT)
         assert list(store.stages(run.id)) == []
         stages = (
@@ -218,7 +218,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
 
     # -- early abort
     def test_looks_at_a_run_come_back_in_order(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        e = lab.committed()
         run = store.open_run(lab.id, e.number, 1, AT)
         assert list(store.looks(run.id)) == []
         for progress in (0.1, 0.2):
@@ -245,7 +245,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
 
     # -- values that no database likes
     def test_numbers_that_are_not_finite_do_no_harm(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        e = lab.committed()
         bad = {"loss": math.nan, "grad": math.inf, "low": -math.inf, "ok": 1.0}
         run = store.open_run(lab.id, e.number, 1, AT)
         measurement = Measurement(Label.NON_FINITE, math.nan, bad, curve=(CurvePoint(1, math.inf),))

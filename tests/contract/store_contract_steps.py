@@ -103,8 +103,7 @@ class StepsContract(StoreFixtures):
 
     @pytest.mark.parametrize("label", [Label.INTERRUPTED, Label.HOST_LOST, Label.DISK_FULL])
     def test_an_interrupted_run_leaves_the_experiment_open(self, store: Store, lab: Driver, label: Label) -> None:
-        e = lab.propose(lab.open())
-        e = store.record_commit(lab.id, e.number, commit_of(0))
+        e = lab.committed()
         run = store.open_run(lab.id, e.number, 1, AT)
         e = store.close_run(run.id, Measurement(label, detail="stopped"), None, AT, last=True)
         assert (e.phase, e.decision, e.counted_runs) == (Phase.COMMITTED, None, ())
@@ -115,8 +114,7 @@ class StepsContract(StoreFixtures):
         assert [(r.index, r.label) for r in e.runs] == [(0, label), (1, Label.NONE)]
 
     def test_several_runs_are_kept_in_order(self, store: Store, lab: Driver) -> None:
-        e = lab.propose(lab.open())
-        e = store.record_commit(lab.id, e.number, commit_of(0))
+        e = lab.committed()
         for value in (1.0, 3.0, 2.0):
             e = lab.run(e, Measurement(Label.NONE, value), last=value == 2.0)
         assert e.phase is Phase.MEASURED
@@ -130,8 +128,7 @@ class StepsContract(StoreFixtures):
         assert store.totals(lab.id).experiments == 2
 
     def test_a_crash_may_be_repaired_and_every_attempt_is_charged(self, store: Store, lab: Driver) -> None:
-        e = lab.propose(lab.open())
-        e = store.record_commit(lab.id, e.number, commit_of(1))
+        e = lab.committed()
         e = lab.run(e, Measurement(Label.ERROR, detail="NameError"))
         repaired = new_proposal(9, attempt=1)
         e = lab.propose(e, repaired)
@@ -182,10 +179,9 @@ class StepsContract(StoreFixtures):
 
     # -- repairs
     def test_only_runs_of_the_repair_are_judged_and_none_is_forgotten(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, commit_of(1))
-        store.close_run(
-            store.open_run(lab.id, e.number, 7, AT, of=0).id, Measurement(Label.NONE, 5.0), result(), AT, last=False
-        )
+        e = lab.committed()
+        beside = store.open_run(lab.id, e.number, 7, AT, of=0)
+        store.close_run(beside.id, Measurement(Label.NONE, 5.0), result(), AT, last=False)
         e = lab.run(e, Measurement(Label.ERROR, detail="NameError"))
         assert (len(e.control_runs), len(e.counted_runs)) == (1, 2)
         e = lab.propose(e, new_proposal(9, attempt=1))
@@ -199,7 +195,7 @@ class StepsContract(StoreFixtures):
         assert [r.index for r in e.counted_runs] == [2]
 
     def test_a_failed_attempt_leaves_nothing_in_the_noise_of_the_session(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, commit_of(1))
+        e = lab.committed()
         e = lab.run(e, Measurement(Label.NONE, 5.0), last=False)
         e = lab.run(e, Measurement(Label.ERROR))
         e = lab.propose(e, new_proposal(9, attempt=1))
@@ -210,7 +206,7 @@ class StepsContract(StoreFixtures):
     def test_a_repair_may_be_repeated_after_a_crash_and_is_charged_once(
         self, reopen: Callable[[], Store], lab: Driver
     ) -> None:
-        e = lab.store.record_commit(lab.id, lab.propose(lab.open()).number, commit_of(1))
+        e = lab.committed()
         e = lab.run(e, Measurement(Label.ERROR))
         repaired = lab.propose(e, new_proposal(9, attempt=1))
         with closing(reopen()) as again:
@@ -222,7 +218,7 @@ class StepsContract(StoreFixtures):
                 Driver(again, lab.id).propose(e)
 
     def test_a_repair_follows_only_what_has_run_and_was_not_decided(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, commit_of(1))
+        e = lab.committed()
         with pytest.raises(StoreError, match="measured"):
             lab.propose(e, new_proposal(9, attempt=1))
         e = lab.decide(lab.run(e, Measurement(Label.ERROR)), Decision(Status.CRASH, Label.ERROR))

@@ -66,7 +66,7 @@ class SumsContract(StoreFixtures):
             assert again.role_stats(lab.id) == {"optimizer": (1, 0, -0.5)}
 
     def test_a_repair_is_counted_for_the_role_that_made_it(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, commit_of(1))
+        e = lab.committed()
         e = lab.run(e, Measurement(Label.ERROR))
         e = lab.propose(e, replace(new_proposal(9, attempt=1), role="systems"))
         lab.decide(e, Decision(Status.CRASH, Label.ERROR))

@@ -80,29 +80,28 @@ class Driver:
         self.store, self.id = store, session_id
 
     def open(self, segment: int = 0) -> Experiment:
-        """A new experiment."""
         return self.store.open_experiment(self.id, parent=PARENT, segment=segment, at=AT)
 
     def propose(self, e: Experiment, proposal: Proposal | None = None) -> Experiment:
-        """Its proposal."""
         proposal = proposal or new_proposal(e.number)
         return self.store.record_proposal(
             self.id, e.number, proposal, diff=f"+LR = {e.number}\n", code_hash=f"h{e.number}"
         )
 
     def run(self, e: Experiment, measurement: Measurement, *, last: bool = True, device: str = "cpu") -> Experiment:
-        """One run of it."""
         run = self.store.open_run(self.id, e.number, 7, AT)
         return self.store.close_run(run.id, measurement, result(device), AT + timedelta(seconds=10), last=last)
 
+    def committed(self, segment: int = 0) -> Experiment:
+        """An experiment whose commit is known."""
+        e = self.propose(self.open(segment))
+        return self.store.record_commit(self.id, e.number, commit_of(e.number))
+
     def measured(self, value: float | None = 1.0, segment: int = 0) -> Experiment:
         """An experiment that has been measured."""
-        e = self.propose(self.open(segment))
-        e = self.store.record_commit(self.id, e.number, commit_of(e.number))
-        return self.run(e, Measurement(Label.NONE, value))
+        return self.run(self.committed(segment), Measurement(Label.NONE, value))
 
     def decide(self, e: Experiment, decision: Decision, incumbent: str | None = None) -> Experiment:
-        """The decision on it."""
         asi = ASI(hypothesis="because", result="it did", extra={"k": [1]})
         return self.store.record_decision(self.id, e.number, decision, asi, AT, incumbent=incumbent)
 
