@@ -45,7 +45,6 @@ def alone(work: Callable[[], None]) -> int:
 
 
 def ended(pid: int) -> None:
-    """Wait for a process that is to succeed."""
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0, f"it failed: {status}"
 

@@ -62,8 +62,6 @@ class JumpingClock:
 
 
 class MortalSink:
-    """Dies at an event."""
-
     def __init__(self, doom: Doom) -> None:
         self._doom = doom
 

@@ -28,7 +28,6 @@ MOST = 500
 
 
 def save(weights: bytes) -> Callable[[Path], None]:
-    """What a model writes."""
 
     def write(folder: Path) -> None:
         (folder / "adapter_config.json").write_text("{}")
@@ -38,12 +37,10 @@ def save(weights: bytes) -> Callable[[Path], None]:
 
 
 def shelf_of(root: Path, store: Any) -> AdapterShelf:
-    """The versions of a repository."""
     return AdapterShelf(root / "adapters", store, lambda: datetime.now(UTC))
 
 
 def open_store(root: Path) -> SqlStore:
-    """Its journal."""
     return SqlStore.open(f"sqlite:///{root / 'state.db'}")
 
 

@@ -22,7 +22,6 @@ SEED = 31
 
 
 def end(harness: Harness, world: World, pid: int) -> None:
-    """Wait for a daemon to end its session by itself."""
     assert harness.nursery.wait(pid, LIFE_S) == 0, (world.root.parent / f"{world.root.name}-life.err").read_text()
 
 

@@ -76,7 +76,6 @@ class World:
 
     @property
     def runs(self) -> Path:
-        """Where the session's runs leave their logs."""
         return self.root / ".autoresearchd/runs" / TAG
 
     @property

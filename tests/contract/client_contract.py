@@ -61,7 +61,6 @@ class ClientContract:
     """The suite for any client."""
 
     def client(self) -> AbstractContextManager[ModelClient]:
-        """A client whose model answers."""
         raise NotImplementedError
 
     def test_a_reply_says_who_gave_it_and_what_it_cost_and_can_be_stored(self) -> None:
@@ -99,7 +98,6 @@ class HttpClientContract(ClientContract):
 
     @contextmanager
     def client(self) -> Iterator[ModelClient]:
-        """A client of a server that answers well."""
         with ScriptedServer(after=turns.says("Raise the learning rate.")) as scripted:
             yield self.make_client(scripted.url)
 

@@ -59,7 +59,6 @@ class PolicyContract:
         return [make_state(code, number=n, seed=1000 + n, task=task) for n in range(1, 9)]
 
     def propose(self, policy: Policy, state: ResearchState) -> Proposal:
-        """A proposal, without anybody asking it to stop."""
         return policy.propose(state, threading.Event())
 
     def test_a_proposal_can_be_run_and_stored_and_belongs_to_its_state(self) -> None:

@@ -23,7 +23,6 @@ SYSTEM = {"role": "system", "content": "You do research. " * 500}
 def new_answer(
     *messages: dict[str, Any], completion: str = "<edit>", usd: float | None = 0.5, error: str = "", attempt: int = 0
 ) -> Answer:
-    """An answer with every field filled."""
     generation = Generation(
         messages=messages or (SYSTEM, {"role": "user", "content": "improve this"}),
         completion=completion,

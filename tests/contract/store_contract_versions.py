@@ -27,12 +27,10 @@ def new_version(number: int, base: BaseModel = BASE, parent: str | None = None) 
 
 
 def named(number: int) -> str:
-    """The name of ``new_version(number)``."""
     return new_version(number).version
 
 
 def in_use(store: Shelf) -> list[str]:
-    """Names of the versions in use."""
     return [version.version for version in store.promoted_versions()]
 
 

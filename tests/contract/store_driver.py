@@ -17,7 +17,6 @@ PARENT = "a" * 40
 
 
 def new_session(tag: str = "nov21") -> NewSession:
-    """A session to create."""
     return NewSession(
         tag=tag,
         branch=f"autoresearch/{tag}",
@@ -32,7 +31,6 @@ def new_session(tag: str = "nov21") -> NewSession:
 
 
 def new_proposal(number: int = 1, *, attempt: int = 0, usd: float | None = 0.25) -> Proposal:
-    """A proposal with every field filled."""
     return Proposal(
         files={"train.py": f"LR = {number}\n", "модель.py": "x = 'é'\n"},
         hypothesis=f"learning rate {number}",
@@ -69,7 +67,6 @@ def result(device: str = "cpu", exit_code: int = 0) -> RunResult:
 
 
 def commit_of(number: int) -> str:
-    """The commit of an experiment."""
     return f"{number:040x}"
 
 
@@ -93,12 +90,10 @@ class Driver:
         return self.store.close_run(run.id, measurement, result(device), AT + timedelta(seconds=10), last=last)
 
     def committed(self, segment: int = 0) -> Experiment:
-        """An experiment whose commit is known."""
         e = self.propose(self.open(segment))
         return self.store.record_commit(self.id, e.number, commit_of(e.number))
 
     def measured(self, value: float | None = 1.0, segment: int = 0) -> Experiment:
-        """An experiment that has been measured."""
         return self.run(self.committed(segment), Measurement(Label.NONE, value))
 
     def decide(self, e: Experiment, decision: Decision, incumbent: str | None = None) -> Experiment:
@@ -106,7 +101,6 @@ class Driver:
         return self.store.record_decision(self.id, e.number, decision, asi, AT, incumbent=incumbent)
 
     def decided(self, status: Status, value: float | None, segment: int = 0) -> Experiment:
-        """An experiment from its beginning to its end."""
         label = {
             Status.KEEP: Label.NONE,
             Status.DISCARD: Label.NO_GAIN,
@@ -128,14 +122,12 @@ class StoreFixtures:
 
     @pytest.fixture
     def store(self, reopen: Callable[[], Store]) -> Iterator[Store]:
-        """A fresh store."""
         store = reopen()
         yield store
         store.close()
 
     @pytest.fixture
     def lab(self, store: Store) -> Driver:
-        """A session with a segment."""
         session = store.create_session(new_session(), AT)
         store.open_segment(session.id, "f0", "start", "cpu", AT)
         return Driver(store, session.id)

@@ -56,7 +56,6 @@ class Project:
         return self.put(files)
 
     def put(self, files: Mapping[str, str], message: str = "change") -> Project:
-        """Write files and commit them."""
         write_files(self.root, files)
         self.git("add", "-A")
         self.git("commit", "-qm", message)

@@ -14,7 +14,6 @@ PRICES = "prices: {m: {input: 1000, output: 1000}}\n"
 
 
 def configure(project: Project, url: str, more: str = "", *, reasks: int = 1, retries: int = 0) -> None:
-    """Write the user's configuration."""
     config = project.root.parent / "config.yaml"
     config.write_text(f"local: {{base_url: '{url}'}}\nretries: {retries}\nreasks: {reasks}\n{more}")
     project.environment["AUTORESEARCHD_CONFIG"] = str(config)

@@ -90,7 +90,6 @@ class Bench:
         """The session begins."""
 
     def workspace(self) -> Any:
-        """As one daemon has it."""
         return FakeWorkspace(self.repository)
 
     def line(self) -> list[str]:
@@ -103,13 +102,11 @@ class Bench:
         return [commit, *found[::-1]]
 
     def program(self) -> str:
-        """The program that the branch has."""
         workspace = self.workspace()
         return str(workspace.read(workspace.tip(), "train.py"))
 
     # ---------------------------------------------------------------------- daemons
     def laboratory(self, wrap: Callable[[Any], Any] = lambda port: port) -> Context:
-        """All that a daemon works with."""
         workspace, base = self.workspace(), self.session.base_commit
         return Context(
             session_id=self.session.id,
@@ -138,7 +135,6 @@ class Bench:
         return SessionLoop(context or self.laboratory(), most, backoff=backoff)
 
     def run(self, experiments: int | None = 3, **limits: Any) -> SessionLoop:
-        """Run one until it ends."""
         loop = self.loop(experiments, **limits)
         loop.run()
         return loop

@@ -49,8 +49,6 @@ def prints(log: str, **stage: Any) -> Script:
 
 
 class FakeHandle:
-    """A scripted run."""
-
     def __init__(self, request: RunRequest, script: Script) -> None:
         self.run_dir, self._script = request.run_dir, script
         self._over = threading.Event()

@@ -69,7 +69,6 @@ def make_task(
     direction: Direction = Direction.MINIMIZE,
     profile: str = "cpu",
 ) -> Task:
-    """A small task."""
     return Task(
         name="toy",
         editable=editable,
@@ -91,7 +90,6 @@ def make_state(
     incumbent_value: float | None = 1.0,
     sigma: float | None = None,
 ) -> ResearchState:
-    """A research state around one file (or several)."""
     files = {"train.py": code} if isinstance(code, str) else dict(code)
     return ResearchState(
         tag="toy",

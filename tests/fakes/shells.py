@@ -40,7 +40,6 @@ class FakeShells:
 
     @contextlib.contextmanager
     def open(self, state: ResearchState) -> Iterator[FakeShell]:
-        """A shell over a fresh copy."""
         folder = Path(tempfile.mkdtemp(prefix="autoresearchd-fake-shell-"))
         self.open_copies += 1
         try:
@@ -55,8 +54,6 @@ class FakeShells:
 
 
 class FakeShell:
-    """One of ``FakeShells``."""
-
     def __init__(self, folder: Path, acts: Mapping[str, Act], ran: list[tuple[str, float]]) -> None:
         self.folder, self._acts, self._ran = folder, acts, ran
 

@@ -67,5 +67,4 @@ def trajectory(number: int, session: str = "t", **changed: Any) -> Trajectory:
 
 
 def block(search: str, replace: str, path: str = "train.py") -> str:
-    """An answer with one SEARCH/REPLACE block."""
     return f"Try this.\n\n{path}\n```python\n<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n```\n"

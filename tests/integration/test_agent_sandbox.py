@@ -96,7 +96,6 @@ def work(
 
 
 def running(mark: str) -> list[int]:
-    """Processes with a word in their command line."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -59,7 +59,6 @@ def loose(root: Path, sha: str) -> Path:
 
 
 def program(path: Path, text: str) -> Path:
-    """Write a program; its folder."""
     path.parent.mkdir()
     path.write_text(text)
     path.chmod(0o755)
