@@ -49,14 +49,6 @@ class StepsContract(StoreFixtures):
         assert store.diff(lab.id, 0) == "+LR = 0\n"
         assert store.latest(lab.id) == e
 
-    def test_numbers_have_no_gap_whatever_became_of_the_proposals(self, store: Store, lab: Driver) -> None:
-        for number in range(6):
-            e = lab.open()
-            assert e.number == number
-            if number % 2:
-                lab.decide(e, Decision(Status.CRASH, Label.MALFORMED_ANSWER))
-        assert [e.number for e in store.experiments(lab.id)] == list(range(6))
-
     def test_a_step_out_of_order_says_what_was_expected_and_changes_nothing(self, store: Store, lab: Driver) -> None:
         e = lab.open()
         before = store.experiment(lab.id, e.number)

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
-import pytest
-
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Node
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Store
@@ -136,8 +134,3 @@ class SumsContract(StoreFixtures):
         with closing(reopen()) as again:
             assert again.add_visit(lab.id, 2) == 3
             assert again.visits(lab.id) == {0: 1, 2: 3}
-
-    def test_what_does_not_exist_is_not_visited(self, store: Store, lab: Driver) -> None:
-        with pytest.raises(KeyError):
-            store.add_visit(lab.id, 7)
-        assert store.visits(lab.id) == {}

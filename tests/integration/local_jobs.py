@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,8 +52,13 @@ def marked(mark: str, command: str, **more: object) -> Task:
     return make_task(command, execution={"env": {"MARK": mark}}, **more)  # type: ignore[arg-type]
 
 
+def local(tier: Tier | str, **options: Any) -> LocalExecutor:
+    """An executor without GPUs."""
+    return LocalExecutor(tier=tier, devices=Devices(), **options)
+
+
 def run(tier: Tier, root: Path, task: Task) -> RunResult:
-    return ended(LocalExecutor(tier=tier, devices=Devices()), make_request(root, task))
+    return ended(local(tier), make_request(root, task))
 
 
 def training_log(root: Path) -> str:

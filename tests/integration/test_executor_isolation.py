@@ -18,7 +18,17 @@ from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.visible_files import visible_libraries
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName
 from tests.contract.executor_contract import HANG, make_request, make_task
-from tests.integration.local_jobs import BEST, carriers, marked, needs_sandbox, run, text_of, training_log, write_job
+from tests.integration.local_jobs import (
+    BEST,
+    carriers,
+    local,
+    marked,
+    needs_sandbox,
+    run,
+    text_of,
+    training_log,
+    write_job,
+)
 from tests.timing import wait_until
 
 ATTACKS = {
@@ -51,7 +61,7 @@ def test_an_attack_works_without_isolation_and_not_with_it(attack: str, tmp_path
 
 def test_keys_that_the_task_gives_to_its_job_stay_out_of_files_and_process_lists(mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, marked(mark, HANG))
-    handle = LocalExecutor(tier=BEST, devices=Devices()).start(request)
+    handle = local(BEST).start(request)
     wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
     assert not [p for p in request.run_dir.rglob("*") if p.is_file() and mark.encode() in p.read_bytes()]
     assert not [pid for pid in carriers(mark) if mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -119,6 +129,6 @@ def test_a_hidden_package_is_hidden_in_the_interpreter_below_an_environment_too(
 
 
 def test_the_tier_and_its_limits_are_said() -> None:
-    assert LocalExecutor(tier=PLAIN, devices=Devices()).warnings()
-    assert len(LocalExecutor(tier=PLAIN, devices=Devices()).warnings(guarded("true"))) == 2
+    assert local(PLAIN).warnings()
+    assert len(local(PLAIN).warnings(guarded("true"))) == 2
     assert LocalExecutor(tier=Tier(TierName.BUBBLEWRAP, Path("/usr/bin/bwrap")), devices=Devices()).warnings() == []

@@ -10,13 +10,11 @@ import pytest
 
 from autoresearchd.domain.experiment import StageResult
 from autoresearchd.domain.task import Evaluation
-from autoresearchd.executor.devices import Devices
-from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import Tier, TierName, available
 from autoresearchd.sandbox.trees import remove_tree
 from tests.contract.executor_contract import ended, make_request, make_task
-from tests.integration.local_jobs import TIERS, carriers
+from tests.integration.local_jobs import TIERS, carriers, local
 
 MANY_PROCESSES = """
 import os, time
@@ -93,7 +91,7 @@ def run(tier: Tier, root: Path, source: str, limits: RunLimits, mark: str) -> tu
     """Run a program under limits; how its training ended, and what it printed."""
     request = make_request(root, make_task("python job.py", execution={"env": {"MARK": mark}}))
     (request.workspace / "job.py").write_text(source)
-    result = ended(LocalExecutor(tier=tier, devices=Devices(), limits=limits), request)
+    result = ended(local(tier, limits=limits), request)
     return result.stages[-1], (request.run_dir / "training.log").read_text()
 
 
@@ -143,7 +141,7 @@ def test_what_one_program_leaves_in_its_temporary_folder_does_not_meet_the_next(
         evaluation=Evaluation('find "$TMPDIR" -name planted; ls -A "$TMPDIR"'),
     )
     request = make_request(tmp_path, task)
-    result = ended(LocalExecutor(tier=tier, devices=Devices()), request)
+    result = ended(local(tier), request)
     assert [stage.outcome for stage in result.stages] == ["ok", "ok"]
     assert (request.run_dir / "training.log").read_text() == "x\n"
     assert "planted" not in (request.run_dir / "evaluation.log").read_text()

@@ -13,13 +13,11 @@ import pytest
 
 from autoresearchd.domain.task import Evaluation
 from autoresearchd.evaluator.measure.measurement import measure
-from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.interpreter import inspect
-from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.measuring.run_files import read_logs
 from autoresearchd.sandbox.tiers import PLAIN, Tier
 from tests.contract.executor_contract import HANG, make_request, make_task
-from tests.integration.local_jobs import ESCAPE, TIERS, carriers, marked, run, text_of, training_log, write_job
+from tests.integration.local_jobs import ESCAPE, TIERS, carriers, local, marked, run, text_of, training_log, write_job
 from tests.timing import wait_until
 
 # -- nothing is left behind ------------------------------------------------------------------------------------------
@@ -47,7 +45,7 @@ def test_a_job_that_ends_leaves_no_process_to_disturb_the_next(tier: Tier, mark:
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_stop_ends_a_grandchild_that_escapes(tier: Tier, mark: str, tmp_path: Path) -> None:
     command = write_job(tmp_path, ESCAPE.format(rest=600))
-    handle = LocalExecutor(tier=tier, devices=Devices()).start(make_request(tmp_path, marked(mark, command)))
+    handle = local(tier).start(make_request(tmp_path, marked(mark, command)))
     wait_until(lambda: "escaped" in text_of(handle.run_dir / "training.log"))
     handle.kill()
     result = handle.wait()
@@ -58,14 +56,11 @@ def test_a_stop_ends_a_grandchild_that_escapes(tier: Tier, mark: str, tmp_path: 
 DRIVER = """
 import sys, time
 from pathlib import Path
-from autoresearchd.evaluator.measure.measurement import measure
-from autoresearchd.executor.devices import Devices
-from autoresearchd.executor.local import LocalExecutor
 from tests.contract.executor_contract import make_request
-from tests.integration.local_jobs import marked
+from tests.integration.local_jobs import local, marked
 tier, root, mark, command = sys.argv[1:]
-request = make_request(Path(root), marked(mark, command))
-print(LocalExecutor(tier=tier, devices=Devices()).start(request).supervisor_pid, flush=True)
+handle = local(tier).start(make_request(Path(root), marked(mark, command)))
+print(handle.supervisor_pid, flush=True)
 time.sleep(600)
 """
 
@@ -76,23 +71,25 @@ def test_a_killed_daemon_leaves_no_job_on_the_gpu(tier: Tier, whole: bool, mark:
     command, run_dir = write_job(tmp_path, ESCAPE.format(rest=600)), tmp_path / "runs" / "run"
     arguments = [sys.executable, "-c", DRIVER, tier.name.value, str(tmp_path), mark, command]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as daemon:
-        supervisor = int(daemon.stdout.readline())
-        wait_until(lambda: "escaped" in text_of(run_dir / "training.log"))
-        if whole:
-            os.kill(supervisor, signal.SIGSTOP)  # so that it cannot see the daemon's end before its own
-        daemon.kill()
+        try:
+            supervisor = int(daemon.stdout.readline())
+            wait_until(lambda: "escaped" in text_of(run_dir / "training.log"))
+            if whole:
+                os.kill(supervisor, signal.SIGSTOP)  # so that it cannot see the daemon's end before its own
+        finally:
+            daemon.kill()
         if whole:
             os.kill(supervisor, signal.SIGKILL)
     # Without a sandbox the attack works until the next daemon looks: the grandchild that escaped is left.
     wait_until(lambda: len(carriers(mark)) == (whole and not tier.isolates))
-    assert LocalExecutor(tier=tier, devices=Devices()).recover(run_dir) is None
+    assert local(tier).recover(run_dir) is None
     assert carriers(mark) == []
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_killed_supervisor_is_a_lost_run_and_leaves_nothing(tier: Tier, mark: str, tmp_path: Path) -> None:
     command = write_job(tmp_path, ESCAPE.format(rest=600))
-    handle = LocalExecutor(tier=tier, devices=Devices()).start(make_request(tmp_path, marked(mark, command)))
+    handle = local(tier).start(make_request(tmp_path, marked(mark, command)))
     wait_until(lambda: "escaped" in text_of(handle.run_dir / "training.log"))
     os.kill(handle.supervisor_pid, signal.SIGKILL)
     result = handle.wait()
@@ -103,21 +100,21 @@ def test_a_killed_supervisor_is_a_lost_run_and_leaves_nothing(tier: Tier, mark: 
 @pytest.mark.parametrize("tier", TIERS)
 def test_recovery_ends_what_a_dead_daemon_left(tier: Tier, mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, marked(mark, HANG))
-    handle = LocalExecutor(tier=tier, devices=Devices()).start(request)
+    handle = local(tier).start(request)
     wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
-    assert LocalExecutor(tier=tier, devices=Devices()).recover(request.run_dir) is None
+    assert local(tier).recover(request.run_dir) is None
     assert carriers(mark) == []
     assert handle.wait() is not None
 
 
 def test_recovery_spares_a_stranger_that_got_the_pid_of_a_supervisor(mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, make_task())
-    result = LocalExecutor(tier=PLAIN, devices=Devices()).start(request).wait()
+    result = local(PLAIN).start(request).wait()
     stranger = subprocess.Popen(["sleep", "600"], env={"PATH": os.defpath, "MARK": mark})
     record = request.run_dir / "supervisor.json"
     old_pid = record.read_text().split(",")[0]
     record.write_text(record.read_text().replace(old_pid, f'{{"pid": {stranger.pid}'))
-    assert LocalExecutor(tier=PLAIN, devices=Devices()).recover(request.run_dir) == result
+    assert local(PLAIN).recover(request.run_dir) == result
     assert stranger.poll() is None
     stranger.kill()
     stranger.wait()
@@ -125,7 +122,7 @@ def test_recovery_spares_a_stranger_that_got_the_pid_of_a_supervisor(mark: str, 
 
 def test_a_forgotten_handle_ends_its_run(mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, marked(mark, HANG))
-    handle = LocalExecutor(tier=PLAIN, devices=Devices()).start(request)
+    handle = local(PLAIN).start(request)
     wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
     pid = handle.supervisor_pid
     del handle
@@ -211,7 +208,7 @@ def test_python_means_the_tasks_interpreter_even_where_it_has_another_name(tier:
 
 def test_a_report_whose_log_a_power_cut_took_is_no_result(tmp_path: Path) -> None:
     request = make_request(tmp_path, make_task("echo score: 1"))
-    executor = LocalExecutor(tier=PLAIN, devices=Devices())
+    executor = local(PLAIN)
     result = executor.start(request).wait()
     log = request.run_dir / "training.log"
     assert executor.recover(request.run_dir) == result
