@@ -207,7 +207,7 @@ def _serve(root: Path, doom: Doom, *, often: bool, clock_seed: int | None) -> in
     from autoresearchd.workspace import layout
 
     if often:
-        housekeeping.PACK_EVERY, housekeeping.BACKUP_S, housekeeping.HEARTBEAT_S = 2, 0.2, 0.2  # type: ignore[misc,assignment]
+        housekeeping.PACK_EVERY, housekeeping.BACKUP_S, housekeeping.HEARTBEAT_S = 2, 0.2, 0.2
     start = import_module("autoresearchd.app.start")  # ``app.start`` is the function of that name
     project = Project.at(root)
     store = project.existing_store()

@@ -49,7 +49,7 @@ def carriers(mark: str) -> list[int]:
 
 
 def marked(mark: str, command: str, **more: object) -> Task:
-    return make_task(command, execution={"env": {"MARK": mark}}, **more)  # type: ignore[arg-type]
+    return make_task(command, execution={"env": {"MARK": mark}}, **more)
 
 
 def local(tier: Tier | str, **options: Any) -> LocalExecutor:

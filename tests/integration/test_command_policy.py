@@ -37,7 +37,7 @@ def run(command: str, scratch: Path, *, timeout: float = 20.0, cancel: threading
 
 def refused(command: str, scratch: Path, **options: float) -> PolicyError:
     with pytest.raises(PolicyError) as caught:
-        run(command, scratch, **options)  # type: ignore[arg-type]
+        run(command, scratch, **options)
     assert not list(scratch.iterdir()), "the private copy was left behind"
     return caught.value
 

@@ -47,7 +47,7 @@ WAITED = {
 
 
 def policy(bench: Bench, scripted: ScriptedServer, caps: Caps | None = None, **settings: object) -> ModelPolicy:
-    told = ModelSettings(**{"retries": 0, "reasks": 0, "timeout": 2.0, **settings})  # type: ignore[arg-type]
+    told = ModelSettings(**{"retries": 0, "reasks": 0, "timeout": 2.0, **settings})
     check = EditCheck(bench.task, bench.store, bench.session.id, bench.workspace().pristine(bench.session.base_commit))
     return ModelPolicy(
         [OpenAIClient(scripted.url, "m", prices=told.prices)],

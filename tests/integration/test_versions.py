@@ -51,12 +51,10 @@ class Bench:
         self.now += timedelta(minutes=1)
         return self.now
 
-    def version(self, seed: int, parent: str | None = None, model: Path | None = None) -> str:
-        place = model or self.model
-        trained = LocalModel.load(place, ModelOptions(lora=LoraOptions(rank=4, alpha=8), value_head=True))
+    def version(self, seed: int) -> str:
+        trained = LocalModel.load(self.model, ModelOptions(lora=LoraOptions(rank=4, alpha=8), value_head=True))
         trained.load_adapter_state(tiny.state(trained, seed))
-        base = BaseModel(str(place), *trained.hashes)
-        return self.shelf.add(trained.save, Made(base, "grpo", parent)).version
+        return self.shelf.add(trained.save, Made(BaseModel(str(self.model), *trained.hashes), "grpo")).version
 
     def ask(self) -> tuple[str, tuple[float, ...] | None]:
         """Who answered the next experiment, and its log-probabilities."""

@@ -97,7 +97,7 @@ class TestTheScorerOfTerrain:
 
     @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
     def test_it_waits_for_nothing_that_is_no_file(self, folder: Path, make: object) -> None:
-        make(folder / "output/heights.npy")  # type: ignore[operator]
+        make(folder / "output/heights.npy")
         code, said = self.score(folder)
         assert (code, "METRIC" in said) == (1, False), said
 
