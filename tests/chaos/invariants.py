@@ -17,8 +17,6 @@ from tests.chaos.world import TAG, World
 KINDS = ("lost", "duplicated", "unjudged", "orphans", "user_files", "repeated", "failed")
 """repeated: the session went another way than an undisturbed one; failed: a daemon ended by itself with an error."""
 
-_ORDER = list(Phase)
-
 
 @dataclass
 class Breaches:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from autoresearchd.domain.errors import Interrupted
+from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Answer, Cost
 from autoresearchd.models.client import Message, Question, Reply
@@ -87,3 +89,19 @@ class PatientCancel:
         self.waits.append(timeout if timeout is not None else float("inf"))
         self._set = self._set or len(self.waits) == self._stop_after
         return self._set
+
+
+@dataclass
+class Chosen:
+    """Says which version of the local policy is in use. bases: models whose hashes are known, by name."""
+
+    version: ServedAdapter | None = None
+    asked: list[BaseModel] = field(default_factory=list)
+    bases: dict[str, BaseModel] = field(default_factory=dict)
+
+    def known(self, base: BaseModel) -> BaseModel:
+        return self.bases.get(base.name, base)
+
+    def in_use(self, base: BaseModel) -> ServedAdapter | None:
+        self.asked.append(base)
+        return self.version

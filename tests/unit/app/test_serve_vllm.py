@@ -21,7 +21,7 @@ from autoresearchd.domain.policy_versions import ServedAdapter
 from autoresearchd.models.client import Reply
 from autoresearchd.models.openai_client import OpenAIClient
 from tests.contract.client_contract import QUESTION
-from tests.fakes.versions import Chosen
+from tests.fakes.models import Chosen
 
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
 
