@@ -28,7 +28,6 @@ MOST = 500
 
 
 def save(weights: bytes) -> Callable[[Path], None]:
-
     def write(folder: Path) -> None:
         (folder / "adapter_config.json").write_text("{}")
         (folder / "adapter_model.safetensors").write_bytes(weights)
