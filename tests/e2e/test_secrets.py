@@ -105,7 +105,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path, s
         ("note", f"log in with {CANARIES['stripe']}"),
         ("resume", "--foreground"),
         ("status",), ("status", "--json"), ("experiments",), ("experiments", "--json"),
-        *(("show", str(n), *more) for n in range(6) for more in ((), ("--json",), ("--diff", "--log"))),
+        *(("show", str(n), *more) for n in range(6) for more in (("--json",), ("--diff", "--log"))),
         ("logs", "-n", "5000"), ("export", "--format", "jsonl"), ("export", "--format", "tsv"),
         ("export", "-o", "out.jsonl"), ("plot", "-o", "out.svg"), ("doctor", "--json"),
         ("start", "--tag", CANARIES["jwt"]), ("show", "1", "--session", CANARIES["stripe"]),

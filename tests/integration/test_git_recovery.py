@@ -96,11 +96,9 @@ def test_a_commit_that_was_cut_off_is_completed_by_doing_it_again(
 def test_a_damaged_object_is_named_with_a_way_to_hint_it(root: Path, workspace: GitWorkspace) -> None:
     commit = edit(workspace)
     blob = git(root, "rev-parse", f"{commit}:train.py")
-    for content in (None, b"", b"garbage"):
-        path = loose(root, blob)
-        path.unlink(missing_ok=True)
-        if content is not None:
-            path.write_bytes(content)
+    loose(root, blob).unlink()
+    for damage in (lambda: None, lambda: loose(root, blob).write_bytes(b"garbage")):
+        damage()
         with pytest.raises(RepositoryError) as caught:
             workspace.read(commit, "train.py")
         assert blob in caught.value.what and "git fsck" in caught.value.hint
