@@ -10,9 +10,10 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.labels import Label, Phase, Status
 from tests.chaos.harness import LIFE_S, Harness
 from tests.chaos.invariants import Breaches, Journal, check_end, check_user
+from tests.chaos.mortal import Fate
 from tests.chaos.processes import below, command_of, kill_tree, seen, send
 from tests.chaos.world import World
 from tests.timing import wait_until
@@ -115,3 +116,16 @@ def test_git_killed_at_its_work_costs_nothing_but_time(harness: Harness, word: b
     end(harness, world, pid)
     assert killed, "none was seen, and the test shows nothing"
     assert same_as_undisturbed(harness, world) == []
+
+
+def test_a_proposal_whose_daemon_was_killed_keeps_its_number_and_its_cost(harness: Harness) -> None:
+    world = harness.world("world", SEED, EXPERIMENTS)
+    for fate in (Fate("policy.propose", "before"), Fate("policy.propose", "after"), Fate("store.record_proposal")):
+        assert harness.nursery.wait(harness.start(world, fate=fate), LIFE_S) == -9
+        latest = Journal.read(world).experiments[-1]
+        assert latest.number == 1
+    assert latest.phase is Phase.PROPOSED
+    breaches = Breaches()
+    harness.finish(world, breaches, "")
+    assert Journal.read(world).experiments[1].proposal.cost == latest.proposal.cost
+    assert same_as_undisturbed(harness, world) == [] and breaches.lines() == []

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, RepositoryError, UsageError
 from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.command import find_git
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import FILES, checkout_snapshot, commit_all, git, make_repository, write_files
 
@@ -222,3 +223,19 @@ def test_a_scaffolded_folder_becomes_a_repository_whatever_the_user_has_configur
     assert (folder / ".git/info/exclude").read_text().count(".autoresearchd/") == 1
     with pytest.raises(RepositoryError, match="already"):
         preflight.init_repository(folder)
+
+
+def test_a_repository_that_could_not_be_made_leaves_no_half_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = (
+        f'#!/bin/sh\n[ "$1" = commit ] && {{ echo "No space left on device" >&2; exit 128; }}\nexec {find_git()} "$@"\n'
+    )
+    write_files(tmp_path, {"bin/git": full, **{f"task/{name}": text for name, text in FILES.items()}})
+    (tmp_path / "bin/git").chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+        with pytest.raises(EnvironmentFailure, match="No space left"):
+            preflight.init_repository(tmp_path / "task")
+    assert not (tmp_path / "task" / ".git").exists()
+    assert preflight.init_repository(tmp_path / "task")

@@ -236,6 +236,16 @@ def test_a_file_of_a_submodule_cannot_be_the_editable_one(root: Path) -> None:
     assert "submodule's own repository" in caught.value.hint
 
 
+def test_a_submodule_protects_as_a_folder_does(root: Path) -> None:
+    with session(root) as workspace:
+        base = workspace.head()
+        workspace.check_tracked(base, ["lib/library", "lib/library/model.py"])
+        first = workspace.fingerprint(base, ["lib/library"])
+        write_files(root / "lib/library", {"model.py": "WIDTH = 99\n"})
+        commit_all(root / "lib/library")
+        assert workspace.fingerprint(commit_all(root), ["lib/library"]) != first
+
+
 @pytest.mark.parametrize("name", [b"..", b".GIT", b"a/b"])
 def test_a_submodules_tree_with_a_name_that_leads_out_is_refused(root: Path, name: bytes) -> None:
     """Somebody else's library would write over the user's files, which git itself would not let it."""
