@@ -48,14 +48,15 @@ def test_killed_at_any_instant_a_learner_costs_neither_the_daemon_nor_the_versio
     settings = f"learn: {{model: '{tmp_path / 'model'}', pause: {pause}}}\n"
     project = Project(tmp_path / "project", environment)
     configure(project, server_of_edits.url, settings)
-    learners = subprocess.Popen(
-        [sys.executable, "-m", "tests.chaos.learners", str(tmp_path), "7", str(kills)],
-        cwd=ROOT,
-        env={**environment, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log.open("w"),
-    )
+    with log.open("w") as errors:
+        learners = subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.learners", str(tmp_path), "7", str(kills)],
+            cwd=ROOT,
+            env={**environment, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
 
     def told() -> dict[str, Any]:
         line = learners.stdout.readline()
