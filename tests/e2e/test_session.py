@@ -25,7 +25,7 @@ def test_a_session_improves_the_program_on_its_own_branch_and_leaves_the_checkou
     project.session("search", 12)
     after = project.snapshot()
     assert {**before, "branches": after["branches"]} == after
-    experiments = project.experiments()
+    experiments = project.json("experiments", "--json")
     assert [e["experiment"] for e in experiments] == list(range(13))
     assert experiments[0]["status"] == "keep"
     assert len(experiments[0]["runs"]) == 3
@@ -42,7 +42,7 @@ def test_a_session_improves_the_program_on_its_own_branch_and_leaves_the_checkou
     assert "Experiment:" in message
     assert "Metric: score=" in message
 
-    status = project.status()
+    status = project.json("status", "--json")
     assert status["session"]["state"] == "stopped"
     assert status["session"]["experiments"] >= 12
     assert status["metric"]["source"] == "self-reported"
