@@ -34,7 +34,7 @@ def test_the_check_and_the_start_both_name_the_key_that_brings_data_along(projec
 
 
 def test_a_baseline_that_fails_once_start_has_returned_is_told_by_status_until_another_begins(project: Project) -> None:
-    task = TASK.replace("budget: 20, startup_grace: 5", "budget: 1, startup_grace: 1")
+    task = TASK.replace("budget: 20, startup_grace: 5", "budget: 2, startup_grace: 2")
     project.put({"train.py": OVERRUNS_LATER, "task.yaml": task})
     done = project.done("start", "--tag", "t", "--policy", "random", "--max-experiments", "1")
     assert "first of 3 baseline runs" in done.stderr

@@ -53,6 +53,8 @@ POISONERS = {
     "prints NaN when it runs again": (AGAIN + 'sys.exit(print("score: nan"))', "non_finite"),
     "never ends when it runs again": (AGAIN + "time.sleep(600)", "budget_overrun"),
 }
+FIRST, *REST = POISONERS
+HOW = [FIRST, *(pytest.param(how, marks=pytest.mark.nightly) for how in REST)]
 
 
 def edited(scale: float, noise: float = 0.03, extra: str = "") -> str:
@@ -72,7 +74,7 @@ def session(folder: Path, programs: list[str]) -> tuple[list[dict[str, Any]], di
     return [project.json("show", str(n), "--json") for n in range(len(programs) + 1)], project.status()
 
 
-@pytest.mark.parametrize("how", POISONERS)
+@pytest.mark.parametrize("how", HOW)
 def test_a_poisoner_stops_no_later_gain(place: Path, how: str) -> None:
     """Without its place lost, all that comes after it is discarded, however good."""
     poison, label = POISONERS[how]
@@ -84,7 +86,7 @@ def test_a_poisoner_stops_no_later_gain(place: Path, how: str) -> None:
     assert "experiment 0 is the incumbent again" in log
 
 
-@pytest.mark.parametrize("how", ["crashes when it runs again", "prints NaN when it runs again"])
+@pytest.mark.parametrize("how", HOW[:2])
 def test_a_time_bomb_does_not_cost_the_night(place: Path, how: str) -> None:
     """What is built on it holds its code and fails before it would run again beside it: so it kept its place."""
     poison, label = POISONERS[how]
