@@ -114,8 +114,8 @@ class Project:
 
     @property
     def said(self) -> Path:
-        """What the last daemon has printed."""
-        return self.root.with_name(f"{self.root.name}-said.txt")
+        """What the last daemon has printed; not on the project's own disk, which may be full."""
+        return Path(self.environment["HOME"]).with_name(f"{self.root.name}-said.txt")
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self.done(*arguments).stdout)

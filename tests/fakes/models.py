@@ -64,6 +64,10 @@ class MemoryAnswers:
     def answers(self) -> list[Answer]:
         return [answer for _, answer in self.items]
 
+    @property
+    def usd(self) -> float:
+        return sum(answer.cost.usd or 0.0 for answer in self.answers)
+
 
 class OpenPurse:
     """A purse without a cap. checks: how often it was looked into."""

@@ -19,10 +19,8 @@ Step = str | Mapping[str, str] | Proposal | Exception
 class ScriptedPolicy:
     """Gives the steps of a script in order, one for each call; after the last it has no proposal (label ``no_op``)."""
 
-    repairs = 0
-
-    def __init__(self, steps: Iterable[Step], *, name: str = "scripted") -> None:
-        self._steps, self.name, self.used = list(steps), name, 0
+    def __init__(self, steps: Iterable[Step], *, name: str = "scripted", repairs: int = 0) -> None:
+        self._steps, self.name, self.repairs, self.used = list(steps), name, repairs, 0
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         if cancel.is_set():

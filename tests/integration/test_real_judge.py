@@ -17,13 +17,14 @@ from autoresearchd.app.learning.held_out_states import HeldOut, Source
 from autoresearchd.app.project import Project
 from autoresearchd.config import dump_task, load_task
 from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Interrupted
-from autoresearchd.domain.experiment import Session
+from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Cancel, NewSession, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.learner.gate.judge_answers import HeldOutState
+from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.store.repository import SqlStore
 from tests.fakes.executors import FakeExecutor, Script, prints
@@ -68,7 +69,7 @@ def quadratic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Projec
     lab.workspace.begin(session.base_commit)
     lab.executor.setup(task, lab.site.pristine, lab.site.setup, root / "setup.log", threading.Event())
     ensure_segment(lab, "f")
-    bench.loop(3, lab).run()
+    SessionLoop(lab, Limits(max_experiments=3), backoff=Backoff(first=0.0)).run()
     lab.workspace.close()
     yield project, store, store.session(TAG)
     store.close()
