@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,12 +123,14 @@ class Project:
     def status(self, tag: str | None = None) -> Any:
         """What ``status --json`` prints, in a hundredth of its time."""
         place = find_place(self.root)
-        return json.loads(json_text(place.status(place.pick(tag))))
+        with closing(place.reader):
+            return json.loads(json_text(place.status(place.pick(tag))))
 
     def experiments(self) -> Any:
         """What ``experiments --json`` prints."""
         place = find_place(self.root)
-        return json.loads(json_text([*place.experiments(place.pick(None))]))
+        with closing(place.reader):
+            return json.loads(json_text([*place.experiments(place.pick(None))]))
 
     def proposing(self, tag: str) -> Any:
         """What is under way, once the first experiment after the baseline waits for its proposal."""

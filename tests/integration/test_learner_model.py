@@ -72,7 +72,7 @@ def test_what_is_learned_becomes_likelier_and_is_saved(smollm2: Path, tmp_path: 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
-    "algo", [Algo.GRPO, *(pytest.param(a, marks=pytest.mark.nightly) for a in (Algo.PPO, Algo.SDPO))]
+    "algo", [Algo.GRPO, *(pytest.param(a, marks=pytest.mark.nightly) for a in (Algo.PPO, Algo.SDPO, Algo.SFT))]
 )
 def test_each_algorithm_moves_a_real_model_towards_what_was_worth_more(smollm2: Path, algo: Algo) -> None:
     model = LocalModel.load(smollm2, ModelOptions(value_head=algo is Algo.PPO, checkpointing=True))
