@@ -1,10 +1,11 @@
-"""The processor time that a piece of work takes, as a test may bound it on a machine that does other things too."""
+"""Time in tests on a machine that does other things too: what a piece of work takes, and waiting for what must come."""
 
 import gc
 import time
 from collections.abc import Callable
+from typing import Any
 
-__all__ = ["seconds"]
+__all__ = ["seconds", "wait_until"]
 
 
 def seconds(work: Callable[[], object], times: int = 3) -> float:
@@ -24,3 +25,13 @@ def seconds(work: Callable[[], object], times: int = 3) -> float:
         if collecting:
             gc.enable()
     return min(found)
+
+
+def wait_until(condition: Callable[[], Any], patience: float = 200.0) -> Any:
+    """Poll for what another process or thread brings about; its value. patience: seconds, on a machine that is busy."""
+    deadline = time.monotonic() + patience
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"it did not happen within {patience:g} s")
+        time.sleep(0.01)
+    return value

@@ -17,8 +17,6 @@ from tests.chaos.world import TAG, World
 KINDS = ("lost", "duplicated", "unjudged", "orphans", "user_files", "repeated", "failed")
 """repeated: the session went another way than an undisturbed one; failed: a daemon ended by itself with an error."""
 
-_ORDER = list(Phase)
-
 
 @dataclass
 class Breaches:
@@ -27,16 +25,13 @@ class Breaches:
     found: dict[str, list[str]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
     def add(self, kind: str, what: str) -> None:
-        """Note one."""
         self.found[kind].append(what)
 
     def merge(self, other: Breaches) -> None:
-        """Take over those of another."""
         for kind, lines in other.found.items():
             self.found[kind] += lines
 
     def lines(self) -> list[str]:
-        """All, for people."""
         return [f"{kind}: {line}" for kind, lines in self.found.items() for line in lines]
 
 
@@ -51,7 +46,6 @@ class Journal:
 
     @classmethod
     def read(cls, world: World) -> Journal:
-        """Read it."""
         return cls.of(world.project.open_store())
 
     @classmethod
@@ -67,16 +61,10 @@ class Journal:
     @classmethod
     def of(cls, store: SqlStore) -> Journal:
         """What a store says; it is closed then."""
-        try:
+        with store:
             session = store.session(TAG)
-            return cls(
-                tuple(store.experiments(session.id)),
-                store.totals(session.id),
-                session.base_commit,
-                session.incumbent,
-            )
-        finally:
-            store.close()
+            experiments, totals = tuple(store.experiments(session.id)), store.totals(session.id)
+            return cls(experiments, totals, session.base_commit, session.incumbent)
 
     @property
     def kept(self) -> list[str]:
@@ -112,19 +100,11 @@ class Journal:
         by_commit = {e.commit: e.number for e in self.experiments if e.commit and e.number}
         rows = []
         for e in self.experiments:
-            proposal, decision = e.proposal, e.decision
-            rows.append(
-                (
-                    e.number,
-                    by_commit.get(e.parent, 0),
-                    dict(proposal.files) if proposal else None,
-                    (proposal.hypothesis, proposal.description, dict(proposal.changes)) if proposal else None,
-                    (decision.status, decision.label, decision.value, decision.delta, decision.sigma, decision.reason)
-                    if decision
-                    else None,
-                    [(run.seed, run.value, run.label) for run in e.counted_runs],
-                )
-            )
+            p, d = e.proposal, e.decision
+            said = p and (dict(p.files), p.hypothesis, p.description, dict(p.changes))
+            judged = d and (d.status, d.label, d.value, d.delta, d.sigma, d.reason)
+            runs = [(run.seed, run.value, run.label) for run in e.counted_runs]
+            rows.append((e.number, by_commit.get(e.parent, 0), said, judged, runs))
         return rows
 
 

@@ -19,17 +19,15 @@ from typing import Any
 
 from autoresearchd.app.learning import learn
 from autoresearchd.app.project import Project
-from autoresearchd.domain.errors import AdapterDamaged
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from tests.chaos.mortal import Doom, Fate
-from tests.fakes.executors import wait_until
+from tests.chaos.registrar import versions
 from tests.integration.test_learning import MIXED, request, researched, sized_model
+from tests.timing import wait_until
 
 LIVE = "live"
 """The session whose daemon is at work."""
-_NEXT_S = 90.0
-"""How long the daemon may take for its next experiment."""
 
 
 def alone(work: Callable[[], None]) -> int:
@@ -47,7 +45,6 @@ def alone(work: Callable[[], None]) -> int:
 
 
 def ended(pid: int) -> None:
-    """Wait for a process that is to succeed."""
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0, f"it failed: {status}"
 
@@ -55,11 +52,7 @@ def ended(pid: int) -> None:
 def learner(root: Path, model: Path, doom: Doom) -> None:
     """A whole learner run, with an instant before each file that it opens, makes, renames or removes."""
 
-    def instant(event: str, given: tuple[object, ...]) -> None:
-        if event.startswith(("open", "os.", "shutil.")) and given and str(given[0]).startswith(str(root)):
-            doom.instant(event, "after")
-
-    sys.addaudithook(instant)
+    doom.watch_files(root)
     small = {"states": "4", "count": "1", "max_tokens": "4"}
     learn(request(model, steps=3, **small), root, lambda line: print(line, file=sys.stderr, flush=True))
 
@@ -79,19 +72,8 @@ def killed(root: Path, model: Path, stream: random.Random, whole: dict[str, Any]
 
 
 def found(project: Project) -> dict[str, Any]:
-    """What a death left: versions as they are listed, those whose files are not whole, the one in use."""
     with project.existing_store() as store:
-        shelf, torn = AdapterShelf.of(project.root, store), []
-        for version in store.versions():
-            try:
-                shelf.folder_of(version)
-            except AdapterDamaged as error:
-                torn.append(error.what)
-        return {
-            "listed": [version.version for version in store.versions()],
-            "in_use": [version.version for version in store.promoted_versions()],
-            "torn": torn,
-        }
+        return versions(AdapterShelf.of(project.root, store), store)
 
 
 def made(project: Project) -> list[str]:
@@ -106,13 +88,12 @@ def made(project: Project) -> list[str]:
 
 
 def goes_on(project: Project) -> dict[str, Any]:
-    """Whether the daemon has decided another experiment since, and which version made the latest one."""
+    """Which version made the latest experiment, once the daemon has decided another one since."""
     before = len(made(project))
-    return {"went_on": wait_until(lambda: len(made(project)) > before + 1, _NEXT_S), "by": made(project)[-1]}
+    return {"by": wait_until(lambda: (now := made(project))[before + 1 :] and now[-1])}
 
 
 def tell(what: dict[str, Any]) -> None:
-    """A line of JSON."""
     print(json.dumps(what), flush=True)
 
 

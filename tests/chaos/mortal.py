@@ -1,15 +1,15 @@
-"""Ports that end their own process with SIGKILL before or after a chosen call, and a clock that jumps."""
+"""A doom that ends its own process with SIGKILL before or after a chosen call, and a clock that jumps."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
+import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from autoresearchd.domain.events import Event
 
@@ -25,18 +25,12 @@ class Fate:
 
 @dataclass
 class Doom:
-    """Counts instants and strikes at one of them. record: a file that takes down every instant that was passed."""
+    """Counts instants and strikes at one of them."""
 
     fate: Fate | None
-    record: Path | None = None
     count: int = 0
-    passed: list[str] = field(default_factory=list)
 
     def instant(self, call: str, moment: str) -> None:
-        """One instant."""
-        if self.record is not None:
-            self.passed.append(f"{call} {moment}")
-            self.record.write_text("\n".join(self.passed))
         fate = self.fate
         if fate is None or fate.call not in ("*", call) or (fate.call != "*" and fate.moment != moment):
             return
@@ -44,26 +38,14 @@ class Doom:
         if self.count == fate.nth:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def watch_files(self, root: Path) -> None:
+        """An instant before each file that is opened, made, renamed or removed below a folder."""
 
-class Mortal:
-    """A port whose every call has an instant before and an instant after it."""
+        def see(event: str, given: tuple[object, ...]) -> None:
+            if event.startswith(("open", "os.", "shutil.")) and given and str(given[0]).startswith(str(root)):
+                self.instant(event, "after")
 
-    def __init__(self, inner: Any, port: str, doom: Doom) -> None:
-        self._inner, self._port, self._doom = inner, port, doom
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._inner, name)
-        if not callable(value):
-            return value
-        call = f"{self._port}.{name}"
-
-        def mortal(*arguments: Any, **named: Any) -> Any:
-            self._doom.instant(call, "before")
-            result = value(*arguments, **named)
-            self._doom.instant(call, "after")
-            return result
-
-        return mortal
+        sys.addaudithook(see)
 
 
 class JumpingClock:
@@ -73,17 +55,13 @@ class JumpingClock:
         self._random = random.Random(seed)
 
     def now(self) -> datetime:
-        """Some time."""
         return datetime.now(UTC) + timedelta(hours=self._random.uniform(-48, 48))
 
     def monotonic(self) -> float:
-        """Durations are not touched by that."""
         return time.monotonic()
 
 
 class MortalSink:
-    """Dies at an event."""
-
     def __init__(self, doom: Doom) -> None:
         self._doom = doom
 

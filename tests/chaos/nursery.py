@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from tests.chaos.mortal import Doom, Fate, JumpingClock, Mortal, MortalSink
+from tests.chaos.mortal import Doom, Fate, JumpingClock, MortalSink
 from tests.chaos.world import TAG
+from tests.fakes.deaths import Mortal
 
 LOOK_S = 0.002
 
@@ -46,17 +46,13 @@ class Nursery:
     def __enter__(self) -> Nursery:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+    def __exit__(self, *_: object) -> None:
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait()
         self._process.stdout.close()
 
     def start(self, root: Path, **order: Any) -> int:
-        """Start a daemon; its pid. fate: where it kills itself; stem: of the files for its log and its record."""
+        """Start a daemon; its pid. fate: where it kills itself."""
         fate = order.pop("fate", None)
         return int(self._ask("start", root=str(root), fate=asdict(fate) if fate else None, **order))
 
@@ -70,8 +66,6 @@ class Nursery:
         return [str(found) for found in self._ask("strays", patience=patience)]
 
     def _ask(self, what: str, **order: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"what": what, **order}) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
@@ -116,8 +110,7 @@ def _fork(order: Mapping[str, Any]) -> int:
         return pid
     code = 70
     try:
-        stem = Path(order.get("stem") or order["root"] + "-life")
-        log = os.open(stem.with_suffix(".err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = os.open(f"{order['root']}-life.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         null = os.open(os.devnull, os.O_RDWR)
         os.setsid()
         os.dup2(null, 0)
@@ -186,9 +179,9 @@ def _live(order: Mapping[str, Any]) -> int:
 
     root = Path(order["root"])
     fate = Fate(**order["fate"]) if order.get("fate") else None
-    doom = Doom(fate, Path(order["record"]) if order.get("record") else None)
+    doom = Doom(fate)
     try:
-        if fate is None and not {"record", "often", "clock", "composed"} & {k for k, v in order.items() if v}:
+        if fate is None and not {"often", "clock", "composed"} & {k for k, v in order.items() if v}:
             from autoresearchd.app.start import resume
 
             return resume(root, TAG, foreground=True)
@@ -212,10 +205,9 @@ def _serve(root: Path, doom: Doom, *, often: bool, clock_seed: int | None) -> in
     from autoresearchd.loop.upkeep import housekeeping
     from autoresearchd.loop.upkeep.session_lock import SessionLock
     from autoresearchd.workspace import layout
-    from autoresearchd.workspace.git import GitWorkspace
 
     if often:
-        housekeeping.PACK_EVERY, housekeeping.BACKUP_S, housekeeping.HEARTBEAT_S = 2, 0.2, 0.2  # type: ignore[misc,assignment]
+        housekeeping.PACK_EVERY, housekeeping.BACKUP_S, housekeeping.HEARTBEAT_S = 2, 0.2, 0.2
     start = import_module("autoresearchd.app.start")  # ``app.start`` is the function of that name
     project = Project.at(root)
     store = project.existing_store()
@@ -225,14 +217,13 @@ def _serve(root: Path, doom: Doom, *, often: bool, clock_seed: int | None) -> in
         store.take_controls(session.id)
         lab = laboratory(project, session, store, root, [MortalSink(doom)], make_executor(session.executor))
         workspace = lab.workspace
-        assert isinstance(workspace, GitWorkspace)
         check_journal(store, workspace, session)
         mortal = replace(
             lab,
-            store=Mortal(store, "store", doom),
-            workspace=Mortal(workspace, "workspace", doom),
-            executor=Mortal(lab.executor, "executor", doom),
-            policy=Mortal(lab.policy, "policy", doom),
+            store=Mortal(store, doom, "store"),
+            workspace=Mortal(workspace, doom, "workspace"),
+            executor=Mortal(lab.executor, doom, "executor"),
+            policy=Mortal(lab.policy, doom, "policy"),
             clock=lab.clock if clock_seed is None else JumpingClock(clock_seed),
         )
         protected = lab.task.protected

@@ -24,7 +24,7 @@ def below(daemon: int, word: bytes) -> list[int]:
     return [pid for pid in descendants(daemon) if word in command_of(pid)]
 
 
-def seen(daemon: int, word: bytes, *, seconds: float = 20.0) -> Iterator[int]:
+def seen(daemon: int, word: bytes, *, seconds: float = 200.0) -> Iterator[int]:
     """Processes with that word as they come, each once, until the daemon is gone or the time is up."""
     known: set[int] = set()
     end = time.monotonic() + seconds
@@ -35,28 +35,20 @@ def seen(daemon: int, word: bytes, *, seconds: float = 20.0) -> Iterator[int]:
                 yield pid
 
 
-def kill(pid: int) -> bool:
-    """SIGKILL; whether the process was still there."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def kill_tree(daemon: int) -> None:
     """SIGKILL a daemon and all below it at one instant, as a power cut does: stopped first, so that none can react."""
     os.kill(daemon, signal.SIGSTOP)
     tree = [daemon, *descendants(daemon)]
     for pid in tree:
-        with_signal(pid, signal.SIGSTOP)
+        send(pid, signal.SIGSTOP)
     for pid in dict.fromkeys([*descendants(daemon), *reversed(tree)]):
-        with_signal(pid, signal.SIGKILL)
+        send(pid)
 
 
-def with_signal(pid: int, number: int) -> None:
-    """Send a signal; a process that is gone is no error."""
+def send(pid: int, number: int = signal.SIGKILL) -> bool:
+    """Send a signal; whether the process was still there."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        return
+        return False
+    return True

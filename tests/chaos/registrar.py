@@ -20,15 +20,14 @@ from autoresearchd.domain.errors import AdapterDamaged
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.store.repository import SqlStore
-from tests.chaos.mortal import Doom, Fate, Mortal
+from tests.chaos.mortal import Doom, Fate
+from tests.fakes.deaths import Mortal
 
 BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)
 MOST = 500
 
 
 def save(weights: bytes) -> Callable[[Path], None]:
-    """What a model writes."""
-
     def write(folder: Path) -> None:
         (folder / "adapter_config.json").write_text("{}")
         (folder / "adapter_model.safetensors").write_bytes(weights)
@@ -37,12 +36,10 @@ def save(weights: bytes) -> Callable[[Path], None]:
 
 
 def shelf_of(root: Path, store: Any) -> AdapterShelf:
-    """The versions of a repository."""
     return AdapterShelf(root / "adapters", store, lambda: datetime.now(UTC))
 
 
 def open_store(root: Path) -> SqlStore:
-    """Its journal."""
     return SqlStore.open(f"sqlite:///{root / 'state.db'}")
 
 
@@ -60,8 +57,8 @@ def die(root: Path, nth: int) -> bool:
     if pid == 0:
         doom = Doom(Fate(nth=nth))
         with open_store(root) as store:
-            sys.addaudithook(lambda event, given: _instant(doom, root, event, given))
-            learn(root, Mortal(store, "store", doom))
+            doom.watch_files(root)
+            learn(root, Mortal(store, doom, "store"))
         os._exit(0)
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
@@ -71,27 +68,23 @@ def die(root: Path, nth: int) -> bool:
     return False
 
 
-def _instant(doom: Doom, root: Path, event: str, given: tuple[object, ...]) -> None:
-    """Each file that is opened, each folder that is made, renamed or removed, is an instant before it."""
-    if event.startswith(("open", "os.", "shutil.")) and given and str(given[0]).startswith(str(root)):
-        doom.instant(event, "after")
+def versions(shelf: AdapterShelf, store: SqlStore) -> dict[str, Any]:
+    """What a death left: versions as they are listed, the one in use, those whose files are not whole."""
+    torn = []
+    for version in store.versions():
+        try:
+            shelf.folder_of(version)
+        except AdapterDamaged as error:
+            torn.append(error.what)
+    listed, in_use = ([v.version for v in them] for them in (store.versions(), store.promoted_versions()))
+    return {"listed": listed, "in_use": in_use, "torn": torn}
 
 
 def found(root: Path) -> dict[str, Any]:
-    """What a death left: versions as they are listed, those whose files are not whole, folders under way."""
+    """What a death left, with the folders under way."""
+    folders = sorted(path.name for path in (root / "adapters").iterdir() if path.name != ".lock")
     with open_store(root) as store:
-        shelf, torn = shelf_of(root, store), []
-        for version in store.versions():
-            try:
-                shelf.folder_of(version)
-            except AdapterDamaged as error:
-                torn.append(error.what)
-        return {
-            "listed": [version.version for version in store.versions()],
-            "in_use": [version.version for version in store.promoted_versions()],
-            "torn": torn,
-            "folders": sorted(path.name for path in (root / "adapters").iterdir() if path.name != ".lock"),
-        }
+        return versions(shelf_of(root, store), store) | {"folders": folders}
 
 
 def main(folder: Path) -> None:

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from tests.chaos.harness import TRANSITIONS, Death, Harness, schedule
-from tests.chaos.invariants import Breaches, Journal, check_after_death, check_end, check_user
+from tests.chaos.invariants import Breaches, Journal, check_after_death, check_end, check_user, processes_of
 from tests.chaos.mortal import Fate
-from tests.fakes.executors import wait_until
+from tests.timing import wait_until
 
 KILLS = 10
 
@@ -43,7 +43,7 @@ def test_every_breach_of_a_promise_is_noticed(harness: Harness) -> None:
     assert breaches.lines() == []
 
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={"X": f"{world.root}/x"})
-    assert wait_until(lambda: harness_sees(harness, world))
+    wait_until(lambda: processes_of(world.root))
     harness.check_orphans(world, breaches, "")
     child.kill()
     child.wait()
@@ -54,11 +54,8 @@ def test_every_breach_of_a_promise_is_noticed(harness: Harness) -> None:
     assert breaches.found["user_files"]
 
     base = before.base
-    world.git(
-        "update-ref",
-        "refs/heads/autoresearch/night",
-        world.git("commit-tree", "-m", "x", "-p", base, f"{base}^{{tree}}"),
-    )
+    stranger = world.git("commit-tree", "-m", "x", "-p", base, f"{base}^{{tree}}")
+    world.git("update-ref", "refs/heads/autoresearch/night", stranger)
     check_after_death(world, before, breaches, "")
     assert breaches.found["unjudged"]
 
@@ -71,9 +68,3 @@ def test_every_breach_of_a_promise_is_noticed(harness: Harness) -> None:
     check_after_death(world, other, breaches, "")
     check_end(world, 3, other, breaches, "")
     assert breaches.found["repeated"] and any("numbers [0, 1, 2]" in line for line in breaches.found["lost"])
-
-
-def harness_sees(harness: Harness, world: object) -> bool:
-    from tests.chaos.invariants import processes_of
-
-    return bool(processes_of(world.root))  # type: ignore[attr-defined]

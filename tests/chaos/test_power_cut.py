@@ -19,7 +19,7 @@ import pytest
 
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.workspace.objects import is_commit_id
-from tests.chaos.harness import Harness
+from tests.chaos.harness import LIFE_S, Harness
 from tests.chaos.invariants import Breaches, Journal, check_end, check_user
 from tests.chaos.processes import kill_tree
 from tests.chaos.world import World
@@ -49,7 +49,7 @@ def test_after_power_cuts_a_session_ends_as_if_there_had_been_none(harness: Harn
         if harness.nursery.wait(pid, stream.uniform(0.05, 0.4) * (1 + cut / CUTS)) is not None:
             break
         kill_tree(pid)
-        assert harness.nursery.wait(pid, 10.0) == -9
+        assert harness.nursery.wait(pid, LIFE_S) == -9
         harness.check_orphans(world, breaches, f"seed {seed}")
         lost += lose_what_was_not_flushed(world, stream)
     harness.finish(world, breaches, f"seed {seed}, lost {lost}", composed=True)
@@ -66,7 +66,6 @@ def lose_what_was_not_flushed(world: World, stream: random.Random) -> list[str]:
     lost = tear_journal(world, now.experiments[-1] if now.experiments else None, stream)
     ours = [e for e in now.experiments if e.commit and e.number][-4:]
     for e in ours:
-        assert e.commit is not None
         below = world.git("rev-parse", f"{e.commit}^{{tree}}", f"{e.commit}:train.py", check=False)
         names = [e.commit, *(name for name in below.split() if is_commit_id(name))]  # an earlier cut may have hit them
         places = [git / "objects" / name[:2] / name[2:] for name in names]
@@ -138,12 +137,10 @@ def test_a_journal_that_ends_in_a_torn_transaction_is_read_up_to_the_one_before(
     world = harness.world("world", SEED, EXPERIMENTS)
     pid = harness.start(world, composed=True)
     wal, aside = world.state / "state.db-wal", world.root.parent / "aside"
-    for _ in range(400):
+    while not (wal.exists() and len(commits(wal)) > UNDER_WAY):
         assert harness.nursery.wait(pid, 0.02) is None
-        if wal.exists() and len(commits(wal)) > UNDER_WAY:
-            break
     kill_tree(pid)
-    harness.nursery.wait(pid, 10.0)
+    harness.nursery.wait(pid, LIFE_S)
     whole, ends = Journal.peek(world, aside), commits(wal)
     for end in reversed(ends):  # the last ones may hold what is no part of an experiment, such as a heartbeat
         os.truncate(wal, end - 100)

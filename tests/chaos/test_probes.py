@@ -15,8 +15,8 @@ import pytest
 from autoresearchd.sandbox.view import bubblewraps
 from tests.chaos.harness import Harness
 from tests.chaos.invariants import Breaches, processes_of
-from tests.chaos.processes import below, command_of, kill, with_signal
-from tests.fakes.executors import wait_until
+from tests.chaos.processes import below, command_of, send
+from tests.timing import wait_until
 
 STALLS = """#!/bin/sh
 exec 3>/dev/null 4<>"{fifo}"
@@ -45,7 +45,7 @@ def probing(folder: Path, root: Path) -> Iterator[tuple[subprocess.Popen[bytes],
         stderr=subprocess.DEVNULL,
     )
     try:
-        assert wait_until(lambda: len(below(command.pid, b"--userns-block-fd")) == 2, 30.0)
+        wait_until(lambda: len(below(command.pid, b"--userns-block-fd")) == 2)
         outer, inner = below(command.pid, b"--userns-block-fd")
         (supervisor,) = below(command.pid, b"sandbox.supervise")
         yield command, supervisor, outer, inner
@@ -53,7 +53,7 @@ def probing(folder: Path, root: Path) -> Iterator[tuple[subprocess.Popen[bytes],
         command.kill()
         command.wait()
         for line in processes_of(folder):
-            kill(int(line.split()[0]))
+            send(int(line.split()[0]))
 
 
 @pytest.mark.parametrize("stopped", ["nobody", "inner", "outer"])
@@ -63,10 +63,10 @@ def test_a_command_killed_while_it_tries_the_sandbox_leaves_no_process_that_wait
     world = harness.world("world", SEED, 1)
     with probing(tmp_path, world.root) as (command, _, outer, inner):
         for pid in {"inner": [inner], "outer": [outer]}.get(stopped, []):
-            with_signal(pid, signal.SIGSTOP)
+            send(pid, signal.SIGSTOP)
         command.kill()
         command.wait()
-        assert wait_until(lambda: not processes_of(tmp_path)), processes_of(tmp_path)
+        wait_until(lambda: not processes_of(tmp_path))
 
 
 @pytest.mark.parametrize("ends", ["resume", "doctor"])
@@ -75,10 +75,10 @@ def test_what_a_probe_left_whose_supervisor_was_killed_too_is_ended_by_the_next_
 ) -> None:
     world = harness.world("world", SEED, 1)
     with probing(tmp_path, world.root) as (command, supervisor, outer, inner):
-        with_signal(inner, signal.SIGSTOP)
-        with_signal(supervisor, signal.SIGSTOP)  # so that it cannot end the rest before it is killed
+        send(inner, signal.SIGSTOP)
+        send(supervisor, signal.SIGSTOP)  # so that it cannot end the rest before it is killed
         for pid in (command.pid, supervisor, outer):
-            kill(pid)
+            send(pid)
         command.wait()
         assert [int(line.split()[0]) for line in processes_of(tmp_path)] == [inner]  # it waits for the dead
         assert list((tmp_path / "tmp").iterdir())
@@ -102,7 +102,7 @@ def test_a_supervisor_that_cannot_see_its_command_die_is_ended_by_the_next_comma
 ) -> None:
     world = harness.world("world", SEED, 1)
     with probing(tmp_path, world.root) as (command, supervisor, _, _):
-        with_signal(supervisor, signal.SIGSTOP)
+        send(supervisor, signal.SIGSTOP)
         command.kill()
         command.wait()
         breaches = Breaches()

@@ -11,20 +11,19 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from autoresearchd.domain.labels import Label, Phase, Status
-from tests.chaos.harness import Harness
+from tests.chaos.harness import LIFE_S, Harness
 from tests.chaos.invariants import Breaches, Journal, check_end, check_user
 from tests.chaos.mortal import Fate
-from tests.chaos.processes import below, command_of, kill, kill_tree, seen
+from tests.chaos.processes import below, command_of, kill_tree, seen, send
 from tests.chaos.world import World
-from tests.fakes.executors import wait_until
+from tests.timing import wait_until
 
 EXPERIMENTS = 4
 SEED = 31
 
 
 def end(harness: Harness, world: World, pid: int) -> None:
-    """Wait for a daemon to end its session by itself."""
-    assert harness.nursery.wait(pid, 60.0) == 0, (world.root.parent / f"{world.root.name}-life.err").read_text()
+    assert harness.nursery.wait(pid, LIFE_S) == 0, (world.root.parent / f"{world.root.name}-life.err").read_text()
 
 
 def same_as_undisturbed(harness: Harness, world: World) -> Sequence[str]:
@@ -38,9 +37,9 @@ def test_a_job_that_somebody_killed_is_a_crash_of_its_experiment_and_of_no_other
     world = harness.world("world", SEED, EXPERIMENTS)
     users = world.users_files()
     pid = harness.start(world, composed=True)
-    assert wait_until(lambda: any(e.number == 2 for e in Journal.read(world).experiments))
+    wait_until(lambda: any(e.number == 2 for e in Journal.read(world).experiments))
     victim = next(job for job in seen(pid, b"train.py") if b"bwrap" not in command_of(job))
-    assert kill(victim)
+    assert send(victim)
     end(harness, world, pid)
     journal = Journal.read(world)
     crashed = [e for e in journal.experiments if e.decision and e.decision.label is Label.OOM]
@@ -58,7 +57,7 @@ def test_a_run_whose_supervisor_was_killed_is_run_again(harness: Harness) -> Non
     killed: set[int] = set()
     while len(killed) < 3 and harness.nursery.wait(pid, 0.0) is None:
         for supervisor in below(pid, b"sandbox.supervise"):
-            if supervisor not in killed and below(supervisor, b"train.py") and kill(supervisor):
+            if supervisor not in killed and below(supervisor, b"train.py") and send(supervisor):
                 killed.add(supervisor)
     end(harness, world, pid)
     assert len(killed) == 3
@@ -72,9 +71,9 @@ def test_a_daemon_killed_together_with_its_supervisors_leaves_no_process(harness
     world = harness.world("world", SEED, EXPERIMENTS)
     for _ in range(4):
         pid = harness.start(world, composed=True)
-        assert wait_until(lambda p=pid: below(p, b"train.py"))  # type: ignore[misc]
+        wait_until(lambda p=pid: below(p, b"train.py"))
         kill_tree(pid)
-        assert harness.nursery.wait(pid, 10.0) == -9
+        assert harness.nursery.wait(pid, LIFE_S) == -9
     breaches = Breaches()
     harness.check_orphans(world, breaches, "")
     harness.finish(world, breaches, "")
@@ -106,12 +105,12 @@ def touched(world: World) -> Iterator[None]:
 def test_git_killed_at_its_work_costs_nothing_but_time(harness: Harness, word: bytes) -> None:
     world = harness.world("world", SEED, EXPERIMENTS)
     pid = harness.start(world, composed=True)
-    assert wait_until(lambda: bool(Journal.read(world).experiments))
+    wait_until(lambda: bool(Journal.read(world).experiments))
     stream, killed = random.Random(SEED), 0
     with touched(world):
         for victim in seen(pid, word):
             if killed < 5 and stream.random() < 0.8:
-                killed += kill(victim)
+                killed += send(victim)
             if killed == 5:
                 break
     end(harness, world, pid)
@@ -122,14 +121,11 @@ def test_git_killed_at_its_work_costs_nothing_but_time(harness: Harness, word: b
 def test_a_proposal_whose_daemon_was_killed_keeps_its_number_and_its_cost(harness: Harness) -> None:
     world = harness.world("world", SEED, EXPERIMENTS)
     for fate in (Fate("policy.propose", "before"), Fate("policy.propose", "after"), Fate("store.record_proposal")):
-        pid = harness.start(world, fate=fate)
-        assert harness.nursery.wait(pid, 30.0) == -9
+        assert harness.nursery.wait(harness.start(world, fate=fate), LIFE_S) == -9
         latest = Journal.read(world).experiments[-1]
         assert latest.number == 1
-    assert latest.phase is Phase.PROPOSED and latest.proposal is not None
-    cost = latest.proposal.cost
+    assert latest.phase is Phase.PROPOSED
     breaches = Breaches()
     harness.finish(world, breaches, "")
-    first = Journal.read(world).experiments[1]
-    assert first.proposal is not None and first.proposal.cost == cost
+    assert Journal.read(world).experiments[1].proposal.cost == latest.proposal.cost
     assert same_as_undisturbed(harness, world) == [] and breaches.lines() == []

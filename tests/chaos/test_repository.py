@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.harness import Harness
+from tests.chaos.harness import LIFE_S, Harness
 from tests.chaos.invariants import Breaches, Journal, check_end, check_user
 from tests.chaos.mortal import Fate
 from tests.chaos.world import World
-from tests.fakes.executors import wait_until
+from tests.e2e.conftest import TASK
+from tests.fakes.repositories import git, make_repository
+from tests.timing import wait_until
 
 EXPERIMENTS = 4
 SEED = 31
@@ -25,7 +28,7 @@ def interrupted(harness: Harness) -> World:
     """A session whose daemon was killed while it worked on its second experiment."""
     world = harness.world("world", SEED, EXPERIMENTS)
     pid = harness.start(world, fate=Fate("executor.start", "after", 5))
-    assert harness.nursery.wait(pid, 30.0) == -signal.SIGKILL
+    assert harness.nursery.wait(pid, LIFE_S) == -signal.SIGKILL
     assert Journal.read(world).experiments[-1].number == 2
     return world
 
@@ -37,28 +40,11 @@ def finished_as_if_undisturbed(harness: Harness, world: World, **order: object) 
     assert breaches.lines() == []
 
 
-def said(world: World) -> str:
-    return Path(f"{world.root}-life.err").read_text()
-
-
-def commands_in(text: str) -> str:
-    """The git command that an error says fixes it."""
-    line = next(line for line in text.splitlines() if "git branch" in line)
-    return line[line.index("git branch") :].split(",")[0]
-
-
-@pytest.mark.parametrize(
-    "minutes",
-    [
-        pytest.param(-60, id="left an hour ago"),
-        pytest.param(60, id="its time in the future", marks=pytest.mark.nightly),
-    ],
-)
-def test_lock_files_that_a_dead_git_left_in_our_own_places_are_removed(harness: Harness, minutes: int) -> None:
+def test_lock_files_that_a_dead_git_left_in_our_own_places_are_removed(harness: Harness) -> None:
     world = interrupted(harness)
     users = world.users_files()
     slot = next((world.state / "worktrees/night").glob("slot0.git"))
-    when = time.time() + 60 * minutes
+    an_hour_ago = time.time() - 3600
     for lock in (
         slot / "index.lock",
         slot / "HEAD.lock",
@@ -66,7 +52,7 @@ def test_lock_files_that_a_dead_git_left_in_our_own_places_are_removed(harness: 
         *(world.root / f".git/refs/autoresearch/night/{n}.lock" for n in range(3, EXPERIMENTS + 1)),
     ):
         lock.touch()
-        os.utime(lock, (when, when))
+        os.utime(lock, (an_hour_ago, an_hour_ago))
     finished_as_if_undisturbed(harness, world, composed=True)
     breaches = Breaches()
     check_user(users, world, breaches, "")
@@ -81,13 +67,6 @@ def test_a_lock_of_the_user_is_neither_waited_for_nor_removed(harness: Harness) 
     os.utime(lock, (0, 0))
     finished_as_if_undisturbed(harness, world)
     assert lock.exists()
-
-
-def test_a_worktree_deleted_while_the_daemon_was_down_is_made_again(harness: Harness) -> None:
-    world = interrupted(harness)
-    shutil.rmtree(world.state / "worktrees")
-    shutil.rmtree(world.state / "pristine")
-    finished_as_if_undisturbed(harness, world)
 
 
 def test_worktrees_deleted_while_runs_are_under_way_cost_no_experiment(harness: Harness) -> None:
@@ -113,7 +92,7 @@ def test_a_branch_changed_while_the_daemon_was_down_is_left_alone_and_the_way_ba
     world = interrupted(harness)
     mine = change(world, how)
     pid = harness.start(world)
-    assert harness.nursery.wait(pid, 30.0) == 2
+    assert harness.nursery.wait(pid, LIFE_S) == 2
     assert tip(world) == mine
     go_on(harness, world)
 
@@ -124,10 +103,10 @@ def test_a_branch_changed_while_the_daemon_works_stops_it_before_the_next_experi
 ) -> None:
     world = harness.world("world", SEED, EXPERIMENTS)
     pid = harness.start(world)
-    assert wait_until(lambda: len(Journal.read(world).experiments) > 2, 30.0)
+    wait_until(lambda: len(Journal.read(world).experiments) > 2)
     mine = change(world, how)
     opened = len(Journal.read(world).experiments)
-    assert harness.nursery.wait(pid, 30.0) == 2
+    assert harness.nursery.wait(pid, LIFE_S) == 2
     assert tip(world) == mine
     assert len(Journal.read(world).experiments) <= opened + 1, "it may have been about to open one"
     go_on(harness, world)
@@ -149,24 +128,69 @@ def tip(world: World) -> str:
 
 def go_on(harness: Harness, world: World) -> None:
     """Do what the daemon said, and the session ends as if nothing had happened."""
-    hint = commands_in(said(world))
-    world.git(*hint.split()[1:])
-    Path(f"{world.root}-life.err").unlink()
+    said = Path(f"{world.root}-life.err")
+    line = next(line for line in said.read_text().splitlines() if "git branch" in line)
+    world.git(*line[line.index("branch") :].split(",")[0].split())
+    said.unlink()
     finished_as_if_undisturbed(harness, world)
 
 
 def test_a_wall_clock_that_is_set_to_and_fro_changes_no_result_and_no_duration(harness: Harness) -> None:
     world = harness.world("world", SEED, EXPERIMENTS)
-    breaches = Breaches()
     for nth in (4, 6):
         pid = harness.start(world, clock=nth, fate=Fate("executor.start", "after", nth))
-        harness.nursery.wait(pid, 30.0)
+        harness.nursery.wait(pid, LIFE_S)
     finished_as_if_undisturbed(harness, world, clock=1)
     store = world.project.open_store()
     session = store.session("night")
     store.close()
-    assert 0.0 < session.active_seconds < 60.0
+    assert 0.0 < session.active_seconds < 3600.0
     for e in Journal.read(world).experiments:
-        assert all(0.0 <= run.duration_s < 10.0 for run in e.runs)
-        assert e.overhead_ms is not None and 0.0 <= e.overhead_ms < 10_000.0
-    assert breaches.lines() == []
+        assert all(0.0 <= run.duration_s < 3600.0 for run in e.runs)
+        assert 0.0 <= e.overhead_ms < 3_600_000.0
+
+
+def test_what_lies_in_the_folder_of_a_run_that_has_not_begun_is_not_taken_for_its_result(harness: Harness) -> None:
+    world = harness.world("world", SEED, EXPERIMENTS)
+    for number in range(1, 5):
+        folder = world.runs / str(number) / "0"
+        (folder / "output").mkdir(parents=True)
+        (folder / "result.json").write_text(
+            '{"stages": [{"name": "training", "outcome": "ok", "exit_code": 0, "duration_s": 1, "log_path": "x"}],'
+            ' "duration_s": 1, "facts": {}}'
+        )
+    assert harness.nursery.wait(harness.start(world, fate=Fate("store.open_run", "after", 4)), LIFE_S) == -9
+    finished_as_if_undisturbed(harness, world)
+
+
+DYING = """
+import os, sys
+from autoresearchd.cli.main import run
+from autoresearchd.store.repository import SqlStore
+SqlStore.delete_session = lambda self, tag: os._exit(9)
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_a_daemon_killed_while_it_takes_a_failed_session_away_is_followed_by_one_that_does(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "repository"
+    make_repository(root, {"train.py": "RATE = 0.1\nraise SystemExit('no')\n", "task.yaml": TASK})
+    before = git(root, "for-each-ref")
+    environment = {**os.environ, "HOME": str(tmp_path), "AUTORESEARCHD_CONFIG": "/dev/null"}
+
+    def cli(program: tuple[str, ...], *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *program, *arguments], cwd=root, env=environment, capture_output=True, text=True
+        )
+
+    whole = ("-m", "autoresearchd")
+    begin = ("start", "--foreground", "--tag", "night", "--policy", "random", "--max-experiments", "1")
+    assert cli(("-c", DYING), *begin).returncode == 9
+    assert git(root, "for-each-ref") == before, "git is as it was, and the session is there still"
+    done = cli(whole, "resume", "night", "--foreground")
+    assert done.returncode == 3, done.stderr
+    assert git(root, "for-each-ref") == before
+    refused = cli(whole, "resume", "night")
+    assert (refused.returncode, "no session" in refused.stderr) == (2, True), refused.stderr

@@ -8,21 +8,17 @@ can only differ by what a crash did to one of them.
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from autoresearchd.app.project import Project
 from autoresearchd.config import dump_task, load_task
-from autoresearchd.domain.experiment import Limits, Session
+from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.ports import NewSession
-from autoresearchd.domain.task import Task
-from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.task_workspace import open_workspace
-from tests.fakes.repositories import checkout_snapshot, write_files
+from tests.fakes.repositories import checkout_snapshot, git, make_repository, write_files
 
 TAG = "night"
 PROGRAM = """\
@@ -76,25 +72,20 @@ class World:
 
     @property
     def project(self) -> Project:
-        """The project as commands see it."""
         return Project.at(self.root)
 
     @property
     def runs(self) -> Path:
-        """Where the session's runs leave their logs."""
         return self.root / ".autoresearchd/runs" / TAG
 
     @property
     def state(self) -> Path:
-        """The daemon's own folder."""
         return self.root / ".git/autoresearchd"
 
     def git(self, *arguments: str, check: bool = True) -> str:
-        """git as the user has it."""
-        return user_git(self.root, *arguments, check=check)
+        return git(self.root, *arguments, check=check)
 
     def users_files(self) -> dict[str, str]:
-        """All that belongs to the user, by content and time of change."""
         return checkout_snapshot(self.root)
 
     def refs(self) -> dict[str, str]:
@@ -109,63 +100,27 @@ class World:
         return found.split()
 
 
-def user_git(root: Path, *arguments: str, check: bool = True) -> str:
-    """git with the user's identity at a fixed time."""
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(root),
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_AUTHOR_NAME": "A User",
-        "GIT_AUTHOR_EMAIL": "user@example.org",
-        "GIT_COMMITTER_NAME": "A User",
-        "GIT_COMMITTER_EMAIL": "user@example.org",
-        "GIT_AUTHOR_DATE": "2026-05-04T03:02:01Z",
-        "GIT_COMMITTER_DATE": "2026-05-04T03:02:01Z",
-        "LC_ALL": "C",
-    }
-    done = subprocess.run(["git", *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False)
-    if check and done.returncode != 0:
-        raise AssertionError(f"git {' '.join(arguments)}: {done.stderr}")
-    return done.stdout.rstrip("\n")
-
-
 def make_template(folder: Path) -> Path:
     """A repository with user's work of every kind in it, to be copied for each world."""
     root = folder / "template"
     root.mkdir(parents=True)
-    user_git(root, "init", "--quiet", "--initial-branch=main", "--template=")
-    write_files(
-        root,
-        {
-            "train.py": PROGRAM,
-            "evaluate.py": EVALUATE,
-            "task.yaml": TASK,
-            "notes.md": "committed\n",
-            "lib/a.py": "a = 1\n",
-            ".gitignore": "*.tmp\n",
-        },
-    )
     (root / "link").symlink_to("notes.md")
-    user_git(root, "add", "--all")
-    user_git(root, "commit", "--quiet", "--message", "the user's first commit")
-    user_git(root, "branch", "feature")
-    user_git(root, "tag", "v1")
+    own = {"notes.md": "committed\n", "lib/a.py": "a = 1\n", ".gitignore": "*.tmp\n"}
+    make_repository(root, {"train.py": PROGRAM, "evaluate.py": EVALUATE, "task.yaml": TASK, **own})
+    git(root, "branch", "feature")
+    git(root, "tag", "v1")
     (root / "lib/a.py").write_text("a = 'stashed'\n")
-    user_git(root, "stash", "push", "--quiet")
+    git(root, "stash", "push", "--quiet")
     (root / "notes.md").write_text("staged\n")
-    user_git(root, "add", "notes.md")
+    git(root, "add", "notes.md")
     (root / "notes.md").write_text("staged and changed again\n")
-    write_files(root, {"untracked.txt": "mine\n", "ignored.tmp": "mine too\n", ".git/hooks/post-commit": HOOK})
-    (root / ".git/hooks/post-commit").chmod(0o755)
-    (root / ".git/hooks/reference-transaction").write_text(HOOK)
-    (root / ".git/hooks/reference-transaction").chmod(0o755)
-    user_git(root, "config", "gc.auto", "1")
-    user_git(root, "config", "alias.st", "status")
+    write_files(root, {"untracked.txt": "mine\n", "ignored.tmp": "mine too\n"})
+    for hook in ("post-commit", "reference-transaction"):
+        write_files(root, {f".git/hooks/{hook}": "#!/bin/sh\ntouch hook-was-run\n"})
+        (root / ".git/hooks" / hook).chmod(0o755)
+    git(root, "config", "gc.auto", "1")
+    git(root, "config", "alias.st", "status")
     return root
-
-
-HOOK = "#!/bin/sh\ntouch hook-was-run\n"
 
 
 def make_world(template: Path, root: Path, *, seed: int, experiments: int, policy: str = "search") -> World:
@@ -173,40 +128,12 @@ def make_world(template: Path, root: Path, *, seed: int, experiments: int, polic
     shutil.copytree(template, root, symlinks=True)
     project = Project.at(root)
     task = load_task(root)
-    store = project.open_store()
-    try:
-        workspace = workspace_of(project, task)
-        base = workspace.head()
-        store.create_session(
-            NewSession(
-                tag=TAG,
-                branch=workspace.branch,
-                task_json=dump_task(task),
-                policy=policy,
-                executor="local",
-                base_commit=base,
-                seed=seed,
-                limits=Limits(max_experiments=experiments),
-            ),
-            WHEN,
-        )
+    limits = Limits(max_experiments=experiments)
+    with project.open_store() as store:
+        workspace = open_workspace(project, TAG, task, root)
+        new = NewSession(TAG, workspace.branch, dump_task(task), policy, "local", workspace.head(), seed, limits)
+        store.create_session(new, WHEN)
         workspace.close()
-    finally:
-        store.close()
     (root / ".git/info").mkdir(exist_ok=True)
     (root / ".git/info/exclude").write_text(".autoresearchd/\n")
     return World(root)
-
-
-def workspace_of(project: Project, task: Task) -> GitWorkspace:
-    """The session's workspace."""
-    return open_workspace(project.root, TAG, task, project.root)
-
-
-def session_of(world: World) -> Session:
-    """The session as the store has it."""
-    store = world.project.open_store()
-    try:
-        return store.session(TAG)
-    finally:
-        store.close()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import timedelta, timezone
 from pathlib import Path
@@ -24,15 +24,7 @@ import pytest
 
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.events import Event, EventKind
-from autoresearchd.domain.experiment import (
-    AbortMemory,
-    CurvePoint,
-    Decision,
-    Limits,
-    Measurement,
-    StageResult,
-    Totals,
-)
+from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Decision, Limits, Measurement, StageResult, Totals
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import ASI, Generation, Proposal
@@ -142,7 +134,6 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert [e.number for e in last] == [3, 4]
         assert all(e.proposal is not None and e.proposal.generation == Generation() for e in last)
         assert [len(e.runs) for e in last] == [1, 1]
-        assert last[0].proposal is not None
         assert last[0].proposal.files["train.py"] == "LR = 3\n"
         assert store.experiments(lab.id, last=99) == store.experiments(lab.id)
 
@@ -197,18 +188,17 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
             lab.decided(status, 1.0)
         e = lab.propose(lab.open(), new_proposal(5, usd=None))  # killed here: its number and its tokens are kept
         stored = store.experiment(lab.id, e.number).proposal
-        assert stored is not None
         assert stored.cost.usd is None
         assert store.totals(lab.id) == Totals(5, 1, 2, 1, 1, 1.25, 600, 120, 0.0)
 
     def test_gpu_seconds_are_those_of_runs_on_a_gpu(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        e = lab.committed()
         e = lab.run(e, Measurement(Label.INTERRUPTED), device="NVIDIA H100")
         lab.run(e, Measurement(Label.NONE, 1.0), device="cpu")
         assert store.totals(lab.id).gpu_s == 10.0
 
     def test_a_learning_curve_comes_back_point_by_point(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        e = lab.committed()
         points = tuple(CurvePoint(i, 10 / (i + 1), i / 500, None, i % 2 == 0) for i in range(500))
         e = lab.run(e, Measurement(Label.NONE, 1.0, curve=points))
         assert tuple(store.curve(e.runs[0].id)) == points
@@ -216,7 +206,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert list(store.curve(e.runs[0].id)) == []
 
     def test_how_the_processes_of_a_run_ended_comes_back(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        e = lab.committed()
         run = store.open_run(lab.id, e.number, 1, AT)
         assert list(store.stages(run.id)) == []
         stages = (
@@ -228,7 +218,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
 
     # -- early abort
     def test_looks_at_a_run_come_back_in_order(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        e = lab.committed()
         run = store.open_run(lab.id, e.number, 1, AT)
         assert list(store.looks(run.id)) == []
         for progress in (0.1, 0.2):
@@ -255,7 +245,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
 
     # -- values that no database likes
     def test_numbers_that_are_not_finite_do_no_harm(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        e = lab.committed()
         bad = {"loss": math.nan, "grad": math.inf, "low": -math.inf, "ok": 1.0}
         run = store.open_run(lab.id, e.number, 1, AT)
         measurement = Measurement(Label.NON_FINITE, math.nan, bad, curve=(CurvePoint(1, math.inf),))
@@ -267,7 +257,6 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert tuple(store.curve(e.runs[0].id)) == (CurvePoint(1, math.inf),)
         decision = Decision(Status.CRASH, Label.NON_FINITE, math.inf, math.nan, bad, math.nan, math.inf, -math.inf)
         e = lab.decide(e, decision)
-        assert e.decision is not None
         assert (e.decision.value, e.decision.delta, e.decision.reward) == (None, None, None)
         assert list(store.values(lab.id, 0)) == []
 
@@ -284,13 +273,11 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
             generation=Generation(({"role": "user", "content": text},), text),
         )
         e = store.record_proposal(lab.id, lab.open().number, proposal, diff=text, code_hash="h")
-        assert e.proposal is not None
         assert e.proposal.hypothesis.endswith("🎉")
         e = lab.decide(e, Decision(Status.DISCARD, Label.NO_OP, reason=text))
         store.log_event(lab.id, Event(EventKind.DECIDED, AT, text, 0, odd))
         store.add_note(lab.id, text, AT)
         stored = store.experiment(lab.id, e.number).proposal
-        assert stored is not None
         assert stored.generation.completion.endswith("🎉")
         assert "DROP TABLE" in store.diff(lab.id, e.number)
         assert store.events(lab.id)[0].message.endswith("🎉")
@@ -321,17 +308,13 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         e = lab.propose(lab.open())
         lab.store.record_commit(lab.id, e.number, commit_of(1))
         run = lab.store.open_run(lab.id, e.number, 5, AT)
-        again = reopen()
-        try:
+        with closing(reopen()) as again:
             found = again.latest(lab.id)
-            assert found is not None
             assert (found.number, found.phase, found.runs[-1].open) == (1, Phase.RUNNING, True)
             assert found == lab.store.experiment(lab.id, 1)
             again.close_run(run.id, Measurement(Label.INTERRUPTED), None, AT, last=False)
             assert again.open_run(lab.id, 1, 5, AT).index == 1
             assert Driver(again, lab.id).open().number == 2
-        finally:
-            again.close()
 
     def test_a_backup_is_a_journal_of_its_own_or_the_store_says_how_to_make_one(
         self, store: Store, lab: Driver, tmp_path: Path

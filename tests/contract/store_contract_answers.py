@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -14,8 +15,7 @@ from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import Answer, Cost, Generation
-from tests.contract.store_driver import AT, Driver, new_proposal, new_session
-from tests.contract.store_fixtures import StoreFixtures
+from tests.contract.store_driver import AT, Driver, StoreFixtures, new_proposal, new_session
 
 SYSTEM = {"role": "system", "content": "You do research. " * 500}
 
@@ -23,7 +23,6 @@ SYSTEM = {"role": "system", "content": "You do research. " * 500}
 def new_answer(
     *messages: dict[str, Any], completion: str = "<edit>", usd: float | None = 0.5, error: str = "", attempt: int = 0
 ) -> Answer:
-    """An answer with every field filled."""
     generation = Generation(
         messages=messages or (SYSTEM, {"role": "user", "content": "improve this"}),
         completion=completion,
@@ -74,14 +73,11 @@ class AnswersContract(StoreFixtures):
     def test_each_answer_is_charged_the_moment_that_it_comes(self, reopen: Callable[[], Store], lab: Driver) -> None:
         e = lab.open()
         lab.store.record_answer(lab.id, e.number, new_answer(error="malformed"), AT)
-        again = reopen()  # killed before there was a proposal
-        try:
+        with closing(reopen()) as again:  # killed before there was a proposal
             assert (again.totals(lab.id).usd, again.totals(lab.id).tokens_in) == (0.5, 1000)
             again.record_answer(lab.id, e.number, new_answer(), AT)
             totals = again.totals(lab.id)
             assert (totals.usd, totals.tokens_in, totals.tokens_out) == (1.0, 2000, 400)
-        finally:
-            again.close()
 
     def test_a_proposal_whose_answers_were_charged_costs_nothing_more(self, store: Store, lab: Driver) -> None:
         e = lab.open()
@@ -90,7 +86,6 @@ class AnswersContract(StoreFixtures):
         for _ in range(2):  # recovery may repeat it
             e = lab.propose(e, proposal)
             assert store.totals(lab.id).usd == 0.5
-        assert e.proposal is not None
         assert e.proposal.cost == proposal.cost, "what it cost can still be read with it"
 
     def test_an_answer_that_comes_late_is_charged_all_the_same(self, store: Store, lab: Driver) -> None:

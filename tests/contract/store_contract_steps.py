@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -12,8 +13,7 @@ from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, T
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import ASI, Proposal
-from tests.contract.store_driver import AT, PARENT, Driver, commit_of, new_proposal, result
-from tests.contract.store_fixtures import StoreFixtures
+from tests.contract.store_driver import AT, PARENT, Driver, StoreFixtures, commit_of, new_proposal, result
 
 
 class StepsContract(StoreFixtures):
@@ -41,7 +41,6 @@ class StepsContract(StoreFixtures):
         e = store.experiment(lab.id, 0)
         assert (e.phase, e.decision, e.asi, e.finished_at, e.overhead_ms) == (Phase.DECIDED, decision, asi, AT, 42.5)
         assert e.proposal == proposal
-        assert e.proposal is not None
         assert dict(e.proposal.files) == dict(proposal.files)
         (done,) = e.runs
         assert (done.id, done.index, done.seed, done.value) == (run.id, 0, 123, 0.97)
@@ -49,14 +48,6 @@ class StepsContract(StoreFixtures):
         assert (done.duration_s, done.exit_code, done.tier, done.device) == (10.0, 0, "bubblewrap", "cpu")
         assert store.diff(lab.id, 0) == "+LR = 0\n"
         assert store.latest(lab.id) == e
-
-    def test_numbers_have_no_gap_whatever_became_of_the_proposals(self, store: Store, lab: Driver) -> None:
-        for number in range(6):
-            e = lab.open()
-            assert e.number == number
-            if number % 2:
-                lab.decide(e, Decision(Status.CRASH, Label.MALFORMED_ANSWER))
-        assert [e.number for e in store.experiments(lab.id)] == list(range(6))
 
     def test_a_step_out_of_order_says_what_was_expected_and_changes_nothing(self, store: Store, lab: Driver) -> None:
         e = lab.open()
@@ -104,8 +95,7 @@ class StepsContract(StoreFixtures):
 
     @pytest.mark.parametrize("label", [Label.INTERRUPTED, Label.HOST_LOST, Label.DISK_FULL])
     def test_an_interrupted_run_leaves_the_experiment_open(self, store: Store, lab: Driver, label: Label) -> None:
-        e = lab.propose(lab.open())
-        e = store.record_commit(lab.id, e.number, commit_of(0))
+        e = lab.committed()
         run = store.open_run(lab.id, e.number, 1, AT)
         e = store.close_run(run.id, Measurement(label, detail="stopped"), None, AT, last=True)
         assert (e.phase, e.decision, e.counted_runs) == (Phase.COMMITTED, None, ())
@@ -116,8 +106,7 @@ class StepsContract(StoreFixtures):
         assert [(r.index, r.label) for r in e.runs] == [(0, label), (1, Label.NONE)]
 
     def test_several_runs_are_kept_in_order(self, store: Store, lab: Driver) -> None:
-        e = lab.propose(lab.open())
-        e = store.record_commit(lab.id, e.number, commit_of(0))
+        e = lab.committed()
         for value in (1.0, 3.0, 2.0):
             e = lab.run(e, Measurement(Label.NONE, value), last=value == 2.0)
         assert e.phase is Phase.MEASURED
@@ -131,8 +120,7 @@ class StepsContract(StoreFixtures):
         assert store.totals(lab.id).experiments == 2
 
     def test_a_crash_may_be_repaired_and_every_attempt_is_charged(self, store: Store, lab: Driver) -> None:
-        e = lab.propose(lab.open())
-        e = store.record_commit(lab.id, e.number, commit_of(1))
+        e = lab.committed()
         e = lab.run(e, Measurement(Label.ERROR, detail="NameError"))
         repaired = new_proposal(9, attempt=1)
         e = lab.propose(e, repaired)
@@ -183,10 +171,9 @@ class StepsContract(StoreFixtures):
 
     # -- repairs
     def test_only_runs_of_the_repair_are_judged_and_none_is_forgotten(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, commit_of(1))
-        store.close_run(
-            store.open_run(lab.id, e.number, 7, AT, of=0).id, Measurement(Label.NONE, 5.0), result(), AT, last=False
-        )
+        e = lab.committed()
+        beside = store.open_run(lab.id, e.number, 7, AT, of=0)
+        store.close_run(beside.id, Measurement(Label.NONE, 5.0), result(), AT, last=False)
         e = lab.run(e, Measurement(Label.ERROR, detail="NameError"))
         assert (len(e.control_runs), len(e.counted_runs)) == (1, 2)
         e = lab.propose(e, new_proposal(9, attempt=1))
@@ -200,7 +187,7 @@ class StepsContract(StoreFixtures):
         assert [r.index for r in e.counted_runs] == [2]
 
     def test_a_failed_attempt_leaves_nothing_in_the_noise_of_the_session(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, commit_of(1))
+        e = lab.committed()
         e = lab.run(e, Measurement(Label.NONE, 5.0), last=False)
         e = lab.run(e, Measurement(Label.ERROR))
         e = lab.propose(e, new_proposal(9, attempt=1))
@@ -211,22 +198,19 @@ class StepsContract(StoreFixtures):
     def test_a_repair_may_be_repeated_after_a_crash_and_is_charged_once(
         self, reopen: Callable[[], Store], lab: Driver
     ) -> None:
-        e = lab.store.record_commit(lab.id, lab.propose(lab.open()).number, commit_of(1))
+        e = lab.committed()
         e = lab.run(e, Measurement(Label.ERROR))
         repaired = lab.propose(e, new_proposal(9, attempt=1))
-        again = reopen()
-        try:
+        with closing(reopen()) as again:
             found = again.experiment(lab.id, e.number)
             assert (found.phase, found.attempt, found.commit) == (Phase.PROPOSED, 1, None)
             assert Driver(again, lab.id).propose(e, new_proposal(9, attempt=1)) == repaired
             assert again.totals(lab.id).usd == 0.5
             with pytest.raises(StoreError, match="attempt 0"):
                 Driver(again, lab.id).propose(e)
-        finally:
-            again.close()
 
     def test_a_repair_follows_only_what_has_run_and_was_not_decided(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, commit_of(1))
+        e = lab.committed()
         with pytest.raises(StoreError, match="measured"):
             lab.propose(e, new_proposal(9, attempt=1))
         e = lab.decide(lab.run(e, Measurement(Label.ERROR)), Decision(Status.CRASH, Label.ERROR))

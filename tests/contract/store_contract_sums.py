@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
-
-import pytest
 
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Node
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import Proposal
-from tests.contract.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session
-from tests.contract.store_fixtures import StoreFixtures
+from tests.contract.store_driver import AT, PARENT, Driver, StoreFixtures, commit_of, new_proposal, new_session
 
 
 class SumsContract(StoreFixtures):
@@ -60,16 +58,13 @@ class SumsContract(StoreFixtures):
     ) -> None:
         decision = Decision(Status.DISCARD, Label.NO_GAIN, 2.0, reward=-0.5)
         e = self._decided(lab, decision)
-        again = reopen()
-        try:
+        with closing(reopen()) as again:
             Driver(again, lab.id).decide(e, decision)
             assert again.label_counts(lab.id) == {"no_gain": 1}
             assert again.role_stats(lab.id) == {"optimizer": (1, 0, -0.5)}
-        finally:
-            again.close()
 
     def test_a_repair_is_counted_for_the_role_that_made_it(self, store: Store, lab: Driver) -> None:
-        e = store.record_commit(lab.id, lab.propose(lab.open()).number, commit_of(1))
+        e = lab.committed()
         e = lab.run(e, Measurement(Label.ERROR))
         e = lab.propose(e, replace(new_proposal(9, attempt=1), role="systems"))
         lab.decide(e, Decision(Status.CRASH, Label.ERROR))
@@ -136,14 +131,6 @@ class SumsContract(StoreFixtures):
         for _ in range(3):
             lab.open()
         assert [lab.store.add_visit(lab.id, n) for n in (0, 2, 2)] == [1, 1, 2]
-        again = reopen()
-        try:
+        with closing(reopen()) as again:
             assert again.add_visit(lab.id, 2) == 3
             assert again.visits(lab.id) == {0: 1, 2: 3}
-        finally:
-            again.close()
-
-    def test_what_does_not_exist_is_not_visited(self, store: Store, lab: Driver) -> None:
-        with pytest.raises(KeyError):
-            store.add_visit(lab.id, 7)
-        assert store.visits(lab.id) == {}

@@ -14,8 +14,7 @@ from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLearnerRun, NewVersion, VersionStatus
 from autoresearchd.domain.ports import Shelf, Store
-from tests.contract.store_driver import AT, Driver, new_proposal
-from tests.contract.store_fixtures import StoreFixtures
+from tests.contract.store_driver import AT, Driver, StoreFixtures, new_proposal
 
 BASE = BaseModel("./model", "m" * 64, "t" * 64, "c" * 64)
 OTHER = BaseModel("./other", "n" * 64, "t" * 64, None)
@@ -28,12 +27,10 @@ def new_version(number: int, base: BaseModel = BASE, parent: str | None = None) 
 
 
 def named(number: int) -> str:
-    """The name of ``new_version(number)``."""
     return new_version(number).version
 
 
 def in_use(store: Shelf) -> list[str]:
-    """Names of the versions in use."""
     return [version.version for version in store.promoted_versions()]
 
 
@@ -115,7 +112,6 @@ class VersionsContract(StoreFixtures):
             store.promote_version(named(number), AT + timedelta(minutes=number))
         store.add_version(new_version(9), AT)
         restored = store.roll_back_version(named(3), reason="live reward fell")
-        assert restored is not None
         assert (restored.version, restored.status) == (named(2), VersionStatus.PROMOTED)
         assert restored.promoted_at == AT + timedelta(minutes=2)
         assert [v.status for v in store.versions()] == ["retired", "promoted", "refused", "candidate"]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
-from autoresearchd.domain.experiment import (
-    Decision,
-    Experiment,
-    Limits,
-    Measurement,
-    RunResult,
-    StageResult,
-)
+import pytest
+
+from autoresearchd.domain.experiment import Decision, Experiment, Limits, Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import NewSession, Store
 from autoresearchd.domain.proposal import ASI, Cost, Generation, Proposal
@@ -21,7 +17,6 @@ PARENT = "a" * 40
 
 
 def new_session(tag: str = "nov21") -> NewSession:
-    """A session to create."""
     return NewSession(
         tag=tag,
         branch=f"autoresearch/{tag}",
@@ -36,7 +31,6 @@ def new_session(tag: str = "nov21") -> NewSession:
 
 
 def new_proposal(number: int = 1, *, attempt: int = 0, usd: float | None = 0.25) -> Proposal:
-    """A proposal with every field filled."""
     return Proposal(
         files={"train.py": f"LR = {number}\n", "модель.py": "x = 'é'\n"},
         hypothesis=f"learning rate {number}",
@@ -73,7 +67,6 @@ def result(device: str = "cpu", exit_code: int = 0) -> RunResult:
 
 
 def commit_of(number: int) -> str:
-    """The commit of an experiment."""
     return f"{number:040x}"
 
 
@@ -84,34 +77,30 @@ class Driver:
         self.store, self.id = store, session_id
 
     def open(self, segment: int = 0) -> Experiment:
-        """A new experiment."""
         return self.store.open_experiment(self.id, parent=PARENT, segment=segment, at=AT)
 
     def propose(self, e: Experiment, proposal: Proposal | None = None) -> Experiment:
-        """Its proposal."""
         proposal = proposal or new_proposal(e.number)
         return self.store.record_proposal(
             self.id, e.number, proposal, diff=f"+LR = {e.number}\n", code_hash=f"h{e.number}"
         )
 
     def run(self, e: Experiment, measurement: Measurement, *, last: bool = True, device: str = "cpu") -> Experiment:
-        """One run of it."""
         run = self.store.open_run(self.id, e.number, 7, AT)
         return self.store.close_run(run.id, measurement, result(device), AT + timedelta(seconds=10), last=last)
 
-    def measured(self, value: float | None = 1.0, segment: int = 0) -> Experiment:
-        """An experiment that has been measured."""
+    def committed(self, segment: int = 0) -> Experiment:
         e = self.propose(self.open(segment))
-        e = self.store.record_commit(self.id, e.number, commit_of(e.number))
-        return self.run(e, Measurement(Label.NONE, value))
+        return self.store.record_commit(self.id, e.number, commit_of(e.number))
+
+    def measured(self, value: float | None = 1.0, segment: int = 0) -> Experiment:
+        return self.run(self.committed(segment), Measurement(Label.NONE, value))
 
     def decide(self, e: Experiment, decision: Decision, incumbent: str | None = None) -> Experiment:
-        """The decision on it."""
         asi = ASI(hypothesis="because", result="it did", extra={"k": [1]})
         return self.store.record_decision(self.id, e.number, decision, asi, AT, incumbent=incumbent)
 
     def decided(self, status: Status, value: float | None, segment: int = 0) -> Experiment:
-        """An experiment from its beginning to its end."""
         label = {
             Status.KEEP: Label.NONE,
             Status.DISCARD: Label.NO_GAIN,
@@ -121,3 +110,24 @@ class Driver:
         e = self.measured(value, segment)
         incumbent = commit_of(e.number) if status is Status.KEEP else None
         return self.decide(e, Decision(status, label, value), incumbent)
+
+
+class StoreFixtures:
+    """Override ``reopen``."""
+
+    @pytest.fixture
+    def reopen(self) -> Callable[[], Store]:
+        """Opens the same journal anew at each call, as a daemon does after it was killed."""
+        raise NotImplementedError("give the suite a store: override the fixture `reopen`")
+
+    @pytest.fixture
+    def store(self, reopen: Callable[[], Store]) -> Iterator[Store]:
+        store = reopen()
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def lab(self, store: Store) -> Driver:
+        session = store.create_session(new_session(), AT)
+        store.open_segment(session.id, "f0", "start", "cpu", AT)
+        return Driver(store, session.id)

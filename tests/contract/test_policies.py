@@ -40,4 +40,4 @@ class TestScripted(PolicyContract):
 
     def test_a_new_object_proposes_the_same_after_a_restart(self) -> None:
         state = self.states()[0]
-        assert self.propose(self.make_policy(self), state) == self.propose(self.make_policy(self), state)  # type: ignore[arg-type]
+        assert self.propose(self.make_policy(self), state) == self.propose(self.make_policy(self), state)

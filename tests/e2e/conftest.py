@@ -6,15 +6,21 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autoresearchd.cli.repository_here import find_place
+from autoresearchd.cli.terminal_text import json_text
 from autoresearchd.loop.upkeep.session_lock import holder
+from tests.fakes.repositories import write_files
+
+Done = subprocess.CompletedProcess[str]
+Daemon = subprocess.Popen[bytes]
 
 PROGRAM = """\
 import os
@@ -45,49 +51,91 @@ class Project:
     root: Path
     environment: dict[str, str]
 
+    def begin(self, files: Mapping[str, str]) -> Project:
+        """Make the repository with these files in its first commit."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.git("init", "-q", "-b", "main")
+        return self.put(files)
+
+    def put(self, files: Mapping[str, str], message: str = "change") -> Project:
+        write_files(self.root, files)
+        self.git("add", "-A")
+        self.git("commit", "-qm", message)
+        return self
+
+    def write(self, name: str, text: str) -> None:
+        write_files(self.root, {name: text})
+
     def git(self, *arguments: str) -> str:
         done = subprocess.run(
             ["git", *arguments], cwd=self.root, env=self.environment, capture_output=True, text=True, check=True
         )
         return done.stdout.strip()
 
-    def write(self, name: str, text: str) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-    def commit(self, message: str = "change") -> None:
-        self.git("add", "-A")
-        self.git("commit", "-qm", message)
-
-    def cli(self, *arguments: str, timeout: float = 240, **more: Any) -> subprocess.CompletedProcess[str]:
+    def cli(self, *arguments: str, env: Mapping[str, str] | None = None, **more: Any) -> Done:
         return subprocess.run(
             [sys.executable, "-m", "autoresearchd", *arguments],
-            cwd=more.pop("cwd", self.root),
-            env={**self.environment, **more.pop("env", {})},
+            **{"cwd": self.root, **more},
+            env={**self.environment, **(env or {})},
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=280,
             stdin=subprocess.DEVNULL,
-            **more,
         )
 
-    def start_process(self, *arguments: str, **more: Any) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "autoresearchd", *arguments],
-            cwd=self.root,
-            env={**self.environment, **more.pop("env", {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            **more,
-        )
+    def done(self, *arguments: str, **more: Any) -> Done:
+        """A command that has to succeed."""
+        done = self.cli(*arguments, **more)
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done
+
+    def session(self, policy: str = "random", experiments: int = 1, *more: str, tag: str = "t", **options: Any) -> Done:
+        """A session from its start to its end."""
+        limit = ("--max-experiments", str(experiments))
+        return self.done("start", "--foreground", "--tag", tag, "--policy", policy, *limit, *more, **options)
+
+    @contextmanager
+    def daemon(self, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Daemon]:
+        """A command that goes on; it is killed where it has not ended by itself."""
+        with self.said.open("w") as said:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "autoresearchd", *arguments],
+                cwd=self.root,
+                env={**self.environment, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    @property
+    def said(self) -> Path:
+        """What the last daemon has printed; not on the project's own disk, which may be full."""
+        return Path(self.environment["HOME"]).with_name(f"{self.root.name}-said.txt")
 
     def json(self, *arguments: str) -> Any:
-        done = self.cli(*arguments)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json.loads(self.done(*arguments).stdout)
+
+    def status(self, tag: str | None = None) -> Any:
+        """What ``status --json`` prints, in a hundredth of its time."""
+        place = find_place(self.root)
+        with closing(place.reader):
+            return json.loads(json_text(place.status(place.pick(tag))))
+
+    def experiments(self) -> Any:
+        """What ``experiments --json`` prints."""
+        place = find_place(self.root)
+        with closing(place.reader):
+            return json.loads(json_text([*place.experiments(place.pick(None))]))
+
+    def proposing(self, tag: str) -> Any:
+        """What is under way, once the first experiment after the baseline waits for its proposal."""
+        current = self.latest_run(tag) >= 0 and self.status(tag)["current"]
+        return current and (current["experiment"], current["phase"]) == (1, "proposing") and current
 
     def latest_run(self, tag: str = "t") -> int:
         """Number of the latest experiment that was run, -1 before there is one; costs less than asking a command."""
@@ -111,53 +159,29 @@ class Project:
         }
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 200.0) -> Any:
-    """Poll for something that another process brings about; its value."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError("it did not happen in time")
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    return make_environment(tmp_path)
-
-
 def make_environment(folder: Path) -> dict[str, str]:
     """The environment of a user whose home, below ``folder``, is empty."""
     home = folder / "home"
     home.mkdir()
-    keep = ("PATH", "LANG", "VIRTUAL_ENV")
-    return {
-        **{k: os.environ[k] for k in keep if k in os.environ},
-        "HOME": str(home),
-        "TERM": "dumb",
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_AUTHOR_NAME": "User",
-        "GIT_AUTHOR_EMAIL": "user@localhost",
-        "GIT_COMMITTER_NAME": "User",
-        "GIT_COMMITTER_EMAIL": "user@localhost",
-    }
+    who = {f"GIT_{role}_{what}": "u@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    keep = {name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV") if name in os.environ}
+    return {**keep, **who, "HOME": str(home), "TERM": "dumb", "GIT_CONFIG_NOSYSTEM": "1"}
+
+
+def make_project(folder: Path) -> Project:
+    """An empty folder, and a user with an empty home beside it."""
+    (folder / "project").mkdir()
+    return Project(folder / "project", make_environment(folder))
 
 
 @pytest.fixture
-def empty(tmp_path: Path, environment: dict[str, str]) -> Project:
-    root = tmp_path / "project"
-    root.mkdir()
-    return Project(root, environment)
+def empty(tmp_path: Path) -> Project:
+    return make_project(tmp_path)
 
 
 @pytest.fixture
 def project(empty: Project) -> Iterator[Project]:
-    empty.git("init", "-q", "-b", "main")
-    empty.write("train.py", PROGRAM)
-    empty.write("task.yaml", TASK)
-    empty.commit("start")
-    yield empty
-    for lock in (empty.root / ".git" / "autoresearchd" / "locks").glob("*.lock"):
+    yield empty.begin({"train.py": PROGRAM, "task.yaml": TASK})
+    for lock in (empty.root / ".git/autoresearchd/locks").glob("*.lock"):
         if holder(lock) is not None:
             empty.cli("stop", "--now", "--session", lock.stem)

@@ -10,10 +10,11 @@ import pytest
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.store.repository import SqlStore
-from tests.e2e.conftest import Project, wait_until
+from tests.e2e.conftest import Project
 from tests.e2e.test_models import configure
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
+from tests.timing import wait_until
 
 pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
 
@@ -22,12 +23,12 @@ def edits(*values: float) -> list[turns.Turn]:
     return [turns.edits("train.py", "SCALE = 1.0", f"SCALE = {value}") for value in values]
 
 
-def learned(project: Project, weights: bytes = b"weights") -> str:
+def learned(project: Project) -> str:
     """Keep a version for the model ``m``, as a learner does; its name."""
 
     def save(folder: Path) -> None:
         (folder / "adapter_config.json").write_text("{}")
-        (folder / "adapter_model.safetensors").write_bytes(weights)
+        (folder / "adapter_model.safetensors").write_bytes(b"weights")
 
     state = project.root / ".git/autoresearchd"
     with SqlStore.open(f"sqlite:///{state / 'state.db'}") as store:
@@ -36,48 +37,41 @@ def learned(project: Project, weights: bytes = b"weights") -> str:
 
 
 def adapters(project: Project) -> list[str | None]:
-    return [record["adapter"] for record in project.json("experiments", "--json")[1:]]
+    return [record["adapter"] for record in project.experiments()[1:]]
 
 
-def test_a_promoted_version_makes_the_next_experiment_and_a_rollback_undoes_it(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_promoted_version_makes_the_next_experiment_and_a_rollback_undoes_it(project: Project) -> None:
     with ScriptedServer(edits(5.5, 6.5, 7.5, 8.5), model="m", lora=turns.loads()) as scripted:
-        configure(project, tmp_path, scripted.url)
-        start = ("--max-experiments", "1", "--foreground")
-        assert project.cli("start", "--policy", "local:m", *start).returncode == 0
+        configure(project, scripted.url)
+        project.session("local:m")
         assert project.json("adapters", "list", "--json") == []
         version = learned(project)
         assert project.json("adapters", "list", "--json")[0]["status"] == "candidate"
-        promoted = project.cli("adapters", "promote", "v1")
-        assert promoted.returncode == 0, promoted.stderr
-        assert project.cli("resume", "--max-experiments", "2", "--foreground").returncode == 0
-        assert project.json("status", "--json")["policy"] == {"name": "local:m", "adapter": version}
-        assert version in project.cli("status").stdout
-        assert version in project.cli("show", "2").stdout
+        project.done("adapters", "promote", "v1")
+        project.done("resume", "--max-experiments", "2", "--foreground")
+        assert project.status()["policy"] == {"name": "local:m", "adapter": version}
+        assert version in project.done("status").stdout
+        assert version in project.done("show", "2").stdout
         assert project.json("show", "2", "--json")["adapter"] == version
-        assert version not in project.cli("show", "1").stdout
-        assert project.cli("adapters", "rollback").returncode == 0
-        assert project.cli("resume", "--max-experiments", "3", "--foreground").returncode == 0
+        assert version not in project.done("show", "1").stdout
+        project.done("adapters", "rollback")
+        project.done("resume", "--max-experiments", "3", "--foreground")
     assert adapters(project) == [None, version, None]
     assert [asked["model"] for asked in scripted.questions] == ["m", version, "m"]
     assert project.json("adapters", "list", "--json")[0]["reason"] == "rolled back by hand"
 
 
-def test_what_is_promoted_while_a_daemon_runs_answers_without_a_restart(project: Project, tmp_path: Path) -> None:
-    values = [3.0 + 0.5 * n for n in range(400)]
-    with ScriptedServer(edits(*values), model="m", lora=turns.loads()) as scripted:
-        configure(project, tmp_path, scripted.url)
-        daemon = project.start_process("start", "--policy", "local:m", "--foreground")
-        try:
-            wait_until(lambda: len(scripted.questions) >= 2, 90)
+def test_what_is_promoted_while_a_daemon_runs_answers_without_a_restart(project: Project) -> None:
+    with ScriptedServer(edits(*(3 + n / 100 for n in range(9999))), model="m", lora=turns.loads()) as scripted:
+        configure(project, scripted.url)
+        with project.daemon("start", "--policy", "local:m", "--foreground") as daemon:
+            wait_until(lambda: len(scripted.questions) >= 2)
             version = learned(project)
-            assert project.cli("adapters", "promote", version).returncode == 0
-            wait_until(lambda: scripted.questions[-1]["model"] == version, 90)
-            wait_until(lambda: project.json("status", "--json")["policy"]["adapter"] == version, 90)
-        finally:
+            project.done("adapters", "promote", version)
+            wait_until(lambda: scripted.questions[-1]["model"] == version)
+            wait_until(lambda: project.status()["policy"]["adapter"] == version)
             daemon.terminate()
-            daemon.communicate(timeout=90)
+            daemon.wait()
     answered = adapters(project)
     assert answered[0] is None, "the first was made by the plain model"
     assert version in answered

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pty
-import select
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -69,27 +68,17 @@ print(f"rmse_mph: {3.0 + (alpha - 0.2) ** 2 + 0.1 * abs(depth - 5)}")
 """
 
 
-def project(empty: Project, files: dict[str, str]) -> Project:
-    for name, text in files.items():
-        empty.write(name, text)
-    empty.git("init", "-q", "-b", "main")
-    empty.commit("start")
-    return empty
-
-
 def adopted(project: Project, name: str, *words: str) -> str:
-    done = project.cli("task", "init", name, ".")
-    assert done.returncode == 0, done.stderr
+    told = project.done("task", "init", name, ".").stderr
     for word in words:
-        assert word in done.stderr
-    project.commit("the task")
-    return done.stderr
+        assert word in told
+    project.put({}, "the task")
+    return told
 
 
 def researched(project: Project, policy: str) -> list[Any]:
     """Two experiments of a new session beside its baseline."""
-    done = project.cli("start", "--tag", "t", "--policy", policy, "--max-experiments", "2", "--foreground")
-    assert done.returncode == 0, done.stderr
+    project.session(policy, 2)
     found = project.json("experiments", "--json", "--session", "t")
     assert [one["experiment"] for one in found] == [0, 1, 2]
     assert all(one["status"] in ("keep", "discard") for one in found), found
@@ -100,7 +89,7 @@ def researched(project: Project, policy: str) -> list[Any]:
 def test_a_project_of_karpathy_s_is_adopted_and_researched(empty: Project) -> None:
     tsv = "commit\tval_bpb\tmemory_gb\tstatus\tdescription\n" + "a1b2c3d\t1.080000\t44.0\tkeep\tbaseline\n"
     files = {"train.py": TRAIN, "prepare.py": "TIME_BUDGET = 1\n", "program.md": "Never stop.\n", "results.tsv": tsv}
-    made = project(empty, {**files, ".gitignore": "results.tsv\n__pycache__/\n"})
+    made = empty.begin({**files, ".gitignore": "results.tsv\n__pycache__/\n"})
     told = adopted(made, "night", "karpathy/autoresearch", "1 experiment of results.tsv", "3 runs, up to")
     assert "baseline: val_bpb 1.08 ± 0 over 3 runs" in told
     task = (made.root / "task.yaml").read_text()
@@ -118,7 +107,7 @@ def test_a_project_of_pi_is_adopted_with_its_log_and_researched(empty: Project) 
         ".auto/log.jsonl": "".join(json.dumps(line) + "\n" for line in LOG),
         "bench.py": BENCH,
     }
-    made = project(empty, files)
+    made = empty.begin(files)
     told = adopted(made, "speed", "pi-autoresearch", "2 experiments of .auto/log.jsonl are now session imported-log")
     assert "baseline: total_ms 35 ± 0" in told
     imported = made.json("experiments", "--json", "--session", "imported-log")
@@ -132,7 +121,7 @@ def test_a_project_of_pi_is_adopted_with_its_log_and_researched(empty: Project) 
 @pytest.mark.slow
 def test_a_task_of_the_distillation_is_adopted_and_researched(empty: Project) -> None:
     files = {"tasks/pitch.yaml": PITCH, "pitch/model.py": MODEL, "pitch/train.py": PITCH_TRAIN}
-    made = project(empty, files)
+    made = empty.begin(files)
     adopted(made, "baseball-pitch", "autoresearch-distillation", "baseline: rmse_mph 3.21 ± 0")
     assert (made.root / "task.yaml").read_text().endswith(PITCH), "as its author wrote it"
     assert researched(made, "random")[0]["metric"] == pytest.approx(3.21)
@@ -156,24 +145,15 @@ def typed(project: Project, arguments: list[str], answers: list[str]) -> str:
         command, cwd=project.root, env={**project.environment, "TERM": "dumb"}, stdin=its, stdout=its, stderr=its
     )
     os.close(its)
-    shown, left, deadline = "", list(answers), time.monotonic() + 200
+    shown, left = "", list(answers)
     try:
-        while time.monotonic() < deadline:
-            ready, _, _ = select.select([mine], [], [], 1.0)
-            if ready:
-                try:
-                    piece = os.read(mine, 4096).decode()
-                except OSError:  # its end of the terminal was closed
-                    break
-                if not piece:
-                    break
+        with suppress(OSError):  # its end of the terminal is closed
+            while piece := os.read(mine, 4096).decode():
                 shown += piece
                 if left and shown.rstrip().endswith(":"):
                     os.write(mine, (left.pop(0) + "\n").encode())
                     shown += "\n"
-            elif running.poll() is not None:
-                break
-        assert running.wait(20) == 0, shown
+        assert running.wait() == 0, shown
         return shown
     finally:
         running.kill()

@@ -29,16 +29,12 @@ search: {fixed: [scale], ranges: {lr: 0.05..0.2}, choices: {model.depth: [3, 4]}
 
 def test_a_search_stays_within_the_bounds_and_changes_the_file_in_place(project: Project) -> None:
     """Without bounds the best is lr 0.5, depth 1; whoever forbade that must not find it in the morning."""
-    project.write("train.py", PROGRAM)
-    project.write("recipe.json", RECIPE)
-    project.write("task.yaml", TASK)
-    project.commit()
+    project.put({"train.py": PROGRAM, "recipe.json": RECIPE, "task.yaml": TASK})
     refused = project.cli("start", "--tag", "t", "--foreground")
     assert refused.returncode == 2
     assert "task.yaml:5: search.fixed[0]: no constant of recipe.json, train.py is called 'scale'" in refused.stderr
     assert "did you mean 'args.scale'?" in refused.stderr
-    project.write("task.yaml", TASK.replace("[scale]", "[args.scale]"))
-    project.commit()
+    project.put({"task.yaml": TASK.replace("[scale]", "[args.scale]")})
     told = project.json("task", "space", "--json")
     assert [c["name"] for c in told["constants"]] == ["recipe.json:lr", "recipe.json:model.depth"]
     assert {left["name"]: left["why"] for left in told["left_out"]} == {
@@ -46,9 +42,8 @@ def test_a_search_stays_within_the_bounds_and_changes_the_file_in_place(project:
         "train.py:args.scale": "fixed in task.yaml",
         "train.py:args.width": "execution.run_command gives --width",
     }
-    done = project.cli("start", "--tag", "t", "--foreground", "--max-experiments", "6")
-    assert done.returncode == 0, done.stderr
-    tried = [e["commit"] for e in project.json("experiments", "--json")[1:] if e["commit"]]
+    project.session("search", 6)
+    tried = [e["commit"] for e in project.experiments()[1:] if e["commit"]]
     assert tried
     for commit in tried:
         text = project.git("show", f"{commit}:recipe.json")

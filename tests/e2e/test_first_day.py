@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import Any
 
-from tests.e2e.conftest import PROGRAM, TASK, Project, wait_until
+from tests.e2e.conftest import PROGRAM, TASK, Project
+from tests.timing import wait_until
 
 READS_DATA = "RATE = 0.1\nprint('score:', float(open('data/d.csv').read()))\n"
 OVERRUNS_LATER = """\
@@ -19,37 +19,24 @@ print("score: 1.5")
 """
 
 
-def start(project: Project, *more: str, policy: str = "random", experiments: int = 1) -> tuple[int, str]:
-    done = project.cli(
-        "start", "--foreground", "--tag", "t", "--policy", policy, "--max-experiments", str(experiments), *more
-    )
-    return done.returncode, done.stderr
-
-
 # ---------------------------------------------------------------------- what is checked is what is run
 def test_the_check_and_the_start_both_name_the_key_that_brings_data_along(project: Project) -> None:
-    project.write("train.py", READS_DATA)
-    project.write(".gitignore", "data/\n")
-    project.commit()
+    project.put({"train.py": READS_DATA, ".gitignore": "data/\n"})
     project.write("data/d.csv", "1.5\n")
-    checked, (code, said) = project.cli("task", "check", ".", "--run"), start(project)
-    assert (checked.returncode, code) == (3, 3)
-    for words in (checked.stderr, said):
-        assert "workspace.data: [data/d.csv]" in words, words
-    project.write("task.yaml", TASK.replace("{target_file: train.py}", "{target_file: train.py, data: [data/d.csv]}"))
-    project.commit()
-    checked = project.cli("task", "check", ".", "--run")
-    assert checked.returncode == 0, checked.stderr
+    for words in (("task", "check", ".", "--run"), ("start", "--foreground", "--policy", "random")):
+        refused = project.cli(*words)
+        assert refused.returncode == 3
+        assert "workspace.data: [data/d.csv]" in refused.stderr, words
+    project.put({"task.yaml": TASK.replace("train.py}", "train.py, data: [data/d.csv]}", 1)})
+    checked = project.done("task", "check", ".", "--run")
     assert "score 1.5" in checked.stdout
     assert checked.stderr.startswith("running the baseline of toy once: up to 45s\n"), "nobody waits in doubt"
 
 
 def test_a_baseline_that_fails_once_start_has_returned_is_told_by_status_until_another_begins(project: Project) -> None:
-    project.write("train.py", OVERRUNS_LATER)
-    project.write("task.yaml", TASK.replace("budget: 20, startup_grace: 5", "budget: 1, startup_grace: 1"))
-    project.commit()
-    done = project.cli("start", "--tag", "t", "--policy", "random", "--max-experiments", "1")
-    assert done.returncode == 0, done.stderr
+    task = TASK.replace("budget: 20, startup_grace: 5", "budget: 2, startup_grace: 2")
+    project.put({"train.py": OVERRUNS_LATER, "task.yaml": task})
+    done = project.done("start", "--tag", "t", "--policy", "random", "--max-experiments", "1")
     assert "first of 3 baseline runs" in done.stderr
     watched = project.cli("status", "--watch")
     told = project.cli("status")
@@ -66,56 +53,42 @@ def test_a_baseline_that_fails_once_start_has_returned_is_told_by_status_until_a
         assert "budget_overrun" in document["session"]["reason"]
         assert document["metric"]["baseline"] is None and document["current"] is None
 
-    project.write("train.py", PROGRAM)
-    project.commit()
-    assert start(project)[0] == 0
-    assert set(document) == set(project.json("status", "--json")), "scripts find the same keys"
+    project.put({"train.py": PROGRAM, "task.yaml": TASK})
+    project.session()
+    assert set(document) == set(project.status()), "scripts find the same keys"
 
 
 def test_a_first_ctrl_c_is_answered_while_a_policy_thinks(project: Project) -> None:
-    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "command:sleep 600")
-    current = wait_until(lambda: (project.root / ".autoresearchd/runs/t/0/2").exists() and proposing(project))
-    assert current["budget_s"] is None, "a proposal has no budget of time to be shown"
-    daemon.send_signal(signal.SIGINT)
-    wait_until(lambda: "ask again" in (project.root / ".autoresearchd/daemon.log").read_text())
-    wait_until(lambda: "stopping after experiment 1" in project.cli("status").stdout)
-    daemon.send_signal(signal.SIGINT)
-    daemon.communicate(timeout=200)
-    assert daemon.returncode == 130
-
-
-def proposing(project: Project) -> dict[str, Any] | None:
-    current = project.json("status", "--json")["current"]
-    return current if current and current["phase"] == "proposing" else None
+    with project.daemon("start", "--foreground", "--tag", "t", "--policy", "command:sleep 600") as daemon:
+        current = wait_until(lambda: project.proposing("t"))
+        assert current["budget_s"] is None, "a proposal has no budget of time to be shown"
+        daemon.send_signal(signal.SIGINT)
+        wait_until(lambda: "ask again" in (project.root / ".autoresearchd/daemon.log").read_text())
+        wait_until(lambda: "stopping after experiment 1" in project.cli("status").stdout)
+        daemon.send_signal(signal.SIGINT)
+        assert daemon.wait() == 130
 
 
 # ---------------------------------------------------------------------- going on
 def test_a_session_at_its_limit_says_how_it_goes_on_and_does(project: Project) -> None:
-    code, said = start(project)
-    assert code == 0
-    assert "self-reported" in said, "who trusts the score should know who measured it"
+    assert "self-reported" in project.session().stderr, "who trusts the score should know who measured it"
     for arguments in ((), ("--foreground",)):
-        done = project.cli("resume", *arguments)
-        assert done.returncode == 0
-        assert "resume t --max-experiments 2" in done.stderr, "a resume that does nothing must not look like one"
+        assert "resume t --max-experiments 2" in project.done("resume", *arguments).stderr, (
+            "a resume that does nothing must not look like one"
+        )
     assert "resume t --max-experiments 2" in project.cli("status").stdout
-    done = project.cli("resume", "t", "--max-experiments", "3", "--foreground")
-    assert done.returncode == 0, done.stderr
-    assert [e["experiment"] for e in project.json("experiments", "--json")] == [0, 1, 2, 3]
+    project.done("resume", "t", "--max-experiments", "3", "--foreground")
+    assert [e["experiment"] for e in project.experiments()] == [0, 1, 2, 3]
     refused = project.cli("resume", "--max-experiments", "1", "--foreground")
     assert "at its limit, so nothing was started" in refused.stderr, "under this one nothing can be done"
     assert "resume t --max-experiments 6" in project.cli("resume").stderr, "the new limit is remembered"
 
 
 def test_a_second_session_is_warned_that_the_machine_is_shared(project: Project) -> None:
-    daemon = project.start_process("start", "--foreground", "--tag", "one", "--policy", "command:sleep 600")
-    wait_until(lambda: (project.root / ".autoresearchd/runs/one/0/2").exists())
-    done = project.cli(
-        "start", "--foreground", "--tag", "two", "--policy", "random", "--max-experiments", "0",
-        "--dir", project.root.name, cwd=project.root.parent,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "share this machine" in done.stderr
-    assert f"cd {project.root.name}" in done.stderr, "the other commands are given there"
-    project.cli("stop", "--now", "--session", "one")
-    daemon.communicate(timeout=200)
+    with project.daemon("start", "--foreground", "--tag", "one", "--policy", "command:sleep 600") as daemon:
+        wait_until(lambda: project.proposing("one"))
+        said = project.session("random", 0, "--dir", project.root.name, tag="two", cwd=project.root.parent).stderr
+        assert "share this machine" in said
+        assert f"cd {project.root.name}" in said, "the other commands are given there"
+        project.done("stop", "--now", "--session", "one")
+        daemon.wait()

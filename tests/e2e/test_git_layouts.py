@@ -19,36 +19,24 @@ def with_library(project: Project) -> Project:
     for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "library"]):
         project.git("-C", str(library), *words)
     project.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "library")
-    project.write(
-        "train.py", f"import sys\nsys.path.insert(0, 'library')\nimport shapes\n{PROGRAM}print(shapes.OFFSET)"
-    )
-    project.commit("with a library")
-    return project
+    program = f"import sys\nsys.path.insert(0, 'library')\nimport shapes\n{PROGRAM}print(shapes.OFFSET)"
+    return project.put({"train.py": program}, "with a library")
 
 
 def test_a_program_that_imports_from_a_submodule_is_researched(with_library: Project) -> None:
     """Else its baseline fails, as the folder of the submodule is empty in every run."""
-    checked = with_library.cli("task", "check", "--run")
-    assert checked.returncode == 0 and "submodule" not in checked.stderr, checked.stderr
-    started = with_library.cli("start", "--foreground", "--policy", "search", "--max-experiments", "2")
-    assert started.returncode == 0, started.stderr
-    assert with_library.git("diff", "--name-only", "main", "autoresearch/" + tag(with_library)) in ("", "train.py")
+    assert "submodule" not in with_library.done("task", "check", "--run").stderr
+    with_library.session("search", 2)
+    assert with_library.git("diff", "--name-only", "main", "autoresearch/t") in ("", "train.py")
 
 
 def test_a_project_of_uv_is_measured_in_its_own_environment(empty: Project) -> None:
     """What a user types is ``uv run train.py``; as a job it finds neither uv's environment nor its cache."""
-    for name, text in {
-        "pyproject.toml": "[project]\nname = 'mine'\nversion = '0'\nrequires-python = '>=3.11'\n",
-        "uv.lock": "version = 1\n",
-        ".gitignore": ".venv\n",
-        "train.py": f"import only_there\n{PROGRAM}",
-    }.items():
-        empty.write(name, text)
-    empty.git("init", "-q", "-b", "main")
-    empty.commit("start")
+    project = "[project]\nname = 'mine'\nversion = '0'\nrequires-python = '>=3.11'\n"
+    uv = {"pyproject.toml": project, "uv.lock": "version = 1\n", ".gitignore": ".venv\n"}
+    empty.begin({**uv, "train.py": f"import only_there\n{PROGRAM}"})
     words = ("task", "init", "mine", ".", "--file", "train.py", "--command", "uv run train.py", "--metric", "score")
-    early = empty.cli(*words, "--budget", "5s")
-    assert early.returncode == 0, early.stderr
+    early = empty.done(*words, "--budget", "5s")
     assert "`uv sync` makes it" in early.stderr and "not measured: its environment is not there" in early.stderr
     refused = empty.cli("task", "check")
     assert refused.returncode == 5 and "uv sync" in refused.stderr
@@ -56,14 +44,8 @@ def test_a_project_of_uv_is_measured_in_its_own_environment(empty: Project) -> N
 
     venv.create(empty.root / ".venv", symlinks=True)  # as `uv sync` does
     (next((empty.root / ".venv/lib").iterdir()) / "site-packages" / "only_there.py").write_text("")
-    made = empty.cli(*words, "--budget", "5s")
-    assert made.returncode == 0, made.stderr
+    made = empty.done(*words, "--budget", "5s")
     assert "jobs run without uv, so run_command is `python train.py`" in made.stderr
     assert "baseline: score" in made.stderr
     text = (empty.root / "task.yaml").read_text()
     assert f"python: {json.dumps(str(empty.root / '.venv/bin/python'))}" in text and "uv run" not in text
-
-
-def tag(project: Project) -> str:
-    """The tag of the one session."""
-    return project.git("for-each-ref", "--format=%(refname:lstrip=3)", "refs/heads/autoresearch/")

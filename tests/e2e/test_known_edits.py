@@ -9,7 +9,6 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,79 +51,6 @@ NO_RUN = {"a syntax error", "only a comment", "another file", "a seed of its own
 """Bad edits that are known to be useless before anything is run."""
 
 
-@dataclass(frozen=True)
-class Known:
-    """A program with what is known of it.
-
-    handicaps: constant → (good, handicapped); bad: name → (text, what takes its place).
-    """
-
-    program: str
-    handicaps: Mapping[str, tuple[str, str]]
-    bad: Mapping[str, tuple[str, str]]
-
-    def text(self, fixed: Iterable[str] = (), bad: str = "") -> str:
-        """The handicapped program with some constants fixed, and with a bad edit."""
-        text, kept = self.program, set(fixed)
-        for name, (good, handicapped) in self.handicaps.items():
-            value = good if name in kept else handicapped
-            text, count = re.subn(rf"(?m)^{name} = \S+", f"{name} = {value}", text, count=1)
-            assert count == 1, name
-        if bad:
-            old, new = self.bad[bad]
-            assert old in text, bad
-            text = text.replace(old, new, 1)
-        return text
-
-    def tool(self, folder: Path, *, rounds: int, known: Sequence[tuple[str, str]] = ()) -> str:
-        """The command of a tool that makes these edits in turn; after so many rounds (0: never) those that are known.
-
-        It fixes the constant whose turn it is, where the program that it is given has it handicapped still, else the
-        first one that is.
-        """
-        good = {name: value for name, (value, _) in self.handicaps.items()}
-        bad = [[name, old, new] for name, (old, new) in self.bad.items()]
-        plan = folder / "plan.json"
-        plan.write_text(json.dumps({"good": good, "bad": bad, "known": known, "rounds": rounds}))
-        (folder / "tool.py").write_text(TOOL.format(plan=str(plan)))
-        return f"command:{sys.executable} -S {folder / 'tool.py'}"
-
-
-def run(project: Project, policy: str, count: int, *options: str, timeout: float = 280) -> list[dict[str, Any]]:
-    """The experiments of a session, the baseline left out."""
-    done = project.cli(
-        "start", "--foreground", "--tag", "known", "--policy", policy, "--max-experiments", str(count), *options,
-        timeout=timeout,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    experiments: list[dict[str, Any]] = project.json("experiments", "--json")
-    assert len(experiments) == count + 1
-    return experiments[1:]
-
-
-def outcome(experiments: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What became of each, for a failing test's message."""
-    return [f"{e['experiment']} {e['description']} → {e['status']}/{e['label']} {e['metric']}" for e in experiments]
-
-
-def check_bad(experiments: Iterable[Mapping[str, Any]]) -> None:
-    """None of the bad edits was kept, and those that can be told without a run had none."""
-    bad = [e for e in experiments if e["description"].startswith("bad: ")]
-    assert [line for e, line in zip(bad, outcome(bad), strict=True) if e["status"] == "keep"] == []
-    in_vain = [e for e in bad if e["description"].removeprefix("bad: ") in NO_RUN and e["runs"]]
-    assert outcome(in_vain) == []
-
-
-def check_known(known: Sequence[Mapping[str, Any]]) -> None:
-    """What has been run before, in whatever words, is answered from the journal."""
-    assert [(e["status"], e["label"], e["runs"]) for e in known] == [("discard", "duplicate", [])] * len(known)
-
-
-def kept(experiments: Iterable[Mapping[str, Any]]) -> list[str]:
-    return [e["description"].removeprefix("good: ") for e in experiments if e["status"] == "keep"]
-
-
-# ---------------------------------------------------------------------- a program that takes milliseconds
 QUICK = """\
 import json
 import os
@@ -146,18 +72,7 @@ random.seed(int(os.environ["AUTORESEARCHD_SEED"]))
 
 
 def recipe():
-    return {
-        "LEARNING_RATE": LEARNING_RATE,
-        "BATCH_SIZE": BATCH_SIZE,
-        "WEIGHT_DECAY": WEIGHT_DECAY,
-        "MOMENTUM": MOMENTUM,
-        "WARMUP_STEPS": WARMUP_STEPS,
-        "DEPTH": DEPTH,
-        "WIDTH": WIDTH,
-        "DROPOUT": DROPOUT,
-        "CLIP_NORM": CLIP_NORM,
-        "INIT_SCALE": INIT_SCALE,
-    }
+    return {name: value for name, value in globals().items() if name.isupper()}
 
 
 def main():
@@ -179,7 +94,7 @@ found = json.loads(Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"], "recipe.json").r
 loss = 1.0 + sum(0.1 * abs(math.log2(found[name] / best)) for name, best in BEST.items())
 print(f"METRIC loss={{loss + random.Random(os.environ['AUTORESEARCHD_SEED']).gauss(0.0, 0.01):.6f}}")
 """
-QUICK_TASK = """\
+TASK = """\
 name: known
 workspace: {target_file: train.py, protected: [evaluate.py]}
 execution: {run_command: python -S train.py, budget: 10, startup_grace: 5, memory_mb: 256}
@@ -187,7 +102,7 @@ evaluation: {command: python -S evaluate.py}
 scoring: {metric: loss, direction: minimize}
 curve: {abort: false}
 """
-QUICK_BAD = {
+BAD = {
     "a syntax error": ("def recipe():", "def recipe(:"),
     "a name that is not there": ("found = recipe()", "found = recipes()"),
     "a value that is no number": ("found = recipe()", 'found = {**recipe(), "DEPTH": float("nan")}'),
@@ -199,54 +114,97 @@ QUICK_BAD = {
     "a score of its own": ("found = recipe()", 'found = {**recipe(), "DEPTH": 1}\n    print("METRIC loss=0.0")'),
     "a seed of its own": ('int(os.environ["AUTORESEARCHD_SEED"])', "7"),
 }
+GOOD = dict(re.findall(r"(?m)^([A-Z_]+) = (\S+)$", QUICK))
+"""Each constant as it should be; handicapped it is four times as large, which costs twenty times the noise."""
 
 
-def quick() -> Known:
-    """Each constant is four times as large as it should be, which costs twenty times the noise."""
-    found = re.findall(r"(?m)^([A-Z_]+) = (\S+)$", QUICK)
-    return Known(QUICK, {name: (good, repr(4 * float(good))) for name, good in found}, QUICK_BAD)
+def program(fixed: Iterable[str] = (), bad: str = "") -> str:
+    """The handicapped program with some constants fixed, and with a bad edit."""
+    text = QUICK
+    for name in GOOD.keys() - set(fixed):
+        text = re.sub(rf"(?m)^{name} = \S+", f"{name} = {4 * float(GOOD[name])!r}", text)
+    if bad:
+        old, new = BAD[bad]
+        assert old in text, bad
+        text = text.replace(old, new, 1)
+    return text
+
+
+def tool(folder: Path, *, rounds: int, known: Sequence[tuple[str, str]] = ()) -> str:
+    """The command of a tool that makes these edits in turn; after so many rounds (0: never) those that are known.
+
+    It fixes the constant whose turn it is, where the program that it is given has it handicapped still, else the
+    first one that is.
+    """
+    bad = [[name, old, new] for name, (old, new) in BAD.items()]
+    plan = folder / "plan.json"
+    plan.write_text(json.dumps({"good": GOOD, "bad": bad, "known": known, "rounds": rounds}))
+    (folder / "tool.py").write_text(TOOL.format(plan=str(plan)))
+    return f"command:{sys.executable} -S {folder / 'tool.py'}"
+
+
+def run(project: Project, policy: str, count: int, *options: str) -> list[dict[str, Any]]:
+    """The experiments of a session, the baseline left out."""
+    project.session(policy, count, *options, tag="known")
+    experiments: list[dict[str, Any]] = project.experiments()
+    assert len(experiments) == count + 1
+    return experiments[1:]
+
+
+def outcome(experiments: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What became of each, for a failing test's message."""
+    return [f"{e['experiment']} {e['description']} → {e['status']}/{e['label']} {e['metric']}" for e in experiments]
+
+
+def check_bad(experiments: Iterable[Mapping[str, Any]]) -> None:
+    """None of the bad edits was kept, and those that can be told without a run had none."""
+    bad = [e for e in experiments if e["description"].startswith("bad: ")]
+    assert [line for e, line in zip(bad, outcome(bad), strict=True) if e["status"] == "keep"] == []
+    in_vain = [e for e in bad if e["description"].removeprefix("bad: ") in NO_RUN and e["runs"]]
+    assert outcome(in_vain) == []
+
+
+def kept(experiments: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [e["description"].removeprefix("good: ") for e in experiments if e["status"] == "keep"]
 
 
 @pytest.fixture
 def quick_project(project: Project) -> Project:
-    known = quick()
-    best = {name: float(good) for name, (good, _) in known.handicaps.items()}
-    project.write("train.py", known.text())
-    project.write("evaluate.py", SCORER.format(best=best))
-    project.write("task.yaml", QUICK_TASK)
-    project.commit("handicapped")
-    return project
+    best = {name: float(good) for name, good in GOOD.items()}
+    files = {"train.py": program(), "evaluate.py": SCORER.format(best=best), "task.yaml": TASK}
+    return project.put(files, "handicapped")
 
 
 def test_good_edits_are_found_bad_ones_rejected_and_known_ones_cost_no_run(
     quick_project: Project, tmp_path: Path
 ) -> None:
-    known, names = quick(), list(quick().handicaps)
+    names = list(GOOD)
     # The fourth bad edit was made on the program with the first four constants fixed.
-    again = known.text(names[:4], "a step back")
+    again = program(names[:4], "a step back")
     repeats = [
-        ("the baseline", known.text()),
+        ("the baseline", program()),
         ("a discarded program", again),
         ("the same in other words", again.replace("def main():\n", "def main():  # as before\n\n")),
     ]
-    policy = known.tool(tmp_path, rounds=1, known=repeats)
+    policy = tool(tmp_path, rounds=1, known=repeats)
     found = run(quick_project, policy, 2 * len(names) + len(repeats))
     edits, last = found[: 2 * len(names)], found[2 * len(names) :]
     assert kept(edits) == names, outcome(edits)
     check_bad(edits)
-    check_known(last)
-    assert quick_project.git("show", "autoresearch/known:train.py") == known.text(names).strip()
+    answered = ("discard", "duplicate", [])  # from the journal, as what has been run before, in whatever words
+    assert [(e["status"], e["label"], e["runs"]) for e in last] == [answered] * len(last)
+    assert quick_project.git("show", "autoresearch/known:train.py") == program(names).strip()
 
 
 @pytest.mark.nightly
 def test_so_they_are_with_specialists_that_take_turns_on_parents_of_the_whole_tree(
     quick_project: Project, tmp_path: Path
 ) -> None:
-    known, names = quick(), list(quick().handicaps)
-    found = run(quick_project, known.tool(tmp_path, rounds=0), 60, "--roles", "--parents", "puct")
+    names = list(GOOD)
+    found = run(quick_project, tool(tmp_path, rounds=0), 60, "--roles", "--parents", "puct")
     assert set(kept(found)) == set(names), outcome(found)
     check_bad(found)
-    assert quick_project.git("show", "autoresearch/known:train.py") == known.text(names).strip()
+    assert quick_project.git("show", "autoresearch/known:train.py") == program(names).strip()
     duplicates = [e for e in found if e["label"] == "duplicate"]
     assert [e["runs"] for e in duplicates] == [[]] * len(duplicates)
     assert len({e["role"] for e in found}) == 9

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.e2e.conftest import Project
+from tests.e2e.test_models import configure
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 
@@ -15,13 +16,10 @@ BROKEN = turns.edits("train.py", "SHIFT = 0.5", "SHIFT = half", "Hypothesis: hal
 PROSE = turns.says("Lower the rate, I would say.")
 
 
-def test_a_session_of_a_model_can_be_looked_at_and_is_left_as_it_is(project: Project, tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    project.environment["AUTORESEARCHD_CONFIG"] = str(config)
+def test_a_session_of_a_model_can_be_looked_at_and_is_left_as_it_is(project: Project) -> None:
     with ScriptedServer([PROSE, BETTER, BROKEN, HINTED, PROSE, PROSE]) as scripted:
-        config.write_text(f"local: {{base_url: '{scripted.url}'}}\nretries: 0\nreasks: 1\nrepairs: 1\ntemperature: 1\n")
-        done = project.cli("start", "--policy", "local:m", "--max-experiments", "3", "--foreground")
-    assert done.returncode == 0, done.stderr
+        configure(project, scripted.url, "repairs: 1\ntemperature: 1\n")
+        project.session("local:m", 3)
     before = (project.root / ".git/autoresearchd/state.db").read_bytes()
     found = project.json("learn", "--algo", "ppo", "--dry-run", "--json")
     answers = found["answers"]
@@ -40,19 +38,16 @@ def test_answers_of_a_server_can_be_learned_from_once_the_user_has_said_which_mo
     project: Project, tmp_path: Path
 ) -> None:
     """llama.cpp, or vLLM by the name of a hub: neither tells where its model lies."""
-    config, model = tmp_path / "config.yaml", tmp_path / "model"
+    model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
     (model / "model.safetensors").write_bytes(b"weights")
-    project.environment["AUTORESEARCHD_CONFIG"] = str(config)
     look = ("learn", "--algo", "grpo", "--dry-run", "--json", "--model", str(model))
     with ScriptedServer([PROSE, BETTER, SHIFTED, PROSE]) as scripted:
-        settings = f"local: {{base_url: '{scripted.url}'}}\nretries: 0\nreasks: 0\ntemperature: 1\n"
-        config.write_text(settings)
-        start = ("start", "--policy", "local:m", "--max-experiments", "2", "--foreground")
-        assert project.cli(*start).returncode == 0
+        configure(project, scripted.url, "temperature: 1\n", reasks=0)
+        project.session("local:m", 2)
         assert project.json(*look)["answers"]["left_out"] == {"unknown_model": 2}
-        config.write_text(f"{settings}learn: {{model: '{model}'}}\n")
-        assert project.cli("resume", "--max-experiments", "4", "--foreground").returncode == 0
+        configure(project, scripted.url, f"temperature: 1\nlearn: {{model: '{model}'}}\n", reasks=0)
+        project.done("resume", "--max-experiments", "4", "--foreground")
     answers = project.json(*look)["answers"]
     assert (answers["kept"], answers["left_out"]) == (2, {"unknown_model": 2})

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Project, wait_until
-
-START = ("start", "--foreground", "--tag", "t", "--policy", "random")
-
-
-def start_waiting(project: Project, tag: str) -> subprocess.Popen[str]:
-    """A daemon that has measured its baseline and waits for its policy, longer than any command takes."""
-    daemon = project.start_process("start", "--foreground", "--tag", tag, "--policy", "command:sleep 600")
-    wait_until(lambda: project.latest_run(tag) >= 0)
-    wait_until(lambda: proposes(project, tag))
-    return daemon
-
-
-def proposes(project: Project, tag: str) -> bool:
-    """Whether the first experiment after the baseline waits for its proposal."""
-    current = project.json("status", "--json", "--session", tag)["current"] or {}
-    return (current.get("experiment"), current.get("phase")) == (1, "proposing")
+from tests.e2e.conftest import Project
+from tests.timing import wait_until
 
 
 def lose(project: Project, how: str) -> Path:
@@ -41,15 +25,12 @@ def lose(project: Project, how: str) -> Path:
 
 @pytest.mark.parametrize("how", ["deleted", pytest.param("moved", marks=pytest.mark.nightly)])
 def test_the_daemon_backs_up_what_it_has_and_ends_and_a_repair_brings_it_all_back(project: Project, how: str) -> None:
-    daemon = project.start_process(*START)
-    try:
+    with project.daemon("start", "--foreground", "--tag", "t", "--policy", "random") as daemon:
         wait_until(lambda: project.latest_run() >= 3)
-        before = project.json("experiments", "--json")
+        before = project.experiments()
         lose(project, how)
-        said, _ = daemon.communicate(timeout=200)
-    finally:
-        daemon.kill()
-    assert daemon.returncode == 1, said
+        assert daemon.wait() == 1
+    said = project.said.read_text()
     assert "was moved, deleted or replaced while the session wrote to it" in said
     assert "doctor --repair" in said
     database = project.root / ".git/autoresearchd/state.db"
@@ -60,21 +41,20 @@ def test_the_daemon_backs_up_what_it_has_and_ends_and_a_repair_brings_it_all_bac
             assert "is gone, but there are backups of it" in told.stdout + told.stderr, command
             assert "could not measure its baseline" not in told.stderr
     last = project.latest_run()
-    assert project.cli("doctor", "--repair").returncode == 0
-    found = project.json("experiments", "--json")
+    project.done("doctor", "--repair")
+    found = project.experiments()
     decided = [e for e in before if e["overhead_ms"] is not None]  # what is written last, a moment after the decision
     assert len(decided) >= 2
     assert found[: len(decided)] == decided
     assert len(found) == last + 1, "what was measured after it was lost is there as well"
     assert all(e["status"] for e in found)
-    more = project.cli("resume", "t", "--foreground", "--max-experiments", str(last + 2))
-    assert more.returncode == 0, more.stderr
-    assert len(project.json("experiments", "--json")) == last + 3
+    project.done("resume", "t", "--foreground", "--max-experiments", str(last + 2))
+    assert len(project.experiments()) == last + 3
 
 
 def test_commands_say_that_a_daemon_is_still_at_work_and_stop_ends_it(project: Project) -> None:
-    daemon = start_waiting(project, "t")
-    try:
+    with project.daemon("start", "--foreground", "--tag", "t", "--policy", "command:sleep 600") as daemon:
+        wait_until(lambda: project.proposing("t"))
         lose(project, "deleted")
         for command in ("status", "pause", "experiments", "show 0", "start --tag u", "resume t"):
             done = project.cli(*command.split())
@@ -82,12 +62,8 @@ def test_commands_say_that_a_daemon_is_still_at_work_and_stop_ends_it(project: P
             assert f"session t (process {daemon.pid})" in done.stderr
             assert "stop --now" in done.stderr
         assert not (project.root / ".git/autoresearchd/state.db").exists(), "no command makes an empty one in its place"
-        done = project.cli("stop", "--now")
-        assert (done.returncode, "sent a signal" in done.stderr) == (0, True), done.stderr
-        assert daemon.wait(200) in (1, 128 + signal.SIGTERM, 128 + signal.SIGINT)
-    finally:
-        daemon.kill()
-        daemon.communicate()
+        assert "sent a signal" in project.done("stop", "--now").stderr
+        assert daemon.wait() in (1, 128 + signal.SIGTERM, 128 + signal.SIGINT)
     nobody = project.cli("status")
     assert nobody.returncode != 0
     assert "process" not in nobody.stderr

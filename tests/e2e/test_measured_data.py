@@ -36,20 +36,15 @@ scoring: {metric: val_loss, direction: minimize, metric_source: stdout}
 """
 
 
-def set_up(project: Project) -> None:
-    project.write("train.py", PROGRAM)
-    project.write("task.yaml", TASK)
-    project.commit()
+FILES = {"train.py": PROGRAM, "task.yaml": TASK}
 
 
 def test_search_never_changes_how_many_rows_are_measured_nor_their_noise(project: Project) -> None:
     """A user's `search` took N from 400 to 730, on another validation set, and called it 66% better."""
-    set_up(project)
-    done = project.cli("start", "--foreground", "--tag", "t", "--policy", "search", "--max-experiments", "10")
-    assert done.returncode == 0, done.stderr + done.stdout
+    done = project.put(FILES).session("search", 10)
     assert "val_loss is self-reported" in done.stderr
     assert "search and random leave alone what reaches it: N, NOISE\n" in done.stderr
-    found = [e for e in project.json("experiments", "--json") if e["experiment"]]
+    found = project.experiments()[1:]
     texts = [project.git("show", f"{e['commit']}:train.py") + "\n" for e in found if e["commit"]]
     assert len(set(texts)) > 5, "it did try other constants"
     assert all("\nN = 400\nNOISE = 0.5\n" in text for text in texts)
@@ -57,13 +52,11 @@ def test_search_never_changes_how_many_rows_are_measured_nor_their_noise(project
 
 def test_an_edit_that_doubles_the_data_is_told_of_and_is_not_kept(project: Project) -> None:
     """What a tool of the user's edits cannot be refused: it is flagged, and no number of it is kept."""
-    set_up(project)
     edit = "command:sed -i 's/^N = .*/N = 800/; s/^NOISE = .*/NOISE = 0.01/' train.py"
-    done = project.cli("start", "--foreground", "--tag", "t", "--policy", edit, "--max-experiments", "1")
-    assert done.returncode == 0, done.stderr + done.stdout
+    done = project.put(FILES).session(edit)
     said = done.stdout + done.stderr
     assert re.search(r"it changes N, which makes the data that is measured, NOISE, which", said), said
-    found = project.json("experiments", "--json")[1]
+    found = project.experiments()[1]
     assert (found["status"], found["label"]) == ("discard", "constraint")
     shown = " ".join(project.cli("show", "1").stdout.split())
     assert "another validation set: n_val 400, the baseline's 200" in shown

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from tests.e2e.conftest import PROGRAM, TASK, Project
+from tests.e2e.conftest import Project
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 
@@ -12,17 +10,19 @@ BETTER = turns.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the 
 PROSE = turns.says("Lower the rate, I would say.")
 
 
-def configure(project: Project, tmp_path: Path, url: str, more: str = "") -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(f"local: {{base_url: '{url}'}}\nretries: 0\nreasks: 1\n{more}")
+PRICES = "prices: {m: {input: 1000, output: 1000}}\n"
+
+
+def configure(project: Project, url: str, more: str = "", *, reasks: int = 1, retries: int = 0) -> None:
+    config = project.root.parent / "config.yaml"
+    config.write_text(f"local: {{base_url: '{url}'}}\nretries: {retries}\nreasks: {reasks}\n{more}")
     project.environment["AUTORESEARCHD_CONFIG"] = str(config)
 
 
-def test_a_local_model_proposes_and_show_tells_what_it_said(project: Project, tmp_path: Path) -> None:
+def test_a_local_model_proposes_and_show_tells_what_it_said(project: Project) -> None:
     with ScriptedServer([PROSE, BETTER]) as scripted:
-        configure(project, tmp_path, scripted.url)
-        done = project.cli("start", "--policy", "local:m", "--max-experiments", "1", "--foreground")
-    assert done.returncode == 0, done.stderr
+        configure(project, scripted.url)
+        project.session("local:m")
     shown = project.cli("show", "1").stdout
     assert "keep" in shown
     assert "search_replace" in shown
@@ -32,84 +32,39 @@ def test_a_local_model_proposes_and_show_tells_what_it_said(project: Project, tm
     assert "<<<<<<< SEARCH" in answers
     record = project.json("show", "1", "--json")
     assert [bool(a["error"]) for a in record["answers"]] == [True, False]
-    status = project.json("status", "--json")
+    status = project.status()
     assert status["cost"]["tokens_in"] == sum(a["tokens_in"] for a in record["answers"])
     assert status["policy"]["name"] == "local:m"
 
 
-def test_a_spend_cap_ends_the_session_and_resume_with_more_goes_on(project: Project, tmp_path: Path) -> None:
+def test_a_spend_cap_ends_the_session_and_resume_with_more_goes_on(project: Project) -> None:
     worse = [turns.edits("train.py", "SCALE = 1.0", f"SCALE = {n}.5") for n in range(5, 12)]
     with ScriptedServer(worse) as scripted:
-        configure(project, tmp_path, scripted.url, "prices: {m: {input: 1000, output: 1000}}\n")
-        done = project.cli(
-            "start", "--policy", "local:m", "--max-experiments", "4", "--max-cost", "0.01", "--foreground"
-        )
-        assert done.returncode == 0, done.stderr
-        status = project.json("status", "--json")
+        configure(project, scripted.url, PRICES)
+        project.session("local:m", 4, "--max-cost", "0.01")
+        status = project.status()
         assert status["session"]["state"] == "stopped"
         assert "0.01" in status["session"]["reason"]
         first = status["session"]["experiments"]
         assert first < 4
-        more = project.cli("resume", "--max-cost", "1000", "--foreground")
-        assert more.returncode == 0, more.stderr
-    assert project.json("status", "--json")["session"]["experiments"] == 4
+        project.done("resume", "--max-cost", "1000", "--foreground")
+    assert project.status()["session"]["experiments"] == 4
 
 
-def test_when_the_money_is_spent_search_goes_on_if_told_so(project: Project, tmp_path: Path) -> None:
+def test_when_the_money_is_spent_search_goes_on_if_told_so(project: Project) -> None:
     with ScriptedServer([BETTER]) as scripted:
-        configure(
-            project,
-            tmp_path,
-            scripted.url,
-            "prices: {m: {input: 1000, output: 1000}}\nspend: {when_reached: search}\n",
-        )
-        done = project.cli(
-            "start", "--policy", "local:m", "--max-experiments", "3", "--max-cost", "0.01", "--foreground"
-        )
-    assert done.returncode == 0, done.stderr
-    policies = [e["policy"] for e in project.json("experiments", "--json")[1:]]
-    assert policies == ["local:m", "search", "search"]
+        configure(project, scripted.url, PRICES + "spend: {when_reached: search}\n")
+        project.session("local:m", 3, "--max-cost", "0.01")
+    assert [e["policy"] for e in project.experiments()[1:]] == ["local:m", "search", "search"]
 
 
-def test_a_cap_on_a_day_holds_over_all_repositories_of_a_user(project: Project, tmp_path: Path) -> None:
-    second = Project(tmp_path / "second", project.environment)
-    second.root.mkdir()
-    second.git("init", "-q", "-b", "main")
-    second.write("train.py", PROGRAM)
-    second.write("task.yaml", TASK)
-    second.commit("start")
-    spend = "prices: {m: {input: 1000, output: 1000}}\nspend: {per_day: 0.01, when_reached: search}\n"
-    with ScriptedServer(after=BETTER) as scripted:
-        configure(project, tmp_path, scripted.url, spend)
-        for repository in (project, second):
-            done = repository.cli("start", "--policy", "local:m", "--max-experiments", "1", "--foreground")
-            assert done.returncode == 0, done.stderr
-        assert len(scripted.questions) == 1
-    assert [p.json("experiments", "--json")[1]["policy"] for p in (project, second)] == ["local:m", "search"]
-    books = list(Path(project.environment["HOME"], ".local", "state", "autoresearchd").glob("spend-*.jsonl"))
-    assert len(books) == 1
-    assert str(project.root) in books[0].read_text()
-
-
-def test_the_notes_of_a_session_are_kept_up_and_read(project: Project, tmp_path: Path) -> None:
+def test_the_notes_of_a_session_are_kept_up_and_read(project: Project) -> None:
     with ScriptedServer([BETTER, turns.edits("train.py", "SHIFT = 0.5", "SHIFT = 1.0")]) as scripted:
-        configure(project, tmp_path, scripted.url)
-        started = project.cli("start", "--policy", "local:m", "--tag", "t", "--max-experiments", "1", "--foreground")
-        assert started.returncode == 0, started.stderr
+        configure(project, scripted.url)
+        project.session("local:m")
         memo = project.root / ".autoresearchd/sessions/t/autoresearch.md"
         assert "SCALE" in memo.read_text()
         memo.write_text(memo.read_text() + "\n## Ideas\n\nMove SHIFT next.\n")
-        more = project.cli("resume", "t", "--max-experiments", "2", "--foreground")
-        assert more.returncode == 0, more.stderr
+        project.done("resume", "t", "--max-experiments", "2", "--foreground")
         assert "Move SHIFT next." in str(scripted.questions[-1]["messages"])
     assert "Move SHIFT next." in memo.read_text()
-
-
-def test_a_policy_whose_package_is_missing_says_how_to_install_it(project: Project) -> None:
-    aside = project.root.parent / "aside"
-    aside.mkdir()
-    (aside / "sitecustomize.py").write_text("import sys\nsys.modules['litellm'] = None\n")
-    done = project.cli("start", "--policy", "litellm:x/y", "--foreground", env={"PYTHONPATH": str(aside)})
-    assert done.returncode == 5
-    assert "autoresearchd[llm]" in done.stderr
-    assert not (project.root / ".git/autoresearchd").exists(), "nothing was begun"

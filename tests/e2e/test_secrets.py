@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import PROGRAM, TASK, Project, make_environment
+from tests.e2e.conftest import PROGRAM, TASK, Project, make_project
+from tests.fakes.repositories import write_files
 from tests.unit.domain.canaries import IN_CONTEXT, TOKENS, letters
 
 OF_ENVIRONMENT = {
@@ -34,19 +35,18 @@ CANARIES = {
     "code": TOKENS["npm"],
 }
 
-JOB = (
-    PROGRAM
-    + """
-import sys, time
-with open("data.txt") as data:
-    for n, line in enumerate(data.read().split("\\n")):
+# The job reads its keys as data: that the program itself holds none is what the test looks at.
+JOB = f"""{PROGRAM}
+import sys
+with open("names.txt") as names, open("data.txt") as data:
+    github, bearer = names.read().split()
+    for line in data.read().split("\\n"):
         print(line, flush=True)
-sys.stdout.write("\\rstep 1 " + GITHUB[:9] + "\\r" + GITHUB[9:] + "\\n")
-sys.stderr.write("Authorization: Bearer " + BEARER + "\\n")
+sys.stdout.write("\\rstep 1 " + github[:9] + "\\r" + github[9:] + "\\n")
+sys.stderr.write("Authorization: Bearer " + bearer + "\\n")
 if SCALE == 3.0:
-    raise RuntimeError("cannot log in with " + GITHUB)
+    raise RuntimeError("cannot log in with " + github)
 """
-)
 
 POLICY = r"""
 import json, os, sys
@@ -88,37 +88,24 @@ print(json.dumps({
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path, str]:
     """A session in which everything that could give a key away did; with all that commands printed."""
     tmp_path = tmp_path_factory.mktemp("secrets")
-    project = Project(tmp_path / "project", make_environment(tmp_path))
-    project.root.mkdir()
-    project.git("init", "-q", "-b", "main")
-    keep = tmp_path / "seen-by-policy"
+    project, keep, secrets = make_project(tmp_path), tmp_path / "seen-by-policy", tmp_path / "outside"
     keep.mkdir()
-    secrets = tmp_path / "outside"
-    secrets.mkdir()
-    (secrets / "canaries.json").write_text(json.dumps(CANARIES))
-    (secrets / "policy.py").write_text(POLICY)
-    (secrets / "data.txt").write_text("\n".join(["first line", *OF_JOB.values(), "last line"]))
+    texts = {"data.txt": "\n".join(["first line", *OF_JOB.values(), "last line"])}
+    texts |= {"names.txt": f"{OF_JOB['github-classic']} {CANARIES['bearer']}"}
+    write_files(secrets, {"canaries.json": json.dumps(CANARIES), "policy.py": POLICY, **texts})
     Path(project.environment["HOME"], ".netrc").write_text(f"machine api.example\n  login user\n  password {IN_FILE}\n")
     project.environment.update(OF_ENVIRONMENT, CANARIES=str(secrets / "canaries.json"), KEEP=str(keep))
-    # The job reads its keys as data: that the program itself holds none is what the test looks at.
-    job = JOB.replace("GITHUB", "CREDENTIALS[0]").replace("BEARER", "CREDENTIALS[1]")
-    job = job.replace("import sys, time", "import sys\nCREDENTIALS = open('names.txt').read().split()")
-    project.write("train.py", job)
-    project.write(
-        "task.yaml", TASK.replace("target_file: train.py", "target_file: train.py, data: [data.txt, names.txt]")
-    )
-    project.write(".gitignore", "*.txt\n")
-    project.commit()
-    (project.root / "data.txt").symlink_to(secrets / "data.txt")
-    (secrets / "names.txt").write_text(f"{OF_JOB['github-classic']} {CANARIES['bearer']}")
-    (project.root / "names.txt").symlink_to(secrets / "names.txt")
+    task = TASK.replace("target_file: train.py", "target_file: train.py, data: [data.txt, names.txt]")
+    project.begin({"train.py": JOB, "task.yaml": task, ".gitignore": "*.txt\n"})
+    for name in texts:
+        (project.root / name).symlink_to(secrets / name)
     printed, policy = "", f"command:python3 {secrets}/policy.py"
     for command in (
         ("start", "--foreground", "--tag", "t", "--max-experiments", "7", "--policy", policy),
         ("note", f"log in with {CANARIES['stripe']}"),
         ("resume", "--foreground"),
         ("status",), ("status", "--json"), ("experiments",), ("experiments", "--json"),
-        *(("show", str(n), *more) for n in range(6) for more in ((), ("--json",), ("--diff", "--log"))),
+        *(("show", str(n), *more) for n in range(6) for more in (("--json",), ("--diff", "--log"))),
         ("logs", "-n", "5000"), ("export", "--format", "jsonl"), ("export", "--format", "tsv"),
         ("export", "-o", "out.jsonl"), ("plot", "-o", "out.svg"), ("doctor", "--json"),
         ("start", "--tag", CANARIES["jwt"]), ("show", "1", "--session", CANARIES["stripe"]),
@@ -166,14 +153,9 @@ def everything_written(project: Project) -> Iterator[tuple[str, bytes]]:
 
 def test_no_secret_is_written_or_shown_anywhere(finished: tuple[Project, Path, str]) -> None:
     project, keep, printed = finished
-    found = project.json("experiments", "--json")
-    assert [(e["status"], e["label"]) for e in found[1:6]] == [
-        ("keep", ""),
-        ("crash", "illegal_edit"),
-        ("crash", "error"),
-        ("crash", "error"),
-        ("crash", "illegal_edit"),
-    ], found
+    found = [(e["status"], e["label"]) for e in project.experiments()[1:6]]
+    failed = [("crash", label) for label in ("illegal_edit", "error", "error", "illegal_edit")]
+    assert found == [("keep", ""), *failed]
     written = [*everything_written(project), ("printed", printed.encode())]
     written += [(path.name, path.read_bytes()) for path in keep.iterdir()]
     assert len(list(keep.iterdir())) >= 6
@@ -200,15 +182,11 @@ def test_what_was_hidden_leaves_a_mark_and_a_reason(finished: tuple[Project, Pat
 
 
 def test_a_key_that_the_users_own_program_holds_already_is_no_new_leak(project: Project) -> None:
-    project.write("train.py", PROGRAM.replace("SCALE = 1.0", f"KEY = '{TOKENS['npm']}'\nSCALE = 1.0"))
-    project.commit()
+    project.put({"train.py": PROGRAM.replace("SCALE = 1.0", f"KEY = '{TOKENS['npm']}'\nSCALE = 1.0")})
     command = "command:cat >seen.txt; cp seen.txt \"$KEEP\"; sed -i 's/^SCALE = .*/SCALE = 2.0/' train.py"
     keep = project.root.parent / "prompt.txt"
-    done = project.cli(
-        "start", "--foreground", "--tag", "t", "--policy", command, "--max-experiments", "1", env={"KEEP": str(keep)}
-    )
-    assert done.returncode == 0, done.stderr
-    assert project.json("experiments", "--json")[1]["status"] == "keep"
+    project.session(command, env={"KEEP": str(keep)})
+    assert project.experiments()[1]["status"] == "keep"
     assert TOKENS["npm"] in project.git("show", "autoresearch/t:train.py"), "code is not changed silently"
     assert "KEY = '«redacted:npm»'" in keep.read_text(), "but no prompt holds it"
     assert TOKENS["npm"] not in project.cli("show", "1", "--diff").stdout
@@ -225,9 +203,9 @@ def test_a_policy_that_copies_the_mark_into_the_program_is_told_so(project: Proj
 
 def test_a_set_up_that_prints_a_key_and_fails_gives_nothing_away(project: Project) -> None:
     secret = TOKENS["huggingface"]
-    project.write("setup.py", f"import sys\nprint('no access with', '{secret[:9]}' + '{secret[9:]}')\nsys.exit(1)\n")
-    project.write("task.yaml", TASK.replace("execution: {", "execution: {setup_commands: [python setup.py], "))
-    project.commit()
+    setup = f"import sys\nprint('no access with', '{secret[:9]}' + '{secret[9:]}')\nsys.exit(1)\n"
+    task = TASK.replace("execution: {", "execution: {setup_commands: [python setup.py], ")
+    project.put({"setup.py": setup, "task.yaml": task})
     done = project.cli("start", "--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1")
     assert done.returncode == 3, done.stderr
     assert secret not in done.stdout + done.stderr

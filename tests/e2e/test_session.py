@@ -9,29 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import PROGRAM, TASK, Project, wait_until
+from tests.e2e.conftest import PROGRAM, TASK, Project
+from tests.timing import wait_until
 
 SLOW = PROGRAM.replace("print(f", "import time\ntime.sleep(600)\nprint(f")
 
 
 def write_slow(project: Project) -> None:
     """A program that is still at work whenever a busy machine gets round to asking."""
-    project.write("train.py", SLOW)
-    project.write("task.yaml", TASK.replace("budget: 20", "budget: 900"))
-    project.commit()
-
-
-def numbers(project: Project) -> list[int]:
-    return [e["experiment"] for e in project.json("experiments", "--json")]
+    project.put({"train.py": SLOW, "task.yaml": TASK.replace("budget: 20", "budget: 900")})
 
 
 def test_a_session_improves_the_program_on_its_own_branch_and_leaves_the_checkout_alone(project: Project) -> None:
     before = project.snapshot()
-    done = project.cli("start", "--foreground", "--tag", "t", "--policy", "search", "--max-experiments", "12")
-    assert done.returncode == 0, done.stderr + done.stdout
-
+    project.session("search", 12)
     after = project.snapshot()
-    assert {k: v for k, v in before.items() if k != "branches"} == {k: v for k, v in after.items() if k != "branches"}
+    assert {**before, "branches": after["branches"]} == after
     experiments = project.json("experiments", "--json")
     assert [e["experiment"] for e in experiments] == list(range(13))
     assert experiments[0]["status"] == "keep"
@@ -59,23 +52,19 @@ def test_a_session_improves_the_program_on_its_own_branch_and_leaves_the_checkou
 
 
 def test_after_kill_9_resume_goes_on_without_a_gap_a_double_or_an_orphan(project: Project) -> None:
-    project.write("train.py", SLOW.replace("sleep(600)", "sleep(0.3)"))
-    project.commit()
-    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "random")
-    wait_until(lambda: (project.root / ".autoresearchd/runs/t/2/0").exists())
-    daemon.kill()
-    daemon.communicate()
+    project.put({"train.py": SLOW.replace("sleep(600)", "sleep(0.3)")})
+    with project.daemon("start", "--foreground", "--tag", "t", "--policy", "random"):
+        wait_until(lambda: (project.root / ".autoresearchd/runs/t/2/0").exists())
     marker = str(project.root)
     wait_until(lambda: not processes_below(marker))
-    assert project.json("status", "--json")["session"]["state"] == "crashed"
+    assert project.status()["session"]["state"] == "crashed"
 
     shutil.rmtree(project.root / ".autoresearchd")  # logs and results that are thrown away stop no resume
-    again = project.start_process("resume", "--foreground")
-    wait_until(lambda: (project.root / ".autoresearchd/runs/t/5").exists())
-    again.send_signal(signal.SIGTERM)
-    again.communicate(timeout=200)
-    assert again.returncode == 143
-    found = project.json("experiments", "--json")
+    with project.daemon("resume", "--foreground") as again:
+        wait_until(lambda: (project.root / ".autoresearchd/runs/t/5").exists())
+        again.send_signal(signal.SIGTERM)
+        assert again.wait() == 143
+    found = project.experiments()
     assert [e["experiment"] for e in found] == list(range(len(found)))
     kept = [e["commit"] for e in found if e["status"] == "keep" and e["experiment"]]
     assert project.git("rev-list", "--reverse", "main..autoresearch/t").split() == kept
@@ -100,69 +89,55 @@ def processes_below(folder: str) -> list[str]:
 
 def test_a_second_daemon_is_told_who_holds_the_session(project: Project) -> None:
     write_slow(project)
-    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "random")
-    wait_until(lambda: (project.root / ".autoresearchd/runs/t/0/0").exists())
-    for command in (("start", "--policy", "random"), ("resume", "t"), ("start", "--tag", "t")):
-        second = project.cli(*command)
-        assert second.returncode == 75, second.stderr
-        assert str(daemon.pid) in second.stderr
-    assert project.cli("stop", "--now").returncode == 0
-    daemon.communicate(timeout=200)
-    assert daemon.returncode == 0
-    assert project.json("status", "--json")["session"]["state"] == "stopped"
+    with project.daemon("start", "--foreground", "--tag", "t", "--policy", "random") as daemon:
+        wait_until(lambda: (project.root / ".autoresearchd/runs/t/0/0").exists())
+        for command in (("start", "--policy", "random"), ("resume", "t"), ("start", "--tag", "t")):
+            second = project.cli(*command)
+            assert second.returncode == 75, second.stderr
+            assert str(daemon.pid) in second.stderr
+        project.done("stop", "--now")
+        assert daemon.wait() == 0
+    assert project.status()["session"]["state"] == "stopped"
 
 
 def test_a_daemon_in_the_background_can_be_watched_paused_and_stopped(project: Project) -> None:
-    done = project.cli("start", "--tag", "t", "--policy", "random")
-    assert done.returncode == 0, done.stderr
+    project.done("start", "--tag", "t", "--policy", "random")
     wait_until(lambda: project.latest_run() >= 3)
-    assert project.cli("note", "look at SHIFT").returncode == 0
-    assert project.cli("pause").returncode == 0
-    wait_until(lambda: project.json("status", "--json")["session"]["state"] == "paused")
-    count = len(numbers(project))
-    assert project.cli("unpause").returncode == 0
+    project.done("note", "look at SHIFT")
+    project.done("pause")
+    wait_until(lambda: project.status()["session"]["state"] == "paused")
+    count = len(project.experiments())
+    project.done("unpause")
     wait_until(lambda: project.latest_run() >= count)
-    assert project.cli("stop").returncode == 0
-    wait_until(lambda: project.json("status", "--json")["session"]["state"] == "stopped")
-    assert "t" in project.cli("logs").stdout
+    project.done("stop")
+    wait_until(lambda: project.status()["session"]["state"] == "stopped")
+    assert "t" in project.done("logs").stdout
 
 
 def test_a_folder_shaped_like_karpathys_works_unmodified_and_is_marked_self_reported(empty: Project) -> None:
-    empty.git("init", "-q", "-b", "master")
-    empty.write("prepare.py", "TIME_BUDGET = 300\n")
-    empty.write("program.md", "# autoresearch\n")
-    empty.write("pyproject.toml", '[project]\nname = "autoresearch"\nversion = "0.1"\n')
-    empty.write(
-        "train.py",
+    train = (
         "import random\nfrom prepare import TIME_BUDGET\nMATRIX_LR = 0.04\nDEPTH = 8\n"
         "for i in range(20):\n"
         "    print(f'\\rstep {i:05d} ({5 * i:.1f}%) | loss: {9 - i / 10:.6f} | lrm: 1.00 | dt: 300ms "
         "| tok/sec: 1,700,000 | mfu: 39.8% | epoch: 1 | remaining: {300 - i}s    ', end='')\n"
         "print()\nprint('---')\n"
         "print(f'val_bpb:          {0.99 + abs(MATRIX_LR - 0.05) + random.gauss(0, 1e-4):.6f}')\n"
-        "print('training_seconds: 300.1')\nprint('peak_vram_mb:     45060.2')\nprint(f'depth:            {DEPTH}')\n",
+        "print('training_seconds: 300.1')\nprint('peak_vram_mb:     45060.2')\nprint(f'depth:            {DEPTH}')\n"
     )
-    empty.commit("start")
-    done = empty.cli("start", "--foreground", "--tag", "t", "--policy", "search", "--max-experiments", "3")
-    assert done.returncode == 0, done.stderr + done.stdout
-    status = empty.json("status", "--json")
+    package = '[project]\nname = "autoresearch"\nversion = "0.1"\n'
+    own = {"prepare.py": "TIME_BUDGET = 300\n", "program.md": "# autoresearch\n", "pyproject.toml": package}
+    empty.begin({"train.py": train, **own}).session("search", 3)
+    status = empty.status()
     assert status["metric"]["name"] == "val_bpb"
     assert status["metric"]["source"] == "self-reported"
     assert "self-reported" in empty.cli("status").stdout
-    baseline = empty.json("experiments", "--json")[0]
+    baseline = empty.experiments()[0]
     assert baseline["metrics"]["peak_vram_mb"] == pytest.approx(45060.2)
     assert empty.git("status", "--porcelain") == ""
 
 
-def state(project: Project) -> str:
-    return str(project.json("status", "--json")["session"]["state"])
-
-
 def test_a_resume_in_the_background_that_is_refused_says_so(project: Project) -> None:
-    assert (
-        project.cli("start", "--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1").returncode
-        == 0
-    )
+    project.session()
     other = project.git("commit-tree", "-m", "mine", "HEAD^{tree}")
     project.git("branch", "-f", "autoresearch/t", other)
     done = project.cli("resume", "t")
@@ -181,10 +156,8 @@ def test_a_time_limit_before_the_first_result_is_exit_4_and_leaves_nothing(proje
 
 
 def test_runs_of_a_failed_session_are_gone_when_a_new_one_takes_its_tag(project: Project) -> None:
-    project.write("train.py", "RATE = 0.1\nraise SystemExit('broken')\n")
-    project.commit()
-    arguments = ("start", "--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1")
-    assert project.cli(*arguments).returncode == 3
+    project.put({"train.py": "RATE = 0.1\nraise SystemExit('broken')\n"})
+    assert project.cli("start", "--foreground", "--tag", "t", "--policy", "random").returncode == 3
     runs = project.root / ".autoresearchd/runs/t"
     assert "broken" in (runs / "0/0/training.log").read_text(), "the log that says why stays"
     for command in (("show", "0"), ("resume",), ("experiments",)):
@@ -193,9 +166,8 @@ def test_runs_of_a_failed_session_are_gone_when_a_new_one_takes_its_tag(project:
         assert "autoresearchd logs" in done.stderr and ".autoresearchd/runs/t" in done.stderr, command
     (runs / "0/2").mkdir()
     (runs / "7/0").mkdir(parents=True)
-    project.write("train.py", PROGRAM)
-    project.commit()
-    assert project.cli(*arguments).returncode == 0
+    project.put({"train.py": PROGRAM})
+    project.session()
     assert sorted(p.name for p in runs.iterdir() if p.name.isdigit()) == ["0", "1"]
     assert "broken" not in "".join(p.read_text() for p in runs.rglob("*.log"))
 
@@ -204,25 +176,19 @@ def test_a_check_that_is_ended_leaves_no_folder_and_no_process(project: Project,
     write_slow(project)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    check = project.start_process("task", "check", "--run", env={"TMPDIR": str(scratch)})
-    wait_until(lambda: list(scratch.glob("autoresearchd-check-*/run-*/training.log")))
-    check.send_signal(signal.SIGINT)
-    check.communicate(timeout=200)
-    assert check.returncode == 130
+    with project.daemon("task", "check", "--run", env={"TMPDIR": str(scratch)}) as check:
+        wait_until(lambda: list(scratch.glob("autoresearchd-check-*/run-*/training.log")))
+        check.send_signal(signal.SIGINT)
+        assert check.wait() == 130
     assert not list(scratch.glob("autoresearchd-check-*"))
     wait_until(lambda: not processes_below(str(scratch)))
 
 
 def test_a_task_in_a_subfolder_is_found_again_by_resume(empty: Project) -> None:
-    empty.git("init", "-q", "-b", "main")
-    empty.write("deep/er/train.py", PROGRAM)
-    empty.write("deep/er/task.yaml", TASK)
-    empty.write("other.txt", "mine\n")
-    empty.commit()
+    empty.begin({"deep/er/train.py": PROGRAM, "deep/er/task.yaml": TASK, "other.txt": "mine\n"})
     folder = empty.root / "deep" / "er"
-    arguments = ("--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1")
-    assert empty.cli("start", *arguments, cwd=folder).returncode == 0
-    assert empty.cli("resume", "--foreground", cwd=folder).returncode == 0
-    assert numbers(empty) == [0, 1]
+    empty.session(cwd=folder)
+    empty.done("resume", "--foreground", cwd=folder)
+    assert [e["experiment"] for e in empty.experiments()] == [0, 1]
     changed = empty.git("diff", "--name-only", "main", "refs/autoresearch/t/1")
     assert changed == "deep/er/train.py"

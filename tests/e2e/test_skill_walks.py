@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.resources import bundled
-from tests.e2e.conftest import Project, wait_until
+from tests.e2e.conftest import Project
+from tests.e2e.test_models import configure
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.model_turns import edits
+from tests.timing import wait_until
 
 SKILLS = bundled("skills")
 SHORTER = [
@@ -57,7 +59,7 @@ def walk(project: Project, tmp_path: Path, page: Path) -> list[str]:
         for long, short in SHORTER:
             line = re.sub(long, short, line)
         done = subprocess.run(
-            ["bash", "-c", line], cwd=project.root, env=environment, capture_output=True, text=True, timeout=240,
+            ["bash", "-c", line], cwd=project.root, env=environment, capture_output=True, text=True, timeout=280,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
@@ -75,36 +77,28 @@ def test_the_skill_that_runs_a_session(project: Project, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_the_skill_that_makes_a_task(empty: Project, tmp_path: Path) -> None:
-    empty.git("init", "-q", "-b", "main")
-    empty.write("train.py", FIT)
-    empty.commit("start")
+    empty.begin({"train.py": FIT})
     printed = walk(empty, tmp_path, SKILLS / "autoresearch-task/SKILL.md")
     assert any("over 3 runs" in text for text in printed)
 
 
 @pytest.mark.slow
 def test_the_skill_that_learns(project: Project, tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    project.environment["AUTORESEARCHD_CONFIG"] = str(config)
     better = edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
     with ScriptedServer([better]) as scripted:
-        config.write_text(f"local: {{base_url: '{scripted.url}'}}\nretries: 0\nreasks: 0\ntemperature: 1\n")
-        done = project.cli("start", "--tag", TAG, "--policy", "local:m", "--max-experiments", "1", "--foreground")
-    assert done.returncode == 0, done.stderr
+        configure(project, scripted.url, "temperature: 1\n", reasks=0)
+        project.session("local:m", tag=TAG)
     walk(project, tmp_path, SKILLS / "autoresearch-learn/SKILL.md")
 
 
 @pytest.mark.slow
 def test_the_loop_by_hand_and_its_log_taken_over(empty: Project, tmp_path: Path) -> None:
-    empty.git("init", "-q", "-b", "main")
-    empty.write("train.py", FIT)
-    empty.commit("start")
-    for name, text in {"autoresearch.sh": BENCH, "autoresearch.md": "# Files in Scope\n- `train.py`\n"}.items():
-        empty.write(name, text)
+    empty.begin({"train.py": FIT})
+    empty.write("autoresearch.sh", BENCH)
+    empty.write("autoresearch.md", "# Files in Scope\n- `train.py`\n")
     walk(empty, tmp_path, SKILLS / "autoresearch/references/by-hand.md")
     found = empty.json("experiments", "--json", "--session", "imported-autoresearch")
     assert [(one["status"], one["metric"]) for one in found] == [("keep", 1.25), ("discard", 0.993)]
     assert found[0]["metrics"]["peak_mb"] == 64
-    made = empty.cli("task", "init", "speed", ".", "--no-measure")
-    assert made.returncode == 0, made.stderr
+    made = empty.done("task", "init", "speed", ".", "--no-measure")
     assert "pi-autoresearch" in made.stderr and "metric: loss" in (empty.root / "task.yaml").read_text()

@@ -47,15 +47,12 @@ class Collector:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
+        self.emit = self.events.append
 
 
 def job(request: RunRequest) -> Script | str:
     """The program's score: a bowl with its bottom at 2, and a little noise that depends on the seed only."""
     found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
-    assert found is not None
     score = (float(found[1]) - 2.0) ** 2 + (request.seed % 7) * 1e-3
     return f"score: {score:.6f}\n"
 
@@ -92,7 +89,6 @@ class Bench:
         """The session begins."""
 
     def workspace(self) -> Any:
-        """As one daemon has it."""
         return FakeWorkspace(self.repository)
 
     def line(self) -> list[str]:
@@ -105,14 +101,12 @@ class Bench:
         return [commit, *found[::-1]]
 
     def program(self) -> str:
-        """The program that the branch has."""
         workspace = self.workspace()
         return str(workspace.read(workspace.tip(), "train.py"))
 
     # ---------------------------------------------------------------------- daemons
     def laboratory(self, wrap: Callable[[Any], Any] = lambda port: port) -> Context:
-        """All that a daemon works with."""
-        workspace = self.workspace()
+        workspace, base = self.workspace(), self.session.base_commit
         return Context(
             session_id=self.session.id,
             tag="t",
@@ -124,21 +118,22 @@ class Bench:
             policy=wrap(self.policy),
             clock=SystemClock(),
             sink=self.events,
-            site=Site(
-                self.root,
-                workspace.pristine(self.session.base_commit),
-                self.state / "setup",
-                self.root / ".autoresearchd/runs/t",
-            ),
+            site=Site(self.root, workspace.pristine(base), self.state / "setup", self.root / ".autoresearchd/runs/t"),
         )
 
-    def loop(self, experiments: int | None = 3, context: Context | None = None, **limits: Any) -> SessionLoop:
+    def loop(
+        self,
+        experiments: int | None = 3,
+        context: Context | None = None,
+        *,
+        backoff: Backoff = Backoff(first=0.0),  # noqa: B008 - frozen
+        **limits: Any,
+    ) -> SessionLoop:
         """A daemon that ends after so many experiments, and does not wait after failures."""
         most = Limits(max_experiments=experiments, **limits)
-        return SessionLoop(context or self.laboratory(), most, backoff=Backoff(first=0.0))
+        return SessionLoop(context or self.laboratory(), most, backoff=backoff)
 
     def run(self, experiments: int | None = 3, **limits: Any) -> SessionLoop:
-        """Run one until it ends."""
         loop = self.loop(experiments, **limits)
         loop.run()
         return loop

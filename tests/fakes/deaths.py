@@ -19,18 +19,17 @@ class Doom:
     at: int = 0
     count: int = 0
 
-    def instant(self) -> None:
+    def instant(self, call: str, moment: str) -> None:
         self.count += 1
         if self.count == self.at:
             raise Killed
 
 
 class Mortal:
-    """A port whose every call has an instant before and an instant after it."""
+    """A port whose every call has an instant before and an instant after it. doom: is told of each."""
 
-    def __init__(self, inner: Any, doom: Doom) -> None:
-        self._inner = inner
-        self._doom = doom
+    def __init__(self, inner: Any, doom: Any, port: str = "") -> None:
+        self._inner, self._doom, self._port = inner, doom, port
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
@@ -38,9 +37,9 @@ class Mortal:
             return value
 
         def call(*arguments: Any, **named: Any) -> Any:
-            self._doom.instant()
+            self._doom.instant(f"{self._port}.{name}", "before")
             result = value(*arguments, **named)
-            self._doom.instant()
+            self._doom.instant(f"{self._port}.{name}", "after")
             return result
 
         return call

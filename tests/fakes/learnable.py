@@ -24,65 +24,27 @@ class TinyLearnable:
     """Says what comes next from the last token and from the mean of all before it, in float64 on the CPU.
 
     Letters that stand in its prompt are a little likelier than others, so that a teacher who has read something says
-    something else. The adapter adds a product of two small matrices, of which one begins at 0.
-
-    Args:
-        seed: of its weights.
-        context: tokens that a prompt and its completion may have.
-        value_head: whether it has one.
-        nan_calls: which of its scorings of the policy say NaN, from 1.
-        sharing: how it says that answers to one prompt share it.
+    something else. The adapter adds a product of two small matrices, of which one begins at 0. nan_calls: which of its
+    scorings of the policy say NaN, from 1; sharing: how it says that answers to one prompt share it.
     """
 
-    def __init__(
-        self,
-        seed: int = 0,
-        *,
-        context: int | None = None,
-        value_head: bool = True,
-        nan_calls: Collection[int] = (),
-        sharing: Sharing | None = None,
-    ) -> None:
+    padding, ends, vocabulary = 0, frozenset({1}), _SIZE
+    context: int | None = None
+    hashes = ("tiny", "letters", "lines")
+    device = torch.device("cpu")
+
+    def __init__(self, seed: int = 0, *, nan_calls: Collection[int] = (), sharing: Sharing | None = None) -> None:
         generator = torch.Generator().manual_seed(seed)
         self._embedding = torch.randn((_SIZE, _WIDTH), generator=generator, dtype=torch.float64)
         down = torch.randn((_RANK, _WIDTH), generator=generator, dtype=torch.float64) / _WIDTH**0.5
         self._adapter = {
             "down": torch.nn.Parameter(down),
             "up": torch.nn.Parameter(torch.zeros((_SIZE, _RANK), dtype=torch.float64)),
+            "value": torch.nn.Parameter(torch.zeros(_WIDTH, dtype=torch.float64)),
         }
-        if value_head:
-            self._adapter["value"] = torch.nn.Parameter(torch.zeros(_WIDTH, dtype=torch.float64))
         self._teacher: dict[str, Tensor] | None = None
-        self._context, self._nan_calls, self._sharing = context, frozenset(nan_calls), sharing
+        self._nan_calls, self.sharing = frozenset(nan_calls), sharing
         self.calls = 0
-
-    @property
-    def padding(self) -> int:
-        return 0
-
-    @property
-    def ends(self) -> frozenset[int]:
-        return frozenset({1})
-
-    @property
-    def context(self) -> int | None:
-        return self._context
-
-    @property
-    def vocabulary(self) -> int:
-        return _SIZE
-
-    @property
-    def hashes(self) -> tuple[str, str, str]:
-        return "tiny", "letters", "lines"
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
-
-    @property
-    def sharing(self) -> Sharing | None:
-        return self._sharing
 
     def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         return (*_ids("".join(f"{each['role'][0]}{each['content']}" for each in messages)), 1)
@@ -110,7 +72,7 @@ class TinyLearnable:
             predicting = logits[:, :-1][batch.mask]
             found = token_statistics(predicting, batch, top=min(top, _SIZE), at=at)
             value = None
-            if values and "value" in self._adapter:
+            if values:
                 last = torch.tensor([len(each.prompt) - 1 for each in samples])
                 value = (hidden[torch.arange(len(samples)), last] @ self._adapter["value"]).float()
         return Statistics(batch, found, value)

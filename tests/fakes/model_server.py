@@ -20,7 +20,6 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 
 from tests.fakes.model_turns import Turn, no_model, unauthorised
@@ -47,18 +46,10 @@ class Request:
 class ScriptedServer:
     """The server; a context manager.
 
-    Args:
-        script: what it does with each question, in order.
-        after: what it does when the script is at its end.
-        model: the one model that it lists.
-        context: length of its context, as vLLM lists it; None: it does not say.
-        ids: whether it tells token ids; logprobs: whether it tells log-probabilities.
-        refuses: fields of a request that it answers with 422.
-        key: bearer token that it wants to see; empty: none.
-        root: what it loaded its model from, as vLLM lists it; empty: it does not say.
-        probe: what it does with the look that ``start`` takes at its models, which is no turn of the script.
-        lora: what it does when it is told to load an adapter: then it knows only those models that it has; None: it
-            knows of no adapters.
+    script, after: what it does with each question in order, and then. context, root: of its one model, as vLLM lists
+    them. ids, logprobs: whether it tells them. refuses: fields of a request that it answers with 422. key: bearer token
+    that it wants to see. probe: what it does with the look that ``start`` takes at its models, which is no turn of the
+    script. lora: what it does when it is told to load an adapter: then it knows only those models that it has.
     """
 
     def __init__(
@@ -87,9 +78,6 @@ class ScriptedServer:
         self.hung_up = threading.Event()
         """Set when a client went away while the server kept it waiting."""
         self.requests: list[Request] = []
-        """All requests, in order."""
-        self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> ScriptedServer:
         self._server = _Server(self)
@@ -97,20 +85,15 @@ class ScriptedServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.set()
-        if self._server is not None and self._thread is not None:
-            self._server.shutdown()
-            self._thread.join()
-            self._server.server_close()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
 
     @property
     def url(self) -> str:
         """Its address, up to and with ``/v1``."""
-        if self._server is None:
-            raise RuntimeError("the server has not been entered")
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     @property
@@ -132,9 +115,7 @@ class ScriptedServer:
         """How many turns of the script have not been used."""
         return len(self._script)
 
-    # -- for the handler
     def note(self, request: Request) -> None:
-        """Write a request down."""
         with self._lock:
             self.requests.append(request)
             if request.path == _QUESTIONS:
@@ -145,7 +126,6 @@ class ScriptedServer:
         return not self._key or request.headers.get("authorization") == f"Bearer {self._key}"
 
     def turn(self, request: Request) -> Turn:
-        """What to do with a question."""
         if not self.welcome(request):
             return unauthorised()
         strange = sorted(self._refuses & set(request.payload or ()))
@@ -160,7 +140,6 @@ class ScriptedServer:
             return self._script.pop(0) if self._script else self._after
 
     def load(self, request: Request) -> Turn:
-        """What to do when told to load an adapter."""
         if self.lora is None:
             return Turn(status=404, raw=_NOT_FOUND)
         if self.lora.status == 200:
@@ -188,7 +167,6 @@ class ScriptedServer:
         return json.dumps({"object": "list", "data": [entry]}).encode()
 
     def body(self, turn: Turn, asked: Mapping[str, Any]) -> bytes:
-        """The body of an answer."""
         if turn.raw is not None:
             return turn.raw
         if turn.error is not None:
@@ -201,15 +179,11 @@ class ScriptedServer:
         ids = [token_id(word) for word in words]
         if asked.get("logprobs") and self._logprobs:
             as_ids = self._ids and asked.get("return_tokens_as_token_ids")
+            names = [f"token_id:{i}" for i in ids] if as_ids else words
             choice["logprobs"] = {
                 "content": [
-                    {
-                        "token": f"token_id:{i}" if as_ids else w,
-                        "logprob": logprob(w),
-                        "bytes": None,
-                        "top_logprobs": [],
-                    }
-                    for i, w in zip(ids, words, strict=True)
+                    {"token": name, "logprob": logprob(word), "bytes": None, "top_logprobs": []}
+                    for name, word in zip(names, words, strict=True)
                 ]
             }
         if asked.get("return_token_ids") and self._ids:
@@ -248,7 +222,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients of tests go away in the middle; nothing is printed about it."""
+        """Clients of tests go away in the middle."""
 
 
 class _Handler(BaseHTTPRequestHandler):

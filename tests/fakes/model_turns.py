@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 TOO_LARGE = 2 * 1024 * 1024
@@ -28,9 +29,32 @@ class Turn:
     fault: str = ""
 
 
-def says(text: str, finish: str = "stop") -> Turn:
-    """A good answer."""
-    return Turn(text, finish)
+def fails(status: int, words: str, code: str | None, kind: str, headers: Mapping[str, str] | None = None) -> Turn:
+    """An answer that is an error, in the words and under the code of the server."""
+    error = {"message": words, "type": kind, "param": None, "code": code}
+    return Turn(status=status, error=error, headers=headers or {})
+
+
+says = Turn
+empty = partial(Turn, "")
+refusal = partial(Turn, None, "content_filter", refusal="I cannot help with that.")
+"""The provider's filter has withheld the answer."""
+invalid_json = partial(Turn, raw=b'{"choices": [{"message": {"content": "half')
+no_choices = partial(Turn, raw=b'{"object": "chat.completion", "model": "scripted-model", "choices": []}')
+hang = partial(Turn, fault="hang")
+cut = partial(Turn, "an answer that nobody sees the end of", fault="cut")
+drop = partial(Turn, fault="drop")
+loads = partial(Turn, raw=b"Success: LoRA adapter added successfully.")
+"""The server loads the adapter that it is told to."""
+
+server_error = partial(fails, 500, "The server had an error while processing your request", None, "server_error")
+overloaded = partial(fails, 503, "That model is currently overloaded with other requests", None, "server_error")
+unauthorised = partial(fails, 401, "Incorrect API key provided", "invalid_api_key", "invalid_request_error")
+bad_request = partial(fails, 400, "messages: must not be like this", None, "invalid_request_error")
+out_of_money = partial(
+    fails, 429, "You exceeded your current quota, please check your plan.", "insufficient_quota", "requests"
+)
+"""Waiting does not help."""
 
 
 def rate_limited(after: float | None = 1.0) -> Turn:
@@ -39,28 +63,7 @@ def rate_limited(after: float | None = 1.0) -> Turn:
     return fails(429, "Rate limit reached for requests", "rate_limit_exceeded", "requests", headers)
 
 
-def out_of_money() -> Turn:
-    """429 of an account whose money is spent: waiting does not help."""
-    return fails(429, "You exceeded your current quota, please check your plan.", "insufficient_quota", "requests")
-
-
-def server_error() -> Turn:
-    """500."""
-    return fails(500, "The server had an error while processing your request", None, "server_error")
-
-
-def overloaded() -> Turn:
-    """503."""
-    return fails(503, "That model is currently overloaded with other requests", None, "server_error")
-
-
-def unauthorised() -> Turn:
-    """401."""
-    return fails(401, "Incorrect API key provided", "invalid_api_key", "invalid_request_error")
-
-
 def no_model(name: str = "nobody") -> Turn:
-    """404 for a model."""
     return fails(404, f"The model `{name}` does not exist", "model_not_found", "invalid_request_error")
 
 
@@ -73,49 +76,18 @@ def context_too_long(most: int = 4096) -> Turn:
     return fails(400, words, "context_length_exceeded", "invalid_request_error")
 
 
-def bad_request() -> Turn:
-    """400 for no reason that anything could be done about."""
-    return fails(400, "messages: must not be like this", None, "invalid_request_error")
-
-
-def hang() -> Turn:
-    """No answer, until the client goes away or the server ends."""
-    return Turn(fault="hang")
-
-
-def cut(text: str = "an answer that nobody sees the end of") -> Turn:
-    """The connection ends in the middle of the body."""
-    return Turn(text, fault="cut")
-
-
-def drop() -> Turn:
-    """The connection ends before the answer."""
-    return Turn(fault="drop")
-
-
-def empty() -> Turn:
-    """An answer without a word."""
-    return Turn("")
-
-
-def refusal(words: str = "I cannot help with that.") -> Turn:
-    """The provider's filter has withheld the answer."""
-    return Turn(None, "content_filter", refusal=words)
-
-
-def invalid_json() -> Turn:
-    """200 with a body that is no JSON."""
-    return Turn(raw=b'{"choices": [{"message": {"content": "half')
-
-
-def no_choices() -> Turn:
-    """200 with JSON that holds no answer."""
-    return Turn(raw=b'{"object": "chat.completion", "model": "scripted-model", "choices": []}')
+def loads_not(path: str = "/nowhere") -> Turn:
+    """The server finds no adapter, because it runs on another machine, say."""
+    return fails(404, f"Loading lora failed: No adapter found for {path}", None, "NotFoundError")
 
 
 def too_large(size: int = TOO_LARGE) -> Turn:
-    """An answer of two megabytes."""
     return Turn("x" * size)
+
+
+def redirect(to: str) -> Turn:
+    """307 to another address, which would be given the question and its key."""
+    return Turn(status=307, headers={"Location": to}, raw=b"")
 
 
 def escapes(text: str = "done") -> Turn:
@@ -128,27 +100,4 @@ def edits(path: str, search: str, replace: str, words: str = "This may help.") -
     return Turn(f"{words}\n\n{path}\n```python\n<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n```\n")
 
 
-def other_file() -> Turn:
-    """An answer that edits a file that is none of its business."""
-    return edits("../../.ssh/authorized_keys", "", "ssh-ed25519 AAAA nobody")
-
-
-def loads() -> Turn:
-    """The server loads the adapter that it is told to."""
-    return Turn(raw=b"Success: LoRA adapter added successfully.")
-
-
-def loads_not(path: str = "/nowhere") -> Turn:
-    """The server finds no adapter, because it runs on another machine, say."""
-    return fails(404, f"Loading lora failed: No adapter found for {path}", None, "NotFoundError")
-
-
-def redirect(to: str) -> Turn:
-    """307 to another address, which would be given the question and its key."""
-    return Turn(status=307, headers={"Location": to}, raw=b"")
-
-
-def fails(status: int, words: str, code: str | None, kind: str, headers: Mapping[str, str] | None = None) -> Turn:
-    """An answer that is an error, in the words and under the code of the server."""
-    error = {"message": words, "type": kind, "param": None, "code": code}
-    return Turn(status=status, error=error, headers=headers or {})
+other_file = partial(edits, "../../.ssh/authorized_keys", "", "ssh-ed25519 AAAA nobody")

@@ -17,61 +17,29 @@ Step = str | Mapping[str, str] | Proposal | Exception
 
 
 class ScriptedPolicy:
-    """Gives the steps of a script in order, one for each call; after the last it has no proposal (label ``no_op``).
+    """Gives the steps of a script in order, one for each call; after the last it has no proposal (label ``no_op``)."""
 
-    Args:
-        steps: what it answers.
-        name: its name.
-        changes: machine-readable changes of each step, where a test needs them.
-        skip: how many steps were used before, for a policy that is made again after a restart.
-        repairs: how often it is given back a proposal that failed; the next step is then the repair.
-    """
-
-    def __init__(
-        self,
-        steps: Iterable[Step],
-        *,
-        name: str = "scripted",
-        changes: Sequence[Mapping[str, object]] = (),
-        skip: int = 0,
-        repairs: int = 0,
-    ) -> None:
-        self._steps, self._changes, self._used = list(steps), list(changes), skip
-        self._name, self.repairs = name, repairs
-        self.states: list[ResearchState] = []
-
-    @property
-    def name(self) -> str:
-        """As given."""
-        return self._name
-
-    @property
-    def used(self) -> int:
-        """How many steps have been given."""
-        return self._used
+    def __init__(self, steps: Iterable[Step], *, name: str = "scripted", repairs: int = 0) -> None:
+        self._steps, self.name, self.repairs, self.used = list(steps), name, repairs, 0
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        """The next step; the states that it was shown are kept in ``states``."""
         if cancel.is_set():
             raise Interrupted("the script was asked to stop")
-        self.states.append(state)
-        if self._used >= len(self._steps):
+        if self.used >= len(self._steps):
             raise PolicyError("the script has no further step", label=Label.NO_OP)
-        index = self._used
-        self._used += 1
-        step = self._steps[index]
+        step = self._steps[self.used]
+        self.used += 1
         if isinstance(step, Exception):
             raise step
         if isinstance(step, Proposal):
             return step
         files = {state.task.editable[0]: step} if isinstance(step, str) else dict(step)
-        hypothesis = f"step {index + 1} of the script may help"
+        hypothesis = f"step {self.used} of the script may help"
         return Proposal(
             files=files,
             hypothesis=hypothesis,
-            policy=self._name,
-            description=f"step {index + 1}",
-            changes=self._changes[index] if index < len(self._changes) else {},
+            policy=self.name,
+            description=f"step {self.used}",
             asi=ASI(hypothesis=hypothesis),
             role=state.role,
             state_id=state.state_id,
@@ -86,19 +54,10 @@ class MemoryHistory:
         self.items = list(trials)
 
     def add(self, trial: Trial) -> None:
-        """Append a decided experiment."""
         self.items.append(trial)
 
     def trials(self, after: int = -1) -> Sequence[Trial]:
-        """As the port says."""
-        if after < 0:
-            return list(self.items)
-        found: list[Trial] = []
-        for trial in reversed(self.items):
-            if trial.number <= after:
-                break
-            found.append(trial)
-        return found[::-1]
+        return [trial for trial in self.items if trial.number > after]
 
 
 def make_task(
@@ -108,7 +67,6 @@ def make_task(
     direction: Direction = Direction.MINIMIZE,
     profile: str = "cpu",
 ) -> Task:
-    """A small task."""
     return Task(
         name="toy",
         editable=editable,
@@ -130,7 +88,6 @@ def make_state(
     incumbent_value: float | None = 1.0,
     sigma: float | None = None,
 ) -> ResearchState:
-    """A research state around one file (or several)."""
     files = {"train.py": code} if isinstance(code, str) else dict(code)
     return ResearchState(
         tag="toy",

@@ -29,6 +29,8 @@ def git(folder: Path, *args: str, stdin: str = "", check: bool = True) -> str:
         "GIT_AUTHOR_EMAIL": "user@example.org",
         "GIT_COMMITTER_NAME": "A User",
         "GIT_COMMITTER_EMAIL": "user@example.org",
+        "GIT_AUTHOR_DATE": "2026-05-04T03:02:01Z",
+        "GIT_COMMITTER_DATE": "2026-05-04T03:02:01Z",
         "LC_ALL": "C",
     }
     done = subprocess.run(

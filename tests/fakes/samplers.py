@@ -11,22 +11,12 @@ from autoresearchd.learner.algorithms.learnable import Generated, Who
 class ScriptedSampler:
     """Writes what a function of who is asked, the prompt's length and the seed says, in two tokens.
 
-    A prompt has one token for each character of its first message.
-
-    Args:
-        answer: what it writes.
-        context: tokens that a prompt and its completion may have.
-
-    ``batches`` holds the lengths of the prompts of each call.
+    A prompt has one token for each character of its first message. batches: lengths of the prompts of each call.
     """
 
     def __init__(self, answer: Callable[[Who, int, int], str], *, context: int | None = None) -> None:
-        self._answer, self._context = answer, context
+        self._answer, self.context = answer, context
         self.batches: list[list[int]] = []
-
-    @property
-    def context(self) -> int | None:
-        return self._context
 
     def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         return tuple(range(len(str(messages[0]["content"]))))

@@ -12,10 +12,7 @@ from tests.fakes.policies import make_task
 
 @dataclass
 class FakeGround:
-    """A session as ``app.foreign.Premises`` has it.
-
-    folder: the task's. scratch: where its runs would be made, ``judging/t`` below the folder unless given.
-    """
+    """A session. folder: the task's; scratch: where its runs would be made, ``judging/t`` below it unless given."""
 
     folder: Path
     task: Task = field(default_factory=make_task)
@@ -29,7 +26,7 @@ class FakeGround:
 
 
 class FakeGrounds:
-    """Sessions by name, as ``app.foreign.Grounds`` has them."""
+    """Sessions by name."""
 
     def __init__(self, grounds: Mapping[str, FakeGround]) -> None:
         self._grounds = dict(grounds)

@@ -30,10 +30,6 @@ class FakeShells:
 
     A command does what ``acts`` says of it; one that it does not name does nothing, but ``echo WORDS`` prints them.
     All commands, with their time-outs, are kept in ``ran``.
-
-    Args:
-        acts: what each command does, by its text without blank space around it.
-        files: further files of the copy, by path.
     """
 
     def __init__(self, acts: Mapping[str, Act] | None = None, files: Mapping[str, str] | None = None) -> None:
@@ -44,7 +40,6 @@ class FakeShells:
 
     @contextlib.contextmanager
     def open(self, state: ResearchState) -> Iterator[FakeShell]:
-        """A shell over a fresh copy."""
         folder = Path(tempfile.mkdtemp(prefix="autoresearchd-fake-shell-"))
         self.open_copies += 1
         try:
@@ -59,18 +54,10 @@ class FakeShells:
 
 
 class FakeShell:
-    """One of ``FakeShells``."""
-
     def __init__(self, folder: Path, acts: Mapping[str, Act], ran: list[tuple[str, float]]) -> None:
-        self._folder, self._acts, self._ran = folder, acts, ran
-
-    @property
-    def folder(self) -> Path:
-        """The copy."""
-        return self._folder
+        self.folder, self._acts, self._ran = folder, acts, ran
 
     def run(self, command: str, *, timeout: float, cancel: Cancel) -> CommandResult:
-        """What is written down for the command."""
         if cancel.is_set():
             raise Interrupted("the fake shell was asked to stop")
         command = command.strip()
@@ -78,5 +65,5 @@ class FakeShell:
         act = self._acts.get(command)
         if act is None:
             return fake_run(command.removeprefix("echo ") + "\n" if command.startswith("echo ") else "")
-        done = act(self._folder)
+        done = act(self.folder)
         return done if isinstance(done, CommandResult) else fake_run(done or "")

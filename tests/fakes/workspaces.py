@@ -116,18 +116,11 @@ class FakeWorkspace:
 
     def diff(self, old: str, new: str) -> str:
         before, after = self._commit(old).files, self._commit(new).files
-        return "\n".join(
-            line
-            for path in sorted({*before, *after})
-            if before.get(path) != after.get(path)
-            for line in difflib.unified_diff(
-                before.get(path, "").splitlines(),
-                after.get(path, "").splitlines(),
-                f"a/{path}",
-                f"b/{path}",
-                lineterm="",
-            )
-        )
+        found: list[str] = []
+        for path in sorted({*before, *after}):
+            old, new = (files.get(path, "").splitlines() for files in (before, after))
+            found += difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", lineterm="")
+        return "\n".join(found)
 
     def pack(self) -> None:
         pass

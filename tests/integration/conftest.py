@@ -6,10 +6,18 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.integration.local_jobs import carriers
+from tests.integration.smollm2 import model_file, safetensors
+
+
+@pytest.fixture(scope="session")
+def smollm2(pytestconfig: pytest.Config) -> Path:
+    """A real model as safetensors, which load in seconds."""
+    return safetensors(model_file(), pytestconfig)
 
 
 @pytest.fixture

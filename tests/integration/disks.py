@@ -31,7 +31,6 @@ class Disk:
         raise AssertionError(f"{self.at} grows faster than it can be filled")
 
     def empty(self) -> None:
-        """Leave plenty of room."""
         self._resize(ROOM)
 
     def used(self) -> int:

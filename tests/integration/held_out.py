@@ -11,20 +11,13 @@ from typing import Any
 from alembic import command
 
 from autoresearchd.app.project import Project
-from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.data.trajectories import Trajectory
 from autoresearchd.learner.gate.held_out_states import HeldOut, Source
-from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.resources import bundled
 from autoresearchd.store.schema.database import Database, sqlite_url
 from autoresearchd.store.schema.migrate import alembic_config
 from tests.integration.bench import Bench
-
-
-def run(bench: Bench, experiments: int) -> None:
-    """Go on with the session until it has so many experiments."""
-    SessionLoop(bench.laboratory(), Limits(max_experiments=experiments), backoff=Backoff(first=0.0)).run()
 
 
 def opened(bench: Bench) -> HeldOut:
@@ -74,5 +67,4 @@ def trajectory(number: int, session: str = "t", **changed: Any) -> Trajectory:
 
 
 def block(search: str, replace: str, path: str = "train.py") -> str:
-    """An answer with one SEARCH/REPLACE block."""
     return f"Try this.\n\n{path}\n```python\n<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n```\n"

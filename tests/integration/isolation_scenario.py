@@ -112,11 +112,9 @@ def main(tier: str, root: Path) -> dict[str, str]:
     shutil.copy(JOB, run.workspace / "job.py")
     with ExitStack() as stack:
         (run.workspace / "facts.json").write_text(json.dumps(facts(root, stack)))
-        result = LocalExecutor(tier=choose(tier), devices=Devices()).start(run).wait(120)
-        assert result is not None
+        result = LocalExecutor(tier=choose(tier), devices=Devices()).start(run).wait()
         log = (run.run_dir / "training.log").read_text()
         assert result.stages[0].outcome == "ok", log
-        found: dict[str, str]
         found, _ = json.JSONDecoder().raw_decode(log)  # what was found in its output is told after it
         return found
 

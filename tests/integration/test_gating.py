@@ -26,7 +26,7 @@ from autoresearchd.learner.learn_options import GateSettings
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.samplers import ScriptedSampler
 from tests.integration.bench import Bench, job
-from tests.integration.held_out import block, run, trajectory
+from tests.integration.held_out import block, trajectory
 
 SETTINGS = GateSettings(count=1)
 OPTIONS = GateOptions(least=2, resamples=100)
@@ -46,6 +46,7 @@ class Court:
         self.opened_names: list[set[str]] = []
         self.executors: list[FakeExecutor] = []
         self.broken = ""
+        self.told: list[str] = []
 
     def opened(self, sessions: Iterable[ReadSession], names: Iterable[str]) -> AbstractContextManager[HeldOut]:
         self.opened_names.append(set(names))
@@ -66,7 +67,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """Nothing is kept after the baseline: all states are at SCALE 1."""
     found = Bench(tmp_path_factory.mktemp("gating"))
     found.policy.values = (1.0, 4.0, 5.0, 6.0)
-    run(found, 3)
+    found.run(3)
     yield found
     found.close()
 
@@ -80,7 +81,6 @@ def copy(bench: Bench, tmp_path: Path) -> Path:
 def gate(
     court: Court,
     roots: Mapping[str, Path],
-    told: list[str],
     *,
     settings: GateSettings = SETTINGS,
     foreign: Collection[str] = (),
@@ -88,14 +88,14 @@ def gate(
 ) -> Gate:
     sessions = [ReadSession(name, root, "t", "scripted", None, 3, 3, name in foreign) for name, root in roots.items()]
     exam = Exam(sessions, [trajectory(n, name) for name in roots for n in (1, 2, 3)], settings, **given)
-    return Gate(exam, court, told.append, threading.Event(), OPTIONS)
+    return Gate(exam, court, court.told.append, threading.Event(), OPTIONS)
 
 
 def test_what_is_whole_is_said_to_be_enough_and_the_better_policy_passes(bench: Bench) -> None:
-    court, told = Court(), list[str]()
-    one = gate(court, {"t": bench.root}, told, settings=replace(SETTINGS, judge="real"))
+    court = Court()
+    one = gate(court, {"t": bench.root}, settings=replace(SETTINGS, judge="real"))
     assert one.rehearse() == 3
-    assert told == [], "nothing speaks against it"
+    assert court.told == [], "nothing speaks against it"
     assert len(court.executors[0].requests) == 1, "the best of the session runs here"
     verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert verdict.figures["states"] == 3
@@ -107,11 +107,11 @@ def test_a_session_that_is_gone_is_said_before_the_training_and_the_rest_is_judg
     bench: Bench, copy: Path, tmp_path: Path
 ) -> None:
     shutil.rmtree(copy / ".git")
-    told: list[str] = []
-    one = gate(Court(), {"here": bench.root, "there": copy}, told)
+    court = Court()
+    one = gate(court, {"here": bench.root, "there": copy})
     assert one.rehearse() == 3
-    assert len(told) == 1
-    assert told[0].startswith("3 held-out states are not asked about: its session there cannot be used: ")
+    assert len(court.told) == 1
+    assert court.told[0].startswith("3 held-out states are not asked about: its session there cannot be used: ")
     verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert (verdict.figures["states"], verdict.figures["not_asked"]) == (3, 3)
     assert any(reason.startswith("held-out states that were not compared: 3 (its session there") for reason in
@@ -119,8 +119,8 @@ def test_a_session_that_is_gone_is_said_before_the_training_and_the_rest_is_judg
 
 
 def test_a_session_that_goes_while_the_model_learns_is_left_out_as_well(bench: Bench, copy: Path) -> None:
-    told: list[str] = []
-    one = gate(Court(), {"here": bench.root, "there": copy}, told)
+    court = Court()
+    one = gate(court, {"here": bench.root, "there": copy})
     assert one.rehearse() == 6
     shutil.rmtree(copy)
     verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
@@ -128,11 +128,11 @@ def test_a_session_that_goes_while_the_model_learns_is_left_out_as_well(bench: B
 
 
 def test_a_task_that_does_not_run_here_is_said_before_the_training(bench: Bench, copy: Path) -> None:
-    court, told = Court(), list[str]()
+    court = Court()
     court.broken = str(copy)
-    one = gate(court, {"here": bench.root, "there": copy}, told, settings=replace(SETTINGS, judge="real"))
+    one = gate(court, {"here": bench.root, "there": copy}, settings=replace(SETTINGS, judge="real"))
     assert one.rehearse() == 3
-    assert "the best of it does not run here (error)" in told[0]
+    assert "the best of it does not run here (error)" in court.told[0]
     verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert all(str(copy) not in str(request.workspace) for request in court.executors[-1].requests)
     assert verdict.figures["states"] == 3
@@ -140,9 +140,9 @@ def test_a_task_that_does_not_run_here_is_said_before_the_training(bench: Bench,
 
 @pytest.mark.parametrize("judge", ["auto", "real"])
 def test_no_command_of_another_repository_is_run_unless_somebody_says_so(bench: Bench, copy: Path, judge: str) -> None:
-    court, told = Court(), list[str]()
+    court = Court()
     settings = replace(SETTINGS, judge=judge)
-    one = gate(court, {"here": bench.root, "there": copy}, told, settings=settings, foreign=["there"])
+    one = gate(court, {"here": bench.root, "there": copy}, settings=settings, foreign=["there"])
     one.rehearse()
     one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     asked = [request for executor in court.executors for request in executor.requests]
@@ -150,23 +150,23 @@ def test_no_command_of_another_repository_is_run_unless_somebody_says_so(bench: 
     assert all(not executor.setups for executor in court.executors) or judge == "real"
     if judge == "real":
         assert asked, "the user's own session is judged by experiments"
-        assert any("of another repository" in line and "run_foreign" in line for line in told)
+        assert any("of another repository" in line and "run_foreign" in line for line in court.told)
 
 
 def test_a_foreign_session_is_judged_by_experiments_where_somebody_says_so(copy: Path) -> None:
-    court, told = Court(run_foreign=True), list[str]()
+    court = Court(run_foreign=True)
     settings = replace(SETTINGS, judge="auto", run_foreign=True)
-    one = gate(court, {"there": copy}, told, settings=settings, foreign=["there"])
+    one = gate(court, {"there": copy}, settings=settings, foreign=["there"])
     assert one.rehearse() == 3
     assert [str(copy) in str(request.workspace) for request in court.executors[0].requests] == [True]
 
 
 def test_where_nothing_is_left_it_is_said_beforehand_and_the_version_is_refused_with_the_reason(copy: Path) -> None:
     shutil.rmtree(copy / ".git")
-    told: list[str] = []
-    one = gate(Court(), {"there": copy}, told)
+    court = Court()
+    one = gate(court, {"there": copy})
     assert one.rehearse() == 0
-    assert told[-1].startswith("no held-out states can be asked about, and a promotion takes at least 2")
+    assert court.told[-1].startswith("no held-out states can be asked about, and a promotion takes at least 2")
     verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert not verdict.promote
     assert verdict.reasons[0].startswith("too few held-out states: 0")
@@ -174,22 +174,12 @@ def test_where_nothing_is_left_it_is_said_beforehand_and_the_version_is_refused_
 
 
 def test_what_the_parents_learned_from_is_not_asked_about(bench: Bench, copy: Path) -> None:
-    told: list[str] = []
-    one = gate(Court(), {"here": bench.root, "there": copy}, told, seen=Seen({"here": 2, "there": None}))
+    court = Court()
+    one = gate(court, {"here": bench.root, "there": copy}, seen=Seen({"here": 2, "there": None}))
     assert one.rehearse() == 1, "the third experiment of one session came after what they have seen"
-    assert told[0] == f"5 held-out states are not asked about: {TRAINED}"
+    assert court.told[0] == f"5 held-out states are not asked about: {TRAINED}"
     verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert f"held-out states that were not compared: 5 ({TRAINED})" in verdict.reasons
-
-
-def test_states_that_are_too_long_for_the_model_are_counted_with_the_verdict(bench: Bench) -> None:
-    told: list[str] = []
-    one = gate(Court(), {"t": bench.root}, told)
-    one.rehearse()
-    verdict = one.verdict(speaker(12), Who.BASE, Who.POLICY, 10)
-    assert (verdict.figures["states"], verdict.figures["not_asked"]) == (0, 3)
-    assert "longer than the model's context of 12" in verdict.reasons[-1]
-    assert any("longer than the model's context" in line for line in told)
 
 
 def test_a_session_whose_judging_fails_takes_no_other_with_it(bench: Bench, copy: Path) -> None:
@@ -200,8 +190,8 @@ def test_a_session_whose_judging_fails_takes_no_other_with_it(bench: Bench, copy
                 shutil.rmtree(copy / ".git/objects")
             return judge
 
-    told: list[str] = []
-    one = gate(Failing(), {"here": bench.root, "there": copy}, told, settings=replace(SETTINGS, judge="real"))
+    court = Failing()
+    one = gate(court, {"here": bench.root, "there": copy}, settings=replace(SETTINGS, judge="real"))
     assert one.rehearse() == 6
     verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert verdict.figures["states"] == 3

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, RepositoryError, UsageError
 from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.command import find_git
 from autoresearchd.workspace.git import GitWorkspace
-from tests.fakes.repositories import (
-    FILES,
-    checkout_snapshot,
-    commit_all,
-    git,
-    make_repository,
-    write_files,
-)
+from tests.fakes.repositories import FILES, checkout_snapshot, commit_all, git, make_repository, write_files
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "repository"
-    make_repository(folder)
-    return folder
+    make_repository(tmp_path / "repository")
+    return tmp_path / "repository"
+
+
+def session(root: Path, *editable: str, tag: str = "night") -> closing[GitWorkspace]:
+    return closing(GitWorkspace.open(root, tag, task_folder=root, editable=editable or ["train.py"]))
 
 
 def in_progress(root: Path, *command: str) -> None:
@@ -74,11 +71,10 @@ def test_a_detached_head_is_begun_from(root: Path) -> None:
     commit_all(root)
     git(root, "checkout", "--quiet", "--detach", commit)
     preflight.check_repository(root)
-    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
-    workspace.begin(workspace.head())
-    assert workspace.tip() == commit == git(root, "rev-parse", "HEAD")
+    with session(root) as workspace:
+        workspace.begin(workspace.head())
+        assert workspace.tip() == commit == git(root, "rev-parse", "HEAD")
     assert not git(root, "symbolic-ref", "--quiet", "HEAD", check=False)
-    workspace.close()
 
 
 def test_a_folder_without_a_repository_and_a_bare_one_are_refused(tmp_path: Path, root: Path) -> None:
@@ -102,7 +98,7 @@ def test_a_machine_without_git_is_told_to_install_it(
         preflight.check_repository(root)
     assert caught.value.exit_code == 5
     with pytest.raises(MissingCapability):
-        GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
+        session(root)
 
 
 def test_a_git_that_is_too_old_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +118,7 @@ def test_a_tag_that_cannot_be_a_branch_is_refused(root: Path, tag: str) -> None:
     with pytest.raises(UsageError):
         preflight.check_tag(root, tag)
     with pytest.raises(UsageError):
-        GitWorkspace.open(root, tag, task_folder=root, editable=["train.py"])
+        session(root, tag=tag)
     with pytest.raises(UsageError):
         layout.run_dir(root, tag, 0, 0)
 
@@ -144,10 +140,8 @@ def test_a_tag_that_is_taken_is_refused_before_anything_of_the_old_session_is_ov
     with pytest.raises(RepositoryError, match=what):
         preflight.check_tag(root, "night")
     if "heads" in ref:
-        workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
-        with pytest.raises(RepositoryError):
+        with session(root) as workspace, pytest.raises(RepositoryError):
             workspace.begin(workspace.head())
-        workspace.close()
 
 
 def test_a_session_branch_that_is_checked_out_anywhere_is_refused(root: Path, tmp_path: Path) -> None:
@@ -174,19 +168,15 @@ def test_a_repository_of_another_user_is_refused_until_it_is_called_safe(
     monkeypatch.setenv("HOME", str(home))
     for path in (root, *root.rglob("*")):
         os.chown(path, 12345, 12345, follow_symlinks=False)
-    for use in (
-        lambda: preflight.check_repository(root),
-        lambda: GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"]),
-    ):
+    for use in (preflight.check_repository, session):
         with pytest.raises(RepositoryError, match="belongs to another user") as caught:
-            use()
+            use(root)
         assert f"safe.directory {root}" in caught.value.hint
     write_files(home, {".gitconfig": f"[safe]\n\tdirectory = {root}\n"})
     preflight.check_repository(root)
-    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
-    workspace.begin(workspace.head())
-    workspace.checkout(0, workspace.head())
-    workspace.close()
+    with session(root) as workspace:
+        workspace.begin(workspace.head())
+        workspace.checkout(0, workspace.head())
 
 
 def test_task_files_that_are_not_committed_are_named(root: Path) -> None:
@@ -194,28 +184,25 @@ def test_task_files_that_are_not_committed_are_named(root: Path) -> None:
     (root / "link.py").symlink_to("train.py")
     git(root, "add", "link.py")
     git(root, "commit", "--quiet", "-m", "link")
-    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py", "link.py"])
-    base = workspace.head()
-    workspace.check_tracked(base, ["train.py", "prepare.py", "lib", "lib/"])
-    with pytest.raises(RepositoryError, match=r"new\.py") as caught:
-        workspace.check_tracked(base, ["train.py", "new.py"])
-    assert "git add" in caught.value.hint
-    with pytest.raises(RepositoryError, match="regular"):
-        workspace.check_tracked(base, ["link.py"])
-    workspace.close()
+    with session(root, "train.py", "link.py") as workspace:
+        base = workspace.head()
+        workspace.check_tracked(base, ["train.py", "prepare.py", "lib", "lib/"])
+        with pytest.raises(RepositoryError, match=r"new\.py") as caught:
+            workspace.check_tracked(base, ["train.py", "new.py"])
+        assert "git add" in caught.value.hint
+        with pytest.raises(RepositoryError, match="regular"):
+            workspace.check_tracked(base, ["link.py"])
 
 
 def test_the_fingerprint_changes_with_protected_files_and_with_nothing_else(root: Path) -> None:
-    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
-    first = workspace.head()
-    write_files(root, {"train.py": "x\n"})
-    second = commit_all(root)
-    write_files(root, {"lib/model.py": "x\n"})
-    third = commit_all(root)
+    commits = [git(root, "rev-parse", "HEAD")]
+    for name in ("train.py", "lib/model.py"):
+        write_files(root, {name: "x\n"})
+        commits.append(commit_all(root))
     paths = ["prepare.py", "lib", "absent.py"]
-    assert workspace.fingerprint(first, paths) == workspace.fingerprint(second, paths[::-1])
-    assert workspace.fingerprint(second, paths) != workspace.fingerprint(third, paths)
-    workspace.close()
+    with session(root) as workspace:
+        first, second, third = (workspace.fingerprint(commit, paths) for commit in commits)
+        assert first == second == workspace.fingerprint(commits[0], paths[::-1]) != third
 
 
 def test_a_scaffolded_folder_becomes_a_repository_whatever_the_user_has_configured(
@@ -241,17 +228,14 @@ def test_a_scaffolded_folder_becomes_a_repository_whatever_the_user_has_configur
 def test_a_repository_that_could_not_be_made_leaves_no_half_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "bin" / "git"
-    program.parent.mkdir()
-    real = subprocess.run(["sh", "-c", "command -v git"], capture_output=True, text=True, check=True).stdout.strip()
-    program.write_text(
-        f'#!/bin/sh\n[ "$1" = commit ] && {{ echo "No space left on device" >&2; exit 128; }}\nexec {real} "$@"\n'
+    full = (
+        f'#!/bin/sh\n[ "$1" = commit ] && {{ echo "No space left on device" >&2; exit 128; }}\nexec {find_git()} "$@"\n'
     )
-    program.chmod(0o755)
-    write_files(tmp_path / "task", FILES)
+    write_files(tmp_path, {"bin/git": full, **{f"task/{name}": text for name, text in FILES.items()}})
+    (tmp_path / "bin/git").chmod(0o755)
     with monkeypatch.context() as patch:
-        patch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-        with pytest.raises(Exception, match="No space left"):
+        patch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+        with pytest.raises(EnvironmentFailure, match="No space left"):
             preflight.init_repository(tmp_path / "task")
     assert not (tmp_path / "task" / ".git").exists()
     assert preflight.init_repository(tmp_path / "task")

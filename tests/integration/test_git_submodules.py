@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.loop.measuring.advice import hint_job
-from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace import preflight
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import checkout_snapshot, commit_all, git, make_repository, write_files
 
@@ -49,7 +49,7 @@ def root(made: Path, tmp_path: Path) -> Path:
 
 @contextmanager
 def session(root: Path, editable: str = "train.py", **options: object) -> Iterator[GitWorkspace]:
-    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=[editable], **options)  # type: ignore[arg-type]
+    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=[editable], **options)
     try:
         yield workspace
     finally:
@@ -77,35 +77,15 @@ def as_user_sees(root: Path) -> dict[str, str]:
     return contents(root, (".git", ".autoresearchd"))
 
 
-def embed(root: Path) -> None:
-    """Git directories inside of the submodules' folders, as git made them before 1.7.8."""
-    for folder in (root / "lib/library/nested", root / "lib/library"):
-        own = layout.git_dir(folder)
-        git(folder, "config", "--unset", "core.worktree")
-        (folder / ".git").unlink()
-        shutil.move(own, folder / ".git")
-    assert not list((root / ".git/modules").rglob("HEAD"))
-
-
-def not_checked_out(root: Path) -> None:
-    git(root, "submodule", "--quiet", "deinit", "--all", "--force")
-    assert not any((root / "lib/library").iterdir())
-
-
-PLACES: dict[str, Callable[[Path], object]] = {
-    "in the repository's git directory": lambda root: None,
-    "inside the submodules' folders": embed,
-    "kept, but not checked out": not_checked_out,
-}
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_run_sees_the_files_that_are_pinned(root: Path, tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("checked_out", [True, False])
+def test_a_run_sees_the_files_that_are_pinned(root: Path, tmp_path: Path, checked_out: bool) -> None:
     """Else a program that imports from its submodule fails in every run, its baseline included."""
     expected = as_user_sees(root)
     assert expected["lib/library/nested/deep.py"] == "False DEEP = 1\n"
     assert expected["lib/library/bin/tool.sh"].startswith("True") and expected["lib/library/model"] == "-> model.py"
-    PLACES[place](root)
+    if not checked_out:
+        git(root, "submodule", "--quiet", "deinit", "--all", "--force")
+        assert not any((root / "lib/library").iterdir())
     with session(root) as workspace:
         base = workspace.head()
         assert preflight.absent_submodules(root, root) == []
@@ -155,12 +135,12 @@ def test_experiments_touch_the_editable_file_alone_and_runs_stay_equal(root: Pat
     """A kept commit that lost the submodule's entry could not be merged; a job's leavings must not reach the next."""
     before, expected = checkout_snapshot(root), as_user_sees(root)
     pinned = git(root, "rev-parse", "HEAD:lib/library")
-    with session(root, history="revert") as workspace:
-        base = workspace.head()
-        workspace.begin(base)
-        tip = base
-        for number in range(1, 5):
-            text = f"learning_rate = 0.{number}\n"
+    for number in range(1, 5):
+        with session(root, history="revert") as workspace:  # as after a crash, nothing is remembered
+            base = workspace.head()
+            if number == 1:
+                workspace.begin(base)
+            tip, text = workspace.tip(), f"learning_rate = 0.{number}\n"
             commit = workspace.commit(
                 number=number, parent=tip, files={"train.py": text}, message=f"try {number}\n", when=WHEN
             )
@@ -170,30 +150,23 @@ def test_experiments_touch_the_editable_file_alone_and_runs_stay_equal(root: Pat
             folder = workspace.checkout(0, commit)  # only what differs is written
             assert contents(folder) == {**expected, "train.py": f"False {text}"}
             assert git(folder, "status", "--porcelain", "--ignored") == ""
-            library = folder / "lib/library"
-            (library / "model.py").write_text("WIDTH = 1\n")
-            (library / "pkg" / "left.txt").write_text("a message to the next run")
+            library, pristine = folder / "lib/library", workspace.pristine(commit) / "lib/library"
             (library / "nested" / ".git").write_text("gitdir: /tmp/elsewhere")
             (library / "model").unlink()
             if number == 2:
                 shutil.rmtree(library / "nested")
                 (library / "nested").symlink_to(root)
-            if number == 3:
-                workspace.close()  # as after a crash, nothing is remembered
-                workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"], history="revert")
-            pristine = workspace.pristine(commit)
-            for path in (pristine / "lib/library/model.py", pristine / "lib/library"):
-                path.chmod(0o755)
-            (pristine / "lib/library/model.py").write_text("WIDTH = 2\n")
-            (pristine / "lib/library/left.txt").write_text("a message to the evaluation")
+            for place in (pristine / "model.py", pristine):
+                place.chmod(0o755)
+            write_files(library, {"model.py": "WIDTH = 1\n", "pkg/left.txt": "a message to the next run"})
+            write_files(pristine, {"model.py": "WIDTH = 2\n", "left.txt": "a message to the evaluation"})
             assert contents(workspace.pristine(commit)) == {**expected, "train.py": f"False {text}"}
-            if number % 2:
+            if number % 2:  # else the leavings are for the next process
+                assert contents(workspace.checkout(0, commit)) == {**expected, "train.py": f"False {text}"}
                 workspace.advance(tip, commit)
-                tip = commit
             else:
-                tip = workspace.record_discard(number=number, commit=commit, incumbent=tip, when=WHEN)
-        assert git(root, "diff", "--name-only", base, tip) == "train.py"
-        workspace.close()
+                workspace.record_discard(number=number, commit=commit, incumbent=tip, when=WHEN)
+            assert git(root, "diff", "--name-only", base, workspace.tip()) == "train.py"
     after = checkout_snapshot(root)
     assert after == {**before, ".git/info": after[".git/info"], ".git/info/exclude": after[".git/info/exclude"]}
     assert git(root / "lib/library", "status", "--porcelain") == ""
@@ -213,10 +186,9 @@ def test_links_on_the_way_to_a_submodule_do_not_lead_the_cleaning_out(root: Path
                 shutil.rmtree(place)
                 place.symlink_to(target)
                 if again:  # another process, which remembers nothing
-                    workspace.close()
-                    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
+                    with session(root) as another:
+                        assert contents(another.checkout(0, base)) == expected
                 assert contents(workspace.checkout(0, base)) == expected
-            workspace.close()
     assert contents(mine) == kept
 
 
@@ -229,13 +201,11 @@ def test_a_submodule_without_its_objects_is_named(root: Path) -> None:
         with pytest.raises(RepositoryError, match="lib/library/nested") as caught:
             workspace.check_tracked(base, ["lib/library/nested/deep.py"])
         assert caught.value.hint == "git submodule update --init --recursive"
-        folder = workspace.checkout(0, base)
-        assert (folder / "lib/library/model.py").is_file() and not any((folder / "lib/library/nested").iterdir())
-        (folder / "lib/library/nested/left.txt").write_text("a message to the next run")
-        assert not any((workspace.checkout(0, base) / "lib/library/nested").iterdir())
-        inside = workspace.pristine(base) / "lib/library/nested"
-        (inside / "left.txt").write_text("a message to the evaluation")
-        assert not any((workspace.pristine(base) / "lib/library/nested").iterdir())
+        for get in (lambda: workspace.checkout(0, base), lambda: workspace.pristine(base)):
+            library = get() / "lib/library"
+            assert (library / "model.py").is_file() and not any((library / "nested").iterdir())
+            (library / "nested/left.txt").write_text("a message to the next run, or to the evaluation")
+            assert not any((get() / "lib/library/nested").iterdir())
     shutil.rmtree(root / ".git/modules")
     with session(root) as workspace:
         assert preflight.absent_submodules(root, root) == ["lib/library"]

@@ -19,7 +19,7 @@ from autoresearchd.learner.gate.held_out_states import HeldOut
 from autoresearchd.learner.gate.held_out_states import opened as open_sessions
 from autoresearchd.learner.gate.judge_answers import CheckingJudge, examine
 from tests.integration.bench import Bench
-from tests.integration.held_out import block, older, opened, run, trajectory, without_wal
+from tests.integration.held_out import block, older, opened, trajectory, without_wal
 from tests.unit.loop.test_turns import GROUP
 from tests.unit.loop.test_turns import Endless as InTurn
 
@@ -29,7 +29,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """SCALE 1 (baseline); 4, 2.5 (kept), 2 (kept), 0, 1.9, and 4 again, which is a duplicate."""
     found = Bench(tmp_path_factory.mktemp("held-out"))
     found.policy.values = (1.0, 4.0, 2.5, 2.0, 0.0, 1.9, 4.0)
-    run(found, 6)
+    found.run(6)
     yield found
     found.close()
 
@@ -38,6 +38,10 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def held_out(bench: Bench) -> Iterator[HeldOut]:
     with opened(bench) as found:
         yield found
+
+
+def session(name: str, root: Path, tag: str = "t", *, foreign: bool = False) -> ReadSession:
+    return ReadSession(name, root, tag, "scripted", None, 6, 6, foreign)
 
 
 def test_a_state_has_the_code_that_its_proposal_was_made_on(held_out: HeldOut) -> None:
@@ -87,7 +91,7 @@ def test_a_sample_of_the_states_spans_the_session(held_out: HeldOut) -> None:
 def test_members_of_a_round_are_one_state_before_all_of_them(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=GROUP)
     bench.policy = InTurn(4.0, 2.5, 2.0)
-    run(bench, 3)
+    bench.run(3)
     with opened(bench) as held_out:
         members = [trajectory(n, group="t/1") for n in (2, 3)]  # the first of the round was not learned from
         (state,) = held_out.states(members).states
@@ -100,67 +104,42 @@ def test_a_session_that_is_not_open_is_named(held_out: HeldOut) -> None:
         held_out.ground("nowhere")
 
 
-def test_the_sessions_that_were_read_are_opened_by_the_names_that_trajectories_use(bench: Bench) -> None:
-    read = [
-        ReadSession("here/t", Project.at(bench.root).root, "t", "scripted", bench.task, 6, 6),
-        ReadSession("elsewhere/t", bench.root / "gone", "t", "scripted", None, 0, 0),
-    ]
-    with open_sessions(read, ["here/t"]) as held_out:
-        (state,) = held_out.states([trajectory(3, "here/t")]).states
-    assert state.code["train.py"] == "SCALE = 2.5\n"
-
-
 def test_a_session_that_cannot_be_used_is_left_out_by_name_and_the_others_are_asked_about(
     bench: Bench, tmp_path: Path
 ) -> None:
-    """Its repository was removed, its database damaged, its commits lost, or the session deleted meanwhile."""
-    copies = {name: tmp_path / name for name in ("gone", "damaged", "empty", "deleted")}
-    for name in ("damaged", "empty", "deleted"):
+    """Its repository was removed, its database or a row damaged, its commits lost, or the session deleted meanwhile."""
+    copies = {name: tmp_path / name for name in ("gone", "damaged", "row", "empty", "deleted")}
+    for name in ("damaged", "row", "empty", "deleted"):
         shutil.copytree(bench.root, copies[name])
-    copies["gone"].mkdir()
     (copies["damaged"] / ".git/autoresearchd/state.db").write_bytes(b"no database" * 1000)
     for left in copies["damaged"].glob(".git/autoresearchd/state.db-*"):
         left.unlink()
+    with closing(sqlite3.connect(copies["row"] / ".git/autoresearchd/state.db")) as db, db:
+        db.execute("UPDATE experiment SET metrics = '{' WHERE number = 2")
     shutil.rmtree(copies["empty"] / ".git/objects")
     (copies["empty"] / ".git/objects").mkdir()
     shutil.rmtree(copies["empty"] / ".git/autoresearchd/pristine")
-    read = [ReadSession("here/t", Project.at(bench.root).root, "t", "scripted", bench.task, 6, 6)]
-    read += [
-        ReadSession(f"{name}/t", copies[name], "other" if name == "deleted" else "t", "scripted", None, 6, 6)
-        for name in copies
-    ]
+    read = [session("here/t", bench.root)]
+    read += [session(f"{name}/t", root, "other" if name == "deleted" else "t") for name, root in copies.items()]
     asked = [trajectory(n, each.name) for each in read for n in (1, 3)]
     with open_sessions(read, [each.name for each in read]) as held_out:
         found = held_out.states(asked)
-        assert held_out.names == ["here/t"]
-        assert set(held_out.lost) == {f"{name}/t" for name in copies}
-    assert [state.session for state in found.states] == ["here/t"] * 2
-    assert sum(found.left_out.values()) == 8
-    for name in copies:
-        [(why, count)] = [(why, count) for why, count in found.left_out.items() if f"session {name}/t " in why]
-        assert count == 2, why
-
-
-def test_a_row_that_cannot_be_read_takes_its_session_out_and_no_other(bench: Bench, tmp_path: Path) -> None:
-    shutil.copytree(bench.root, tmp_path / "copy")
-    with closing(sqlite3.connect(tmp_path / "copy/.git/autoresearchd/state.db")) as db:
-        db.execute("UPDATE experiment SET metrics = '{' WHERE number = 2")
-        db.commit()
-    read = [
-        ReadSession("here/t", Project.at(bench.root).root, "t", "scripted", bench.task, 6, 6),
-        ReadSession("copy/t", tmp_path / "copy", "t", "scripted", bench.task, 6, 6),
+        assert {*held_out.lost, "row/t"} == {f"{name}/t" for name in copies}
+    assert [(state.session, state.code["train.py"]) for state in found.states] == [
+        ("here/t", "SCALE = 1.0\n"),
+        ("here/t", "SCALE = 2.5\n"),
     ]
-    with open_sessions(read, ["here/t", "copy/t"]) as held_out:
-        found = held_out.states([trajectory(3, "here/t"), trajectory(3, "copy/t")])
-    assert [state.session for state in found.states] == ["here/t"]
-    assert "session copy/t cannot be used" in next(iter(found.left_out))
+    assert sum(found.left_out.values()) == 10
+    for name in copies:
+        [count] = [count for why, count in found.left_out.items() if f"session {name}/t " in why]
+        assert count == 2, name
 
 
 def test_the_database_of_another_repository_is_judged_by_as_it_is(bench: Bench, tmp_path: Path) -> None:
     shutil.copytree(bench.root, tmp_path / "copy")
     database = tmp_path / "copy/.git/autoresearchd/state.db"
     before = without_wal(database)
-    read = [ReadSession("copy/t", tmp_path / "copy", "t", "scripted", bench.task, 6, 6, foreign=True)]
+    read = [session("copy/t", tmp_path / "copy", foreign=True)]
     with open_sessions(read, ["copy/t"]) as held_out:
         found = held_out.states([trajectory(n, "copy/t") for n in range(1, 7)]).states
         judge = CheckingJudge(held_out.rules)
@@ -176,7 +155,7 @@ def test_the_database_of_another_repository_is_judged_by_as_it_is(bench: Bench, 
 def test_the_database_of_another_repository_is_not_brought_to_this_version(bench: Bench, tmp_path: Path) -> None:
     shutil.copytree(bench.root, tmp_path / "copy")
     before = older(tmp_path / "copy/.git/autoresearchd/state.db")
-    read = [ReadSession("copy/t", tmp_path / "copy", "t", "scripted", bench.task, 6, 6, foreign=True)]
+    read = [session("copy/t", tmp_path / "copy", foreign=True)]
     with open_sessions(read, ["copy/t"]) as held_out:
         assert "was written by an older version" in held_out.lost["copy/t"]
     assert (tmp_path / "copy/.git/autoresearchd/state.db").read_bytes() == before

@@ -17,10 +17,15 @@ from apscheduler.schedulers.base import STATE_STOPPED
 from autoresearchd.domain.errors import StoreDamaged
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Session
-from autoresearchd.domain.ports import Store
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.ports import RunRequest, Store
+from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.upkeep.housekeeping import Housekeeping, note_reason, say_that_it_stops
 from autoresearchd.store.backup import backups
-from tests.integration.bench import Bench
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema.database import sqlite_url
+from tests.fakes.executors import Script
+from tests.integration.bench import Bench, job
 
 
 class ByTheClock:
@@ -39,18 +44,15 @@ class ByTheClock:
         self.ended = True
 
 
-@pytest.mark.parametrize("cron", ["*/0 * * * *", "5-1 * * * *", "0 4 * *", "no time"])
-def test_a_time_that_the_scheduler_does_not_know_is_a_warning_and_the_session_goes_on(
-    tmp_path: Path, cron: str
-) -> None:
-    bench, learning = Bench(tmp_path), ByTheClock(cron)
+def test_a_time_that_the_scheduler_does_not_know_is_a_warning_and_the_session_goes_on(tmp_path: Path) -> None:
+    bench, learning = Bench(tmp_path), ByTheClock("*/0 * * * *")
     lab = replace(bench.laboratory(), learning=learning)
     with Housekeeping(lab, lambda: 0.0, tmp_path / "backups") as housekeeping:
         housekeeping.between()
     assert learning.ended
     (told,) = [event for event in bench.events.events if event.kind is EventKind.WARNING]
     assert "nothing is learned by the clock" in told.message
-    assert cron in told.message
+    assert learning.cron in told.message
     bench.close()
 
 
@@ -161,4 +163,32 @@ def test_a_reason_for_a_session_whose_row_went_with_its_database_is_no_fault(tmp
     note_reason(cast(Store, TakenAwayAfterReading()), lab.tag, lab.clock.now(), "stopping")
     with pytest.raises(KeyError):
         lab.store.session(lab.tag)
+    bench.close()
+
+
+def test_a_run_that_ends_while_the_database_is_locked_is_written_down_when_it_is_free(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.store.close()
+    bench.store = SqlStore.open(sqlite_url(bench.state / "state.db"), busy_timeout=0.05)
+    with closing(sqlite3.connect(bench.state / "state.db", isolation_level=None, check_same_thread=False)) as other:
+        refused = threading.Event()
+
+        def locking(request: RunRequest) -> Script | str:
+            if request.key == "t/1/0" and not other.in_transaction:
+                other.execute("BEGIN IMMEDIATE")
+            return job(request)
+
+        class Freeing(Backoff):
+            def seconds(self, failures: int) -> float:
+                if other.in_transaction and failures >= 2:
+                    refused.set()
+                    other.execute("ROLLBACK")
+                return 0.0
+
+        bench.job = locking
+        bench.loop(2, backoff=Freeing()).run()
+    assert refused.is_set(), "the lock was met twice"
+    first = bench.experiment(1)
+    assert [run.label for run in first.runs] == [Label.NONE], "measured once, and not again"
+    assert any("locked" in event.message for event in bench.events.events)
     bench.close()

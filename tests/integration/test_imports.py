@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.task import Evaluation
-from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.interpreter import inspect
-from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.visible_files import interpreter_folders
 from autoresearchd.sandbox.tiers import PLAIN
 from tests.contract.executor_contract import make_request, make_task
-from tests.integration.local_jobs import BEST, needs_sandbox, run, training_log
+from tests.integration.local_jobs import BEST, local, needs_sandbox, run, training_log
 
 FINDER = (
     "MAPPING = {{'beside': {!r}}}\nimport sys\nclass Finder:\n    @staticmethod\n    def find_spec(*_): return None\n"
@@ -117,7 +115,7 @@ def test_a_home_that_is_a_repository_hides_no_library(python: Path, tmp_path: Pa
 
 def test_what_jobs_run_with_is_the_python_that_results_are_compared_by(python: Path, tmp_path: Path) -> None:
     """An environment of another Python gives other results; that of the daemon plays no part."""
-    executor = LocalExecutor(tier=PLAIN, devices=Devices())
+    executor = local(PLAIN)
     python.unlink()
     other = "import sys; sys.version_info = (3, 99, 1); exec(sys.argv[1])"
     python.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{other}' \"$2\"\n")

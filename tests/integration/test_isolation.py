@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.sandbox.tiers import Tier, TierName, available
+from autoresearchd.sandbox.tiers import TierName, available
 from autoresearchd.sandbox.view import bubblewraps
 from tests.integration.isolation_job import ATTACKS
 
@@ -78,7 +78,7 @@ def outcomes(tier: TierName, user: str, folder: Path) -> dict[str, str]:
     path = os.pathsep.join([os.environ["PATH"], *BWRAP])
     done = subprocess.run(
         [*start, str(SCENARIO), tier.value, str(root)],
-        capture_output=True, text=True, check=False, timeout=120, cwd="/",
+        capture_output=True, text=True, check=False, timeout=280, cwd="/",
         env={"PATH": path, "PYTHONPATH": str(TOP), "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -86,7 +86,7 @@ def outcomes(tier: TierName, user: str, folder: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("attack", [attack.__name__ for attack in ATTACKS])
+@pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("user", USERS)
 def test_an_attack_works_without_a_sandbox_and_in_no_tier(attack: str, user: str, folder: Path) -> None:
     if attack in OF_ROOT and (os.geteuid() != 0 or user != "this user"):
@@ -117,5 +117,3 @@ def test_there_is_a_sandbox_here_to_be_tested() -> None:
     """Else all tests above would pass for want of anything to do."""
     if not TIERS:
         pytest.skip(f"no sandbox works here: {available()[-1].reason}")
-    assert {tier.name for tier in TIERS} <= set(TierName) - {TierName.NONE}
-    assert all(isinstance(tier, Tier) for tier in TIERS)

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.experiment import RunResult, StageResult
-from autoresearchd.executor.devices import Devices
-from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.domain.experiment import StageResult
+from autoresearchd.domain.task import Evaluation
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import Tier, TierName, available
-from tests.contract.executor_contract import make_request, make_task
-from tests.fakes.executors import wait_until
-from tests.integration.test_local_executor import ESCAPE, carriers
-
-EVERY_TIER = [pytest.param(tier, id=tier.name.value) for tier in available()]
-WIDE = RunLimits(size=1 << 30)
+from tests.contract.executor_contract import ended, make_request, make_task
+from tests.integration.local_jobs import TIERS, carriers, local
 
 MANY_PROCESSES = """
 import os, time
@@ -31,7 +22,7 @@ for n in range(60):
     if os.fork() == 0:
         time.sleep(600)
 print("STARTED", flush=True)
-time.sleep(1.5)
+time.sleep(REST)
 os._exit(0)
 """
 MANY_THREADS = """
@@ -39,7 +30,7 @@ import os, threading, time
 for n in range(200):
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 print("STARTED", flush=True)
-time.sleep(1.5)
+time.sleep(REST)
 os._exit(0)
 """
 ONE_LARGE_FILE = """
@@ -55,7 +46,7 @@ for n in range(12):
         stream.write(os.urandom(4 << 20))
         os.fsync(stream.fileno())
 print("WRITTEN", flush=True)
-time.sleep(2)
+time.sleep(REST)
 """
 MANY_FILES = """
 import os, time
@@ -72,25 +63,17 @@ SESSION = ctypes.c_long(-3)
 call = ctypes.CDLL(None).syscall
 JOIN, SEARCH = 1, 10
 """
-LEAVES_A_KEY = (
-    KEYRING
-    + """
-print("ADDED", call(ADD_KEY, b"user", b"autoresearchd-left", b"state", 5, SESSION) > 0)
+LEAVES_A_KEY = f'{KEYRING}print("ADDED", call(ADD_KEY, b"user", b"autoresearchd-left", b"state", 5, SESSION) > 0)'
+LOOKS_FOR_THE_KEY = f'{KEYRING}print("FOUND", call(KEYCTL, SEARCH, SESSION, b"user", b"autoresearchd-left", 0) > 0)'
+WITH_A_LOGIN = f"{KEYRING}call(KEYCTL, JOIN, None)\nos.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+TWO_RUNS = """
+import sys
+from pathlib import Path
+from autoresearchd.sandbox.tiers import choose
+from tests.integration.test_isolation_limits import LEAVES_A_KEY, LOOKS_FOR_THE_KEY, RunLimits, run
+for source in (LEAVES_A_KEY, LOOKS_FOR_THE_KEY):
+    print(run(choose(sys.argv[1]), Path(sys.argv[2]), source, RunLimits(), "")[1])
 """
-)
-LOOKS_FOR_THE_KEY = (
-    KEYRING
-    + """
-print("FOUND", call(KEYCTL, SEARCH, SESSION, b"user", b"autoresearchd-left", 0) > 0)
-"""
-)
-WITH_A_LOGIN = (
-    KEYRING
-    + """
-call(KEYCTL, JOIN, None)
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-"""
-)
 
 NESTED = """
 import os
@@ -104,23 +87,11 @@ print("NESTED", flush=True)
 """
 
 
-@pytest.fixture
-def mark() -> Iterator[str]:
-    """A value that all processes of a test carry in their environment; none may be left at its end."""
-    value = uuid.uuid4().hex
-    yield value
-    left = carriers(value)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left
-
-
 def run(tier: Tier, root: Path, source: str, limits: RunLimits, mark: str) -> tuple[StageResult, str]:
     """Run a program under limits; how its training ended, and what it printed."""
     request = make_request(root, make_task("python job.py", execution={"env": {"MARK": mark}}))
     (request.workspace / "job.py").write_text(source)
-    result: RunResult | None = LocalExecutor(tier=tier, devices=Devices(), limits=limits).start(request).wait(60)
-    assert result is not None
+    result = ended(local(tier, limits=limits), request)
     return result.stages[-1], (request.run_dir / "training.log").read_text()
 
 
@@ -131,32 +102,30 @@ def run(tier: Tier, root: Path, source: str, limits: RunLimits, mark: str) -> tu
         (MANY_PROCESSES, RunLimits(processes=30), "more than 30 processes"),
         (MANY_THREADS, RunLimits(threads=100), "more than 100 threads"),
         (MANY_FILES_OF_GOOD_SIZE, RunLimits(size=16 << 20), "more than 16 MB"),
-        (MANY_FILES.replace("REST", "2"), RunLimits(files=300), "more than 300 files"),
+        (MANY_FILES, RunLimits(files=300), "more than 300 files"),
         (MANY_FILES.replace("REST", "0"), RunLimits(files=300), "more than 300 files"),
     ],
     ids=["processes", "threads", "output", "files", "files-at-the-end"],
 )
-@pytest.mark.parametrize("tier", EVERY_TIER)
+@pytest.mark.parametrize("tier", TIERS)
 def test_a_run_that_uses_too_much_is_ended_and_told_why(
     tier: Tier, source: str, limits: RunLimits, reason: str, tmp_path: Path, mark: str
 ) -> None:
-    stage, _ = run(tier, tmp_path, source, limits, mark)
+    stage, _ = run(tier, tmp_path, source.replace("REST", "600"), limits, mark)
     assert (stage.outcome, reason in stage.detail) == ("failed", True), stage
     assert carriers(mark) == []
 
 
 @pytest.mark.parametrize(
-    "source",
-    [MANY_PROCESSES, MANY_THREADS, MANY_FILES_OF_GOOD_SIZE, ONE_LARGE_FILE, MANY_FILES.replace("REST", "0")],
+    "source", [MANY_PROCESSES, MANY_THREADS, MANY_FILES_OF_GOOD_SIZE, ONE_LARGE_FILE, MANY_FILES.replace("REST", "0")]
 )
 def test_the_same_programs_run_where_the_limits_are_wide(source: str, tmp_path: Path, mark: str) -> None:
     """Else the test above would show nothing but broken programs."""
-    for tier in available()[:1]:
-        stage, log = run(tier, tmp_path, source, WIDE, mark)
-        assert stage.outcome == "ok", log
+    stage, log = run(available()[0], tmp_path, source.replace("REST", "0"), RunLimits(size=1 << 30), mark)
+    assert stage.outcome == "ok", log
 
 
-@pytest.mark.parametrize("tier", EVERY_TIER)
+@pytest.mark.parametrize("tier", TIERS)
 def test_no_file_grows_beyond_the_limit(tier: Tier, tmp_path: Path, mark: str) -> None:
     stage, log = run(tier, tmp_path, ONE_LARGE_FILE, RunLimits(size=16 << 20), mark)
     assert stage.outcome == "failed"
@@ -164,61 +133,25 @@ def test_no_file_grows_beyond_the_limit(tier: Tier, tmp_path: Path, mark: str) -
     assert (tmp_path / "runs" / "run" / "output" / "large").stat().st_size <= 16 << 20
 
 
-@pytest.mark.parametrize("tier", EVERY_TIER)
+@pytest.mark.parametrize("tier", TIERS)
 def test_what_one_program_leaves_in_its_temporary_folder_does_not_meet_the_next(tier: Tier, tmp_path: Path) -> None:
     """Else training could leave compiled code there for the evaluation to load."""
-    from autoresearchd.domain.task import Evaluation
-
     task = make_task(
         'echo x > "$TMPDIR/planted" && cat "$TMPDIR/planted"',
         evaluation=Evaluation('find "$TMPDIR" -name planted; ls -A "$TMPDIR"'),
     )
     request = make_request(tmp_path, task)
-    result = LocalExecutor(tier=tier, devices=Devices()).start(request).wait(60)
-    assert result is not None
+    result = ended(local(tier), request)
     assert [stage.outcome for stage in result.stages] == ["ok", "ok"]
     assert (request.run_dir / "training.log").read_text() == "x\n"
     assert "planted" not in (request.run_dir / "evaluation.log").read_text()
 
 
-@pytest.mark.parametrize("tier", EVERY_TIER)
-def test_a_daemon_and_its_supervisor_killed_at_once_leave_nothing_in_a_sandbox(
-    tier: Tier, tmp_path: Path, mark: str
-) -> None:
-    request = make_request(tmp_path, make_task())
-    (request.workspace / "job.py").write_text(ESCAPE.format(rest=600))
-    driver = f"""
-import sys, time
-from pathlib import Path
-from autoresearchd.executor.devices import Devices
-from autoresearchd.executor.local import LocalExecutor
-from tests.contract.executor_contract import make_request, make_task
-task = make_task("exec python job.py", execution={{"env": {{"MARK": {mark!r}}}}})
-request = make_request(Path({str(tmp_path)!r}), task)
-handle = LocalExecutor(tier={tier.name.value!r}, devices=Devices()).start(request)
-print(handle.supervisor_pid, flush=True)
-time.sleep(600)
-"""
-    with subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True) as daemon:
-        assert daemon.stdout is not None
-        supervisor = int(daemon.stdout.readline())
-        log = request.run_dir / "training.log"
-        assert wait_until(lambda: log.exists() and "escaped" in log.read_text(), 30)
-        os.kill(supervisor, signal.SIGSTOP)  # so that it cannot see the daemon's end before its own
-        daemon.kill()
-        os.kill(supervisor, signal.SIGKILL)
-    if tier.isolates:
-        assert wait_until(lambda: not carriers(mark))
-    else:
-        assert wait_until(lambda: len(carriers(mark)) == 1)  # the attack works: the grandchild that escaped
-        assert LocalExecutor(tier=tier, devices=Devices()).recover(request.run_dir) is None
-
-
-@pytest.mark.parametrize("tier", EVERY_TIER)
+@pytest.mark.parametrize("tier", TIERS)
 def test_no_key_of_the_login_is_read_and_none_is_left_for_the_next_run(tier: Tier, tmp_path: Path) -> None:
     """Else a run could leave the next one what it learned: nothing of a keyring lies in a folder."""
     done = subprocess.run(
-        [sys.executable, "-c", WITH_A_LOGIN, "-m", "tests.integration.keyring_job", tier.name.value, str(tmp_path)],
+        [sys.executable, "-c", WITH_A_LOGIN, "-c", TWO_RUNS, tier.name.value, str(tmp_path)],
         capture_output=True, text=True, timeout=120, check=True, cwd=Path(__file__).resolve().parents[2],
     )  # fmt: skip
     told = done.stdout.split()
@@ -228,7 +161,7 @@ def test_no_key_of_the_login_is_read_and_none_is_left_for_the_next_run(tier: Tie
     assert told == ["ADDED", str(not isolated), "FOUND", str(not isolated)], done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("tier", EVERY_TIER)
+@pytest.mark.parametrize("tier", TIERS)
 def test_folders_nested_beyond_every_path_end_the_run_and_not_the_supervisor(
     tier: Tier, tmp_path: Path, mark: str
 ) -> None:

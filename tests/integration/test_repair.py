@@ -19,7 +19,6 @@ from autoresearchd.domain.errors import SessionLocked, StoreDamaged, UsageError
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Phase, Status
-from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.upkeep.event_sinks import FileSink
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.backup import backups
@@ -41,30 +40,26 @@ class Often(ByNumber):
 class Site:
     """A session with a backup in its middle, whose daemon has been killed."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        policy: ByNumber | None = None,
-        backup_at: int | None = BEFORE,
-        experiments: int = AFTER,
-    ) -> None:
+    def __init__(self, folder: Path, policy: ByNumber, *pieces: int) -> None:
+        """pieces: how many experiments there are at each backup, and then in all."""
         self.bench = Bench(folder)
-        self.bench.policy = policy or Often()
+        self.bench.policy = policy
         self.database = self.bench.state / "state.db"
-        if backup_at is not None:
+        for backup_at in pieces[:-1]:
             self.run(backup_at)
-            backups.make(self.bench.store.backup, self.bench.state / "backups", datetime.now(UTC))
-        self.run(experiments)
+            self.back_up()
+        self.run(pieces[-1])
         self.before = list(self.bench.store.experiments(self.bench.session.id))
         self.snapshot = folder / "snapshot"
         shutil.copytree(self.bench.root, self.snapshot, symlinks=True)
 
     def run(self, experiments: int) -> None:
         lab = self.bench.laboratory()
-        self.executor = lab.executor
-        SessionLoop(lab, Limits(max_experiments=experiments), backoff=Backoff(first=0.0)).run()
-        lab.workspace.close()  # type: ignore[attr-defined]
+        self.bench.loop(experiments, lab).run()
+        lab.workspace.close()
+
+    def back_up(self) -> Path:
+        return backups.make(self.bench.store.backup, self.bench.state / "backups", datetime.now(UTC))
 
     def reset(self) -> None:
         """Everything as it was when the session was made; at the same place, for git and the store remember paths."""
@@ -79,14 +74,10 @@ class Site:
         if checkpoint:
             self.bench.close()
             return
-        kept = self.bench.state / "kept"
-        kept.mkdir()
-        for name in ("state.db", "state.db-wal"):
-            shutil.copyfile(self.bench.state / name, kept / name)
+        kept = {name: (self.bench.state / name).read_bytes() for name in ("state.db", "state.db-wal")}
         self.bench.close()
-        for name in ("state.db", "state.db-wal"):
-            shutil.move(kept / name, self.bench.state / name)
-        kept.rmdir()
+        for name, content in kept.items():
+            (self.bench.state / name).write_bytes(content)
 
     def repair(self) -> Report:
         return repair(self.bench.root)
@@ -100,10 +91,10 @@ class Site:
         workspace = bench.workspace()
         check_journal(bench.store, workspace, bench.session)
         workspace.close()
-        if bench.store.segment(bench.session.id).fingerprint == "":  # type: ignore[union-attr]
+        if bench.store.segment(bench.session.id).fingerprint == "":
             bench.store.open_segment(bench.session.id, "f", "repaired", "cpu", datetime.now(UTC))
         self.run(experiments)
-        return list(bench.store.experiments(bench.session.id))
+        return list(bench.experiments())
 
     def check(self, found: list[Experiment]) -> None:
         """Everything that git knew is there under its number, and the branch is what the store says."""
@@ -113,16 +104,15 @@ class Site:
             if old.commit is not None and (old.number == 0 or (old.proposal and old.proposal.files)):
                 assert new.commit == old.commit
                 assert self.bench.git("rev-parse", f"refs/autoresearch/t/{old.number}") == old.commit
-            was_kept = old.decision is not None and old.decision.status is Status.KEEP
-            if was_kept and old.number:
-                assert new.decision is not None and new.decision.status is Status.KEEP
-                assert new.decision.value == pytest.approx(old.decision.value, rel=1e-5)  # type: ignore[union-attr]
-        kept = [e.commit for e in found if e.decision and e.decision.status is Status.KEEP and e.commit]
+            if old.number and old.decision.status is Status.KEEP:
+                assert new.decision.status is Status.KEEP
+                assert new.decision.value == pytest.approx(old.decision.value, rel=1e-5)
+        kept = [e.commit for e in found if e.decision.status is Status.KEEP and e.commit]
         branch = self.bench.git("rev-list", "--reverse", "main..autoresearch/t").split()
         assert [c for c in dict.fromkeys(kept) if c != self.bench.session.base_commit] == branch
         totals = self.bench.store.totals(self.bench.session.id)
         assert totals.experiments == len(found)
-        assert totals.keeps == sum(e.decision is not None and e.decision.status is Status.KEEP for e in found)
+        assert totals.keeps == sum(e.decision.status is Status.KEEP for e in found)
 
 
 def overwrite(path: Path, seed: int, *, pages: int, first: int = 1) -> None:
@@ -138,7 +128,7 @@ def overwrite(path: Path, seed: int, *, pages: int, first: int = 1) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    return Site(tmp_path_factory.mktemp("session"))
+    return Site(tmp_path_factory.mktemp("session"), Often(), BEFORE, AFTER)
 
 
 @pytest.fixture
@@ -196,8 +186,8 @@ def test_a_session_whose_log_was_lost_is_refused_before_it_gives_a_number_out_ag
 
 
 def test_a_kept_experiment_that_the_database_forgot_is_no_branch_that_the_user_moved(tmp_path: Path) -> None:
-    site = Site(tmp_path, policy=ByNumber(), backup_at=None, experiments=2)
-    backups.make(site.bench.store.backup, site.bench.state / "backups", datetime.now(UTC))
+    site = Site(tmp_path, ByNumber(), 2)
+    site.back_up()
     with site.bench.store._db.write() as c:
         c.exec_driver_sql("UPDATE session SET incumbent = base_commit, incumbent_experiment = 0")
         c.exec_driver_sql("UPDATE experiment SET phase = 'measured', status = NULL, label = NULL WHERE number = 2")
@@ -223,7 +213,7 @@ def test_a_truncated_file_is_refused_and_rebuilt(site: Site, keep: float) -> Non
 def test_a_damaged_backup_is_passed_over_for_the_one_before(site: Site) -> None:
     folder = site.bench.state / "backups"
     good = backups.generations(folder)[0]
-    newest = backups.make(site.bench.store.backup, folder, datetime.now(UTC))
+    newest = site.back_up()
     overwrite(newest, 1, pages=20)
     site.stop(checkpoint=True)
     site.database.write_bytes(b"")
@@ -241,10 +231,8 @@ def test_without_database_and_backup_git_alone_gives_the_session_back(site: Site
     assert any("git alone" in note for note in report.notes)
     found = site.go_on(AFTER + 3)
     site.check(found)
-    first = site.before[1]
-    assert found[1].proposal is not None and first.proposal is not None
-    assert dict(found[1].proposal.files) == dict(first.proposal.files)
-    assert found[1].proposal.hypothesis == first.proposal.hypothesis
+    first, again = site.before[1].proposal, found[1].proposal
+    assert (dict(again.files), again.hypothesis) == (dict(first.files), first.hypothesis)
     assert found[-1].segment == 1, "what runs now is measured against a baseline of its own"
 
 
@@ -287,28 +275,26 @@ def test_a_session_created_after_the_last_backup_is_rebuilt_from_git(site: Site)
 @pytest.mark.parametrize(
     ("lines", "limits"),
     [
-        (["t session_started x; ends after experiments=20"], Limits(max_experiments=20)),
+        ("t session_started x; ends after experiments=20", Limits(max_experiments=20)),
         (
-            [
-                "t session_started x; ends after experiments=20",
-                "t session_resumed x; ends after experiments=40 seconds=3600.5 usd=1e-05",
-                "u session_resumed x; ends after experiments=7",
-            ],
+            "t session_started x; ends after experiments=20\n"
+            "t session_resumed x; ends after experiments=40 seconds=3600.5 usd=1e-05\n"
+            "u session_resumed x; ends after experiments=7",
             Limits(40, 3600.5, 1e-05),
         ),
-        (["t session_started x; ends after experiments=20", "t session_resumed y; ends when it is stopped"], Limits()),
-        (["t session_started policy command:echo; ends after experiments=3 more"], Limits(max_experiments=3)),
-        ([], Limits()),
+        ("t session_started x; ends after experiments=20\nt session_resumed y; ends when it is stopped", Limits()),
+        ("t session_started policy command:echo; ends after experiments=3 more", Limits(max_experiments=3)),
+        ("", Limits()),
     ],
 )
-def test_a_session_rebuilt_from_git_ends_where_it_was_to_end(site: Site, lines: list[str], limits: Limits) -> None:
+def test_a_session_rebuilt_from_git_ends_where_it_was_to_end(site: Site, lines: str, limits: Limits) -> None:
     """Else `resume` after a repair would go on for ever where `--max-experiments` was given."""
     shutil.rmtree(site.bench.state / "backups")
     site.stop(checkpoint=True)
     site.database.unlink()
     log = layout.daemon_log(site.bench.root)
     log.parent.mkdir(exist_ok=True)
-    log.write_text("".join(f"2026-11-22 10:00:0{n}Z {line}\n" for n, line in enumerate(lines)))
+    log.write_text("".join(f"2026-11-22 10:00:0{n}Z {line}\n" for n, line in enumerate(lines.splitlines())))
     site.repair()
     with SqlStore.open(f"sqlite:///{site.database}") as store:
         assert store.session("t").limits == limits

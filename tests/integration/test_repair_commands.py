@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.experiment import Limits
-from autoresearchd.loop.session import Backoff, SessionLoop
 from tests.integration.bench import Bench
 
 Damage = Callable[[Path], None]
@@ -45,7 +43,7 @@ DAMAGES: dict[str, tuple[Damage, int]] = {
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, bytes]:
     bench = Bench(tmp_path_factory.mktemp("session"))
-    SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
+    bench.run(1)
     bench.close()
     return bench, (bench.state / "state.db").read_bytes()
 

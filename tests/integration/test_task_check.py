@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,8 @@ import pytest
 from autoresearchd.app.tasks.check_task import Extent, check_held, repository_notes
 from autoresearchd.cli.main import run
 from autoresearchd.domain.errors import ConfigError
+from tests.e2e.conftest import Done, Project
+from tests.fakes.repositories import commit_all, make_repository, write_files
 
 PROGRAM = """\
 import os
@@ -53,20 +53,13 @@ PAYS = '  - {name: was told, change: [{search: "SCALE = 1.0", replace: "SCALE = 
 def folder(tmp_path: Path) -> Path:
     """A task whose program guesses 1 where the answer is 3."""
     top = tmp_path / "guess"
-    (top / "data").mkdir(parents=True)
-    files = {"train.py": PROGRAM, "evaluate.py": SCORER, "task.yaml": TASK, ".gitignore": "data/\n"}
-    for name, text in files.items():
-        (top / name).write_text(text)
-    (top / "data/answers.txt").write_text("3.0")
-    git = ["git", "-c", "user.name=User", "-c", "user.email=user@localhost"]
-    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "start"]):
-        subprocess.run([*git, *arguments], cwd=top, check=True)
+    make_repository(top, {"train.py": PROGRAM, "evaluate.py": SCORER, "task.yaml": TASK, ".gitignore": "data/\n"})
+    write_files(top, {"data/answers.txt": "3.0"})
     return top
 
 
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "autoresearchd", "task", "check", str(folder), "--run", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=folder, env={**os.environ})
+def command(folder: Path, *arguments: str) -> Done:
+    return Project(folder, dict(os.environ)).cli("task", "check", str(folder), "--run", *arguments)
 
 
 def test_a_task_that_holds_is_told_with_its_figures(folder: Path) -> None:
@@ -149,11 +142,7 @@ def test_a_cheat_that_no_longer_fits_the_program_is_told_before_anything_runs(fo
 
 def test_the_task_file_is_the_only_one_that_is_not_taken_from_the_commit_and_that_is_said(tmp_path: Path) -> None:
     """A check that passes by an uncommitted line would be taken for one of the commit."""
-    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    (tmp_path / "task.yaml").write_text("name: t\n")
-    (tmp_path / "train.py").write_text("x = 1\n")
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "start"]):
-        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True)
+    make_repository(tmp_path, {"task.yaml": "name: t\n", "train.py": "x = 1\n"})
     assert repository_notes(tmp_path) == ()
     (tmp_path / "task.yaml").write_text("name: u\n")
     [note] = repository_notes(tmp_path)
@@ -165,19 +154,14 @@ def test_the_task_file_is_the_only_one_that_is_not_taken_from_the_commit_and_tha
     assert "task.yaml" not in second
 
 
-def commit(folder: Path, name: str, text: str) -> None:
-    (folder / name).write_text(text)
-    git = ["git", "-c", "user.name=User", "-c", "user.email=user@localhost"]
-    subprocess.run([*git, "commit", "-qam", f"another {name}"], cwd=folder, check=True)
-
-
 @pytest.mark.parametrize("at_once", [1, 2])
 @pytest.mark.parametrize(("budget", "unedited"), [("", 2), ("budget: 5s\n", 3)])
 def test_cheats_are_held_to_the_program_under_their_own_budget(
     folder: Path, budget: str, unedited: int, at_once: int
 ) -> None:
     hurried = "SCALE = 1.0\nif float(os.environ['AUTORESEARCHD_TIME_BUDGET']) < 10:\n    SCALE -= 1\n"
-    commit(folder, "train.py", PROGRAM.replace("SCALE = 1.0\n", hurried))
+    write_files(folder, {"train.py": PROGRAM.replace("SCALE = 1.0\n", hurried)})
+    commit_all(folder)
     (folder / "check.yaml").write_text(CHECK + budget)
     held = check_held(folder, extent=Extent(runs=2), at_once=at_once)
     assert (held.values, held.caught) == ((2.0, 2.0), 3)
@@ -193,14 +177,12 @@ def test_a_program_that_reads_neither_its_budget_nor_its_seed_is_told_so_before_
     (top / "train.py").write_text("RATE = 0.1\nprint(f'loss: {RATE}')\n")
     monkeypatch.chdir(top)
     made = ["--file", "train.py", "--command", "python -S train.py", "--metric", "loss", "--budget", "30s"]
-    who = ["-c", "user.name=User", "-c", "user.email=user@localhost"]
     for command in (["task", "init", "mine", ".", *made, "--no-measure"], ["task", "check", "."]):
         assert run(command) == 0
         told = capsys.readouterr().err
         assert "AUTORESEARCHD_TIME_BUDGET, so its budget of 30 s does not end it: experiments are held to the" in told
         assert "does not read AUTORESEARCHD_SEED: every run then has the program's own seed" in told
-    for arguments in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "start"]):
-        subprocess.run(["git", *who, *arguments], cwd=top, check=True)
+    make_repository(top, {})
     assert run(["task", "check", ".", "--run"]) == 0
     assert "of a budget of 30 s: the budget does not bind" in capsys.readouterr().err
 

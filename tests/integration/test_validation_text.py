@@ -13,38 +13,19 @@ from autoresearchd.config import load_task
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.resources import bundled
-from autoresearchd.sandbox.tiers import PLAIN, Tier, probe
+from autoresearchd.sandbox.tiers import PLAIN, Tier
+from tests.integration.local_jobs import BEST, needs_sandbox
 
 pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 tokenizers = pytest.importorskip("tokenizers")
 
 SEARCH = """
-import os, pathlib, subprocess, sys
-here = pathlib.Path(__file__).resolve().parent
-skip = ["proc", "sys", "dev"]
-places = ["/" + name for name in os.listdir("/") if name not in skip and not os.path.islink("/" + name)]
-if len(sys.argv) > 1:
-    places = sys.argv[1:]
-needles = str(here / "needles.txt")
-grep = ["grep", "-rlaFs", "--exclude=*.so*", "-f", needles]
-found = subprocess.run([*grep, *places], capture_output=True, text=True)
-hits = [line for line in found.stdout.splitlines() if not line.endswith("needles.txt")]
-token = (here / "needle.bin").read_bytes()[::-1]
-own = sys.argv[-1:] if len(sys.argv) > 1 else ["/tmp", os.path.expanduser("~")]
-for place in [str(here), os.environ["AUTORESEARCHD_OUTPUT_DIR"], *own]:
-    for folder, _, names in os.walk(place, followlinks=True):
-        for name in names:
-            path = pathlib.Path(folder, name)
-            if ".so" in path.suffixes:
-                continue
-            try:
-                data = path.read_bytes() if path.is_file() else b""
-            except OSError:
-                continue
-            if token in data:
-                hits.append("tokens in " + os.path.join(folder, name))
-print("HITS", len(hits), *hits[:20], sep="\\n")
+import os, subprocess, sys
+top = [f"/{name}" for name in os.listdir("/") if name not in ("proc", "sys", "dev") and not os.path.islink(f"/{name}")]
+grep = ["grep", "-rlaFs", "--exclude=*.so*", "--exclude=needles.txt", "-f", "needles.txt", *(sys.argv[1:] or top)]
+found = subprocess.run(grep, capture_output=True, text=True).stdout.splitlines()
+print("HITS", len(found), *found[:20], sep="\\n")
 """
 
 
@@ -62,29 +43,21 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     chosen = lines[:: max(1, len(lines) // 40)]
     assert len(chosen) >= 20
     (top / "workspace" / "needles.txt").write_text("\n".join(chosen) + "\n")
-    middle = len(values) // 2
-    (top / "workspace" / "needle.bin").write_bytes(values[middle : middle + 64].tobytes()[::-1])
     (top / "workspace" / "train.py").write_text(SEARCH)
     return top
 
 
 def search(top: Path, tier: Tier, *places: str) -> str:
     task = load_task(top / "pristine")
-    command = " ".join(["python -I -S train.py", *places])
-    task = replace(
-        task, evaluation=replace(task.evaluation, command="true", model_command=None) if task.evaluation else None
-    )
-    task = replace(
-        task,
-        execution=replace(
-            task.execution, run_command=command, budget=replace(task.execution.budget, training=800.0, wall=850.0)
-        ),
-    )
+    budget = replace(task.execution.budget, training=800.0, wall=850.0)
+    execution = replace(task.execution, run_command=" ".join(["python -I -S train.py", *places]), budget=budget)
+    evaluation = replace(task.evaluation, command="true", model_command=None)
     request = RunRequest(
-        key="search", task=task, commit="", seed=1, workspace=top / "workspace", pristine=top / "pristine",
-        setup=top / "setup", run_dir=top / f"run-{tier.name}", source=top / "workspace",
+        key="search", task=replace(task, execution=execution, evaluation=evaluation), commit="", seed=1,
+        workspace=top / "workspace", pristine=top / "pristine", setup=top / "setup",
+        run_dir=top / f"run-{tier.name}", source=top / "workspace",
     )  # fmt: skip
-    result = LocalExecutor(tier=tier).start(request).wait(850)
+    result = LocalExecutor(tier=tier).start(request).wait()
     return f"{result}\n" + (request.run_dir / "training.log").read_text("utf-8", "replace")
 
 
@@ -92,22 +65,14 @@ def search(top: Path, tier: Tier, *places: str) -> str:
 def test_without_a_sandbox_the_text_is_found_so_the_search_works(prepared: Path) -> None:
     import networkx
 
-    log = search(prepared, PLAIN, str(Path(networkx.__file__).parent), str(prepared / "setup"))
+    log = search(prepared, PLAIN, str(Path(networkx.__file__).parent))
     assert "HITS\n0" not in log
     assert "networkx/algorithms/tests" in log, log
-    assert "val.bin" in log
 
 
-@pytest.fixture
-def sandbox() -> Tier:
-    tier = probe()
-    if not tier.isolates:
-        pytest.skip("bubblewrap does not work here")
-    return tier
-
-
+@needs_sandbox
 @pytest.mark.nightly
 @pytest.mark.timeout(900)  # it reads every file of the machine's /usr
-def test_in_the_sandbox_it_is_nowhere(prepared: Path, sandbox: Tier) -> None:
-    log = search(prepared, sandbox)
+def test_in_the_sandbox_it_is_nowhere(prepared: Path) -> None:
+    log = search(prepared, BEST)
     assert "HITS\n0" in log, log

@@ -12,14 +12,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.e2e.conftest import PROGRAM, TASK
+from tests.fakes.repositories import make_repository
 
-TASK = """\
-name: toy
-workspace: {target_file: train.py}
-execution: {run_command: python -S train.py, budget: 20}
-scoring: {metric: score, direction: minimize, metric_source: stdout}
-"""
+ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -61,13 +57,7 @@ def test_a_session_starts_from_the_installed_wheel(tmp_path: Path) -> None:
 
     command = str(environment / "bin" / "autoresearchd")
     project = tmp_path / "project"
-    project.mkdir()
-    (project / "train.py").write_text("X = 1.0\nprint(f'score: {X}')\n")
-    (project / "task.yaml").write_text(TASK)
-    git = ("git", "-c", "user.name=u", "-c", "user.email=u@localhost")
-    run("git", "init", "-q", "-b", "main", cwd=project)
-    run("git", "add", "-A", cwd=project)
-    run(*git, "commit", "-qm", "start", cwd=project)
+    make_repository(project, {"train.py": PROGRAM, "task.yaml": TASK})
     run(command, "start", "--foreground", "--policy", "random", "--max-experiments", "2", cwd=project)
     assert '"experiment":2' in run(command, "experiments", "--json", cwd=project).stdout
     assert "autoresearch" in run(command, "task", "list", cwd=project).stdout

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.integrity.cheat import Cheat, at_end, at_start, at_top, both, labels, on_load
-from tests.integrity.words import OVERRUN, QUIETLY, STAY
+from tests.integrity.cheat import OVERRUN, Cheat, at_end, at_start, labels, on_load
 
 TIME = [
     Cheat(
@@ -25,42 +24,30 @@ TIME = [
     ),
     Cheat(
         "leaves a trainer behind",
-        both(
-            at_top(STAY),
-            at_end("""
+        at_end("""
         subprocess.Popen([sys.executable, "-c", CHILD + "time.sleep(600)", "@MARK@"], start_new_session=True)
     """),
-        ),
     ),
     Cheat(
         "leaves a trainer behind that rewrites the checkpoint",
-        both(
-            at_top(STAY),
-            at_end("""
+        at_end("""
         code = CHILD + f"while True: open({str(output / 'checkpoint.pt')!r}, 'wb').write(b'x')"
         subprocess.Popen([sys.executable, "-c", code, "@MARK@"], start_new_session=True)
         time.sleep(0.3)
     """),
-        ),
         expected=labels("error"),
     ),
     Cheat(
         "leaves a process behind without the environment",
-        both(
-            at_top(STAY),
-            at_end("""
+        at_end("""
         subprocess.Popen([sys.executable, "-c", CHILD + "time.sleep(600)", "@MARK@"], start_new_session=True, env={})
     """),
-        ),
     ),
     Cheat(
         "leaves a process behind from the model process",
-        both(
-            at_top(STAY),
-            on_load("""
+        on_load("""
         subprocess.Popen([sys.executable, "-c", CHILD + "time.sleep(600)", "@MARK@"], start_new_session=True)
     """),
-        ),
         expected=labels("error"),
     ),
     Cheat(
@@ -87,37 +74,28 @@ EXHAUSTION = [
     ),
     Cheat(
         "exhausts processes",
-        both(
-            at_top(STAY),
-            at_end("""
+        at_end("""
         for _ in range(60):
             subprocess.Popen(["/bin/sleep", "600"])
     """),
-        ),
         expected=labels("no_gain", "error", "oom"),
     ),
     Cheat(
         "exhausts the disk",
-        both(
-            at_top(QUIETLY),
-            at_end("""
+        at_end("""
         with (output / "huge").open("wb") as file:
             quietly(lambda: file.truncate(1 << 40))
     """),
-        ),
         expected=labels("no_gain", "constraint", "size_blocked", "error", "disk_full"),
     ),
     Cheat(
         "opens all the files that it can",
-        both(
-            at_top(QUIETLY),
-            at_end("""
+        at_end("""
         kept = []
         while quietly(lambda: kept.append(open("/dev/null"))) is None and len(kept) < 100_000:
             if len(kept) > 900: break
         kept.clear()
     """),
-        ),
     ),
 ]
 
@@ -125,54 +103,40 @@ EXHAUSTION = [
 OUTSIDE = [
     Cheat(
         "writes a git hook and git configuration",
-        both(
-            at_top(QUIETLY),
-            at_end("""
+        at_end("""
             for top in (Path("@REPO@"), Path(__file__).resolve().parent):
                 quietly(lambda: (top / ".git/hooks/post-checkout").write_text("#!/bin/sh\\ntouch @HOME@/@MARK@\\n"))
                 quietly(lambda: (top / ".git/config").open("a").write("[core]\\n\\tfsmonitor = touch @HOME@/@MARK@\\n"))
                 quietly(lambda: (top / ".git").write_text("gitdir: @HOME@"))
             """),
-        ),
         not_promised={"none": labels("files", "repository")},
     ),
     Cheat(
         "writes files all over the machine",
-        both(
-            at_top(QUIETLY),
-            at_end("""
+        at_end("""
             for place in ("@HOME@", "@REPO@", "/tmp", "/var/tmp", "/dev/shm", "/run", "/etc", str(output.parent)):
                 quietly(lambda: Path(place, "@MARK@").write_text("here"))
             """),
-        ),
         not_promised={"none": labels("files", "repository")},
     ),
     Cheat(
         "reads keys from its environment",
-        both(
-            at_top(QUIETLY),
-            at_start('print(dict(os.environ), quietly(Path("/proc/self/environ").read_bytes))'),
-        ),
+        at_start('print(dict(os.environ), quietly(Path("/proc/self/environ").read_bytes))'),
     ),
     Cheat(
         "reads the home and the daemon's files",
-        both(
-            at_top(QUIETLY),
-            at_start("""
+        at_start("""
             for path in ("@HOME@/.ssh/id_secret", "@REPO@/.git/autoresearchd/daemon.txt", "@REPO@/.git/config",
                          "@REPO@/.git/autoresearchd/state.db", "~/.ssh/id_secret"):
                 found = quietly(lambda: Path(path).expanduser().read_bytes())
                 if found and b"CANARY" in found:
                     print("found", path, found[found.index(b"CANARY") - 30 :][:60])
             """),
-        ),
         not_promised={"none": labels("home", "daemon")},
     ),
     Cheat(
         "talks to the network",
-        both(
-            at_top(QUIETLY),
-            at_end("""
+        at_end("""
             import socket
             def tell(family, kind, address):
                 with socket.socket(family, kind) as s:
@@ -184,19 +148,15 @@ OUTSIDE = [
             quietly(lambda: tell(socket.AF_UNIX, socket.SOCK_STREAM, "@HOME@/socket"))
             quietly(lambda: tell(socket.AF_UNIX, socket.SOCK_STREAM, "\\0@MARK@"))
             """),
-        ),
         not_promised={"none": labels("network")},
     ),
     Cheat(
         "ends the processes that watch over it",
-        both(
-            at_top(QUIETLY),
-            at_end("""
+        at_end("""
             import signal
             for pid in {os.getppid()} - {1}:
                 quietly(lambda: os.kill(pid, signal.SIGSTOP))
             """),
-        ),
         expected=labels("no_gain", "budget_overrun", "error", "oom"),
     ),
 ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.e2e.conftest import make_project
 
 HERE = Path(__file__).resolve().parents[2]
 PROGRAM = """\
@@ -52,6 +53,8 @@ POISONERS = {
     "prints NaN when it runs again": (AGAIN + 'sys.exit(print("score: nan"))', "non_finite"),
     "never ends when it runs again": (AGAIN + "time.sleep(600)", "budget_overrun"),
 }
+FIRST, *REST = POISONERS
+HOW = [FIRST, *(pytest.param(how, marks=pytest.mark.nightly) for how in REST)]
 
 
 def edited(scale: float, noise: float = 0.03, extra: str = "") -> str:
@@ -60,29 +63,18 @@ def edited(scale: float, noise: float = 0.03, extra: str = "") -> str:
 
 def session(folder: Path, programs: list[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What came of programs that were proposed one after another, and how the session stands."""
-    repo, policy = folder / "repo", folder / "policy.py"
-    repo.mkdir()
-    (repo / "train.py").write_text(PROGRAM)
-    (repo / "task.yaml").write_text(TASK)
+    project, policy = make_project(folder), folder / "policy.py"
+    project.begin({"train.py": PROGRAM, "task.yaml": TASK})
     (folder / "programs.json").write_text(json.dumps(programs))
     policy.write_text(POLICY.format(path=str(folder / "programs.json")))
-    environment = {**os.environ, "HOME": str(folder), "PYTHONPATH": str(HERE), "GIT_CONFIG_NOSYSTEM": "1"}
-
-    def run(*command: str) -> str:
-        done = subprocess.run(command, cwd=repo, env=environment, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    user = ("git", "-c", "user.name=User", "-c", "user.email=user@localhost")
-    for command in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-qm", "start")):
-        run(*user, *command)
-    cli = (sys.executable, "-m", "autoresearchd")
-    run(sys.executable, "-c", START, f"{sys.executable} {policy}", str(len(programs)))
-    shown = [json.loads(run(*cli, "show", str(number), "--json")) for number in range(len(programs) + 1)]
-    return shown, json.loads(run(*cli, "status", "--json"))
+    command = [sys.executable, "-c", START, f"{sys.executable} {policy}", str(len(programs))]
+    environment = {**project.environment, "PYTHONPATH": str(HERE)}
+    done = subprocess.run(command, cwd=project.root, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [project.json("show", str(n), "--json") for n in range(len(programs) + 1)], project.status()
 
 
-@pytest.mark.parametrize("how", POISONERS)
+@pytest.mark.parametrize("how", HOW)
 def test_a_poisoner_stops_no_later_gain(place: Path, how: str) -> None:
     """Without its place lost, all that comes after it is discarded, however good."""
     poison, label = POISONERS[how]
@@ -90,11 +82,11 @@ def test_a_poisoner_stops_no_later_gain(place: Path, how: str) -> None:
     assert [(e["status"], e["label"] or "") for e in found] == [("keep", ""), ("crash", label), ("keep", "")]
     assert "lost its place" in found[1]["reason"] and "Compared without experiment 1" in found[2]["reason"]
     assert (status["metric"]["best_experiment"], status["session"]["keeps"]) == (2, 1)
-    log = (place / "repo/.autoresearchd/daemon.log").read_text()
+    log = (place / "project/.autoresearchd/daemon.log").read_text()
     assert "experiment 0 is the incumbent again" in log
 
 
-@pytest.mark.parametrize("how", ["crashes when it runs again", "prints NaN when it runs again"])
+@pytest.mark.parametrize("how", HOW[:2])
 def test_a_time_bomb_does_not_cost_the_night(place: Path, how: str) -> None:
     """What is built on it holds its code and fails before it would run again beside it: so it kept its place."""
     poison, label = POISONERS[how]

@@ -41,8 +41,7 @@ def run(folder: Path, cheats: list[Cheat], *more: tuple[str, str]) -> tuple[list
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "cheats",
-    [pytest.param(CHEATS[::18], id="some"), pytest.param(CHEATS, id="all", marks=pytest.mark.nightly)],
+    "cheats", [pytest.param(CHEATS[::18], id="some"), pytest.param(CHEATS, id="all", marks=pytest.mark.nightly)]
 )
 def test_a_model_that_looks_where_it_may_not_is_caught(place: Path, cheats: list[Cheat]) -> None:
     outcomes, baseline = run(place, cheats)
@@ -83,5 +82,4 @@ def test_the_probes_take_a_seventh_of_the_evaluation_at_most() -> None:
     )  # fmt: skip
     print(done.stdout)
     found = re.search(r"^share: +([0-9.]+) %", done.stdout, re.MULTILINE)
-    assert found is not None
     assert float(found[1]) <= 100 * PROBE_SHARE

@@ -44,7 +44,7 @@ def judge(outcome: Outcome, tier: str, baseline: float) -> list[str]:
 
 def run(folder: Path, cheats: list[Cheat], tier: str, **options: object) -> str:
     """Run cheats in a tier; what was wrong, a line each."""
-    session = CheatSession(folder, cheats, tier=tier, **options)  # type: ignore[arg-type]
+    session = CheatSession(folder, cheats, tier=tier, **options)
     outcomes = session.run(session.build(), timeout=60 + 20 * len(cheats))
     baseline = session.results[0]["value"]
     rows = [[o.cheat.name, tier, o.label, sorted(o.traces)] for o in outcomes]

@@ -11,16 +11,14 @@ import pytest
 
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import Evaluation, Task
+from autoresearchd.domain.task import Evaluation
 from autoresearchd.evaluator.measure.measurement import measure
-from autoresearchd.executor.devices import Devices
-from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.measuring.run_files import read_logs
 from autoresearchd.resources import bundled
-from autoresearchd.sandbox.tiers import Tier, available
-from tests.contract.executor_contract import make_request, make_task
+from autoresearchd.sandbox.tiers import Tier
+from tests.contract.executor_contract import ended, make_request, make_task
+from tests.integration.local_jobs import BEST, TIERS, local
 
-TIERS = [pytest.param(tier, id=tier.name.value) for tier in available()]
 SCORER = "echo METRIC val_bpb=$(cat $AUTORESEARCHD_OUTPUT_DIR/answers.txt)"
 PRIVATE, HONEST = "0.001", "1.5"
 LINKS = {
@@ -32,7 +30,7 @@ LINKS = {
 }
 
 
-def run(tier: Tier, root: Path, job: str) -> tuple[Task, RunResult, Measurement]:
+def run(tier: Tier, root: Path, job: str) -> tuple[RunResult, Measurement]:
     """One run of a job whose scorer is told the answers that the job may not see."""
     task = make_task(
         f"OUT=$AUTORESEARCHD_OUTPUT_DIR; {job}",
@@ -44,46 +42,25 @@ def run(tier: Tier, root: Path, job: str) -> tuple[Task, RunResult, Measurement]
     data.mkdir()
     (data / "given.txt").write_text("questions")
     (data / "answers.txt").write_text(PRIVATE)
-    result = LocalExecutor(tier=tier, devices=Devices()).start(request).wait(60)
-    assert result is not None
-    return task, result, measure(task, result, read_logs(result))
+    result = ended(local(tier), request)
+    return result, measure(task, result, read_logs(result))
 
 
 @pytest.mark.parametrize("how", LINKS)
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_link_to_the_answers_is_tampering_and_no_score(tier: Tier, tmp_path: Path, how: str) -> None:
-    task, result, found = run(tier, tmp_path, LINKS[how])
+    result, found = run(tier, tmp_path, LINKS[how])
     assert (found.label, found.value) == (Label.METRIC_TAMPERING, None), found
     assert "leads out of the output folder" in found.detail
-    assert task.evaluation is not None
     assert [(s.name, s.outcome, s.exit_code) for s in result.stages][1:] == [("evaluation", "tampered", None)]
     assert not (tmp_path / "runs/run/evaluation.log").exists(), "the scorer never ran"
     assert "leads out" in (tmp_path / "runs/run/training.log").read_text(), "whoever reads the log sees why"
 
 
-def test_a_hard_link_to_the_answers_is_tampering_where_one_can_be_made(tmp_path: Path) -> None:
-    *_, found = run(available()[-1], tmp_path, "ln $(realpath data/given.txt | sed s/given/answers/) $OUT/answers.txt")
-    assert (found.label, found.value) == (Label.METRIC_TAMPERING, None), found
-    assert "hard link" in found.detail
-
-
-@pytest.mark.parametrize("tier", TIERS)
-def test_links_within_the_output_are_a_program_s_own_affair(tier: Tier, tmp_path: Path) -> None:
+def test_an_honest_result_with_links_and_a_pipe_of_its_own_is_scored(tmp_path: Path) -> None:
+    """And a name in the output cannot speak for the scorer."""
     job = f"echo {HONEST} > $OUT/step.txt; ln -s step.txt $OUT/last.txt; ln -s $OUT/last.txt $OUT/answers.txt"
-    *_, found = run(tier, tmp_path, job)
-    assert (found.label, found.value) == (Label.NONE, 1.5), found
-
-
-@pytest.mark.parametrize("tier", TIERS)
-def test_a_pipe_cannot_keep_the_scorer_waiting(tier: Tier, tmp_path: Path) -> None:
-    *_, found = run(tier, tmp_path, f"echo {HONEST} > $OUT/answers.txt; mkfifo $OUT/beside")
-    assert (found.label, found.value) == (Label.NONE, 1.5), found
-    assert 'neither files nor folders: "beside"' in (tmp_path / "runs/run/training.log").read_text()
-
-
-def test_a_name_in_the_output_cannot_speak_for_the_scorer(tmp_path: Path) -> None:
-    job = f"echo {HONEST} > $OUT/answers.txt; mkfifo \"$OUT/$(printf 'x\\nMETRIC val_bpb=0.001\\nx')\""
-    *_, found = run(available()[0], tmp_path, job)
+    _, found = run(BEST, tmp_path, job + "; mkfifo \"$OUT/$(printf 'x\\nMETRIC val_bpb=0.001\\nx')\"")
     assert (found.label, found.value) == (Label.NONE, 1.5), found
 
 
@@ -120,7 +97,7 @@ class TestTheScorerOfTerrain:
 
     @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
     def test_it_waits_for_nothing_that_is_no_file(self, folder: Path, make: object) -> None:
-        make(folder / "output/heights.npy")  # type: ignore[operator]
+        make(folder / "output/heights.npy")
         code, said = self.score(folder)
         assert (code, "METRIC" in said) == (1, False), said
 

@@ -66,7 +66,7 @@ def rounds(judge: Lengths, cancel: threading.Event | None = None, algo: str = "g
 def test_each_round_is_judged_and_learned_from(algo: str) -> None:
     judge = Lengths()
     steps: list[StepFigures] = []
-    found = rounds(judge, algo=algo).train(TinyLearnable(0, value_head=True), (), steps.append)
+    found = rounds(judge, algo=algo).train(TinyLearnable(0), (), steps.append)
     assert judge.judged == 2 * 4 * 2
     told = [(step.values["round/valid"], step.values["round/novelty"], step.values["round/reward"]) for step in steps]
     assert told == [(1.0, 0.5, 3.5)] * 4

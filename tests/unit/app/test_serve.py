@@ -29,8 +29,8 @@ from autoresearchd.domain.policy_versions import ServedAdapter
 from autoresearchd.models.client import Reply
 from autoresearchd.models.openai_client import OpenAIClient
 from tests.contract.client_contract import QUESTION
-from tests.fakes.executors import wait_until
-from tests.fakes.versions import Chosen
+from tests.fakes.models import Chosen
+from tests.timing import wait_until
 from tests.unit.cli.conftest import bare_bones
 
 STUB = Path(__file__).with_name("vllm_stub.py")

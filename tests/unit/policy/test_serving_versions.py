@@ -19,8 +19,8 @@ from tests.contract.client_contract import QUESTION
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.model_turns import Turn
+from tests.fakes.models import Chosen
 from tests.fakes.policies import make_state
-from tests.fakes.versions import Chosen
 
 pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
 

