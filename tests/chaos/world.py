@@ -130,7 +130,7 @@ def make_world(template: Path, root: Path, *, seed: int, experiments: int, polic
     task = load_task(root)
     limits = Limits(max_experiments=experiments)
     with project.open_store() as store:
-        workspace = open_workspace(project, TAG, task, root)
+        workspace = open_workspace(project.root, TAG, task, root)
         new = NewSession(TAG, workspace.branch, dump_task(task), policy, "local", workspace.head(), seed, limits)
         store.create_session(new, WHEN)
         workspace.close()
