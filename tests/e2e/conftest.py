@@ -130,7 +130,7 @@ class Project:
         """What ``experiments --json`` prints."""
         place = find_place(self.root)
         with closing(place.reader):
-            return json.loads(json_text([*place.experiments(place.pick(None))]))
+            return json.loads(json_text([*place.reader.experiments(place.pick(None))]))
 
     def proposing(self, tag: str) -> Any:
         """What is under way, once the first experiment after the baseline waits for its proposal."""
