@@ -60,7 +60,7 @@ def test_commands_say_that_a_daemon_is_still_at_work_and_stop_ends_it(project: P
             done = project.cli(*command.split())
             assert done.returncode == 1, (command, done.stderr)
             assert f"session t (process {daemon.pid})" in done.stderr
-            assert "stop --now" in done.stderr
+            assert "stop --session t" in done.stderr and "--now" in done.stderr
         assert not (project.root / ".git/autoresearchd/state.db").exists(), "no command makes an empty one in its place"
         assert "sent a signal" in project.done("stop", "--now").stderr
         assert daemon.wait() in (1, 128 + signal.SIGTERM, 128 + signal.SIGINT)

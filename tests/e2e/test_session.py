@@ -163,7 +163,7 @@ def test_runs_of_a_failed_session_are_gone_when_a_new_one_takes_its_tag(project:
     for command in (("show", "0"), ("resume",), ("experiments",)):
         done = project.cli(*command)
         assert done.returncode == 2, done.stdout
-        assert "autoresearchd logs" in done.stderr and ".autoresearchd/runs/t" in done.stderr, command
+        assert "autoresearchd logs" in done.stderr and ".autoresearchd/runs" in done.stderr, command
     (runs / "0/2").mkdir()
     (runs / "7/0").mkdir(parents=True)
     project.put({"train.py": PROGRAM})

@@ -15,7 +15,7 @@ from autoresearchd.cli.command_options import JsonOption, SandboxOption, read_du
 from autoresearchd.cli.repository_here import here
 from autoresearchd.cli.terminal_text import Paint, clean, is_terminal, json_text, print_table, say, tell
 from autoresearchd.domain.errors import AutoresearchdError, PolicyError, RepositoryError, UsageError
-from autoresearchd.domain.quantities import format_duration
+from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.domain.task import Direction
 
 if TYPE_CHECKING:
@@ -206,7 +206,8 @@ def _look(folder: Path, asked: _Asked, checked: _Checked) -> tuple[str, Sequence
     say(f"running the baseline of {task.name}{parts or _how_often(task, extent.runs or 3)}")
     profile = asked.profile or (PROFILE if wanted is not None else None)
     held = checked.held = check_held(folder, extent=extent, profile=profile, sandbox=asked.sandbox)
-    told = f"{words}; {held.metric} {_figures(held)} in {format_duration(held.run_s)} ({held.tier}, {held.source})"
+    over = f"over {counted(len(held.values), 'run')} of {format_duration(held.run_s)}"
+    told = f"{words}; {held.metric} {_figures(held)} {over} ({held.tier}, {held.source})"
     if wanted is None:
         return told, (*measures, *held.notes)
     cells = _cells(held)
