@@ -111,7 +111,7 @@ class NearDuplicates:
 
 def _read(number: int, parent: str, diff: str, changes: Mapping[str, Any], came: str = "") -> _Entry:
     lines = [line[0] + " ".join(line[1:].split()) for line in changed_lines(diff).split("\n") if line[1:].strip()]
-    lines = [_COMMENT.sub("", line) for line in lines]
+    lines = [code for line in lines if (code := _COMMENT.sub("", line))]
     if changes and _only_literals(lines):
         removed = tuple("".join(line.split()) for line in lines if line[0] == "-")
         constants = {str(name): value for name, value in changes.items()}

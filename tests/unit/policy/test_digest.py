@@ -167,3 +167,8 @@ def test_no_diff_makes_it_raise_and_what_it_tells_can_be_shown(first: str, secon
     changes = {first: second, "n": 10**400, "x": float("nan"), "b": True}
     known.add(experiment(3, "x", value=1.0, changes=changes), "")
     assert known.look("", changes, A).isprintable()
+
+
+def test_a_line_that_is_all_comment_is_no_code_to_compare() -> None:
+    known = memory(past(12, f"{HEADER}+# half the width\n-WIDTH = 8\n+WIDTH = 4\n"))
+    assert known.look(f"{HEADER}+# something else\n-DEPTH = 8\n+DEPTH = 4\n", {}, A) == ""

@@ -358,8 +358,8 @@ def test_choices_of_numbers_are_read_and_written() -> None:
     [
         ("# range: 1..0.1", "lower end, 1, is not below the upper, 0.1"),
         ("# range: 5..5", "not below"),
-        ("# range: low..high", "no range"),
-        ("# range: 1e-3", "no range"),
+        ("# range: low..high", "not a range"),
+        ("# range: 1e-3", "not a range"),
         ("# range: 1..1e999", "finite"),
         ("# range: 0.6..0.9", "its value 0.5 is outside of the range 0.6..0.9"),
         ("# one of: small, large", "no numbers"),
