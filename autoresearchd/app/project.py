@@ -81,12 +81,6 @@ class Project:
             raise StoreDamaged(f"{self.database} {health.lack_of(self.database)}", hint=health.HINT)
         return self.open_store()
 
-    def foreign_store(self) -> SqlStore:
-        """The store of a repository that is somebody else's: read as it is, neither upgraded nor written to."""
-        from autoresearchd.store.repository import SqlStore
-
-        return SqlStore.open_readonly(self.database)
-
     def require_database(self, directory: Path | None = None) -> None:
         """Raise NoSession where there is no database, below ``directory`` neither; StoreDamaged where it is gone."""
         self._refuse_gone()

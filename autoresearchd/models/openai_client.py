@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
     from autoresearchd.models.bounded_http import Bounds
 
 KEY_VARIABLE = "AUTORESEARCHD_LOCAL_KEY"
-REACH_S = 1.5
-"""How long somebody who starts a session is kept waiting for a server."""
 
 _IDS = ("return_token_ids", "return_tokens_as_token_ids")
 _LOGPROBS = ("logprobs",)
@@ -406,21 +402,3 @@ def read_key(key_file: str, environment: Mapping[str, str] | None = None) -> str
         what = f"{key_file or KEY_VARIABLE} holds no key: a key is printable ASCII on one line"
         raise UsageError(what, hint="write the key alone")
     return key
-
-
-def unreachable(url: str) -> str:
-    """Why nobody can be reached at an address, in a few words; empty where somebody can.
-
-    Nothing is sent: a connection is opened and closed again. Looking the name up counts towards the time as well.
-    """
-    parts = urlsplit(url)
-    address = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
-    try:
-        perform(lambda: socket.create_connection(address, REACH_S).close(), threading.Event(), REACH_S)
-    except (ModelError, TimeoutError):
-        return f"no connection within {REACH_S:g} s"
-    except OSError as error:
-        return (error.strerror or str(error)).lower()
-    except UnicodeError:
-        return "its name is not a host's"
-    return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from datetime import UTC, datetime
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import provider_errors
 from autoresearchd.models.client import ModelError, Trouble
-from autoresearchd.models.openai_client import unreachable
 
 
 @pytest.mark.parametrize(
@@ -92,11 +90,3 @@ def test_a_key_is_missed_only_where_nothing_else_could_take_its_place(
     model: str, environment: dict[str, str], absent: str
 ) -> None:
     assert provider_errors.absent_key(model, environment) == absent
-
-
-def test_a_server_that_is_not_there_is_told_with_the_reason() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
-        assert unreachable(address) == ""
-    assert unreachable(address) == "connection refused"
-    assert unreachable(f"http://{'a' * 64}.example/v1") == "its name is not a host's"
