@@ -42,4 +42,4 @@ def recall(path: Path, known: Iterable[str]) -> FailedStart | None:
         found = replace(found, ended_at=datetime.fromisoformat(str(found.ended_at)))
     except (OSError, ValueError, TypeError):
         return None
-    return None if found.tag in set(known) else found
+    return None if found.tag in set(known) or found.ended_at.tzinfo is None else found

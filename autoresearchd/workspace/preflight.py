@@ -56,6 +56,7 @@ def check_repository(root: Path, *, modified: bool = False) -> None:
         )
     for name, what in _IN_PROGRESS.items():
         if (git.directory / name).exists():
+            what = "am" if (git.directory / name / "applying").exists() else what
             how = "git bisect reset" if what == "bisect" else f"git {what} --continue or --abort"
             raise RepositoryError(f"a {what} is in progress in {top}", hint=f"finish or give up: {how}")
     if not modified:

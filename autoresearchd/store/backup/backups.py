@@ -1,8 +1,8 @@
 """Copies of the database, several generations of them: made whole, checked, brought to the disk, and only then kept.
 
 Their names say when they were made (``20261121T135713Z.db``). The newest three are kept, and the newest of each of the
-seven days before, so that damage which is noticed late still finds a copy from before it. Here, too: whether a file is
-still the journal of a session.
+three hours and the seven days before, so that damage which is noticed late still finds a copy from before it, also
+where a daemon is started again and again. Here, too: whether a file is still the journal of a session.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
 
 NEWEST = 3
+HOURS = 3
 DAYS = 7
 OVERWRITTEN = (
     "end the daemons that use it, move {path} (with its -wal and -shm) elsewhere, and `autoresearchd doctor --repair` "
@@ -52,8 +53,10 @@ def make(copy: Callable[[Path], None], folder: Path, at: datetime) -> Path:
         unchecked.replace(target)
         sync(folder)
         older = generations(folder)[NEWEST:]
-        of_day = {path.name[:8]: path for path in reversed(older)}  # the newest of each
-        kept = sorted(of_day.values(), reverse=True)[:DAYS]
+        kept: set[Path] = set()
+        for length, most in (len("20261121T13"), HOURS), (len("20261121"), DAYS):
+            newest = {path.name[:length]: path for path in reversed(older)}  # of each hour or day
+            kept |= set(sorted(newest.values(), reverse=True)[:most])
         for path in older:
             if path not in kept:
                 path.unlink(missing_ok=True)

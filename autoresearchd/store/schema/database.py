@@ -34,7 +34,7 @@ from autoresearchd.store.schema.tables import redacting
 
 _SQLITE = "sqlite:///"
 _WRITE = "autoresearchd_write"
-_ATTEMPTS = 100
+_PATIENCE_S = 1.0
 _PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 
 _HINTS = {
@@ -295,14 +295,16 @@ def _prepare_sqlite(engine: Engine, pragmas: Sequence[str]) -> None:
         # Transactions are begun below: left to itself, the driver would begin them late and without the write lock.
         connection.isolation_level = None
         connection.text_factory = _decoded
+        # For another that makes a new file a WAL database at the same moment SQLite does not wait by itself. Where
+        # it does wait, for somebody who holds the file, it has waited for its own time-out already.
+        deadline = time.monotonic() + _PATIENCE_S
         for pragma in pragmas:
-            # For another that makes a new file a WAL database at the same moment SQLite does not wait by itself.
-            for attempt in range(_ATTEMPTS):
+            while True:
                 try:
                     connection.execute(f"PRAGMA {pragma}")
                     break
                 except sqlite3.OperationalError as error:
-                    if attempt == _ATTEMPTS - 1 or error.sqlite_errorname != "SQLITE_BUSY":
+                    if time.monotonic() >= deadline or error.sqlite_errorname != "SQLITE_BUSY":
                         raise
                     time.sleep(0.01)
 

@@ -24,13 +24,23 @@ def test_a_backup_can_be_opened_and_holds_everything(lab: Driver, tmp_path: Path
     assert backups.generations(tmp_path / "backups") == [made]
 
 
-def test_three_newest_and_one_of_each_of_seven_days_are_kept(lab: Driver, tmp_path: Path) -> None:
+def test_three_newest_and_one_of_each_of_three_hours_and_seven_days_are_kept(lab: Driver, tmp_path: Path) -> None:
     folder = tmp_path / "backups"
     for hour in range(0, 24 * 12, 6):
         backups.make(lab.store.backup, folder, datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=hour))
     names = [path.name[:11] for path in backups.generations(folder)]
     assert names[:3] == ["20260112T18", "20260112T12", "20260112T06"]
-    assert [name[6:8] for name in names[3:]] == ["12", "11", "10", "09", "08", "07", "06"]
+    assert [name[6:8] for name in names[3:]] == ["12", "11", "11", "10", "09", "08", "07", "06"]
+
+
+def test_a_daemon_that_is_started_again_and_again_does_not_push_out_the_copies_of_the_hours_before(
+    lab: Driver, tmp_path: Path
+) -> None:
+    folder, noon = tmp_path / "backups", datetime(2026, 1, 1, 12, tzinfo=UTC)
+    for minutes in (0, 60, *range(120, 130)):
+        backups.make(lab.store.backup, folder, noon + timedelta(minutes=minutes))
+    names = [path.name[9:13] for path in backups.generations(folder)]
+    assert names == ["1409", "1408", "1407", "1406", "1300", "1200"]
 
 
 def test_a_damaged_database_gives_no_backup_and_costs_none(lab: Driver, tmp_path: Path) -> None:
