@@ -55,15 +55,18 @@ def test_a_run_whose_supervisor_was_killed_is_run_again(harness: Harness) -> Non
     world = harness.world("world", SEED, EXPERIMENTS)
     pid = harness.start(world, composed=True)
     killed: set[int] = set()
-    while len(killed) < 3 and harness.nursery.wait(pid, 0.0) is None:
+
+    def lost() -> int:
+        runs = [run for e in Journal.read(world).experiments for run in e.runs]
+        return sum(run.label is Label.HOST_LOST for run in runs)
+
+    # By the journal: a kill may come after the result, or hit a fork of the supervisor that has its name yet.
+    while lost() < 3 and harness.nursery.wait(pid, 0.0) is None:
         for supervisor in below(pid, b"sandbox.supervise"):
             if supervisor not in killed and below(supervisor, b"train.py") and send(supervisor):
                 killed.add(supervisor)
     end(harness, world, pid)
-    assert len(killed) == 3
-    runs = [run for e in Journal.read(world).experiments for run in e.runs]
-    lost = [run for run in runs if run.label is Label.HOST_LOST]
-    assert len(lost) == len(killed)
+    assert 3 <= lost() <= len(killed)
     assert same_as_undisturbed(harness, world) == []
 
 
