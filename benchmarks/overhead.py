@@ -250,7 +250,7 @@ def main() -> int:
     bounds = {
         "overhead ≤ 4 × floor": median <= 4 * base,
         "last tenth ≤ 1.2 × first": last <= 1.2 * first,
-        "status ≤ 12 × python": all(statistics.median(v) <= 12 * python for v in times.values()),
+        "status ≤ 0.4 s": all(statistics.median(v) <= 400 for v in times.values()),
         "memory ≤ 250 MB, nothing heavy": memory <= 250 and not heavy,
     }
     print()
