@@ -40,11 +40,12 @@ def reconcile(context: Context, cycle: Cycle, slot: Slot) -> Experiment | None:
 
 def _restore(context: Context) -> None:
     """Write commits and refs again that a power cut took: git flushes later than the journal, by seconds."""
-    context.workspace.restore_branch(context.store.session(context.tag).incumbent)
     recent = context.store.experiments(context.session_id, last=RESTORED)
     written = {e.number: e for e in recent if e.commit is not None and not is_baseline(e)}
     for number in context.workspace.damaged({e.number: messages.commit_of(e) for e in written.values()}):
         _write_again(context, written[number])
+    # Last: what the branch is to point at may be one of those.
+    context.workspace.restore_branch(context.store.session(context.tag).incumbent)
 
 
 def _write_again(context: Context, e: Experiment) -> None:

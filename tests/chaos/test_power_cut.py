@@ -18,11 +18,13 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.experiment import Experiment
+from autoresearchd.loop.messages import is_keep
 from autoresearchd.workspace.objects import is_commit_id
 from tests.chaos.harness import LIFE_S, Harness
 from tests.chaos.invariants import Breaches, Journal, check_end, check_user
 from tests.chaos.processes import kill_tree
 from tests.chaos.world import World
+from tests.timing import wait_until
 
 EXPERIMENTS = 4
 SEED = 31
@@ -57,6 +59,21 @@ def test_after_power_cuts_a_session_ends_as_if_there_had_been_none(harness: Harn
     check_user(users, world, breaches, f"seed {seed}")
     assert breaches.lines() == []
     assert lost, "nothing was lost, and the test shows nothing"
+
+
+def test_a_tip_that_is_lost_together_with_the_branch_at_it_is_written_again(harness: Harness) -> None:
+    experiments = 2 * EXPERIMENTS
+    world = harness.world("world", SEED, experiments)
+    pid = harness.start(world, composed=True)
+    kept = wait_until(lambda: [e for e in Journal.read(world).experiments if e.number and is_keep(e)])[-1]
+    kill_tree(pid)
+    harness.nursery.wait(pid, LIFE_S)
+    (world.root / f".git/objects/{kept.commit[:2]}/{kept.commit[2:]}").unlink()
+    (world.root / ".git/refs/heads/autoresearch/night").write_bytes(b"")
+    breaches = Breaches()
+    harness.finish(world, breaches, "", composed=True)
+    check_end(world, experiments, harness.undisturbed(SEED, experiments), breaches, "")
+    assert breaches.lines() == []
 
 
 def lose_what_was_not_flushed(world: World, stream: random.Random) -> list[str]:
