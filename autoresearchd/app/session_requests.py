@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -70,22 +71,28 @@ def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", 
             if kind == "unpause":
                 raise NothingRunning(what, hint=how)
             return f"{what}; {how}"
-        if kind == "stop" and _asked_to_stop(store, session, pid):
+        if kind == "stop" and _last_asked(store, session, pid, ("stop", "stop_now")):
             # Asked for once more it would mean at once, as a second signal does.
             return (
                 f"session {session.tag} (process {pid}) was asked to stop before, and does after the running "
                 "experiment; `autoresearchd stop --now` ends that"
             )
+        words, at_rest = _SENTENCES[kind], session.state is SessionState.PAUSED
+        last = _last_asked(store, session, pid, ("pause", "unpause"))
+        to_pause = at_rest if last is None else last == "pause"
+        if kind == "pause" and to_pause:
+            words = "is paused already" if at_rest else f"{words} already: it was asked to before"
+        elif kind == "unpause" and not to_pause:
+            words = "is not paused, so nothing changes"
         # Asked for all the same where it seems to be so: it may have changed in the next moment.
         store.add_control(session.id, kind, SystemClock().now())
-        paused = kind == "pause" and session.state is SessionState.PAUSED
-        return f"session {session.tag} (process {pid}) {'is paused already' if paused else _SENTENCES[kind]}"
+        return f"session {session.tag} (process {pid}) {words}"
 
 
-def _asked_to_stop(store: SqlStore, session: Session, pid: int) -> bool:
-    """Whether this daemon was asked to stop; what was asked of one before it counts no more."""
-    asked, began = store.last_control(session.id, ("stop", "stop_now")), process_began(pid)
-    return asked is not None and began is not None and asked.created_at >= began
+def _last_asked(store: SqlStore, session: Session, pid: int, kinds: Sequence[str]) -> str | None:
+    """What of these this daemon was asked for last; what was asked of one before it counts no more."""
+    asked, began = store.last_control(session.id, kinds), process_began(pid)
+    return asked.kind if asked is not None and began is not None and asked.created_at >= began else None
 
 
 def stop(directory: Path, tag: str | None, now: bool) -> str:

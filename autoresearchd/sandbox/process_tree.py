@@ -105,7 +105,7 @@ def kernel_kills() -> int:
 def memory_of_machine() -> tuple[int, int]:
     """Bytes of memory: all, and what is left; zeros where that cannot be found out."""
     total, left = (_figure("/proc/meminfo", name) * 1024 for name in (b"MemTotal:", b"MemAvailable:"))
-    return (total, left) if left else (0, 0)
+    return (total, left) if total else (0, 0)
 
 
 def _figure(path: str, name: bytes) -> int:

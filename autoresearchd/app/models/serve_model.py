@@ -128,7 +128,7 @@ def find_program(engine: str, python: str | None) -> Path:
         if os.access(scripts / each, os.X_OK):
             return scripts / each
     raise MissingCapability(
-        f"{' nor '.join(wanted)} is not installed in the environment {f'of {python}' if python else 'that runs this'}",
+        f"{' or '.join(wanted)} is missing in the environment {f'of {python}' if python else 'that runs this'}",
         hint="pip install 'autoresearchd[serve]', or vLLM in an environment of its own: --python",
     )
 

@@ -141,8 +141,14 @@ def _look(
     values = values_of(given, algo)
     if export is not None and export.suffix != ".parquet":
         raise UsageError(f"--export {export}: only Parquet is written", hint="name a file that ends with .parquet")
-    if export is not None and not export.parent.is_dir():
-        raise UsageError(f"--export {export}: no file can be there", hint="name a file in a folder that exists")
+    if export is not None:
+        try:
+            export.with_name(f"{export.name}.part").is_dir()  # it is written under that name first
+            fits = export.parent.is_dir() and not export.is_dir()
+        except OSError:
+            fits = False
+        if not fits:
+            raise UsageError(f"--export {export}: no file can be there", hint="name a file in a folder that exists")
     base = _base(model)
     roots, warnings = locate(here(), others)
     reading = read_sessions(roots, home_of(here()))

@@ -14,7 +14,7 @@ import typer
 from autoresearchd.cli.command_options import JsonOption, SandboxOption, read_duration
 from autoresearchd.cli.repository_here import here
 from autoresearchd.cli.terminal_text import Paint, clean, is_terminal, json_text, print_table, say, tell
-from autoresearchd.domain.errors import AutoresearchdError, PolicyError, RepositoryError, UsageError
+from autoresearchd.domain.errors import AutoresearchdError, MissingCapability, PolicyError, RepositoryError, UsageError
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.domain.task import Direction
 
@@ -164,7 +164,7 @@ def _check(folder: Path, asked: _Asked, *, quiet: bool) -> _Checked:
     except AutoresearchdError as error:
         checked.faults, checked.code = (error.what,), error.exit_code
         print(f"{paint('✗', 'red')} {clean(checked.name)}", file=stream, flush=True)
-        tell(error.what, error.hint)
+        tell(f"{checked.name}: {error.what}" if isinstance(error, MissingCapability) else error.what, error.hint)
         return checked
     checked.faults = checked.held.faults if checked.held else ()
     checked.code = 1 if checked.faults else 0
@@ -390,9 +390,10 @@ def _completed(draft: Draft, name: str, directory: Path, *, bundled: dict[str, P
                 hint=f"autoresearchd task init {name} {directory} --file train.py --command 'python train.py' "
                 "--metric loss",
             )
-        why = f"{directory} is not an empty folder" if name in bundled else f"there is no bundled task {name!r}"
+        if name in bundled:
+            raise UsageError(f"{directory} is not an empty folder", hint="name a new folder")
         raise UsageError(
-            f"{why}, and {directory} is no project that is known by its layout",
+            f"there is no bundled task {name!r}, and {directory} is no project that is known by its layout",
             hint=f"one of {', '.join(bundled)}; or --file, --command and --metric for a program of your own",
         )
     if missing and not directory.is_dir():
@@ -407,8 +408,10 @@ def _completed(draft: Draft, name: str, directory: Path, *, bundled: dict[str, P
         draft = replace(draft, metric=_ask("Metric that it prints, as `name: value`", _printed(directory, draft)))
     if missing and not draft.direction:
         usual, better = "maximize" if _LARGER.search(draft.metric) else "minimize", ""
-        while better not in tuple(Direction):
-            better = _ask(f"What is better ({' or '.join(Direction)})", usual)
+        while better not in tuple(Direction):  # the beginning of one is enough where it tells them apart
+            answer = _ask(f"What is better ({' or '.join(Direction)})", usual).lower()
+            meant = [each.value for each in Direction if answer and each.startswith(answer)]
+            better = meant[0] if len(meant) == 1 else ""
         draft = replace(draft, direction=better)
     if missing and draft.budget is None:
         draft = replace(draft, budget=_ask("Training time of a run", "5m"))

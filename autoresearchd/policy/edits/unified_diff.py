@@ -51,7 +51,9 @@ def read_hunks(lines: Sequence[str], code: Mapping[str, str], *, fenced: bool, h
             continue
         if line.startswith("diff --git "):
             started, named, extended = True, False, True
-            file = file_names.known(line[:_LONGEST_NAME].rstrip().rpartition(" ")[2], code, "the diff")
+            name = line[:_LONGEST_NAME].rstrip()  # names may have spaces in them
+            file = next((path for path in code if name.endswith((f" b/{path}", f" {path}"))), "")
+            file = file or file_names.known(name.rpartition(" ")[2], code, "the diff")
         elif line.startswith(_NO_TEXT) and (extended or (fenced and started)):
             raise EditError(
                 f"the diff does something else than change text: {show(line)}",

@@ -171,12 +171,14 @@ class _Flow:
         self._sources: dict[int, int] = {}  # by the node's id
         self._entries: dict[str, _Value] = {}  # of dictionaries, objects and the command line, by name
         self._written: dict[str, _Value] = {}
+        self._listed: set[int] = set()  # constants that are an entry themselves
         for one in parts.values():
             if is_literal(one.node) and id(one.node) not in self._sources:
                 start, end = parts.source.place(one.node)
                 self._sources[id(one.node)] = number = len(self.constants)
                 self.constants.append(Constant(one.name, start, end, parts.source.part(start, end), one.inline))
                 if one.entry:
+                    self._listed.add(number)
                     self._take_up(self._written, one.entry, _Value({number: Strength.NUMBER}))
         self._functions = {}
         self._functions = self._scopes()
@@ -398,9 +400,10 @@ class _Flow:
 
     def _subscript(self, node: ast.Subscript) -> _Value:
         base, index = self._value(node.value), node.slice
-        own = self._entries.get(text_of(index)) if not (base.taints or base.model or base.data) else None
-        if own is not None:
-            return self._seen_by_model(own)
+        own = None if base.model or base.data else self._entries.get(text_of(index))
+        if own is not None and base.taints.keys() <= self._listed:  # of one with other things in it all counts
+            here = {s: x for s, x in own.taints.items() if s in base.taints} if base.taints else own.taints
+            return self._seen_by_model(own._replace(taints=here))
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
         inner = self._values(b for p in parts for b in _bounds(p))
         if any(isinstance(part, ast.Slice) for part in parts):  # X[:N] cuts the data; X[i : i + B] is one batch of it

@@ -62,7 +62,7 @@ class Program:
         """New text of each file that the changes touch."""
         by_path: dict[str, dict[str, Value]] = defaultdict(dict)
         for name, value in changes.items():
-            by_path[name.partition(":")[0]][name] = value
+            by_path[next(path for path in state.task.editable if name.startswith(f"{path}:"))][name] = value
         code = state.code
         return {path: replace(code[path], self._of(state.task, path, code[path]), by_path[path]) for path in by_path}
 

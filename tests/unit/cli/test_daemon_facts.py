@@ -127,8 +127,8 @@ def asked(store: SqlStore) -> list[str]:
 
 def test_a_second_pause_and_a_second_unpause_say_that_nothing_changes(daemon: SqlStore, command: Command) -> None:
     for name, first, second in (
-        ("pause", "pauses after the running experiment\n", "pauses after the running experiment\n"),
-        ("unpause", "goes on\n", "goes on\n"),
+        ("pause", "pauses after the running experiment\n", "already: it was asked to before"),
+        ("unpause", "goes on\n", "is not paused, so nothing changes"),
     ):
         for words in (first, second, second):
             answer = command(name)

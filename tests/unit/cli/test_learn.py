@@ -94,6 +94,7 @@ def test_sessions_of_another_repository_are_joined(empty_repository: Path, tmp_p
         (("--set", "share=2"), "it must be a number from 0.01 to 0.5"),
         (("--export", "t.csv"), "only Parquet is written"),
         (("--export", "absent/t.parquet"), "no file can be there"),
+        (("--export", f"{'x' * 300}/t.parquet"), "no file can be there"),
         (("--algo", "sarsa"), "sarsa"),
         (("--mode", "dream"), "dream"),
         (("--steps", "0"), "--steps"),

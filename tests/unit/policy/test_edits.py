@@ -109,6 +109,12 @@ def test_an_edit_is_read_in_whatever_dress_it_comes(form: str, answer: str) -> N
     assert (found.form, found.files) == (form, {"train.py": NEW})
 
 
+def test_a_git_diff_of_a_file_with_a_space_in_its_name_is_read() -> None:
+    answer = "diff --git a/my model.py b/my model.py\n" + DIFF.replace("train.py", "my model.py")
+    found = edit(answer, {"my model.py": TRAIN})
+    assert found.files == {"my model.py": NEW}
+
+
 def test_the_examples_in_the_instructions_can_be_read() -> None:
     lines = [f"line_{n} = {n}" for n in range(1, 41)]
     lines[2], lines[11] = "learning_rate = 3e-4", "depth = 4"

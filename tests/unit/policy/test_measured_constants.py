@@ -128,6 +128,21 @@ PROGRAMS = {
         "block_size eval_iters share",
         "batch_size max_iters learning_rate n_embd n_head n_layer dropout",
     ),
+    "settings and the sizes of the data in one dictionary": Usual(
+        "loss",
+        """
+        import numpy as np
+        CFG = {"n_samples": 512, "lr": 0.1, "steps": 100}
+        X = np.random.rand(CFG["n_samples"], 4)
+        y = X.sum(1)
+        w = np.zeros(4)
+        for step in range(CFG["steps"]):
+            w -= CFG["lr"] * X.T @ (X @ w - y) / len(X)
+        print("loss:", float(((X @ w - y) ** 2).mean()))
+        """,
+        "CFG.n_samples",
+        "CFG.lr CFG.steps",
+    ),
     "settings in a dictionary, the data in another file": Usual(
         "val_bpb",
         """
