@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import Popen
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, MissingCapability, RepositoryError
 from autoresearchd.workspace.files import disk_errors
@@ -160,23 +161,24 @@ class Git:
     tree: Path | None = None
     environment: Mapping[str, str] = field(default_factory=surroundings)
 
-    def run(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = (), gently: bool = False) -> Result:
-        """Run a command. keep_open: descriptors that it inherits; gently: leave the processors to others."""
-        environment = {**self.environment, "GIT_DIR": str(self.directory)}
-        if self.tree is not None:
-            environment["GIT_WORK_TREE"] = str(self.tree)
+    def begin(self, *args: str, keep_open: Sequence[int] = (), stderr: int = subprocess.PIPE) -> Popen[bytes]:
+        """Start a command. keep_open: descriptors that it inherits."""
+        tree = {} if self.tree is None else {"GIT_WORK_TREE": str(self.tree)}
         with disk_errors(f"running git {args[0]}"):
-            process = subprocess.Popen(
+            return Popen(
                 [self.program, *args],
                 cwd=self.tree or self.directory,
-                env=environment,
+                env={**self.environment, "GIT_DIR": str(self.directory), **tree},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=stderr,
                 pass_fds=tuple(keep_open),
                 process_group=0,  # Ctrl-C in the terminal is for the daemon, which lets git finish
             )
-        with process:
+
+    def run(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = (), gently: bool = False) -> Result:
+        """Run a command to its end. gently: leave the processors to others."""
+        with self.begin(*args, keep_open=keep_open) as process:
             if gently:
                 with contextlib.suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, process.pid, 10)
@@ -193,8 +195,8 @@ class Git:
                 raise
         return Result(args, process.returncode, out, err.decode("utf-8", "replace"))
 
-    def check(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = (), gently: bool = False) -> Result:
-        result = self.run(*args, stdin=stdin, keep_open=keep_open, gently=gently)
+    def check(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = ()) -> Result:
+        result = self.run(*args, stdin=stdin, keep_open=keep_open)
         if not result.ok:
             raise result.failure()
         return result

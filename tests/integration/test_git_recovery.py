@@ -18,7 +18,7 @@ from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.command import Git, Result, find_git
 from autoresearchd.workspace.git import GitWorkspace
-from autoresearchd.workspace.objects import object_id, serialise_commit
+from autoresearchd.workspace.objects import ObjectStore, object_id, serialise_commit
 from tests.fakes.repositories import FILES, git, make_repository
 
 WHEN = datetime(2026, 5, 6, tzinfo=UTC)
@@ -93,12 +93,14 @@ def test_a_commit_that_was_cut_off_is_completed_by_doing_it_again(
     assert git(root, "fsck", "--strict", "--no-dangling") == ""
 
 
-def test_a_damaged_object_is_named_with_a_way_to_hint_it(root: Path, workspace: GitWorkspace) -> None:
-    commit = edit(workspace)
-    blob = git(root, "rev-parse", f"{commit}:train.py")
-    loose(root, blob).unlink()
-    for damage in (lambda: None, lambda: loose(root, blob).write_bytes(b"garbage")):
-        damage()
+def test_a_damaged_object_is_named_with_a_way_to_mend_it(root: Path, workspace: GitWorkspace) -> None:
+    commit = edit(workspace, text="".join(f"x{n} = {n * n}\n" for n in range(2000)))
+    place = loose(root, blob := git(root, "rev-parse", f"{commit}:train.py"))
+    whole = place.read_bytes()
+    place.unlink()
+    for content in (None, b"garbage", b"", whole[: len(whole) // 2], whole[:-3]):
+        if content is not None:
+            place.write_bytes(content)
         with pytest.raises(RepositoryError) as caught:
             workspace.read(commit, "train.py")
         assert blob in caught.value.what and "git fsck" in caught.value.hint
@@ -205,9 +207,9 @@ def test_a_repository_that_was_moved_goes_on_at_its_new_place(root: Path, worksp
 def test_a_reader_that_was_killed_is_replaced(workspace: GitWorkspace) -> None:
     head = workspace.head()
     assert workspace.read(head, "train.py") == FILES["train.py"]
-    process = workspace._objects._git.cat_file_all
-    os.kill(process.pid, signal.SIGKILL)
-    process.proc.wait()
+    process = workspace._objects._reader._process
+    process.kill()
+    process.wait()
     assert workspace.read(head, "train.py") == FILES["train.py"]
 
 
@@ -472,12 +474,7 @@ def test_a_lock_whose_time_lies_in_the_future_is_known_by_how_long_it_has_been_s
 def test_a_reader_that_is_killed_each_time_says_so_and_not_that_the_repository_is_damaged(
     root: Path, tmp_path: Path
 ) -> None:
-    workspace = open_workspace(root)
-    store, head = workspace._objects, workspace.head()
     folder = program(tmp_path / "bin" / "git", "#!/bin/sh\nread line\nkill -KILL $$\n")
-    store._git.update_environment(PATH=f"{folder}:{os.environ['PATH']}")
+    store = ObjectStore(*[Git(str(folder / "git"), root / ".git")] * 2)
     with pytest.raises(EnvironmentFailure, match="cat-file"):
-        store.read(head, "commit")
-    store._git.update_environment(PATH=os.environ["PATH"])
-    assert store.commit(head).parents == ()
-    workspace.close()
+        store.read("f" * 40, "commit")
