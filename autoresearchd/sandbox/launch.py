@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -318,31 +318,14 @@ def _dismiss(pid: int, control: int) -> None:
         os.waitpid(pid, 0)
 
 
-def _as_data(value: Any) -> Any:
-    """A plan as `marshal` takes it."""
-    if isinstance(value, Plan):
-        return {field.name: _as_data(getattr(value, field.name)) for field in fields(value)} | {
-            "limits": _limits(value)
-        }
-    if is_dataclass(value):
-        return {field.name: _as_data(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _as_data(inner) for key, inner in value.items()}
-    if isinstance(value, tuple):
-        return [_as_data(inner) for inner in value]
-    return str(value) if isinstance(value, Path) else value
-
-
-def _limits(plan: Plan) -> dict[str, Any] | None:
-    limits = plan.limits
-    if limits is None:
-        return None
-    return {
-        "processes": limits.processes,
-        "threads": limits.threads,
-        "bytes": limits.bytes_in(plan.output),
-        "folders": {str(folder): limits.scratch_files for folder in plan.written} | {str(plan.output): limits.files},
-    }
+def _as_data(plan: Plan) -> dict[str, Any]:
+    """A plan as `marshal` takes it, its limits as the supervisor knows them."""
+    data: dict[str, Any] = json.loads(json.dumps(asdict(plan), default=os.fspath))
+    if plan.limits is not None:
+        most = {str(folder): plan.limits.scratch_files for folder in plan.written}
+        data["limits"]["bytes"] = plan.limits.bytes_in(plan.output)
+        data["limits"]["folders"] = {**most, str(plan.output): plan.limits.files}
+    return data
 
 
 # -- what dead daemons and supervisors left behind ---------------------------------------------------------------------

@@ -7,6 +7,7 @@ what is not named here is not there. The launcher of our own, `isolation.confine
 from __future__ import annotations
 
 import importlib
+import marshal
 import os
 import shutil
 import sys
@@ -232,24 +233,29 @@ def confined(view: View, command: Sequence[str], *, namespaces: bool) -> tuple[s
 
     namespaces: whether it gets namespaces of its own, else Landlock and the filter of system calls alone.
     """
-    readable = dict.fromkeys(way_to(path).real for path in (view.cwd, *view.readable))
-    places = {
-        "--device": _gpu_nodes() if view.gpu else (),
-        "--read": (*_real_system(view.gpu, view.network), *readable),
-        "--write": [way_to(path).real for path in view.writable],
-        "--hide": dict.fromkeys(way_to(path).real for path in view.hidden),
+    request = {
+        "private": namespaces,
+        "network": view.network,
+        "gpu": view.gpu,
+        "size": view.scratch_bytes,
+        "cwd": str(view.cwd),
+        "device": _names(_gpu_nodes() if view.gpu else ()),
+        "read": [*_real_system(view.gpu, view.network), *_names(_real((view.cwd, *view.readable)))],
+        "write": _names(_real(view.writable)),
+        "hide": _names(_real(view.hidden)),
     }
-    return (
-        sys.executable, "-I", "-S", "-c", _BOOT, str(Path(__file__).parents[2]),
-        "--namespaces" if namespaces else "--landlock",
-        *(("--network",) if view.network else ()),
-        *(("--gpu",) if view.gpu else ()),
-        "--size", str(view.scratch_bytes),
-        *(word for option, paths in places.items() for path in paths for word in (option, str(path))),
-        "--chdir", str(view.cwd), "--", *command,
-    )  # fmt: skip
+    top = str(Path(__file__).parents[2])
+    return sys.executable, "-I", "-S", "-c", _BOOT, top, marshal.dumps(request).hex(), *command
+
+
+def _real(paths: Iterable[Path]) -> Iterable[Path]:
+    return dict.fromkeys(way_to(path).real for path in paths)
+
+
+def _names(paths: Iterable[Path]) -> list[str]:
+    return [str(path) for path in paths]
 
 
 @cache
-def _real_system(gpu: bool, network: bool) -> list[Path]:
-    return list(dict.fromkeys(place.resolve() for place in _system_places(gpu, network) if place.exists()))
+def _real_system(gpu: bool, network: bool) -> list[str]:
+    return _names(dict.fromkeys(place.resolve() for place in _system_places(gpu, network) if place.exists()))

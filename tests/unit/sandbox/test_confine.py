@@ -21,26 +21,6 @@ def run(tier: Tier, view: View, *command: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        [],
-        ["--landlock", "--namespaces", "--chdir", "/", "--", "/bin/true"],
-        ["--chdir", "/", "--", "/bin/true"],
-        ["--landlock", "--", "/bin/true"],
-        ["--landlock", "--chdir", "/", "--"],
-        ["--landlock", "--chdir", "/", "--everything", "--", "/bin/true"],
-        ["--landlock", "--chdir"],
-    ],
-)
-def test_words_that_are_not_understood_start_nothing(words: list[str]) -> None:
-    start = "from autoresearchd.sandbox.isolation.confine import main; sys.exit(main(sys.argv[1:]))"
-    code = f"import sys; sys.path.append({TOP!r}); {start}"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == confine.EXIT_NOT_CONFINED
-    assert "confine:" in done.stderr
-
-
-@pytest.mark.parametrize(
     "name", ["kernel.landlock_version", "seccomp.build", "kernel.drop_privileges", "kernel.Ruleset.enforce"]
 )
 @pytest.mark.parametrize("tier", CONFINED)
