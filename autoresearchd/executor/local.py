@@ -186,19 +186,12 @@ def _exchange(run_dir: Path) -> Path:
 class LocalHandle:
     """A run on this machine. When the handle goes, the run ends."""
 
-    def __init__(self, run_dir: Path, supervised: Supervised, tier: str, device: str) -> None:
-        self.run_dir, self._supervised, self._tier, self._device = run_dir, supervised, tier, device
-
-    @property
-    def supervisor_pid(self) -> int:
-        return self._supervised.pid
+    def __init__(self, supervised: Supervised) -> None:
+        self.run_dir, self.supervisor_pid, self._supervised = supervised.plan.run_dir, supervised.pid, supervised
 
     def wait(self, timeout: float | None = None) -> RunResult | None:
-        ended = self._supervised.wait(timeout)
-        if ended is None:
-            return None
-        stages, duration = ended
-        return RunResult(stages, duration, tier=self._tier, device=self._device)
+        report = self._supervised.wait(timeout)
+        return None if report is None else report.result
 
     def kill(self) -> None:
         self._supervised.kill()
@@ -250,15 +243,14 @@ class LocalExecutor:
     def start(self, request: RunRequest) -> LocalHandle:
         python = self._interpreter(resolve_python(request.task, request.setup))
         plan = make_plan(request, tier=self.tier, python=python, devices=self._devices, limits=self._limits)
-        return LocalHandle(request.run_dir, self._supervisors.launch(plan), self.tier.name.value, str(self._devices))
+        return LocalHandle(self._supervisors.launch(plan))
 
     def recover(self, run_dir: Path) -> RunResult | None:
         reap([run_dir])
         report = read_report(run_dir)
         if report is None or report.stages[-1].outcome in ("killed", "lost") or not report.whole:
             return None
-        facts = report.facts
-        return RunResult(report.stages, report.duration_s, facts.get("tier", ""), device=facts.get("device", "cpu"))
+        return report.result
 
     def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
         python = self._python

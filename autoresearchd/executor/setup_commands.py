@@ -91,7 +91,7 @@ def _run_commands(task: Task, setup: Path, log: Path, cancel: Cancel, user_envir
     )
     run = launch(Plan(run_dir=supervisor_dir, stages=stages, plain=True, output=setup))
     try:
-        while (result := run.wait(_LOOK_EVERY)) is None:
+        while (report := run.wait(_LOOK_EVERY)) is None:
             if cancel.is_set():
                 run.kill()
                 run.wait()
@@ -100,7 +100,7 @@ def _run_commands(task: Task, setup: Path, log: Path, cancel: Cancel, user_envir
         run.kill()
         run.wait()
         remove_tree(str(supervisor_dir))
-    _check(result[0], task, log)
+    _check(report.stages, task, log)
 
 
 def _check(stages: tuple[StageResult, ...], task: Task, log: Path) -> None:

@@ -171,8 +171,7 @@ class SandboxedShell:
         finally:
             if not own:
                 remove_tree(str(scratch))
-        stages, seconds = done
-        return self._result(stages[-1], seconds, timeout, flooded)
+        return self._result(done.stages[-1], done.duration_s, timeout, flooded)
 
     def _program(self, scratch: Path) -> Program:
         around = self._surroundings

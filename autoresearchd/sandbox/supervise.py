@@ -76,17 +76,14 @@ class Child:
 
     def pump(self) -> bool:
         """Move one chunk of output into the log; whether there may be more."""
-        if not self.open:
-            return False
         try:
-            data = os.read(self.pipe, CHUNK)
+            data = os.read(self.pipe, CHUNK) if self.open else b""
         except BlockingIOError:
             return False
-        if not data:
-            self.open = False
-            return False
-        self.log.write(data)
-        return True
+        self.open = bool(data)
+        if data:
+            self.log.write(data)
+        return self.open
 
     def close(self) -> None:
         for _ in range(64):  # what is left in the pipe after the tree is dead
@@ -221,7 +218,7 @@ class Supervisor:
         if not outcome:
             outcome, detail = self.classify(code, kills, main)
         if outcome == "ok":
-            outcome, detail = ceilings.left() or (outcome, detail)
+            outcome, detail = ceilings.too_large(ended=True) or (outcome, detail)
         if outcome == "ok" and left and self.plan["plain"] and not companion:
             some = "1 process behind, which has" if left == 1 else f"{left} processes behind, which have"
             detail = f"it left {some} been ended"
@@ -263,9 +260,8 @@ class Supervisor:
             if companion and orphaned is not None and now >= orphaned:
                 return "failed", f"the model process ended with {self.codes[companion.pid]}: see {companion.log.path}"
             if look is not None and now >= look:
-                outcome, detail = ceilings.exceeded()
-                if outcome:
-                    return outcome, detail
+                if exceeded := ceilings.exceeded():
+                    return exceeded
                 look = time.monotonic() + max(LOOK_EVERY, (time.monotonic() - now) / LOOK_SHARE)
             times = [t for t in (self.wall, limit, look, orphaned) if t is not None]
             for fd, _ in poll.poll(max(0.0, min(times) - now) * 1000 + 1 if times else None):

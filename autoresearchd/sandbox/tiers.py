@@ -175,7 +175,7 @@ def _problem(tier: Tier) -> str:
         return str(error)
     finally:
         remove([folder])
-    last = ended[0][-1] if ended else None
+    last = ended.stages[-1] if ended else None
     if last is not None and last.outcome == "ok":
         return ""
     what = said.splitlines()[-1] if said else last.detail if last is not None else "it did not end"
