@@ -32,17 +32,11 @@ def job_environment(
     """The whole environment of a job: nothing in it comes from the daemon's own.
 
     Compiled kernels are cached in the run's own ``scratch`` folder: a cache shared between runs would be a way for one
-    experiment to leave code for the next. home: an empty folder in a sandbox; output: the one folder that a job may
-    leave something in; budget: seconds of training that it is told it has; devices: CUDA_VISIBLE_DEVICES, None where
-    there is no GPU; extra: ``execution.env`` of the task, which may override all but AUTORESEARCHD_*.
+    experiment to leave code for the next. budget: seconds of training that it is told it has; devices:
+    CUDA_VISIBLE_DEVICES; extra: ``execution.env`` of the task, which may override all but AUTORESEARCHD_*.
     """
     return {
-        "PATH": path,
-        "HOME": str(home),
-        "LANG": "C.UTF-8",
-        "TMPDIR": str(scratch),
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        **base_environment(path, home, scratch),
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "torchinductor"),
         "TRITON_CACHE_DIR": str(scratch / "triton"),
         **({} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}),
@@ -52,6 +46,12 @@ def job_environment(
         "AUTORESEARCHD_OUTPUT_DIR": str(output),
         "AUTORESEARCHD_PROFILE": profile,
     }
+
+
+def base_environment(path: str, home: Path, scratch: Path) -> dict[str, str]:
+    """What every process has in its environment that runs edited code or a model's commands."""
+    python = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {"PATH": path, "HOME": str(home), "LANG": "C.UTF-8", "TMPDIR": str(scratch), **python}
 
 
 def setup_environment(

@@ -106,10 +106,7 @@ def candidates() -> Iterator[Tier]:
 
 
 def probe(tiers: Iterable[Tier] | None = None) -> Tier:
-    """The first tier that works here, found by trying; ``none``, with the reasons, where no other does.
-
-    tiers: what to try, best first; None: all.
-    """
+    """The first of all tiers, or of some, that works here, found by trying; else ``none``, with the reasons."""
     reasons = ["bubblewrap is not installed"] if tiers is None and not bubblewraps() else []
     for tier in candidates() if tiers is None else tiers:
         problem = _problem(tier)
@@ -136,18 +133,17 @@ def check_name(name: str) -> str:
 
 
 def choose(name: str = AUTO, tiers: Iterable[Tier] | None = None) -> Tier:
-    """The tier that ``--sandbox`` asks for; ``none`` only where it is asked for by name.
+    """The tier that ``--sandbox`` asks for; ``none`` only where it is asked for by name. tiers: see `probe`.
 
-    name: ``auto`` or the name of a tier. tiers: what to try, best first; None: all. Raises MissingCapability: it does
-    not work here, or, for ``auto``, none does; UsageError: there is no such tier.
+    Raises MissingCapability: it does not work here, or, for ``auto``, none does; UsageError: there is no such tier.
     """
     if check_name(name) == TierName.NONE:
         return PLAIN
-    if name == AUTO:
-        found, what, hint = probe(tiers), "no sandbox works on this machine", _HINT
-    else:
-        found = probe(tier for tier in (candidates() if tiers is None else tiers) if tier.name == name)
+    what, hint = "no sandbox works on this machine", _HINT
+    if name != AUTO:
+        tiers = [tier for tier in (candidates() if tiers is None else tiers) if tier.name == name]
         what, hint = f"the sandbox {name!r} does not work on this machine", _HINT_NAMED
+    found = probe(tiers)
     if not found.isolates:
         raise MissingCapability(f"{what}: {found.reason or 'bubblewrap is not installed'}", hint=hint)
     return found
@@ -156,10 +152,8 @@ def choose(name: str = AUTO, tiers: Iterable[Tier] | None = None) -> Tier:
 def _problem(tier: Tier) -> str:
     """Why a tier does not work; empty when it does: a command runs in it and reads no file that it was not given.
 
-    It runs as a job does, behind the supervisor's filter (what works only without that is of no use) and ended with
-    all that belongs to it where this process dies meanwhile.
+    It runs as a job does, behind the supervisor's filter and ended with all that belongs to it where this process dies.
     """
-    view = View(cwd=Path("/usr"), home=Path("/nonexistent"))
     token = new_token()
     folder = Path(tempfile.gettempdir()) / f"{PROBE_PREFIX}{token}"
     secret, log = folder / "secret", folder / "log"
@@ -167,16 +161,17 @@ def _problem(tier: Tier) -> str:
     try:
         folder.mkdir(mode=0o700)
         secret.touch()
+        view = View(cwd=Path("/usr"), home=Path("/nonexistent"))
         argv = tier.command(view, ("/bin/sh", "-c", attempt, str(secret)))
         stage = Stage("probe", Program(argv, Path("/"), {"PATH": os.defpath}, log), timeout=_PATIENCE_S)
-        ended = launch(Plan(folder, (stage,), plain=False, output=folder, token=token)).wait()
-        said = log.read_text("utf-8", "replace").strip() if log.exists() else ""
+        report = launch(Plan(folder, (stage,), plain=False, output=folder, token=token)).wait()
+        said = log.read_text("utf-8", "replace").split("\n") if log.exists() else []
     except (OSError, EnvironmentFailure) as error:
         return str(error)
     finally:
         remove([folder])
-    last = ended.stages[-1] if ended else None
-    if last is not None and last.outcome == "ok":
+    assert report is not None  # it was waited for without an end
+    if report.stages[-1].outcome == "ok":
         return ""
-    what = said.splitlines()[-1] if said else last.detail if last is not None else "it did not end"
+    what = next((line for line in reversed(said) if line.strip()), report.stages[-1].detail)
     return f"{tier.program}: {what}" if tier.program else what

@@ -40,12 +40,10 @@ os._exit(main(sys.argv[2:]))
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one process sees.
+    """What one process sees, at its own paths, and may use.
 
-    cwd: where it starts, readable; readable, writable: further files and folders, at their own paths; hidden: files
-    and folders inside what is readable that must not be seen;
-    home: shown as an empty folder; network: whether it may use the network; gpu: whether it may use the GPUs;
-    scratch_bytes: room in each folder in memory that it gets.
+    cwd: where it starts, readable; hidden: files and folders inside what is readable that must not be seen; home: shown
+    as an empty folder; scratch_bytes: room in each folder in memory that it gets.
     """
 
     cwd: Path
@@ -101,19 +99,22 @@ def way_to(path: Path) -> Way:
 
 
 @cache
-def _system_places(gpu: bool, network: bool) -> tuple[Path, ...]:
-    places = [Path(p) for p in _SYSTEM]
-    places += [p for glob in _SYSTEM_GLOBS for p in sorted(Path("/opt").glob(glob))]
-    places += [Path("/etc") / name for name in (*_ETC, *(_ETC_NETWORK if network else ()))]
-    places += [Path(p) for p in (*_HARDWARE, *(_GPU_READABLE if gpu else ()))]
-    return tuple(place for place in places if place.is_symlink() or place.exists())
+def _programs() -> list[Path]:
+    """The folders of programs and their libraries."""
+    return [*map(Path, _SYSTEM), *(p for glob in _SYSTEM_GLOBS for p in sorted(Path("/opt").glob(glob)))]
+
+
+@cache
+def _system_places(gpu: bool, network: bool) -> list[Path]:
+    etc = (Path("/etc") / name for name in (*_ETC, *(_ETC_NETWORK if network else ())))
+    places = (*_programs(), *etc, *map(Path, (*_HARDWARE, *(_GPU_READABLE if gpu else ()))))
+    return [place for place in places if place.is_symlink() or place.exists()]
 
 
 @cache
 def _system_folders() -> tuple[Path, ...]:
     """The folders of programs, by their real paths."""
-    places = [*map(Path, _SYSTEM), *(p for glob in _SYSTEM_GLOBS for p in Path("/opt").glob(glob))]
-    return tuple({p.resolve() for p in places if p.exists()})
+    return tuple({p.resolve() for p in _programs() if p.exists()})
 
 
 @cache
@@ -136,8 +137,7 @@ def bubblewraps() -> list[Path]:
 def in_bubblewrap(program: Path, view: View, command: Sequence[str], *, proc: bool) -> tuple[str, ...]:
     """The command line that runs ``command`` (its first word a path in the sandbox) so that it sees ``view`` alone.
 
-    proc: whether a fresh /proc can be mounted; nested containers forbid it, and then /proc has two facts of the
-    machine only.
+    proc: whether a fresh /proc can be mounted; nested containers forbid it, and then it has two facts of the machine.
     """
     return (
         str(program), "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
@@ -146,7 +146,8 @@ def in_bubblewrap(program: Path, view: View, command: Sequence[str], *, proc: bo
         "--dev", "/dev",
         *(("--proc", "/proc") if proc else ("--dir", "/proc")),
         *(_kept_from_root() if proc else _words("--ro-bind-try", _MACHINE)),
-        *_bound_devices(view.gpu, proc),
+        *(_words("--dev-bind", _gpu_nodes()) if view.gpu else ()),
+        *(_words("--ro-bind-try", ["/proc/driver/nvidia"]) if view.gpu and not proc else ()),
         "--size", str(view.scratch_bytes), "--tmpfs", str(SCRATCH),
         "--size", str(view.scratch_bytes), "--tmpfs", "/dev/shm",  # noqa: S108
         *_home(view.home, view.scratch_bytes),
@@ -173,19 +174,8 @@ def _bound_system(gpu: bool, network: bool) -> list[str]:
 
 
 @cache
-def _bound_devices(gpu: bool, proc: bool) -> list[str]:
-    driver = Path("/proc/driver/nvidia")
-    seen = [driver] if driver.exists() and not proc else []
-    return [*_words("--dev-bind", _gpu_nodes()), *_words("--ro-bind", seen)] if gpu else []
-
-
-@cache
 def _kept_from_root() -> list[str]:
-    """Keep a job of a daemon that runs as root from the kernel's settings.
-
-    Files under /proc/sys ask for the user id 0 of the machine, not for a capability, so that a user namespace of
-    root's would let a job write them (and core_pattern names a program that the kernel runs outside).
-    """
+    """Keep a job of root's daemon from the kernel's settings: files under /proc/sys ask for root and no capability."""
     if os.geteuid() != 0:
         return []
     masked = [path for name in _MASKED if Path(path := f"/proc/{name}").exists()]
@@ -229,10 +219,7 @@ def _links(ways: Sequence[Way], visible: Sequence[Path]) -> list[str]:
 
 
 def confined(view: View, command: Sequence[str], *, namespaces: bool) -> tuple[str, ...]:
-    """The command line that runs ``command`` (its first word an absolute path) so that it can use ``view`` alone.
-
-    namespaces: whether it gets namespaces of its own, else Landlock and the filter of system calls alone.
-    """
+    """The command line that runs ``command`` (its first word an absolute path) so that it can use ``view`` alone."""
     request = {
         "private": namespaces,
         "network": view.network,

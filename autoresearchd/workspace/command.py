@@ -96,20 +96,16 @@ class Result:
             return EnvironmentFailure(f"{name}: {said}", hint="free some space or fix the disk; the daemon tries again")
         if self.code < 0:
             return EnvironmentFailure(f"{name} was ended by signal {-self.code}", hint="the daemon tries again")
+        what, hint = f"{name} failed: {said}", "run `git fsck`; then `autoresearchd resume`"
         if "dubious ownership" in self.err:
-            return RepositoryError(
-                f"the repository belongs to another user, so git refuses it: {said}",
-                hint="if you trust it: git config --global --add safe.directory <the repository's folder>",
-            )
-        if _DAMAGED.search(self.err):
-            return RepositoryError(
-                f"the repository is damaged: {name}: {said}", hint="run `git fsck`; fetch what is missing from a clone"
-            )
-        if "Permission denied" in self.err:
-            return RepositoryError(
-                f"{name}: {said}", hint="the user that runs the daemon must be able to write to the repository"
-            )
-        return RepositoryError(f"{name} failed: {said}", hint="run `git fsck`; then `autoresearchd resume`")
+            what = f"the repository belongs to another user, so git refuses it: {said}"
+            hint = "if you trust it: git config --global --add safe.directory <the repository's folder>"
+        elif _DAMAGED.search(self.err):
+            what = f"the repository is damaged: {name}: {said}"
+            hint = "run `git fsck`; fetch what is missing from a clone"
+        elif "Permission denied" in self.err:
+            hint = "the user that runs the daemon must be able to write to the repository"
+        return RepositoryError(what, hint=hint)
 
 
 def find_git() -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError
-from autoresearchd.workspace.command import ADDRESS, IDENTITY, Git, reading, surroundings
+from autoresearchd.workspace.command import ADDRESS, IDENTITY, Git, reading
 from autoresearchd.workspace.files import disk_errors
 from autoresearchd.workspace.layout import common_dir, git_dir, is_git_dir
 
@@ -332,19 +332,6 @@ def checked_out(program: str, root: Path, revision: str = "HEAD") -> Iterator[tu
             continue
         yield name, place
         yield from ((f"{name}/{inner}", path) for inner, path in checked_out(program, place, commit))
-
-
-def absent(program: str, root: Path) -> Iterator[str]:
-    """Submodules of the last commit, and those within them, whose objects are nowhere: paths from the top."""
-    environment = {**surroundings(), **reading(object_databases(program, root, ("HEAD",)))}
-    git = Git(program, git_dir(root), environment=environment)
-    waiting = list((_pinned(git, "HEAD") or {}).items())
-    for name, commit in waiting:
-        inner = _pinned(git, commit)
-        if inner is None:
-            yield name
-        else:
-            waiting += [(f"{name}/{below}", theirs) for below, theirs in inner.items()]
 
 
 def _git_dirs(modules: Path) -> Iterator[Path]:

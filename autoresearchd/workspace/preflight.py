@@ -20,7 +20,7 @@ from autoresearchd.domain.file_content import LARGEST, pointed_to
 from autoresearchd.workspace.command import ADDRESS, IDENTITY, OLDEST, SETTINGS, Git, find_git, surroundings
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.layout import BRANCHES, PUBLIC, branch_name, common_dir, find_root, git_dir, require_tag
-from autoresearchd.workspace.objects import ObjectReader, absent, checked_out, is_commit_id
+from autoresearchd.workspace.objects import ObjectReader, ObjectStore, checked_out, is_commit_id, object_databases
 
 _IN_PROGRESS = {
     "MERGE_HEAD": "merge", "rebase-merge": "rebase", "rebase-apply": "rebase", "CHERRY_PICK_HEAD": "cherry-pick",
@@ -52,9 +52,8 @@ def check_repository(root: Path, *, modified: bool = False) -> None:
     if git.ask("rev-parse", "--show-object-format") != "sha1":
         raise RepositoryError(f"{top} uses SHA-256 object names", hint="use a repository with SHA-1 object names")
     if not git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").ok:
-        raise RepositoryError(
-            f"{top} has no commits yet", hint="commit the task's files: git add -A && git commit -m 'my task'"
-        )
+        how = "commit the task's files: git add -A && git commit -m 'my task'"
+        raise RepositoryError(f"{top} has no commits yet", hint=how)
     for name, what in _IN_PROGRESS.items():
         if (git.directory / name).exists():
             what = "am" if (git.directory / name / "applying").exists() else what
@@ -119,7 +118,7 @@ def check_owner(program: str, root: Path) -> None:
     # The user's own configuration counts here, for safe.directory; rev-parse runs no program that it names.
     command = [program, "-C", str(root), "rev-parse", "--is-inside-work-tree", "--is-bare-repository"]
     with disk_errors("running git"):
-        done = subprocess.run(command, env=_users_environment(), capture_output=True, check=False, timeout=60)
+        done = _run(command, _users_environment())
     said = " ".join(done.stderr.decode("utf-8", "replace").split())
     if "dubious ownership" in said:
         raise RepositoryError(
@@ -132,10 +131,6 @@ def check_owner(program: str, root: Path) -> None:
         )
     if done.stdout.split() != [b"true", b"false"]:
         raise RepositoryError(f"{root} is a bare git repository", hint="clone it, and start in the clone")
-
-
-def _users_environment() -> dict[str, str]:
-    return {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")}, "LC_ALL": "C"}
 
 
 def lfs_pointers(root: Path, folder: Path) -> list[str]:
@@ -165,8 +160,13 @@ def _blobs(git: Git, names: Iterable[str]) -> list[bytes]:
 def absent_submodules(root: Path, folder: Path) -> list[str]:
     """Submodules below a folder, as the last commit has them, whose objects are nowhere: paths from the top."""
     top = find_root(root)
-    where = folder.resolve().relative_to(top)
-    return [name for name in absent(find_git(), top) if Path(name).is_relative_to(where)]
+    where, git = folder.resolve().relative_to(top), _plain(find_git(), top)
+    tree = git.run("rev-parse", "--verify", "--quiet", "HEAD^{tree}")
+    if not tree.ok:
+        return []
+    with closing(ObjectStore(git, git, object_databases(git.program, top, ("HEAD",)))) as store:
+        names = [os.fsdecode(name) for name, is_there in store.submodules(tree.text) if not is_there]
+    return [name for name in names if Path(name).is_relative_to(where)]
 
 
 def exclude(root: Path) -> None:
@@ -193,8 +193,7 @@ def init_repository(folder: Path) -> str:
         try:
             made = scratch / ".git"
             options = ("--quiet", "--template=", "--initial-branch=main", "--object-format=sha1")
-            command = [program, "init", *options, str(scratch)]
-            done = subprocess.run(command, env=surroundings(), capture_output=True, check=False, timeout=60)
+            done = _run([program, "init", *options, str(scratch)], surroundings())
             if done.returncode != 0:
                 raise RepositoryError(f"git init failed: {done.stderr.decode('utf-8', 'replace').strip()}")
             (made / "info").mkdir(exist_ok=True)
@@ -227,10 +226,17 @@ def _author(program: str) -> dict[str, str]:
     """The user as author of the first commit, where git knows the user; the daemon is the committer."""
     known: dict[str, str] = {}
     for name, fallback in (("name", IDENTITY), ("email", ADDRESS)):
-        command = [program, "config", "--global", "--get", f"user.{name}"]
-        done = subprocess.run(command, env=_users_environment(), capture_output=True, check=False, timeout=60)
+        done = _run([program, "config", "--global", "--get", f"user.{name}"], _users_environment())
         known[f"GIT_AUTHOR_{name.upper()}"] = done.stdout.decode("utf-8", "replace").strip() or fallback
     return known
+
+
+def _users_environment() -> dict[str, str]:
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")}, "LC_ALL": "C"}
+
+
+def _run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60)
 
 
 def uncommitted(root: Path, folder: Path) -> list[str]:

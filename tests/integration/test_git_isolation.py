@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def session(root: Path, **options: Any) -> closing[GitWorkspace]:
-    return closing(GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"], **options))
+    return closing(GitWorkspace(root, "night", task_folder=root, editable=["train.py"], **options))
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_an_edit_through_a_symbolic_link_is_refused(root: Path) -> None:
     (root / "link.py").symlink_to("prepare.py")
     (root / "folder").symlink_to("lib")
     base = commit_all(root)
-    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["link.py", "folder/model.py", "lib"])
+    workspace = GitWorkspace(root, "night", task_folder=root, editable=["link.py", "folder/model.py", "lib"])
     for path in ("link.py", "folder/model.py", "lib"):
         with pytest.raises(RepositoryError):
             workspace.commit(number=1, parent=base, files={path: "x"}, message="m", when=WHEN)
@@ -182,14 +182,14 @@ def test_an_edit_through_a_symbolic_link_is_refused(root: Path) -> None:
 )  # fmt: skip
 def test_a_task_cannot_make_a_path_outside_its_folder_editable(root: Path, path: str) -> None:
     with pytest.raises(RepositoryError):
-        GitWorkspace.open(root, "night", task_folder=root, editable=[path])
+        GitWorkspace(root, "night", task_folder=root, editable=[path])
 
 
 def test_a_task_folder_outside_the_repository_or_behind_a_link_is_refused(root: Path, tmp_path: Path) -> None:
     (root / "elsewhere").symlink_to(tmp_path)
     for folder in (tmp_path, root / "elsewhere"):
         with pytest.raises(RepositoryError):
-            GitWorkspace.open(root, "night", task_folder=folder, editable=["train.py"])
+            GitWorkspace(root, "night", task_folder=folder, editable=["train.py"])
 
 
 def test_a_worktree_folder_that_became_a_link_is_not_written_through(

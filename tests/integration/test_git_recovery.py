@@ -46,7 +46,7 @@ def workspace(root: Path) -> Iterator[GitWorkspace]:
 
 
 def open_workspace(root: Path) -> GitWorkspace:
-    return GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
+    return GitWorkspace(root, "night", task_folder=root, editable=["train.py"])
 
 
 def edit(workspace: GitWorkspace, number: int = 1, text: str = "x = 1\n") -> str:
@@ -291,7 +291,7 @@ def test_beginning_is_completed_after_a_crash_but_takes_over_no_branch(root: Pat
 
 
 def test_a_discard_on_a_branch_that_was_moved_is_refused(root: Path) -> None:
-    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"], history="revert")
+    workspace = GitWorkspace(root, "night", task_folder=root, editable=["train.py"], history="revert")
     head = workspace.head()
     workspace.begin(head)
     commit = edit(workspace)
