@@ -212,15 +212,6 @@ def test_a_worktree_folder_that_became_a_link_is_not_written_through(
     assert (precious / "lib/model.py").read_text() == "mine\n" and (precious / "mine.txt").exists()
 
 
-def test_a_repository_that_a_job_hid_in_a_tracked_folder_is_removed(workspace: GitWorkspace) -> None:
-    base = workspace.head()
-    folder = workspace.checkout(0, base)
-    write_files(folder, {"lib/.git/HEAD": "ref: refs/heads/main\n", "lib/.git/refs/x": "", "new/.git/HEAD": ""})
-    (folder / "lib" / os.fsdecode(b"not\xffutf-8")).touch()
-    workspace.checkout(0, base)
-    assert [p.name for p in (folder / "lib").iterdir()] == ["model.py"] and not (folder / "new").exists()
-
-
 def test_data_links_and_mount_points_stay_while_all_else_untracked_goes(root: Path, tmp_path: Path) -> None:
     with session(root, keep=["data/train.bin", "lib/cache", "/absolute", "~/home"]) as workspace:
         base = workspace.head()
