@@ -20,11 +20,10 @@ from autoresearchd.executor.devices import Devices, find_devices, processor
 from autoresearchd.executor.interpreter import Interpreter, inspect, resolve_python
 from autoresearchd.executor.setup_commands import run_setup
 from autoresearchd.executor.visible_files import find_data, hidden_places, interpreter_folders, place_links
-from autoresearchd.sandbox.environment import job_environment, search_path
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, Supervised, Supervisors, read_report, reap
 from autoresearchd.sandbox.tiers import AUTO, Tier, check_name, choose
-from autoresearchd.sandbox.view import View
+from autoresearchd.sandbox.view import View, job_environment, search_path
 
 OUTPUT = "output"
 TRAIN_SECONDS = "AUTORESEARCHD_TRAIN_SECONDS"

@@ -15,10 +15,10 @@ from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Inter
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.interpreter import inspect, resolve_python
-from autoresearchd.sandbox.environment import setup_environment
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, Stage, launch, reap
+from autoresearchd.sandbox.view import setup_environment
 
 MARKER = ".autoresearchd-setup-done"
 _LOOK_EVERY = 0.1
@@ -31,7 +31,7 @@ def run_setup(
 ) -> None:
     """Copy ``pristine`` to ``setup`` and run the task's setup commands there, unless that has been done.
 
-    They are the user's own and run as the user would run them, but without keys (`environment.setup_environment`). What
+    They are the user's own and run as the user would run them, but without keys (`view.setup_environment`). What
     an interrupted setup left is removed first. Raises BaselineError where a command failed, EnvironmentFailure where
     the folder cannot be made, or the disk is full; Interrupted.
     """

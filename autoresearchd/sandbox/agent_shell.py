@@ -18,12 +18,11 @@ from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, Missing
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
-from autoresearchd.sandbox.environment import base_environment, search_path
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, launch
 from autoresearchd.sandbox.tiers import PLAIN, Tier
-from autoresearchd.sandbox.view import View
+from autoresearchd.sandbox.view import View, base_environment, search_path
 
 KEPT_BYTES = 64 * 1024  # of the beginning and of the end of a command's output
 MOST_OUTPUT = 32 << 20  # a command that prints more is ended

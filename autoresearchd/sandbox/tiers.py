@@ -1,19 +1,4 @@
-"""The tiers of isolation: what each can promise, and which of them works on this machine.
-
-=================== ===========================================================================================
-bubblewrap          namespaces for processes, network, IPC and mounts; the job sees a white list of read-only folders
-                    and one writable one; nothing survives its end, or the daemon's
-bubblewrap-noproc   the same where a container forbids mounting /proc: /proc has cpuinfo and meminfo only
-namespaces          the same namespaces, made by a launcher of our own; Landlock keeps the white list, so that what is
-                    not on it can be looked up by name but neither read nor written; no unix sockets
-landlock            Landlock and a filter of system calls alone, where namespaces are forbidden: no sockets at all, no
-                    shared memory with a name; processes are ended by a guard and by the supervisor
-none                process groups and a clean environment only: the job can read, write and reach whatever its user
-                    can; its processes are ended with it as long as the supervisor lives
-=================== ===========================================================================================
-
-docs/security.md holds the whole table.
-"""
+"""The tiers of isolation, and which of them works on this machine. docs/security.md has what each can promise."""
 
 from __future__ import annotations
 
@@ -35,12 +20,15 @@ _HINT_NAMED = "use --sandbox auto; `autoresearchd doctor` says what works here"
 
 
 class TierName(StrEnum):
-    """Names of the tiers, as recorded with each run."""
+    """Names of the tiers, as recorded with each run, best first.
+
+    The two of our own launcher hide no names: what is not on the white list can be looked up, but not read or written.
+    """
 
     BUBBLEWRAP = "bubblewrap"
-    BUBBLEWRAP_NOPROC = "bubblewrap-noproc"
+    BUBBLEWRAP_NOPROC = "bubblewrap-noproc"  # where a container forbids mounting /proc
     NAMESPACES = "namespaces"
-    LANDLOCK = "landlock"
+    LANDLOCK = "landlock"  # where namespaces are forbidden
     NONE = "none"
 
 

@@ -1,8 +1,7 @@
 """Running git: a clean environment, settings under which it runs no program, its errors in the project's words.
 
-Settings are handed over through ``GIT_CONFIG_COUNT`` (git-config(1)), which outranks every configuration file and takes
-names with any character. No argument, setting or ref name is ever made from a model's text: that goes through standard
-input only.
+Settings are handed over through ``GIT_CONFIG_COUNT`` (git-config(1)), which outranks every configuration file. No
+argument, setting or ref name is ever made from a model's text: that goes through standard input only.
 """
 
 from __future__ import annotations

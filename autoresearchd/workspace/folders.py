@@ -2,14 +2,12 @@
 
 Files are written here and not by git, byte for byte as they are stored: no filter, attribute or line-end rule has a
 say. A folder is compared with the tree each time: by content the first time in a process, then by the stamps that the
-kernel keeps (as git's index does, gitformat-index(5)). So what a job left there does not outlive it. A pristine export
-is named after its tree, made once and compared with it each time it is handed out.
+kernel keeps (as git's index does, gitformat-index(5)). So what a job left there does not outlive it.
 
-A slot's worktree has a private git directory beside it, for programs that look around in it (``git rev-parse HEAD``);
-objects are read through another one. Such a directory has the user's objects and nothing else of the user's: by its own
-``config`` and ``info/attributes``, which outranks every ``.gitattributes`` (gitattributes(5)), no filter, hook, monitor
-or line-end rule of the user's repository, or of a commit, is ever looked at. Nothing in the user's own git directory
-(worktree list, HEAD, index) knows of them. Whatever is wrong with a worktree: it is made anew.
+A slot's worktree has a private git directory beside it, for programs that look around in it (``git rev-parse HEAD``).
+It has the user's objects and nothing else of the user's: by its own ``config`` and ``info/attributes``, which outranks
+every ``.gitattributes`` (gitattributes(5)), no filter, hook or monitor is ever looked at, and nothing in the user's own
+git directory knows of it. Whatever is wrong with a worktree: it is made anew.
 """
 
 from __future__ import annotations

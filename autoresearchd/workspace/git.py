@@ -1,8 +1,7 @@
 """``GitWorkspace``: the files of a session under version control, as ``ports.Workspace`` wants them.
 
-Commits are built in the object database, without an index or a worktree; the branch and the refs of experiments are
-moved by ``git update-ref``; runs happen in slots (``folders.py``) that only look at objects. The user's checkout, index
-and configuration are neither read for any of this nor written to.
+Commits are built in the object database, without an index or a worktree, refs are moved by ``git update-ref``, and runs
+happen in slots (``folders.py``): the user's checkout, index and configuration are neither read nor written.
 """
 
 from __future__ import annotations

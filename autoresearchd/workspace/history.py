@@ -1,10 +1,8 @@
 """What git alone knows of a session: the refs of its experiments, and its commits with their messages.
 
 A message has a subject in one line, a body, and trailers that no text in the first two can imitate. What git takes for
-a trailer: git-interpret-trailers(1). It reads the last paragraph, and nothing after a ``---`` line.
-
-Refs are written by ``git update-ref`` (compare-and-swap, any ref storage). A loose ref is read as the file that it is;
-git is asked when there is no such file.
+a trailer: git-interpret-trailers(1). Refs are written by ``git update-ref`` (compare-and-swap, any ref storage); a
+loose one is read as the file that it is, and git is asked when there is no such file.
 """
 
 from __future__ import annotations

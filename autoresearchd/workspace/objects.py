@@ -38,10 +38,7 @@ _COMMITTER = re.compile(rb"^committer .*> ([0-9]{1,12}) [+-][0-9]{4}$", re.MULTI
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a tree. mode: as git writes it; sha: 40 hex digits.
-
-    pinned: where the entry is a submodule that was opened, the commit that the repository has in its place.
-    """
+    """One entry of a tree. mode: as git writes it; pinned: the commit that it is, of a submodule that was opened."""
 
     mode: bytes
     name: bytes
@@ -166,7 +163,7 @@ class ObjectStore:
     """Reads and writes objects. Safe to use from several threads.
 
     reader: git in the private repository, whose alternate is the user's object database; writer: git in the user's
-    common directory, whose database new objects go to; others: further ones that are only read, those of submodules.
+    common directory; others: databases that are only read, those of submodules.
     """
 
     def __init__(self, reader: Git, writer: Git, others: Iterable[Path] = ()) -> None:
@@ -209,8 +206,7 @@ class ObjectStore:
     def opened(self, sha: str) -> list[Entry]:
         """Entries of a tree; submodules whose objects are at hand are folders, as the pinned commit has them.
 
-        A tree with names that git never checks out is refused: a submodule's files are written by this program, and
-        such names lead out of the folder or into a git directory.
+        A name that git never checks out is refused: it would lead out of the folder or into a git directory.
         """
         entries = self.tree(sha)
         names = {entry.name for entry in entries}
@@ -222,14 +218,12 @@ class ObjectStore:
         return [self._open(entry) for entry in entries]
 
     def _open(self, entry: Entry) -> Entry:
-        if entry.mode != SUBMODULE:
-            return entry
-        if entry.sha not in self._pinned:
+        if entry.mode == SUBMODULE and entry.sha not in self._pinned:
             try:
                 self._pinned[entry.sha] = self.commit(entry.sha).tree
             except RepositoryError:
                 self._pinned[entry.sha] = None
-        tree = self._pinned[entry.sha]
+        tree = self._pinned.get(entry.sha) if entry.mode == SUBMODULE else None
         return entry if tree is None else Entry(FOLDER, entry.name, tree, pinned=entry.sha)
 
     def submodules(self, tree: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bool]]:
@@ -257,8 +251,12 @@ class ObjectStore:
         sha = object_id(kind, data)
         loose = self._writer.directory / "objects" / sha[:2] / sha[2:]
         with disk_errors("writing to the git repository"):
-            if _is_damaged(loose):
-                loose.unlink(missing_ok=True)  # git takes it for what it should be
+            try:
+                zlib.decompress(loose.read_bytes())
+            except FileNotFoundError:
+                pass
+            except (zlib.error, OSError):  # a power cut can leave an empty file; git takes it for what it should be
+                loose.unlink(missing_ok=True)
         words = ("hash-object", "-w", "-t", kind, "--stdin")
         result = self._writer.run(*words, stdin=data)
         if "unable to create temporary file" in result.err:  # packing has just removed the folder, which was empty
@@ -282,17 +280,6 @@ class ObjectStore:
         if by_name:
             raise RepositoryError(f"not in the tree: {sorted(by_name)}", hint="only files that exist can be edited")
         return self.write("tree", serialise_tree(changed))
-
-
-def _is_damaged(loose: Path) -> bool:
-    """Whether a loose object cannot be unpacked: a power cut can leave an empty file under its name."""
-    try:
-        zlib.decompress(loose.read_bytes())
-    except FileNotFoundError:
-        return False
-    except (zlib.error, OSError):
-        return True
-    return False
 
 
 def _missing(sha: str) -> RepositoryError:

@@ -1,7 +1,6 @@
-"""What must hold of a repository before anything is changed in it, and the making of a new one.
+"""What must hold of a repository before anything is changed in it (checks only read), and the making of a new one.
 
-Every check only reads. What is refused, and why, is in git's own words where git knows better: gitrepository-layout(5)
-for the files that mark an operation in progress, git-check-ref-format(1) for names.
+See gitrepository-layout(5) for the files that mark an operation in progress, git-check-ref-format(1) for names.
 """
 
 from __future__ import annotations
@@ -68,13 +67,10 @@ def check_committed(root: Path, path: Path) -> None:
     top = find_root(root)
     name = path.parent.resolve().joinpath(path.name).relative_to(top).as_posix()
     git = _plain(find_git(), top)
-    if git.run("cat-file", "-e", f"HEAD:{name}").ok:
-        return
-    ignored = git.ask("ls-files", "--others", "--ignored", "--exclude-standard", "--", name)
-    force = "--force " if ignored else ""
-    raise RepositoryError(
-        f"{path} is not committed, and a session starts from what is", hint=f"git add {force}{path.name} && git commit"
-    )
+    if not git.run("cat-file", "-e", f"HEAD:{name}").ok:
+        ignored = git.ask("ls-files", "--others", "--ignored", "--exclude-standard", "--", name)
+        how = f"git add {'--force ' if ignored else ''}{path.name} && git commit"
+        raise RepositoryError(f"{path} is not committed, and a session starts from what is", hint=how)
 
 
 def check_tag(root: Path, tag: str) -> None:
@@ -249,22 +245,17 @@ def uncommitted(root: Path, folder: Path) -> list[str]:
 def _refuse_modified(git: Git, top: Path) -> None:
     """Tracked files must be as committed: the session starts from the commit, and the user would miss the rest."""
     names = _status(git, top, "--untracked-files=no")
-    inner = [
-        f"{path}/{name}"
-        for path, place in checked_out(git.program, top)
-        for name in _status(_plain(git.program, place), place, "--untracked-files=no")
-    ]
-    if inner and not names:
-        raise RepositoryError(
-            f"{top} has modified files in submodules, which runs see as pinned: {', '.join(inner[:_SHOWN])}",
-            hint="commit them in the submodule, and then the submodule here; or put them away (git stash)",
-        )
+    what, hint = "modified files that are not committed", "commit them (git commit -am …) or put them away (git stash)"
+    hint = f"{hint}; the session starts from the last commit"
+    if not names:
+        what = "modified files in submodules, which runs see as pinned"
+        hint = "commit them in the submodule, and then the submodule here; or put them away (git stash)"
+        for path, place in checked_out(git.program, top):
+            inner = _status(_plain(git.program, place), place, "--untracked-files=no")
+            names += [f"{path}/{name}" for name in inner]
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        raise RepositoryError(
-            f"{top} has modified files that are not committed: {', '.join(names[:_SHOWN])}{more}",
-            hint="commit them (git commit -am …) or put them away (git stash); the session starts from the last commit",
-        )
+        raise RepositoryError(f"{top} has {what}: {', '.join(names[:_SHOWN])}{more}", hint=hint)
 
 
 def _status(git: Git, top: Path, *options: str) -> list[str]:
