@@ -84,7 +84,7 @@ def _run_commands(task: Task, setup: Path, log: Path, cancel: Cancel, user_envir
     env = setup_environment(user_environment, first=first, profile=task.profile, extra=task.execution.env)
     env["PWD"] = str(setup)
     stages = tuple(
-        Stage(f"setup-{i}", Program(("/bin/sh", "-c", command), setup, env, log), append=i > 0, banner=f"$ {command}\n")
+        Stage(f"setup-{i}", Program(("/bin/sh", "-c", command), setup, env, log), banner=f"$ {command}\n")
         for i, command in enumerate(task.execution.setup_commands)
     )
     run = launch(Plan(run_dir=supervisor_dir, stages=stages, plain=True, output=setup))

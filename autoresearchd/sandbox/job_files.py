@@ -25,18 +25,16 @@ _DEEP = 1000
 
 
 class Log:
-    """A log that keeps the last ``limit`` to ``2 × limit`` bytes, in the file and in the file with ``.1`` added."""
+    """A log that keeps the last ``limit`` to ``2 × limit`` bytes, in the file and in the one with ``.1`` added."""
 
-    def __init__(self, path: str, limit: int, append: bool) -> None:
+    def __init__(self, path: str, limit: int) -> None:
         self.path, self.limit, self.full = path, limit, False
-        if not append:
-            unlink(path + ".1")
-        self.fd = self.open(os.O_APPEND if append else os.O_TRUNC)
+        self.fd = self.open()
         self.size = os.fstat(self.fd).st_size if self.fd >= 0 else 0
 
-    def open(self, mode: int) -> int:
+    def open(self) -> int:
         try:
-            return os.open(self.path, os.O_WRONLY | os.O_CREAT | mode, 0o644)
+            return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             self.note(error)
             return -1
@@ -51,7 +49,7 @@ class Log:
         if self.size >= self.limit and not self.full:
             os.close(self.fd)
             os.replace(self.path, self.path + ".1")
-            self.fd, self.size = self.open(os.O_TRUNC), 0
+            self.fd, self.size = self.open(), 0
         while data and not self.full:
             try:
                 written = os.write(self.fd, data)

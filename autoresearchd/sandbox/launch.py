@@ -35,7 +35,7 @@ os._exit(serve())
 PROBE_PREFIX = "autoresearchd-probe-"
 """Of the folders in the system's place for temporary files that probes are made in; a token follows."""
 _LEAST_WRITTEN, _MOST_WRITTEN = 1 << 30, 64 << 30
-_PATIENCE = 10.0
+_PATIENCE = 11.0
 
 
 def owner() -> str:
@@ -72,7 +72,6 @@ class Stage:
     timeout: float | None = None
     late: str = "timeout"
     companion: Program | None = None
-    append: bool = False
     banner: str = ""
     reads: Path | None = None
     seconds: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +112,6 @@ class Plan:
     facts: Mapping[str, str] = field(default_factory=dict)
     limits: RunLimits | None = None
     written: tuple[Path, ...] = ()
-    term_grace: float = 1.0
     log_limit: int = LOG_LIMIT
     token: str = field(default_factory=new_token)
 
@@ -163,7 +161,7 @@ class Supervised:
         self._poll.register(self._pidfd, select.POLLIN)
         self._started = time.monotonic()
         # The supervisor keeps the deadlines; should something stop it, the daemon ends the run a little later.
-        self._last_resort = None if plan.wall is None else self._started + plan.wall + plan.term_grace + _PATIENCE
+        self._last_resort = None if plan.wall is None else self._started + plan.wall + _PATIENCE
         self._kill_asked = False
         self._report: Report | None = None
 
@@ -254,11 +252,12 @@ class Supervisors:
 
 def launch(plan: Plan, spare: tuple[int, int] | None = None) -> Supervised:
     """Start a run under the ``spare`` supervisor (its pid and the pipe to it) or a new one. EnvironmentFailure."""
-    programs = [p for s in plan.stages if not s.append for p in (s.program, s.companion) if p]
+    logs = [p.log for stage in plan.stages for p in (stage.program, stage.companion) if p]
     path = plan.run_dir / "plan"
     try:
-        for stale in (plan.run_dir / "result.json", plan.run_dir / "supervisor.json", *(p.log for p in programs)):
+        for stale in (path.with_name("result.json"), path.with_name("supervisor.json"), *logs):
             stale.unlink(missing_ok=True)
+            stale.with_name(stale.name + ".1").unlink(missing_ok=True)
         path.touch(0o600)
         path.write_bytes(marshal.dumps(_as_data(plan)))
         for supervisor in (spare, None):

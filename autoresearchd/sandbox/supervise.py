@@ -28,6 +28,7 @@ LOOK_EVERY = 0.1
 LOOK_SHARE = 0.04  # of the supervisor's time, at most, where there is much to look at
 LOW_SPACE = 1 << 20
 COMPANION_GRACE = 10.0
+TERM_GRACE = 1.0
 EXIT_DISK_FULL = 28
 _SET_USER_ID = 0o4000
 
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 class Child:
     """A process under supervision, with the pipe that its output comes through."""
 
-    def __init__(self, spec: Plan, plan: Plan, *, append: bool = False, banner: str = "") -> None:
-        self.log = Log(spec["log"], plan["log_limit"], append)
+    def __init__(self, spec: Plan, plan: Plan, banner: str = "") -> None:
+        self.log = Log(spec["log"], plan["log_limit"])
         self.log.write(banner.encode("utf-8", "replace"))
         self.pipe, writer = os.pipe()
         os.set_blocking(self.pipe, False)
@@ -162,7 +163,7 @@ class Supervisor:
         fault, removed = sift(stage["reads"])
         lines = [f"autoresearchd: {text}\n" for text in (fault, removal(removed)) if text]
         if lines and before:
-            log = Log(before[-1]["log_path"], self.plan["log_limit"], append=True)
+            log = Log(before[-1]["log_path"], self.plan["log_limit"])
             log.write("".join(["\n", *lines]).encode("utf-8", "replace"))
             log.close()
         self.peak_kib, self.cpu_s = 0, 0.0
@@ -185,7 +186,7 @@ class Supervisor:
         began = time.monotonic()
         self.peak_kib, self.cpu_s = 0, 0.0
         kills = kernel_kills()
-        main = Child(stage["program"], self.plan, append=stage["append"], banner=stage["banner"])
+        main = Child(stage["program"], self.plan, stage["banner"])
         companion = Child(stage["companion"], self.plan) if stage["companion"] else None
         children = [child for child in (companion, main) if child]
         ceilings = Ceilings(self.me, self.plan["memory_mb"], self.plan["limits"])
@@ -276,7 +277,7 @@ class Supervisor:
         poll = select.poll()
         poll.register(main.pidfd, select.POLLIN)
         poll.register(main.pipe, select.POLLIN)
-        end = time.monotonic() + self.plan["term_grace"]
+        end = time.monotonic() + TERM_GRACE
         while not self.stop and (rest := end - time.monotonic()) > 0:
             ready = [fd for fd, _ in poll.poll(rest * 1000 + 1)]
             if main.pidfd in ready:
