@@ -3,7 +3,7 @@
 C modules only, see `supervise`. Background: path_resolution(7), link(2).
 """
 # pathlib and contextlib are among what the supervisor must not import:
-# ruff: noqa: PTH101, PTH104, PTH105, PTH106, PTH108, PTH115, SIM105
+# ruff: noqa: PTH104, PTH105, PTH108, PTH115
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import errno
 import os
 import stat
 from _json import encode_basestring_ascii
+
+from autoresearchd.sandbox.process_tree import attempt
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_LINKS = 40  # on the way of one path; the kernel follows no more (path_resolution(7))
@@ -62,14 +64,6 @@ class Log:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-
-
-def unlink(path: str) -> None:
-    """Remove a file if it is there."""
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
 
 
 def dump(value: object) -> str:
@@ -220,7 +214,7 @@ def remove_tree(path: str) -> bool:
     while pending:
         place = pending.pop()
         folders.append(place)
-        _open_up(place)
+        attempt(os.chmod, place, 0o700)  # what is another user's may be open to all as it is
         try:
             with os.scandir(place) as entries:
                 children = list(entries)
@@ -234,22 +228,11 @@ def remove_tree(path: str) -> bool:
                     pending.append(entry.path)
                 else:
                     near = f"{path}/.{os.urandom(8).hex()}"
-                    _open_up(entry.path)  # whoever moves a folder changes its ``..``
+                    attempt(os.chmod, entry.path, 0o700)  # whoever moves a folder changes its ``..``
                     os.rename(entry.path, near)
                     pending.append(near)
             except OSError:
                 pass
     for place in reversed(folders):
-        try:
-            os.rmdir(place)
-        except OSError:
-            pass
+        attempt(os.rmdir, place)
     return not os.path.lexists(path)
-
-
-def _open_up(folder: str) -> None:
-    """Let its owner change a folder; somebody else's may be open to all as it is."""
-    try:
-        os.chmod(folder, 0o700)
-    except OSError:
-        pass

@@ -21,7 +21,7 @@ from typing import Any
 from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import RunResult, StageResult
 from autoresearchd.sandbox.job_files import remove_tree
-from autoresearchd.sandbox.process_tree import TOKEN_VARIABLE, send, start_time
+from autoresearchd.sandbox.process_tree import TOKEN_VARIABLE, read, send, start_time
 
 LOG_LIMIT = 8 << 20
 EXIT_DISK_FULL = 28
@@ -379,10 +379,7 @@ def _marked() -> Iterator[tuple[int, str]]:
 
 
 def _words(pid: str, file: str) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")
-    except OSError:  # another user's, or gone
-        return []
+    return read(f"/proc/{pid}/{file}").split(b"\0")
 
 
 def reap(run_dirs: Sequence[Path]) -> int:

@@ -19,8 +19,8 @@ import time
 
 from autoresearchd.sandbox import process_tree
 from autoresearchd.sandbox.isolation import kernel, seccomp
-from autoresearchd.sandbox.job_files import FULL, Log, removal, remove_tree, sift, unlink, write_json
-from autoresearchd.sandbox.process_tree import Ceilings, descendants, kernel_kills, send, start_time
+from autoresearchd.sandbox.job_files import FULL, Log, removal, remove_tree, sift, write_json
+from autoresearchd.sandbox.process_tree import Ceilings, attempt, descendants, kernel_kills, send, start_time
 
 CONTROL = 0
 CHUNK = 1 << 18
@@ -334,7 +334,7 @@ def serve() -> int:
     os.dup2(log, 2)
     with open(path, "rb") as stream:  # noqa: PTH123
         plan: Plan = marshal.load(stream)  # noqa: S302  # written by the daemon where no job can write
-    unlink(path)  # it holds the environment of the jobs, which may hold keys
+    attempt(os.unlink, path)  # it holds the environment of the jobs, which may hold keys
     os.closerange(3, 1024)
     supervisor = Supervisor(plan)
     folder = plan["run_dir"]
