@@ -326,7 +326,7 @@ def _open_bench(folder: Path, budget: float | None, profile: str | None, sandbox
         targets = top / "pristine", top / "clean"
         if is_bundled(folder):
             for target in targets:
-                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", CHECK_FILE), symlinks=True)
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", CHECK_FILE))
         else:
             project = Project.at(folder)
             task, large = with_large_files(task, project.root, source)
