@@ -48,7 +48,7 @@ from autoresearchd.loop.run import RunningProgram, launch
 from autoresearchd.sandbox.tiers import AUTO
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.files import remove_tree
-from autoresearchd.workspace.task_workspace import open_workspace
+from autoresearchd.workspace.git import open_workspace
 
 SEED = 1
 PROFILE = "cpu"
