@@ -1,9 +1,9 @@
 """The evidence in one check of a curve that a run will not beat the bar, and the error budget that it may spend.
 
-The null hypothesis is "this run ends below the bar". Were it true, its loss would still drop by need = level − bar.
-Good finished programs say how far a loss can drop from this progress on: the test asks whether ``need`` is too far for
-another draw from them (Student's t for one new observation, so few programs make a wide bound). Turning the question
-round like this, instead of regressing final values on losses, keeps the regression towards the mean out of it.
+The null hypothesis is "this run ends below the bar": its loss would still drop by need = level − bar. Good finished
+programs say how far a loss can drop from this progress on: the test asks whether ``need`` is too far for another draw
+from them (Student's t for one new observation, so few programs make a wide bound). Regressing final values on losses
+instead would bring the regression towards the mean into it.
 
 The spread is widened by what the programs seen so far cannot tell: seed noise; a share of all that is still to be
 learned, larger early; a trend, where drops grow from program to program. With few programs the threshold is raised.
@@ -44,21 +44,21 @@ from autoresearchd.evaluator.abort.learning_curve import Array
 
 MIN_DISTINCT = 10
 """Nothing is aborted before so many distinct programs have finished."""
-
 NOISE_SHARE = 0.7
 """Seed noise that means over the runs of a program hide, as a share of delta (which is two standard deviations)."""
-
 NOISE_LEAST = 0.35
 """And what is added in any case: drops of single runs show the noise, but few may be alike by luck."""
-
-NOVELTY = 0.2
+NOVELTY, PAIRED_NOVELTY = 0.2, 0.15
 """By which share of what is still to be learned a new kind of program may differ at the start; fades as (1−p)²."""
-
 YOUTH = 2.0
 """Thresholds are raised by this over the number of distinct programs: with few, the spread's tails are unseen."""
-
 TREND_ERRORS = 0.5
 """A trend in the drops counts from so many of its standard errors on."""
+MOST_PAIRS = 100
+"""Older experiments are forgotten: they met other incumbents, on a machine that has drifted since."""
+_ARRAYS = ("levels", "seen", "gaps", "leads", "reigns")
+_HUGE = 1e100
+"""The square of a larger number overflows; no metric is that large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +85,13 @@ def spent(alpha: float, progress: float) -> float:
 def threshold(allowance: float, programs: int, distinct: int) -> float:
     """The score that a check must exceed: the upper quantile of Student's t, raised while few programs are known.
 
-    allowance: what the check may spend; programs: how many good ones are compared with, of how many ``distinct`` ones.
+    allowance: what the check may spend; programs: good ones that are compared with, of ``distinct`` ones.
     """
     if programs < 2 or not 0 < allowance < 1:
         return math.inf
     from scipy.special import stdtrit  # slow to import, and only needed while a job runs
 
     return float(stdtrit(programs - 1, 1.0 - allowance)) * (1.0 + YOUTH / max(distinct, 1))
-
-
-def p_value(score: float, programs: int) -> float:
-    """Chance of a score at least this high if the run were to reach the bar, before caution."""
-    if programs < 2 or not math.isfinite(score):
-        return 1.0
-    from scipy.special import stdtr
-
-    return float(stdtr(programs - 1, -score))
 
 
 def _by_programs(here: Standing, bar: float, references: References, delta: float) -> Evidence | None:
@@ -146,17 +137,6 @@ def tolerance(references: References, delta: float) -> float:
     return max(2 * references.noise, 0.02 * spread)
 
 
-MOST_PAIRS = 100
-"""Older experiments are forgotten: they met other incumbents, on a machine that has drifted since."""
-
-PAIRED_NOVELTY = 0.15
-"""By which share of what is still to be learned a new kind of program may differ at the start; fades as (1−p)²."""
-
-_ARRAYS = ("levels", "seen", "gaps", "leads", "reigns")
-_HUGE = 1e100
-"""The square of a larger number overflows; no metric is that large."""
-
-
 class Pairs:
     """The incumbent's mean curve, and how finished experiments compared with the incumbent of their time."""
 
@@ -199,10 +179,7 @@ class Pairs:
         self._reigns = np.append(self._reigns, float(self._reign))[-MOST_PAIRS:]
 
     def weigh(self, here: Standing, bar: float, references: References, delta: float) -> Evidence | None:
-        """The evidence against a run that stands here, by the incumbent's own runs where enough is known of them.
-
-        None where there is too little to compare it with.
-        """
+        """The evidence against a run, by the incumbent's own runs where enough is known; None: too little is."""
         return self._paired(here, bar, references, delta) or _by_programs(here, bar, references, delta)
 
     def _paired(self, here: Standing, bar: float, references: References, delta: float) -> Evidence | None:
@@ -228,7 +205,6 @@ class Pairs:
         sd = math.sqrt(variance + luck + _novelty(good, here.progress, PAIRED_NOVELTY) ** 2)
         return _evidence(need, expected, sd, count, count)
 
-    # ------------------------------------------------------------------ state
     def to_state(self) -> dict[str, Any]:
         """As JSON-able values; arrays in base64."""
         arrays = {name: base64.b64encode(getattr(self, f"_{name}").tobytes()).decode("ascii") for name in _ARRAYS}

@@ -31,7 +31,15 @@ GRID = np.arange(1, CELLS + 1) / CELLS
 LAW_POINTS = np.arange(1, 6) / 5
 SAME_FROM = 19
 """Curves are compared from 20% of the budget on: earlier, seeds of one program differ most."""
-
+UNIT_SD = 3.0
+"""Prior standard deviation of the slope at the end: units may well differ by such a factor."""
+GAIN_SD = 0.3
+"""And of the slope at a progress around the one at the end, as a share of the units' ratio."""
+MOST, FEWEST, BEST_SHARE = 20, 8, 0.5
+"""Compared with are the best programs, this share of all, but no more and no fewer than so many."""
+Z90 = 1.645
+_FLATTEST = -0.8
+_ROUNDS = 3
 _COLUMNS: Mapping[str, tuple[int, ...]] = {
     "drops": (CELLS,), "slopes": (CELLS,), "laws": (len(LAW_POINTS),), "finals": (), "programs": (), "noises": ()
 }  # fmt: skip
@@ -60,30 +68,22 @@ def summarise(curve: Curve, final: float) -> Summary:
     unseen = curve.progress[0] - 1e-9 > GRID
     grid_levels[unseen] = math.nan
     grid_slopes[unseen] = math.nan
-    laws = np.array([_law_at(curve, progress) for progress in LAW_POINTS])
-    return Summary(
-        _single(grid_levels - final), _single(grid_slopes), _single(laws - final), final, roughness(curve.losses)
-    )
-
-
-def _law_at(curve: Curve, progress: float) -> float:
-    seen = int(np.searchsorted(curve.progress, progress + 1e-9))
-    law = fit_power_law(curve.progress[:seen], curve.losses[:seen]) if seen else None
-    return law.at(1.0) if law else math.nan
-
-
-def _single(values: Array) -> Array:
+    seen = [int(np.searchsorted(curve.progress, point + 1e-9)) for point in LAW_POINTS]
+    fitted = [fit_power_law(curve.progress[:end], curve.losses[:end]) if end else None for end in seen]
+    laws = np.array([law.at(1.0) if law else math.nan for law in fitted])
     with np.errstate(over="ignore"):
-        return values.astype(np.float32).astype(np.float64)
+        drops, slopes, laws = (
+            x.astype(np.float32).astype(np.float64) for x in (grid_levels - final, grid_slopes, laws - final)
+        )
+    return Summary(drops, slopes, laws, final, roughness(curve.losses))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Programs:
     """One row for each distinct program that finished, seen at one progress.
 
-    drops: level minus final value, the mean over its runs; ends: the same at the end of the budget (the offset between
-    the logged loss and the metric); finals: its best; means: its mean; last: position of its newest run; rows: that run
-    in the table; runs: how many it had.
+    drops: level minus final value, the mean over its runs; ends: the same at the end of the budget; finals: its best;
+    means: its mean; last: position of its newest run; rows: that run in the table; runs: how many it had.
     """
 
     drops: Array
@@ -132,14 +132,11 @@ class References:
         return float(np.median(self.finals[self._representatives])) if self._representatives else math.inf
 
     def add(self, run: Summary, tolerance: float, *, another: bool = False) -> None:
-        """Take a finished run; it joins the program whose newest run it resembles within ``tolerance``.
-
-        ``another``: it is known to be another program than all before, whatever it resembles.
-        """
+        """Take a finished run; it joins the program whose newest run it resembles, unless it is known to be another."""
         program = len(self._representatives) if another else self._program_of(run, tolerance)
         row = len(self)
         new = {"drops": run.drops, "slopes": run.slopes, "laws": run.laws, "finals": run.final, "noises": run.noise}
-        for name, value in {**new, "programs": program}.items():
+        for name, value in (new | {"programs": program}).items():
             self._table[name] = np.append(self._table[name], np.asarray([value], dtype=np.float64), axis=0)
         self._representatives[program : program + 1] = [row]
 
@@ -181,7 +178,6 @@ class References:
         last, runs = newest[seen].astype(np.float64), count[seen].astype(np.float64)
         return Programs(drop, end, best[seen], mean, last, newest[seen], runs)
 
-    # ------------------------------------------------------------------ state
     def to_state(self) -> dict[str, Any]:
         """The table as JSON-able values; curves in base64 of single-precision floats."""
         state: dict[str, Any] = {"size": len(self), "representatives": list(self._representatives)}
@@ -201,22 +197,9 @@ class References:
         return new
 
 
-UNIT_SD = 3.0
-"""Prior standard deviation of the slope at the end: units may well differ by such a factor."""
-
-GAIN_SD = 0.3
-"""And of the slope at a progress around the one at the end, as a share of the units' ratio."""
-
-_FLATTEST = -0.8
-_ROUNDS = 3
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """The drop of a program that ends at ``final`` is mean + gain · (final − centre).
-
-    errors: how far each program lies above it.
-    """
+    """A program that ends at ``final`` drops by mean + gain · (final − centre); errors: how far each lies above."""
 
     mean: float
     centre: float
@@ -241,14 +224,6 @@ def draw(drops: Array, finals: Array, gain: float, sd: float) -> Line:
     return Line(mean, centre, gain + slope, rest - slope * x)
 
 
-MOST = 20
-"""No more than so many of the best programs are compared with."""
-FEWEST = 8
-"""And no fewer than so many, even if that is more than the better half."""
-BEST_SHARE = 0.5
-Z90 = 1.645
-
-
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """A forecast of the final value, lower is better; [low, high] holds it nine times in ten if the past is a guide."""
@@ -257,9 +232,9 @@ class Forecast:
     low: float
     high: float
 
-
-def _forecast(mean: float, sd: float) -> Forecast:
-    return Forecast(mean, mean - Z90 * sd, mean + Z90 * sd)
+    @classmethod
+    def around(cls, mean: float, sd: float) -> Forecast:
+        return cls(mean, mean - Z90 * sd, mean + Z90 * sd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +269,7 @@ def forecast(curve: Curve, references: References) -> Forecast | None:
     if good is None or len(good.finals) < 2:
         if law is None:
             return None
-        return _forecast(law, abs(float(curve.losses[-1]) - law) + float(np.std(curve.losses[-8:])))
+        return Forecast.around(law, abs(float(curve.losses[-1]) - law) + float(np.std(curve.losses[-8:])))
     models = _models(here, law, good, references)
     return _combine([m for m in models if math.isfinite(m[0]) and np.isfinite(m[1]).sum() >= 2])
 
@@ -334,6 +309,5 @@ def _combine(models: Sequence[tuple[float, Array]]) -> Forecast | None:
     weights = [weight / sum(raw) for weight in raw]
     mean = sum(weight * value for weight, (value, _) in zip(weights, models, strict=True))
     parts = zip(weights, squares, models, strict=True)
-    return _forecast(
-        mean, math.sqrt(sum(weight * (square + (value - mean) ** 2) for weight, square, (value, _) in parts))
-    )
+    variance = sum(weight * (square + (value - mean) ** 2) for weight, square, (value, _) in parts)
+    return Forecast.around(mean, math.sqrt(variance))

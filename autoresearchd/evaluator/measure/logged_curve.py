@@ -53,13 +53,11 @@ _FIGURE = re.compile(NUMBER_THEN_UNIT)
 
 
 class CurveParser:
-    """Reads a log piece by piece.
+    """Reads a log piece by piece; points stay in its order.
 
     pattern: ``auto``, or a regular expression with groups ``loss`` and perhaps ``step``, ``progress``, ``seconds``.
-    budget: in seconds, which ties progress and seconds together; 0: unknown.
-
-    Points stay in the order of the log, also where a job starts again at step 0. Points whose loss is not finite are
-    kept in ``non_finite``, and ``diverged`` says that the last one was such.
+    budget: in seconds, which ties progress and seconds together; 0: unknown. Points whose loss is not finite are kept
+    in ``non_finite``, and ``diverged`` says that the last one was such.
     """
 
     def __init__(self, pattern: str = "auto", budget: float = 0.0) -> None:
@@ -98,11 +96,9 @@ class CurveParser:
 
     def _read(self, line: str) -> list[CurvePoint]:
         for reader in self._formats:
-            points = reader(line, self._budget)
-            if points:
+            if points := reader(line, self._budget):
                 self._votes[reader] += len(points)
-                if self._votes[reader] >= _SURE:
-                    self._formats = (reader,)
+                self._formats = (reader,) if self._votes[reader] >= _SURE else self._formats
                 return [p for p in points if math.isfinite(p.step)]
         return []
 
@@ -147,8 +143,7 @@ def _point(
     step: float, loss: float, budget: float, *, share: float | None = None, s: float | None = None, val: bool = False
 ) -> CurvePoint:
     """A point whose progress and seconds are derived from each other where one is missing."""
-    share = share if share is not None and math.isfinite(share) else None
-    s = s if s is not None and math.isfinite(s) else None
+    share, s = (x if x is not None and math.isfinite(x) else None for x in (share, s))
     if budget and share is None and s is not None:
         share = s / budget
     elif budget and s is None and share is not None:
@@ -199,17 +194,13 @@ def _json_lines(line: str, budget: float) -> list[CurvePoint]:
 
 def _from_keys(values: dict[str, float], budget: float) -> list[CurvePoint]:
     """Points of a line that names its numbers: one for each kind of loss; none where there is no step."""
-    step = next((values[k] for k in _STEP_KEYS if k in values), None)
-    if step is None:
-        return []
-    seconds = next((values[k] for k in _SECONDS_KEYS if k in values), None)
-    share = values.get("progress")
-    points = []
-    for keys, validation in ((_TRAIN_KEYS, False), (_VALIDATION_KEYS, True)):
-        loss = next((values[k] for k in keys if k in values), None)
-        if loss is not None:
-            points.append(_point(step, loss, budget, share=share, s=seconds, val=validation))
-    return points
+    kinds = (_STEP_KEYS, _SECONDS_KEYS, _TRAIN_KEYS, _VALIDATION_KEYS)
+    step, seconds, *losses = (next((values[k] for k in keys if k in values), None) for keys in kinds)
+    return [
+        _point(step, loss, budget, share=values.get("progress"), s=seconds, val=validation)
+        for loss, validation in zip(losses, (False, True), strict=True)
+        if step is not None and loss is not None
+    ]
 
 
 def _ratio(step: str, total: str | None) -> float | None:
@@ -232,10 +223,8 @@ def _reader_of(pattern: str) -> Reader:
 
     def read(line: str, budget: float) -> list[CurvePoint]:
         match = matcher.search(line)
-        if not match:
-            return []
-        got = {name: _captured(match, name) for name in matcher.regex.groupindex}
-        loss = got["loss"]
+        got = {name: _captured(match, name) for name in matcher.regex.groupindex} if match else {}
+        loss = got.get("loss")
         if loss is None:
             return []
         step = got["step"] if "step" in got else float(next(numbers))

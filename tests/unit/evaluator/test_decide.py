@@ -16,15 +16,13 @@ from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.domain.task import Constraint, Direction, Task
 from autoresearchd.evaluator.keep.decide import (
-    Answer,
     NextRun,
-    control,
     decide,
     decide_baseline,
     decide_failed_proposal,
     samples_of,
 )
-from autoresearchd.evaluator.keep.keep_rule import KeepRule
+from autoresearchd.evaluator.keep.keep_rule import KeepRule, control
 from autoresearchd.evaluator.keep.noise import NoiseData, Sample, mad_confidence, mean
 from autoresearchd.evaluator.reward import reward
 from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
@@ -341,19 +339,19 @@ def noise_data(*values: float, incumbent: float, baseline: float | None = None) 
 
 
 def test_the_baseline_tells_a_slower_machine_from_an_incumbent_that_holds_back() -> None:
-    assert control(noise_data(1.0, 1.1, incumbent=-3.0), 2, 1, RULE).answer is Answer.ASK
+    assert control(noise_data(1.0, 1.1, incumbent=-3.0), 2, 1, RULE).holds is None
     held_back = control(noise_data(1.0, 1.1, incumbent=-3.0, baseline=0.0), 2, 1, RULE)
-    assert held_back.answer is Answer.FAILS and held_back.gain == pytest.approx(0.0, abs=0.01)
-    assert control(noise_data(1.0, 1.1, incumbent=-3.0, baseline=-4.0), 2, 1, RULE).answer is Answer.HOLDS
+    assert held_back.holds is False and held_back.gain == pytest.approx(0.0, abs=0.01)
+    assert control(noise_data(1.0, 1.1, incumbent=-3.0, baseline=-4.0), 2, 1, RULE).holds
     a_little = control(noise_data(1.0, 1.1, incumbent=-1.0, baseline=-1.0), 2, 1, RULE)
-    assert a_little.answer is Answer.HOLDS and a_little.gain == pytest.approx(1.0, abs=0.3)
+    assert a_little.holds and a_little.gain == pytest.approx(1.0, abs=0.3)
 
 
 def test_a_simpler_tie_need_be_no_improvement_but_must_be_a_tie_with_what_was_kept() -> None:
     worse = noise_data(0.2, 0.3, incumbent=0.1, baseline=0.0)
-    assert control(worse, 2, 1, RULE, simpler=True).answer is Answer.FAILS
+    assert control(worse, 2, 1, RULE, simpler=True).holds is False
     equal = noise_data(1.0, 1.1, incumbent=-3.0, baseline=0.0)
-    assert control(equal, 2, 1, RULE, simpler=True).answer is Answer.HOLDS
+    assert control(equal, 2, 1, RULE, simpler=True).holds
 
 
 def test_equal_programs_of_a_session_are_hardly_ever_kept_though_each_holds_back_when_it_runs_again() -> None:
@@ -365,9 +363,8 @@ def test_equal_programs_of_a_session_are_hardly_ever_kept_though_each_holds_back
     for _ in range(200):
         runs = [*CONTROL_BASELINE, *(Sample(1, 1, 4 + k, drawn(1.0)) for k in range(2)), Sample(0, 1, 4, drawn(0.0))]
         runs += [*(Sample(2, 2, 6 + k, drawn(1.0)) for k in range(2)), Sample(1, 2, 6, drawn(0.0))]
-        asked += control(NoiseData(runs), 2, 1, RULE).answer is Answer.ASK
-        answer = control(NoiseData([*runs, Sample(0, 2, 6, drawn(0.0))]), 2, 1, RULE).answer
-        kept += answer is Answer.HOLDS
+        asked += control(NoiseData(runs), 2, 1, RULE).holds is None
+        kept += bool(control(NoiseData([*runs, Sample(0, 2, 6, drawn(0.0))]), 2, 1, RULE).holds)
     assert asked > 170 and kept < 20
 
 

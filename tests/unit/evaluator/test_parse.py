@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.evaluator.measure import log_text
-from autoresearchd.evaluator.measure.log_text import LineMatcher
-from autoresearchd.evaluator.measure.printed_metrics import example_pattern, parse_metrics
+from autoresearchd.evaluator.measure.log_text import LineMatcher, example_pattern, parse_metrics
 from tests.unit.evaluator.builders import scoring
 
 KARPATHY = (
