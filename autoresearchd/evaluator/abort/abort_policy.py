@@ -24,8 +24,21 @@ from enum import StrEnum
 from typing import Any
 
 from autoresearchd.domain.randomness import derive_seed
-from autoresearchd.evaluator.abort.evidence import MIN_DISTINCT, Evidence, Pairs, spent, threshold, tolerance
-from autoresearchd.evaluator.abort.forecast import GRID, References, Standing, Summary, forecast, standing, summarise
+from autoresearchd.evaluator.abort.forecast import (
+    GRID,
+    MIN_DISTINCT,
+    Evidence,
+    Pairs,
+    References,
+    Standing,
+    Summary,
+    forecast,
+    spent,
+    standing,
+    summarise,
+    threshold,
+    tolerance,
+)
 from autoresearchd.evaluator.abort.learning_curve import Curve, Shape, clean_curve
 
 
@@ -267,7 +280,11 @@ class AbortPolicy:
             return Look(False, Reason.ODD_CURVE, **known)
         if here.progress < FIRST_LOOK:
             return Look(False, Reason.TOO_EARLY, **known)
-        evidence = self._pairs.weigh(here, bar, self._references, self._delta()) if enough else None
+        evidence = (
+            self._pairs.weigh(here, bar, self._references, tolerance(self._references, self._given()))
+            if enough
+            else None
+        )
         if evidence is None or evidence.distinct < MIN_DISTINCT:
             return Look(False, Reason.FEW_PROGRAMS, **known)
         return self._judge(evidence, curve, bar, known)
@@ -318,10 +335,6 @@ class AbortPolicy:
         """Delta as given, which alone moves the bar: without noise every improvement counts."""
         return max(0.0, self.delta) if math.isfinite(self.delta) else 0.0
 
-    def _delta(self) -> float:
-        """What widens spreads and tells programs apart: where delta is not known, what the log's own noise suggests."""
-        return tolerance(self._references, self._given())
-
     # ------------------------------------------------------------------ a run that ended
     def observe(
         self,
@@ -369,7 +382,7 @@ class AbortPolicy:
 
     def _learn(self, run: Summary, spared: bool, another: bool) -> None:
         """Compare what looks at a finished run would have said with how it ended; then it becomes a reference."""
-        delta = self._delta()
+        delta = tolerance(self._references, self._given())
         ratios = [evidence.score / limit for evidence, limit in self._in_hindsight(run, run.final, delta)]
         if self.is_audit:
             self._audit(run, spared, delta)
@@ -410,17 +423,14 @@ class AbortPolicy:
     # ------------------------------------------------------------------ state
     def to_state(self) -> dict[str, Any]:
         """Everything learned, as JSON-able values: a new policy with the same arguments goes on from here."""
+        guard: dict[str, Any] = {"caution": self._caution, "audits": self._audits, "promise": self.promise}
         return {
             "version": _VERSION,
             "observed": self._observed,
             "best": self._best if math.isfinite(self._best) else None,
             "looked": self._looked,
             "delta": self.delta,
-            "guard": {
-                "caution": asdict(self._caution),
-                "audits": asdict(self._audits),
-                "promise": asdict(self.promise),
-            },
+            "guard": {name: asdict(part) for name, part in guard.items()},
             "references": self._references.to_state(),
             "pairs": self._pairs.to_state(),
         }

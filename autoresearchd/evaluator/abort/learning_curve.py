@@ -186,28 +186,14 @@ def roughness(losses: Array) -> float:
 
 
 _EXPONENTS = np.exp(np.linspace(np.log(0.05), np.log(3.0), 24))
-_WARM_UP = 0.02
-_POINTS = 50
-_ROUNDS = 2
-_HUBER = 1.345
+_WARM_UP, _POINTS, _ROUNDS, _HUBER = 0.02, 50, 2, 1.345
 
 
-@dataclass(frozen=True, slots=True)
-class PowerLaw:
-    """The law a·t^−b + c."""
-
-    a: float
-    b: float
-    c: float
-
-    def at(self, progress: float) -> float:
-        """Its loss at a share of the budget."""
-        return float(self.a * max(progress, 1e-9) ** -self.b + self.c)
-
-
-def fit_power_law(progress: Array, losses: Array) -> PowerLaw | None:
-    """Fit the law to the points behind the warm-up; None with fewer than three."""
+def end_of_power_law(progress: Array, losses: Array) -> float | None:
+    """The loss at the end by the law, fitted to the points behind the warm-up; None with fewer than three."""
     x, y = progress, losses
+    if len(x) == 0:
+        return None
     keep = x > min(_WARM_UP, float(x[-1]) * 0.3)
     x, y = x[keep], y[keep]
     head = len(x) // 5
@@ -219,18 +205,18 @@ def fit_power_law(progress: Array, losses: Array) -> PowerLaw | None:
     x, y = _thinned(x, y, _POINTS)
     powers = x[None, :] ** -_EXPONENTS[:, None]
     weights = np.ones_like(y)
-    a = b = c = 0.0
+    end = 0.0
     for _ in range(_ROUNDS + 1):
-        a, b, c, errors = _best(powers, y, weights)
+        end, errors = _best(powers, y, weights)
         scale = 1.4826 * float(np.median(np.abs(errors)))
         if scale <= 0:
             break
         weights = np.minimum(1.0, _HUBER * scale / np.maximum(np.abs(errors), 1e-300))
-    return PowerLaw(a, b, c)
+    return end
 
 
-def _best(powers: Array, y: Array, weights: Array) -> tuple[float, float, float, Array]:
-    """Weighted least squares of a and c for every exponent; a, b, c and errors of the best."""
+def _best(powers: Array, y: Array, weights: Array) -> tuple[float, Array]:
+    """Weighted least squares of a and c for every exponent; a + c and errors of the best."""
     total = weights.sum()
     mean_p = (powers @ weights) / total
     mean_y = float(weights @ y) / total
@@ -240,4 +226,4 @@ def _best(powers: Array, y: Array, weights: Array) -> tuple[float, float, float,
     c = mean_y - a * mean_p
     errors = y[None, :] - a[:, None] * powers - c[:, None]
     best = int(np.argmin((errors**2) @ weights))
-    return float(a[best]), float(_EXPONENTS[best]), float(c[best]), errors[best]
+    return float(a[best]) + float(c[best]), errors[best]

@@ -215,10 +215,7 @@ def _usable(run: Run) -> bool:
 
 
 def _with_incumbent(task: Task, noise_data: NoiseData, incumbent: Experiment) -> NoiseData:
-    """The data with a run of the incumbent; where its runs are lost, the value it was kept with stands for one.
-
-    ValueError: it has neither; it could not have been kept.
-    """
+    """The data with a run of the incumbent; where its runs are lost, the value it was kept with stands for one."""
     if noise_data.values(incumbent.number):
         return noise_data
     value = incumbent.decision.value if incumbent.decision else None
@@ -254,10 +251,7 @@ def _once_more(experiment: Experiment, incumbent: Experiment, rule: KeepRule) ->
 
 
 def _spent(experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> int:
-    """Extra runs so far, those of programs that fell beside it not counted.
-
-    Where what it is compared with has failed for good, no more are asked for: they would fail as well.
-    """
+    """Extra runs so far, but those of programs that fell; all, where what it is compared with has failed for good."""
     fell = {number for number in experiment.fallen if number != incumbent.number}
     runs = [r for r in experiment.counted_runs if r.of not in fell]
     failed = Counter(r.of for r in runs if r.of is not None and not r.good)

@@ -157,10 +157,7 @@ def _confirmed(verdict: Verdict, readings: Sequence[Reading], noise: Noise, rule
 
 # ---------------------------------------------------------------------- the estimate
 def estimate(readings: Sequence[Reading], noise: Noise) -> tuple[float, float]:
-    """Improvement of the experiment over the incumbent, and its variance in units of σ².
-
-    ValueError when one of the programs has no run.
-    """
+    """Improvement over the incumbent, and its variance in units of σ². ValueError when one has no run."""
     tests: dict[int, list[Reading]] = {}
     for r in readings:
         centre = readings[0].value  # differences of large values lose digits otherwise
@@ -204,10 +201,7 @@ def _information(block: Sequence[Reading], noise: Noise) -> tuple[float, ...]:
 
 
 def next_run(readings: Sequence[Reading], noise: Noise) -> tuple[bool, int | None]:
-    """The run after which the improvement would be known best: whether of the experiment, and its seed (None: fresh).
-
-    The other program on the seed of the last run closes a pair; else a run of either program on a fresh seed.
-    """
+    """The run after which the improvement is known best: whether of the experiment, and its seed (None: fresh)."""
     last = readings[-1]
     alone = sum(r.seed == last.seed and r.test == last.test for r in readings) == 1
     fresh = 1 + max(r.seed for r in readings)

@@ -193,10 +193,7 @@ def _likelihood(prior: VariancePrior, programs: Sequence[Squares]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One finished run. own: of the experiment, not of the incumbent.
-
-    test: the experiment that it was made for, so that runs of one test are close in time.
-    """
+    """One finished run, of the experiment or of the incumbent. test: the experiment that it was made for."""
 
     own: bool
     test: int
@@ -216,10 +213,7 @@ _MOST_SEED = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished run. program: number of the experiment whose program ran; test: of the one that it was made for.
-
-    value is goodness: larger is better. figures: further metrics that constraints bound.
-    """
+    """One finished run of a program, made for a test (both are numbers of experiments); value: larger is better."""
 
     program: int
     test: int
@@ -313,10 +307,7 @@ class NoiseData:
         return not fresh and len({s.test for s in self._programs[incumbent]}) == 1
 
     def noise(self, *programs: int) -> Noise | None:
-        """σ of one program, or of one and the incumbent, which it was made from; None while no program ran twice.
-
-        Of no program: as if all were alike.
-        """
+        """σ of one program, or of one and its incumbent, or as if all were alike; None while no program ran twice."""
         spreads = self._spreads.values()
         within = [s.within for s in spreads]
         freedom, squares = sum(w.freedom for w in within), math.fsum(w.total for w in within)
@@ -340,10 +331,7 @@ class NoiseData:
         return replace(_mixed(apart, compared, known), test=share, seed=seed)
 
     def _shares(self, priors: Sequence[VariancePrior]) -> tuple[float, float]:
-        """Shares of the variance that runs of one test, and those on one seed, have in common.
-
-        Each program's squares count in units of its own variance, or the noisiest alone would tell.
-        """
+        """Shares of the variance that runs of one test, and on one seed, share; each program in its own unit."""
         unit = {p: _variance(priors, s) for p, s in self._spreads.items()}
         unknown = _variance(priors, _Spread())
         spreads = self._spreads.values()

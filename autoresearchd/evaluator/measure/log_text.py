@@ -17,6 +17,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import regex
@@ -200,14 +201,11 @@ def _scan(text: str, mode: str, known: tuple[str, ...]) -> dict[str, float]:
     found: dict[str, float] = {}
     seen = 0
     for low, high in _windows(text):
-        here: dict[str, tuple[int, float]] = {}
-        for position, name, value in _matches(text, low, high, mode, known, [n for n in known if n not in found]):
-            seen += 1
-            if name not in here or here[name][0] <= position:
-                here[name] = (position, value)
-        for name, (_, value) in here.items():
+        matches = list(_matches(text, low, high, mode, known, [n for n in known if n not in found]))
+        for name, value in {name: value for _, name, value in sorted(matches, key=itemgetter(0))}.items():
             if name in known or len(found) < MAX_NAMES:
                 found.setdefault(name, value)
+        seen += len(matches)
         if seen > _MATCHES:
             break
     return found
@@ -235,10 +233,7 @@ def _matches(
 
 
 def _as_people_write(text: str, names: Sequence[str]) -> dict[str, float]:
-    """``Validation RMSE: 1.2`` for ``rmse``: in any case of letters, a space for an underscore, a few words before it.
-
-    Nothing where it is written with different words before it: which is meant only the task's pattern can say.
-    """
+    """``Validation RMSE: 1.2`` for ``rmse``, any letter case, a few words before it; nothing where those differ."""
     found: dict[str, float] = {}
     for name in names:
         written = "[ _-]".join(re.escape(part) for part in re.split(r"[_-]", name))

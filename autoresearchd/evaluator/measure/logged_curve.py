@@ -36,14 +36,14 @@ _SURE = 3
 Reader = Callable[[str, float], list[CurvePoint]]
 """Points in one line, given the budget in seconds."""
 
-_KARPATHY = re.compile(
-    r"\s{0,16}step[ :]{1,4}([0-9]{1,12})(?:/([0-9]{1,12}))?(?:[ ]?\(([0-9.]{1,12})%\))?"
-    rf"[ ]?\|[ ]?loss:[ ]?({NUMBER})"
+_STEP, _TOTAL, _LOSS = r"\s{0,16}%s(?P<step>[0-9]{1,12})", "/(?P<total>[0-9]{1,12})", rf"(?P<loss>{NUMBER})"
+_KARPATHY = (
+    _STEP % "step[ :]{1,4}"
+    + rf"(?:{_TOTAL})?(?:[ ]?\((?P<percent>[0-9.]{{1,12}})%\))?"
+    + rf"[ ]?\|[ ]?loss:[ ]?{_LOSS}"
 )
-_NANOGPT = re.compile(rf"\s{{0,16}}(?:iter|(step)) ([0-9]{{1,12}}): (?(1)train loss {NUMBER}, val )loss ({NUMBER})")
-_MODDED = re.compile(
-    rf"\s{{0,16}}step:([0-9]{{1,12}})/([0-9]{{1,12}}) (train|val)_loss:({NUMBER})(?: train_time:([0-9]{{1,12}})ms)?"
-)
+_NANOGPT = _STEP % "(?:iter|(?P<val>step)) " + rf": (?(val)train loss {NUMBER}, val )loss {_LOSS}"
+_MODDED = _STEP % "step:" + rf"{_TOTAL} (?:train|(?P<val>val))_loss:{_LOSS}(?: train_time:(?P<ms>[0-9]{{1,12}})ms)?"
 _HF_ITEM = re.compile(rf"'([\w/]{{1,64}})': '?({NUMBER})'?(?=[,}}])")
 _STEP_KEYS = ("step", "global_step", "iter", "iteration", "epoch")
 _TRAIN_KEYS = ("loss", "train_loss", "training_loss", "train/loss")
@@ -151,27 +151,21 @@ def _point(
     return CurvePoint(step, loss, share, s, val)
 
 
-def _karpathy(line: str, budget: float) -> list[CurvePoint]:
-    match = _KARPATHY.match(line)
-    if not match:
-        return []
-    step, total, percent, loss = match.groups()
-    share = to_float(percent) / 100 if percent else _ratio(step, total)
-    return [_point(float(step), to_float(loss), budget, share=share)]
+def _line(pattern: str) -> Reader:
+    """A reader for lines with the groups step and loss, and perhaps total, percent, ms and val."""
+    compiled = re.compile(pattern)
 
+    def read(line: str, budget: float) -> list[CurvePoint]:
+        match = compiled.match(line)
+        if not match:
+            return []
+        got = match.groupdict()
+        step, total, percent, ms = float(got["step"]), got.get("total"), got.get("percent"), got.get("ms")
+        share = int(got["step"]) / int(total) if total and int(total) > 0 else None
+        share, seconds = to_float(percent) / 100 if percent else share, float(ms) / 1000 if ms else None
+        return [_point(step, to_float(got["loss"]), budget, share=share, s=seconds, val=bool(got.get("val")))]
 
-def _nanogpt(line: str, budget: float) -> list[CurvePoint]:
-    match = _NANOGPT.match(line)
-    return [_point(float(match[2]), to_float(match[3]), budget, val=match[1] is not None)] if match else []
-
-
-def _modded_nanogpt(line: str, budget: float) -> list[CurvePoint]:
-    match = _MODDED.match(line)
-    if not match:
-        return []
-    step, total, kind, loss, ms = match.groups()
-    seconds = float(ms) / 1000 if ms else None
-    return [_point(float(step), to_float(loss), budget, share=_ratio(step, total), s=seconds, val=kind == "val")]
+    return read
 
 
 def _hugging_face(line: str, budget: float) -> list[CurvePoint]:
@@ -203,11 +197,7 @@ def _from_keys(values: dict[str, float], budget: float) -> list[CurvePoint]:
     ]
 
 
-def _ratio(step: str, total: str | None) -> float | None:
-    return int(step) / int(total) if total and int(total) > 0 else None
-
-
-FORMATS: tuple[Reader, ...] = (_karpathy, _nanogpt, _modded_nanogpt, _hugging_face, _json_lines)
+FORMATS: tuple[Reader, ...] = (*map(_line, (_KARPATHY, _NANOGPT, _MODDED)), _hugging_face, _json_lines)
 
 
 def _reader_of(pattern: str) -> Reader:

@@ -48,10 +48,7 @@ _HUGE = 1e100
 
 
 def measure(task: Task, result: RunResult, logs: Mapping[str, str], *, result_file: str | None = None) -> Measurement:
-    """Read a finished run, with the text of each stage's log by its name.
-
-    result_file: text of the file that the *job* wrote its result to. Self-reported, like its log.
-    """
+    """Read a finished run, with the text of each stage's log by its name; result_file: what the *job* wrote."""
     curve = read_curve(logs.get(TRAINING, ""), task.curve.pattern, task.execution.budget.training)
     label, detail = _trouble(task, result, logs, curve)
     if label is not Label.NONE:
@@ -135,10 +132,7 @@ def _verdict(log: str) -> tuple[Label, str] | None:
 
 
 def _gates(task: Task, logs: Mapping[str, str]) -> dict[str, float]:
-    """Which of the task's further metrics (``causal``) an evaluation that refused a result set to zero.
-
-    The names are the task's own, so that nothing else of the evaluation's log gets out.
-    """
+    """Which of the task's own further metrics (``causal``) an evaluation that refused a result set to zero."""
     found = parse_metrics(logs.get(EVALUATION, ""), task.scoring)
     return {name: 0.0 for name in task.scoring.metrics if found.get(name) == 0.0 and name != task.metric.name}
 
@@ -324,10 +318,7 @@ def sizes(log: str) -> dict[str, float]:
 
 
 def other_set(runs: Sequence[Run], baseline: Sequence[Run]) -> str:
-    """Why runs cannot be compared with the baseline's; empty where nothing speaks against it.
-
-    A size that differs between the baseline's own runs (a split by chance) says nothing.
-    """
+    """Why runs cannot be compared with the baseline's; sizes that differ between its own runs say nothing."""
     for name, value in baseline[0].metrics.items() if baseline else ():
         if not _size_name(name) or value != int(value) or any(r.metrics.get(name) != value for r in baseline):
             continue

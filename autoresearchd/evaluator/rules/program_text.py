@@ -44,10 +44,7 @@ def parse(text: str) -> ast.Module:
 
 # ---------------------------------------------------------------------- names
 def required_names(path: str, readers: Mapping[str, ast.Module]) -> frozenset[str]:
-    """Names of the module at ``path`` that other programs of the task take from it.
-
-    readers: the protected programs, by path: ``import train`` and ``train.load_model``, or ``from train import …``.
-    """
+    """Names of the module at ``path`` that ``readers``, the protected programs by path, take from it."""
     if not path.endswith(".py"):
         return frozenset()
     module = ".".join(PurePosixPath(path.removesuffix(".py")).parts)
@@ -174,10 +171,9 @@ def _named(variable: str, path: str, text: str) -> bool:
 
 
 def ignores_seed(task: Task, texts: Mapping[str, str]) -> bool:
-    """Whether neither a command, nor the program, nor a protected file reads the seed that the daemon gives each run.
+    """Whether nothing reads the seed that the daemon gives each run: σ does not hold the luck of the program's own.
 
-    Its runs all have the program's own seed then, whose luck σ does not hold. A program that draws nothing and is
-    measured by an evaluation has no seed that a gain could be owed to.
+    A program that draws nothing and is measured by an evaluation has no seed that a gain could be owed to.
     """
     draws = any(_DRAWS.search(texts.get(path, "")) for path in task.editable)
     if task.scoring.source is MetricSource.EVALUATOR and not draws:

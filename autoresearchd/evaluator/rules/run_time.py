@@ -27,10 +27,7 @@ def needed(budget: Budget, baseline: Iterable[float]) -> float:
 
 
 def allowed(task: Task, baseline: Iterable[float], most: float | None = None) -> Task:
-    """The task as a run of it is to be started, by how long the baseline's runs took; a limit that was named holds.
-
-    most: what training may take of a result that is kept, where it is held to the baseline's own time.
-    """
+    """The task as a run of it is to be started, by how long the baseline's runs took; most: see ``Pace``."""
     budget = replace(task.execution.budget, most=most)
     if not task.execution.timeout_named:
         wall = needed(budget, baseline)
@@ -113,10 +110,7 @@ def reads_budget(task: Task, texts: Mapping[str, str]) -> bool:
 
 
 def about_budget(task: Task, texts: Mapping[str, str], took: float | None = None) -> tuple[str, ...]:
-    """What the user should know of a program (its ``texts`` by path) and its budget, a sentence each.
-
-    Nothing where task.yaml has settled it. took: seconds that training took, where it was run.
-    """
+    """What the user should know of a program and its budget, a sentence each; nothing where task.yaml settles it."""
     if task.execution.training_time != "auto":
         return ()
     budget, words, ends = task.execution.budget.training, [], reads_budget(task, texts)
@@ -200,10 +194,7 @@ def held(
     best: float | None,
     sigma: float | None,
 ) -> Measurement:
-    """What a run gave, or what takes its place where it could be kept only for having trained beyond its budget.
-
-    pace: None: it holds nobody to anything. best: the metric of the incumbent; None while there is none.
-    """
+    """What a run gave, or what takes its place where it could be kept only for having trained beyond its budget."""
     value = measurement.value
     if pace is None:
         return measurement

@@ -30,10 +30,7 @@ class Reference:
 
 
 def changed(variant: Variant, files: Mapping[str, str], first: str, places: Mapping[str, str]) -> dict[str, str]:
-    """The files that a variant changes, as it leaves them; ConfigError where a step does not fit the file as it is.
-
-    first: the file that is meant where a step names none. places: what words like ``@PRIVATE@`` stand for.
-    """
+    """The files that a variant changes (``first`` where a step names none), as it leaves them; ConfigError: no fit."""
     new: dict[str, str] = {}
     for step in variant.change:
         path = step.file or first

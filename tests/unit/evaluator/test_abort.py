@@ -12,8 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, Caution, Promise, Reason, wilson_upper
-from autoresearchd.evaluator.abort.evidence import MIN_DISTINCT, spent
-from autoresearchd.evaluator.abort.forecast import References, forecast, summarise
+from autoresearchd.evaluator.abort.forecast import MIN_DISTINCT, References, forecast, spent, summarise
 from autoresearchd.evaluator.abort.learning_curve import Curve, Shape, clean_curve
 from tests.unit.evaluator.curves import BUDGET, DELTA, Points, ReplayPolicy, finished, policy, training, until, varied
 
