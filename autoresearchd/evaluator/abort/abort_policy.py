@@ -280,11 +280,8 @@ class AbortPolicy:
             return Look(False, Reason.ODD_CURVE, **known)
         if here.progress < FIRST_LOOK:
             return Look(False, Reason.TOO_EARLY, **known)
-        evidence = (
-            self._pairs.weigh(here, bar, self._references, tolerance(self._references, self._given()))
-            if enough
-            else None
-        )
+        delta = tolerance(self._references, self._given())
+        evidence = self._pairs.weigh(here, bar, self._references, delta) if enough else None
         if evidence is None or evidence.distinct < MIN_DISTINCT:
             return Look(False, Reason.FEW_PROGRAMS, **known)
         return self._judge(evidence, curve, bar, known)

@@ -65,6 +65,124 @@ class NextRun:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """An experiment that is judged against the incumbent."""
+
+    task: Task
+    experiment: Experiment
+    incumbent: Experiment
+    rule: KeepRule
+
+    @property
+    def rival(self) -> str:
+        return f"experiment {self.incumbent.number}"
+
+    def does_it_still_run(self, failed: Run) -> NextRun | None:
+        """The run of a doubted incumbent beside an experiment that failed, made once, its repairs included."""
+        if self.rule.most == 0 or any(r.of == self.incumbent.number and r.counts for r in self.experiment.runs):
+            return None
+        return NextRun(self.incumbent.number, failed.seed, f"it failed like all since {self.rival}")
+
+    def once_more(self) -> NextRun | None:
+        """A run of the incumbent that failed is made again, once, and on a seed of its own: it may be bad luck."""
+        beside = [r for r in self.experiment.counted_runs if r.of == self.incumbent.number]
+        if self.rule.most == 0 or not beside or beside[-1].good or sum(not r.good for r in beside) >= FAILURES:
+            return None
+        reason = f"{self.rival} failed when it ran again: {_failure(beside[-1])}"
+        return NextRun(self.incumbent.number, None, reason)
+
+    def spent(self) -> int:
+        """Extra runs so far, but those of programs that fell; all, where the rival has failed for good."""
+        fell = {number for number in self.experiment.fallen if number != self.incumbent.number}
+        runs = [r for r in self.experiment.counted_runs if r.of not in fell]
+        failed = Counter(r.of for r in runs if r.of is not None and not r.good)
+        for_good = any(times >= (FAILURES if of == self.incumbent.number else 1) for of, times in failed.items())
+        return self.rule.most if for_good else len(runs) - 1
+
+    def controlled(self, noise_data: NoiseData, *, simpler: bool) -> NextRun | tuple[str, float]:
+        """The run of the baseline that a keep still needs; or why it is none, and what its gain is (NaN: as it was)."""
+        told = control(noise_data, self.experiment.number, self.incumbent.number, self.rule, simpler=simpler)
+        if told.holds:
+            return "", told.gain
+        then, since = (f"{_sign(self.task.metric) * x:.6g}" for x in (told.claimed, told.since))
+        fell = f"{self.rival}, kept with {then}, did far worse since ({since})"
+        if told.holds is False:
+            return f"but {fell}; the baseline, run beside it, does not show that the machine did", told.gain
+        runs = self.experiment.counted_runs
+        if any(run.of == noise_data.baseline for run in runs):
+            return f"but {fell}, and the baseline failed when it was run beside it", math.nan
+        if len(runs) - 1 > self.rule.most:  # no run can be asked for, where a proposal is judged by two
+            return "", math.nan
+        return NextRun(noise_data.baseline, runs[-1].seed, f"{fell}: the baseline tells whether all do")
+
+    def doubtful_gate(self, noise_data: NoiseData) -> str:
+        """The first bound that the mean holds, perhaps by luck, with its words; empty when there is none."""
+        good = self.experiment.good_runs
+        means = _mean_metrics(good)
+        for c in self.task.scoring.constraints:
+            noise = noise_data.noise_of(c.metric, self.experiment.number)
+            if noise is None or c.metric not in means:
+                continue
+            for bound, sign in ((c.min, 1.0), (c.max, -1.0)):
+                sure = 1.0 if bound is None else passes(sign * (means[c.metric] - bound), len(good), noise)
+                if bound is not None and sure < self.rule.gate_at:
+                    value = f"{c.metric} {means[c.metric]:.6g} over {counted(len(good), 'run')}"
+                    return f"but {value} holds its limit of {bound:.6g} with probability {sure:.2g} only"
+        return ""
+
+    def reason(
+        self, verdict: Verdict, noise: Noise | None, *, label: Label, why: str, means: float, gain: float
+    ) -> str:
+        """One sentence that says nothing against itself.
+
+        why: what follows from the comparison. means: by how much the mere means differ. gain: as it is reported.
+        """
+        if label is Label.SIMPLER and noise is not None and noise.sigma > 0:
+            return f"{self.tie(verdict, noise)}: {why}."
+        words = self.compared(verdict, noise)
+        if verdict.gain * means < 0:
+            words += (
+                f" (its mean is {known(abs(means), verdict.error)} {_word(means)} than that of all runs of {self.rival}"
+                ", but runs made side by side and on one seed tell more)"
+            )
+        if known(abs(gain), verdict.error) != known(abs(verdict.gain), verdict.error):
+            words += f", counted as {known(gain, verdict.error)}, as the values themselves show no more"
+        return f"{words}; {why}."
+
+    def compared(self, verdict: Verdict, noise: Noise | None) -> str:
+        """By how much an experiment is better or worse than the incumbent, and how sure that is."""
+        gain = f"is {known(abs(verdict.gain), verdict.error)} {_word(verdict.gain)} than" if verdict.gain else "equals"
+        text = f"{self.measured(noise)} {gain} {self.rival}{self.beside()}"
+        if noise is None:
+            return f"{text} (the noise σ is not known, so the sign alone decides)"
+        if noise.sigma == 0:
+            none = "the metric has no noise" if noise.seeded else f"no noise seen: the program ignores {SEED_VARIABLE}"
+            return f"{text} ({none})"
+        sure = f"± {verdict.error:.2g}, σ = {noise.sigma:.2g} from {noise.freedom} degrees of freedom"
+        return f"{text} ({sure}): an improvement with probability {verdict.better:.3g}"
+
+    def tie(self, verdict: Verdict, noise: Noise) -> str:
+        """What makes a tie: not that it is better, but that it is hardly worse."""
+        equal = abs(verdict.gain) < 1e-3 * verdict.error
+        estimate = "no difference" if equal else f"{known(abs(verdict.gain), verdict.error)} {_word(verdict.gain)}"
+        return (
+            f"{self.measured(noise)} is worse than {self.rival}{self.beside()} by no more than the σ of runs made side "
+            f"by side ({noise.sigma * noise.calm:.2g}) with probability {verdict.bearable:.3g} (estimate: {estimate} ± "
+            f"{verdict.error:.2g})"
+        )
+
+    def measured(self, noise: Noise | None) -> str:
+        good = self.experiment.good_runs
+        text = f"{self.task.metric.name} {known(_mean_value(good), noise.sigma if noise else 0.0)}"
+        return f"{text} over {counted(len(good), 'run')}" if len(good) > 1 else text
+
+    def beside(self) -> str:
+        count = len(self.experiment.control_runs)
+        times = "once" if count == 1 else f"{count} times"
+        return f" (run again {times} beside it)" if count else ""
+
+
 def decide(
     task: Task,
     experiment: Experiment,
@@ -87,15 +205,15 @@ def decide(
     row that the incumbent may fail, too. seeded: the program reads the seed of its runs.
     """
     rule = rule or KeepRule()
-    failed = _failed(experiment)
+    case, failed = _Case(task, experiment, incumbent, rule), _failed(experiment)
     if failed is not None and failed.label is not Label.ABORTED_EARLY:
-        asked = _does_it_still_run(failed, experiment, incumbent, rule) if doubted else None
+        asked = case.does_it_still_run(failed) if doubted else None
         label, detail = _label_of(failed), failed.detail or f"the run gave no usable {task.metric.name}"
-        return asked or _once_more(experiment, incumbent, rule) or _crash(label, f"{label.value}: {detail}")
+        return asked or case.once_more() or _crash(label, f"{label.value}: {detail}")
     noise_data = _with_incumbent(task, noise_data, incumbent)
     if failed is not None:
         return _aborted(task, failed, noise_data, incumbent)
-    again = _once_more(experiment, incumbent, rule)
+    again = case.once_more()
     if again is not None:
         return again
     samples = samples_of(task, experiment.current_runs)
@@ -109,7 +227,7 @@ def decide(
         now.readings(incumbent.number, samples),
         noise or Noise(0.0, 0),  # after a single run of everything the sign is all there is
         rule,
-        spent=_spent(experiment, incumbent, rule),
+        spent=case.spent(),
         price=rule.price(noise_data.experiments, noise_data.extra),
         simpler=simpler,
         recheck=noise_data.unchecked(incumbent.number),
@@ -124,12 +242,12 @@ def decide(
         label, why = Label.NO_GAIN, "but it is the incumbent's own program, so any difference is noise"
     if label is Label.NONE and verdict.action is Action.AGAIN:
         of = None if verdict.own else incumbent.number
-        return NextRun(of, verdict.seed, _compared(task, verdict, noise, experiment, incumbent))
+        return NextRun(of, verdict.seed, case.compared(verdict, noise))
     if label is Label.NONE:
         label, why = _outcome(verdict, rule, least)
     gain = bounded(verdict.gain, verdict.better, now, experiment.number, incumbent.number)
     if RULES[label].status is Status.KEEP:
-        controlled = _controlled(task, now, experiment, incumbent, rule, simpler=label is Label.SIMPLER)
+        controlled = case.controlled(now, simpler=label is Label.SIMPLER)
         if isinstance(controlled, NextRun):
             return controlled
         refused, left = controlled
@@ -138,7 +256,7 @@ def decide(
     if label is Label.NONE and gain < least:
         label, why = (Label.SIMPLER, _TIE) if simpler else (Label.NO_GAIN, _too_small(gain, least))
     if RULES[label].status is Status.KEEP:
-        doubt = _doubtful_gate(task, now, experiment, rule)
+        doubt = case.doubtful_gate(now)
         if doubt and len(experiment.counted_runs) <= rule.most:
             return NextRun(None, None, doubt)
         if doubt:
@@ -155,28 +273,9 @@ def decide(
         metrics=means,
         confidence=mad_confidence(values, values[0] if values else None, value if status is Status.KEEP else before),
         sigma=own.sigma if own else None,
-        reason=_reason(task, verdict, noise, experiment, incumbent, label=label, why=why, means=by_means, gain=gain),
+        reason=case.reason(verdict, noise, label=label, why=why, means=by_means, gain=gain),
         sure=0.0 if overruled else verdict.better,
     )
-
-
-def _controlled(
-    task: Task, noise_data: NoiseData, experiment: Experiment, incumbent: Experiment, rule: KeepRule, *, simpler: bool
-) -> NextRun | tuple[str, float]:
-    """The run of the baseline that a keep still needs; or why it is none, and what is left of its gain (NaN: all)."""
-    told = control(noise_data, experiment.number, incumbent.number, rule, simpler=simpler)
-    if told.holds:
-        return "", told.gain
-    then, since = (f"{_sign(task.metric) * x:.6g}" for x in (told.claimed, told.since))
-    fell = f"experiment {incumbent.number}, kept with {then}, did far worse since ({since})"
-    if told.holds is False:
-        return f"but {fell}; the baseline, run beside it, does not show that the machine did", told.gain
-    spent = len(experiment.counted_runs) - 1
-    if any(run.of == noise_data.baseline for run in experiment.counted_runs):
-        return f"but {fell}, and the baseline failed when it was run beside it", math.nan
-    if spent > rule.most:  # no run can be asked for, where a proposal is judged by two
-        return "", math.nan
-    return NextRun(noise_data.baseline, experiment.counted_runs[-1].seed, f"{fell}: the baseline tells whether all do")
 
 
 def _too_small(gain: float, least: float) -> str:
@@ -234,31 +333,6 @@ def _sign(metric: Metric) -> float:
     return -1.0 if metric.direction is Direction.MINIMIZE else 1.0
 
 
-def _does_it_still_run(failed: Run, experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> NextRun | None:
-    """The run of a doubted incumbent that is made beside an experiment that failed, once, its repairs included."""
-    if rule.most == 0 or any(r.of == incumbent.number and r.counts for r in experiment.runs):
-        return None
-    return NextRun(incumbent.number, failed.seed, f"it failed like all since experiment {incumbent.number}")
-
-
-def _once_more(experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> NextRun | None:
-    """A run of the incumbent that failed is made again, once, and on a seed of its own: it may have been bad luck."""
-    beside = [r for r in experiment.counted_runs if r.of == incumbent.number]
-    if rule.most == 0 or not beside or beside[-1].good or sum(not r.good for r in beside) >= FAILURES:
-        return None
-    run = beside[-1]
-    return NextRun(incumbent.number, None, f"experiment {incumbent.number} failed when it ran again: {_failure(run)}")
-
-
-def _spent(experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> int:
-    """Extra runs so far, but those of programs that fell; all, where what it is compared with has failed for good."""
-    fell = {number for number in experiment.fallen if number != incumbent.number}
-    runs = [r for r in experiment.counted_runs if r.of not in fell]
-    failed = Counter(r.of for r in runs if r.of is not None and not r.good)
-    for_good = any(times >= (FAILURES if of == incumbent.number else 1) for of, times in failed.items())
-    return rule.most if for_good else len(runs) - 1
-
-
 def _failed(experiment: Experiment) -> Run | None:
     """The run that makes the experiment a failure: one bad run is enough, however good the others are."""
     for run in experiment.counted_runs:
@@ -303,23 +377,6 @@ def _aborted(task: Task, run: Run, noise_data: NoiseData, incumbent: Experiment)
         delta = task.metric.improvement(forecast, incumbent_value(task, noise_data, incumbent))
     decision = _crash(Label.ABORTED_EARLY, f"{Label.ABORTED_EARLY.value}: {run.detail}")
     return replace(decision, delta=delta, metrics=dict(run.metrics), sigma=noise.sigma if noise else None)
-
-
-# ---------------------------------------------------------------------- constraints
-def _doubtful_gate(task: Task, noise_data: NoiseData, experiment: Experiment, rule: KeepRule) -> str:
-    """The first bound that the mean holds and that luck may have held, with its words; empty when there is none."""
-    good = experiment.good_runs
-    means = _mean_metrics(good)
-    for c in task.scoring.constraints:
-        noise = noise_data.noise_of(c.metric, experiment.number)
-        if noise is None or c.metric not in means:
-            continue
-        for bound, sign in ((c.min, 1.0), (c.max, -1.0)):
-            sure = 1.0 if bound is None else passes(sign * (means[c.metric] - bound), len(good), noise)
-            if bound is not None and sure < rule.gate_at:
-                value = f"{c.metric} {means[c.metric]:.6g} over {counted(len(good), 'run')}"
-                return f"but {value} holds its limit of {bound:.6g} with probability {sure:.2g} only"
-    return ""
 
 
 def broken_constraint(task: Task, metrics: Mapping[str, float], reference: Mapping[str, float]) -> tuple[Label, str]:
@@ -405,77 +462,6 @@ def _mean_metrics(runs: Sequence[Run]) -> dict[str, float]:
         return {}
     shared = [name for name in runs[0].metrics if all(math.isfinite(r.metrics.get(name, math.nan)) for r in runs)]
     return {name: mean([r.metrics[name] for r in runs]) for name in shared}
-
-
-# ---------------------------------------------------------------------- the reason in words
-def _reason(
-    task: Task,
-    verdict: Verdict,
-    noise: Noise | None,
-    experiment: Experiment,
-    incumbent: Experiment,
-    *,
-    label: Label,
-    why: str,
-    means: float,
-    gain: float,
-) -> str:
-    """One sentence that says nothing against itself.
-
-    why: what follows from the comparison. means: by how much the mere means differ. gain: as it is reported.
-    """
-    if label is Label.SIMPLER and noise is not None and noise.sigma > 0:
-        return f"{_tie(task, verdict, noise, experiment, incumbent)}: {why}."
-    words = _compared(task, verdict, noise, experiment, incumbent)
-    if verdict.gain * means < 0:
-        words += (
-            f" (its mean is {known(abs(means), verdict.error)} {_word(means)} than that of all runs of experiment "
-            f"{incumbent.number}, but runs made side by side and on one seed tell more)"
-        )
-    if known(abs(gain), verdict.error) != known(abs(verdict.gain), verdict.error):
-        words += f", counted as {known(gain, verdict.error)}, as the values themselves show no more"
-    return f"{words}; {why}."
-
-
-def _compared(task: Task, verdict: Verdict, noise: Noise | None, experiment: Experiment, incumbent: Experiment) -> str:
-    """By how much an experiment is better or worse than the incumbent, and how sure that is."""
-    text = _measured(task, experiment, noise)
-    if verdict.gain == 0:
-        text += f" equals experiment {incumbent.number}"
-    else:
-        gain = known(abs(verdict.gain), verdict.error)
-        text += f" is {gain} {_word(verdict.gain)} than experiment {incumbent.number}"
-    text += _beside(experiment)
-    if noise is None:
-        return f"{text} (the noise σ is not known, so the sign alone decides)"
-    if noise.sigma == 0:
-        none = "the metric has no noise" if noise.seeded else f"no noise seen: the program ignores {SEED_VARIABLE}"
-        return f"{text} ({none})"
-    sure = f"± {verdict.error:.2g}, σ = {noise.sigma:.2g} from {noise.freedom} degrees of freedom"
-    return f"{text} ({sure}): an improvement with probability {verdict.better:.3g}"
-
-
-def _tie(task: Task, verdict: Verdict, noise: Noise, experiment: Experiment, incumbent: Experiment) -> str:
-    """What makes a tie: not that it is better, but that it is hardly worse."""
-    equal = abs(verdict.gain) < 1e-3 * verdict.error
-    estimate = "no difference" if equal else f"{known(abs(verdict.gain), verdict.error)} {_word(verdict.gain)}"
-    return (
-        f"{_measured(task, experiment, noise)} is worse than experiment {incumbent.number}{_beside(experiment)} "
-        f"by no more than the σ of runs made side by side ({noise.sigma * noise.calm:.2g}) with probability "
-        f"{verdict.bearable:.3g} (estimate: {estimate} ± {verdict.error:.2g})"
-    )
-
-
-def _measured(task: Task, experiment: Experiment, noise: Noise | None) -> str:
-    good = experiment.good_runs
-    text = f"{task.metric.name} {known(_mean_value(good), noise.sigma if noise else 0.0)}"
-    return f"{text} over {counted(len(good), 'run')}" if len(good) > 1 else text
-
-
-def _beside(experiment: Experiment) -> str:
-    count = len(experiment.control_runs)
-    times = "once" if count == 1 else f"{count} times"
-    return f" (run again {times} beside it)" if count else ""
 
 
 def _word(gain: float) -> str:
