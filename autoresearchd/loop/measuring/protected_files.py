@@ -13,7 +13,7 @@ from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.measure.measurement import EVALUATION
-from autoresearchd.evaluator.rules.integrity import CODE_SUFFIXES, Seal, broken, evaluator_version, tampering
+from autoresearchd.evaluator.rules.legality import CODE_SUFFIXES, Seal, broken, evaluator_version, tampering
 
 
 class ProtectedFiles:

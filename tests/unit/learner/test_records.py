@@ -15,7 +15,7 @@ from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.evaluator.reward import FORMULA, RewardFormula
+from autoresearchd.evaluator.reward import FORMULA, PENALTIES
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.learner.data.trajectories import Filters, Reason, Record, dataset, grouped
 from autoresearchd.learner.data.trajectory_records import NO_REPLY, label_of, records
@@ -27,7 +27,6 @@ from tests.fakes.policies import make_state, make_task
 
 CODE = "LR = 0.1\nDEPTH = 4\n\n\ndef train() -> float:\n    return LR * DEPTH\n"
 START = datetime(2026, 11, 1, tzinfo=UTC)
-PENALTIES = RewardFormula().penalties
 TASK = make_task()
 TEXT = Filters(tokens=False)
 GAIN = Decision(Status.KEEP, Label.NONE, 0.9, delta=0.1, reward=2.5, reason="better.", reward_formula=FORMULA)
