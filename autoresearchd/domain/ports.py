@@ -463,7 +463,7 @@ class Store(Tree, Shelf, Protocol):
         """The experiment with the highest number."""
 
     def experiments(self, session_id: int, *, last: int | None = None, role: str | None = None) -> Sequence[Experiment]:
-        """Oldest first, without generations (token ids and messages); ``role``: only those that it proposed."""
+        """Oldest first, without files and generations; ``role``: only those that it proposed."""
 
     def top(self, session_id: int, segment: int, count: int, maximize: bool) -> Sequence[Experiment]:
         """The best decided experiments of a segment by value, best first."""

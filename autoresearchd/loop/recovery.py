@@ -43,7 +43,7 @@ def _restore(context: Context) -> None:
     recent = context.store.experiments(context.session_id, last=RESTORED)
     written = {e.number: e for e in recent if e.commit is not None and not is_baseline(e)}
     for number in context.workspace.damaged({e.number: messages.commit_of(e) for e in written.values()}):
-        _write_again(context, written[number])
+        _write_again(context, context.store.experiment(context.session_id, number))
     # Last: what the branch is to point at may be one of those.
     context.workspace.restore_branch(context.store.session(context.tag).incumbent)
 

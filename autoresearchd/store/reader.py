@@ -21,7 +21,7 @@ from autoresearchd.domain.limits import limit_reached, noise_has_grown
 from autoresearchd.domain.proposal import ASI
 from autoresearchd.evaluator.keep.noise import mad_confidence
 from autoresearchd.store.journal import records
-from autoresearchd.store.journal.history_queries import role_stats
+from autoresearchd.store.journal.experiment_records import role_stats
 from autoresearchd.store.journal.records import AnyRow
 from autoresearchd.store.journal.version_records import select_versions
 from autoresearchd.store.schema import health

@@ -16,7 +16,7 @@ from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.store.journal import records
-from autoresearchd.store.journal.experiment_steps import change, last_kept, recount
+from autoresearchd.store.journal.experiment_records import change, last_kept, recount
 from autoresearchd.store.journal.records import load_experiment
 from autoresearchd.store.journal.session_records import change_session
 from autoresearchd.store.repository import SqlStore
@@ -84,8 +84,7 @@ class Draft:
     ) -> Experiment:
         key = {"session_id": session_id, "number": number, "attempt": 0}
         with self._db.write() as c:
-            c.execute(insert(p).values(**key, **records.proposal_values(proposal, code_hash)))
-            c.execute(insert(t.proposal_bodies).values(**key, **records.body_values(proposal, diff)))
+            records.insert_proposal(c, key, proposal, diff, code_hash)
             change(c, session_id, number, attempt=0)
             return load_experiment(c, session_id, number, records.FULL_EXPERIMENTS)
 
@@ -109,10 +108,10 @@ class Draft:
         """Write a decision down, whatever phase the experiment is in."""
         key = {"session_id": e.session_id, "number": e.number}
         with self._db.write() as c:
-            values = {**records.decision_values(decision), "commit_sha": commit, "segment": segment}
+            values = {**records.pick(decision, records.DECISION), "commit_sha": commit, "segment": segment}
             change(c, e.session_id, e.number, phase=Phase.DECIDED, finished_at=at, **values)
             if c.execute(select(t.asi.c.number).filter_by(**key)).first() is None:
-                c.execute(insert(t.asi).values(**key, **records.asi_values(asi)))
+                c.execute(insert(t.asi).values(**key, **records.pick(asi, ASI.__slots__)))
 
     def set_parent(self, session_id: int, number: int, parent: str, at: datetime) -> None:
         with self._db.write() as c:
@@ -123,7 +122,7 @@ class Draft:
         """Sums and incumbents as the rows have them; one file."""
         for session in self.store.sessions():
             with self._db.write() as c:
-                _count(c, session.id)
+                recount(c, session.id)
                 if session.branch:  # an imported session has none: nothing ever goes on with it
                     _require_baseline(c, session.id)
                     number, commit = last_kept(c, session.id) or (0, session.base_commit)
@@ -164,21 +163,3 @@ def _require_baseline(c: Connection, session_id: int) -> None:
     if first_decided is not None and (first_kept is None or first_kept.policy != "baseline"):
         this = (g.c.session_id == session_id, g.c.number == segment.number)
         c.execute(update(g).where(*this).values(fingerprint=UNKNOWN))
-
-
-def _count(c: Connection, session_id: int) -> None:
-    """Counters are sums over rows: made again from the rows. Costs of answers that are lost are lost as well."""
-    number = func.count().filter
-    values = {
-        "opened": func.coalesce(func.max(e.c.number) + 1, 0),
-        "experiments": number(e.c.phase == Phase.DECIDED),
-        "keeps": number(e.c.status == Status.KEEP),
-        "discards": number(e.c.status == Status.DISCARD),
-        "crashes": number(e.c.status == Status.CRASH),
-        "checks_failed": number(e.c.status == Status.CHECKS_FAILED),
-        "aborted": number(e.c.label == Label.ABORTED_EARLY),
-        "gpu_s": func.coalesce(func.sum(e.c.gpu_s), 0.0),
-    }
-    sums = select(*(value.label(name) for name, value in values.items())).where(e.c.session_id == session_id)
-    c.execute(update(t.totals).where(t.totals.c.session_id == session_id).values(**c.execute(sums).one()._mapping))
-    recount(c, session_id)
