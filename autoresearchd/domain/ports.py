@@ -524,10 +524,6 @@ class Store(Tree, Shelf, Protocol):
     def take_controls(self, session_id: int) -> Sequence[Control]:
         """Pending requests, oldest first; each is handed out once."""
 
-    def log_event(self, session_id: int, event: Event) -> None: ...
-
-    def events(self, session_id: int, *, last: int = 100) -> Sequence[Event]: ...
-
     def backup(self, target: Path) -> None:
         """A consistent copy of the database (housekeeping thread)."""
 

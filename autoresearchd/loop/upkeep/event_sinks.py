@@ -1,4 +1,4 @@
-"""Where events go: to several sinks at once, to the daemon's log, and the few that matter later to the store."""
+"""Where events go: to several sinks at once, and to the daemon's log."""
 
 from __future__ import annotations
 
@@ -9,18 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autoresearchd.domain.cleaning import printable
-from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.domain.events import Event, EventKind
-from autoresearchd.domain.ports import EventSink, Store
+from autoresearchd.domain.ports import EventSink
 from autoresearchd.domain.redaction import Redactor
 
 LOG_BYTES = 8 * 2**20
-STORED = {
-    EventKind.SESSION_STARTED, EventKind.SESSION_RESUMED, EventKind.SESSION_STOPPED, EventKind.PAUSED,
-    EventKind.UNPAUSED, EventKind.BACKING_OFF, EventKind.RECOVERED, EventKind.WARNING, EventKind.FAULT,
-}  # fmt: skip
-"""Kinds that the event log keeps; the steps of experiments are in their own tables already."""
-
 _LEVELS = {EventKind.WARNING: logging.WARNING, EventKind.BACKING_OFF: logging.WARNING, EventKind.FAULT: logging.ERROR}
 
 
@@ -61,16 +54,3 @@ class FileSink:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._handler.close()
-
-
-class StoreSink:
-    """Keeps what is not in the tables of experiments anyway."""
-
-    def __init__(self, store: Store, session_id: int) -> None:
-        self._store, self._session_id = store, session_id
-
-    def emit(self, event: Event) -> None:
-        if event.kind in STORED:
-            # The daemon's log has it; a store that cannot be written is what the loop backs off from.
-            with contextlib.suppress(AutoresearchdError):
-                self._store.log_event(self._session_id, event)

@@ -21,7 +21,7 @@ from autoresearchd.store.journal.records import load_experiment
 from autoresearchd.store.journal.session_records import change_session
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import tables as t
-from autoresearchd.store.schema.database import sqlite_url
+from autoresearchd.store.schema.database import Database, sqlite_url, upgrade
 
 UNKNOWN = ""
 """Fingerprint of a segment whose conditions are not known: whatever runs next is not compared with it."""
@@ -29,45 +29,34 @@ UNKNOWN = ""
 s, e, p, r, g = t.sessions, t.experiments, t.proposals, t.runs, t.segments
 
 
-class Draft:
+class Draft(SqlStore):
     """The new database. Use it in a ``with`` block; ``finish`` makes it a single file."""
 
     def __init__(self, path: Path, base: Path | None) -> None:
         self.path = path
         if base is not None:
             shutil.copyfile(base, path)
-        self.store = SqlStore.open(sqlite_url(path))
-        self._db = self.store._db
-
-    def __enter__(self) -> Draft:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.store.close()
+        upgrade(sqlite_url(path))
+        super().__init__(Database(sqlite_url(path)))
 
     # -- what is there
-    def numbers(self, session_id: int) -> dict[int, tuple[str, str | None]]:
-        """(phase, commit) of the experiments whose rows are there, by number."""
-        wanted = select(e.c.number, e.c.phase, e.c.commit_sha).where(e.c.session_id == session_id).order_by(e.c.number)
-        return {number: (phase, commit) for number, phase, commit in self._db.rows(wanted)}
-
     def opened(self, session_id: int) -> int:
         """How many numbers were handed out, as far as it is written down."""
-        return (self._db.row(select(t.totals.c.opened).where(t.totals.c.session_id == session_id)) or (0,))[0]
+        return (self._db.row(select(t.totals.c.opened).filter_by(session_id=session_id)) or (0,))[0]
 
     def segment_of(self, session_id: int, number: int) -> int:
-        return (
-            self._db.row(select(func.max(g.c.number)).where(g.c.session_id == session_id, g.c.first <= number))[0] or 0
-        )
+        latest = select(func.max(g.c.number)).where(g.c.session_id == session_id, g.c.first <= number)
+        return self._db.row(latest)[0] or 0
 
     def first_of_segment(self, session_id: int, number: int) -> bool:
-        first = select(g.c.number).where(g.c.session_id == session_id, g.c.first == number)
-        return number == 0 or self._db.row(first) is not None
+        return (
+            number == 0 or self._db.row(select(g.c.number).filter_by(session_id=session_id, first=number)) is not None
+        )
 
     # -- what is put in
     def create_session(self, new: NewSession, at: datetime) -> Session:
-        session = self.store.create_session(new, at)
-        self.store.open_segment(session.id, UNKNOWN, "start", "", at)
+        session = super().create_session(new, at)
+        self.open_segment(session.id, UNKNOWN, "start", "", at)
         return session
 
     def ensure_experiment(self, session_id: int, number: int, parent: str, at: datetime) -> Experiment:
@@ -93,9 +82,9 @@ class Draft:
     ) -> None:
         started = {"session_id": session_id, "number": number, "run_index": index, "seed": seed, "started_at": at}
         with self._db.write() as c:
-            current = select(e.c.attempt).where(e.c.session_id == session_id, e.c.number == number)
-            attempt, values = c.execute(current).scalar() or 0, records.run_values(found, result)
-            c.execute(insert(r).values(**started, attempt=attempt, finished_at=at, **values))
+            attempt = c.execute(select(e.c.attempt).filter_by(session_id=session_id, number=number)).scalar() or 0
+            values = {"attempt": attempt, "finished_at": at, **records.run_values(found, result)}
+            c.execute(insert(r).values(**started, **values))
 
     def close_runs(self, session_id: int, number: int, at: datetime, why: str) -> None:
         still_open = (r.c.session_id == session_id, r.c.number == number, r.c.finished_at.is_(None))
@@ -120,7 +109,7 @@ class Draft:
     # -- the end
     def finish(self, reason: str) -> None:
         """Sums and incumbents as the rows have them; one file."""
-        for session in self.store.sessions():
+        for session in self.sessions():
             with self._db.write() as c:
                 recount(c, session.id)
                 if session.branch:  # an imported session has none: nothing ever goes on with it
@@ -129,8 +118,8 @@ class Draft:
                     quiet = {"state": SessionState.STOPPED, "pid": None, "reason": reason}
                     change_session(c, session.id, incumbent=commit, incumbent_experiment=number, **quiet)
         whole = self.path.with_name(f"{self.path.name}.whole")
-        self.store.backup(whole)
-        self.store.close()
+        self.backup(whole)
+        self.close()
         whole.replace(self.path)
 
 
@@ -151,8 +140,8 @@ def is_whole(e: Experiment) -> bool:
 
 def _require_baseline(c: Connection, session_id: int) -> None:
     """Without a measured baseline nothing can be compared: the next daemon opens a segment, and measures one."""
-    latest = select(g.c.number, g.c.first).where(g.c.session_id == session_id).order_by(g.c.number.desc()).limit(1)
-    segment = c.execute(latest).first()
+    latest = select(g.c.number, g.c.first).filter_by(session_id=session_id).order_by(g.c.number.desc())
+    segment = c.execute(latest.limit(1)).first()
     if segment is None:
         return
     since = (e.c.session_id == session_id, e.c.number >= segment.first)

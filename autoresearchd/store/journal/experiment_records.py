@@ -112,12 +112,12 @@ class ExperimentRecords:
         with self._db.write_lazily() as c:
             row = _locked(c, session_id, number)
             _expect(row, "a run", Phase.COMMITTED)
-            of_it = select(func.count()).where(r.c.session_id == session_id, r.c.number == number)
-            index, attempt = c.execute(of_it).scalar_one(), row.attempt or 0
+            before = select(func.count(r.c.id)).filter_by(session_id=session_id, number=number)
+            index, attempt = c.execute(before).scalar_one(), row.attempt or 0
             values = {"session_id": session_id, "number": number, "run_index": index, "seed": seed, "program": of}
             empty = {"label": Label.NONE, "duration_s": 0.0, "tier": "", "host": "", "device": "cpu", "detail": ""}
-            new = insert(r).values(**values, attempt=attempt, started_at=at, **empty)
-            run_id = c.execute(new.returning(r.c.id)).scalar_one()
+            new = insert(r).values(**values, attempt=attempt, started_at=at, **empty).returning(r.c.id)
+            run_id = c.execute(new).scalar_one()
             change(c, session_id, number, phase=Phase.RUNNING)
         return Run(run_id, number, index, seed, at, of=of, attempt=attempt)
 
@@ -198,7 +198,7 @@ class ExperimentRecords:
         with self._db.write() as c:
             _locked(c, session_id, number)
             b = t.answer_bodies.c
-            said = select(b.answer_index, b.shared, b.messages).where(b.session_id == session_id, b.number == number)
+            said = select(b.answer_index, b.shared, b.messages).filter_by(session_id=session_id, number=number)
             stored = c.execute(said.order_by(b.answer_index)).all()
             body = records.generation_values(answer.generation)
             messages = codec.jsonable(t.redacted(answer.generation.messages))
@@ -235,11 +235,9 @@ class ExperimentRecords:
             return records.load_experiment(c, session_id, number, records.FULL_EXPERIMENTS)
 
     def latest(self, session_id: int) -> Experiment | None:
+        newest = records.FULL_EXPERIMENTS.where(e.c.session_id == session_id).order_by(e.c.number.desc()).limit(1)
         with self._db.read() as c:
-            number = c.execute(select(func.max(e.c.number)).where(e.c.session_id == session_id)).scalar_one()
-            if number is None:
-                return None
-            return records.load_experiment(c, session_id, number, records.FULL_EXPERIMENTS)
+            return next(iter(records.load_experiments(c, session_id, newest)), None)
 
     def experiments(self, session_id: int, *, last: int | None = None, role: str | None = None) -> Sequence[Experiment]:
         wanted = records.LISTED.where(e.c.session_id == session_id).order_by(e.c.number.desc()).limit(last)
@@ -291,7 +289,7 @@ class ExperimentRecords:
         return records.require(row, f"session {session_id} has no experiment {number}").diff or ""
 
     def find_duplicate(self, session_id: int, code_hash: str) -> int | None:
-        first = select(func.min(p.c.number)).where(p.c.session_id == session_id, p.c.code_hash == code_hash)
+        first = select(func.min(p.c.number)).filter_by(session_id=session_id, code_hash=code_hash)
         number: int | None = self._db.row(first)[0]
         return number
 
@@ -343,10 +341,9 @@ class ExperimentRecords:
         return [Node(*row) for row in self._db.rows(nodes)]
 
     def add_visit(self, session_id: int, number: int) -> int:
-        there = select(e.c.number).where(e.c.session_id == session_id, e.c.number == number).with_for_update()
         once_more = update(v).where(v.c.session_id == session_id, v.c.number == number).values(visits=v.c.visits + 1)
         with self._db.write_lazily() as c:
-            records.require(c.execute(there).first(), f"session {session_id} has no experiment {number}")
+            _locked(c, session_id, number)
             visits: int | None = c.execute(once_more.returning(v.c.visits)).scalar_one_or_none()
             if visits is None:
                 c.execute(insert(v).values(session_id=session_id, number=number, visits=1))
@@ -372,8 +369,8 @@ def change(c: Connection, session_id: int, number: int, **values: Any) -> None:
 
 def last_kept(c: Connection, session_id: int) -> tuple[int, str] | None:
     """Number and commit of the latest keep, which is the session's incumbent."""
-    kept = (e.c.session_id == session_id, e.c.status == Status.KEEP, e.c.commit_sha.is_not(None))
-    row = c.execute(select(e.c.number, e.c.commit_sha).where(*kept).order_by(e.c.number.desc()).limit(1)).first()
+    kept = select(e.c.number, e.c.commit_sha).filter_by(session_id=session_id, status=Status.KEEP)
+    row = c.execute(kept.where(e.c.commit_sha.is_not(None)).order_by(e.c.number.desc()).limit(1)).first()
     return None if row is None else (row.number, row.commit_sha)
 
 
@@ -403,14 +400,14 @@ def recount(c: Connection, session_id: int) -> None:
 # ---------------------------------------------------------------------- parts of steps
 def _locked(c: Connection, session_id: int, number: int) -> AnyRow:
     """Where the experiment stands; nobody else can change it before the transaction ends."""
-    of_it = select(*(e.c[name] for name in _STANDING)).where(e.c.session_id == session_id, e.c.number == number)
+    of_it = select(*(e.c[name] for name in _STANDING)).filter_by(session_id=session_id, number=number)
     row = c.execute(of_it.with_for_update()).one_or_none()
     return records.require(row, f"session {session_id} has no experiment {number}")
 
 
 def _same_proposal(c: Connection, row: AnyRow, proposal: Proposal, code_hash: str) -> bool:
-    of_it = (p.c.session_id == row.session_id, p.c.number == row.number, p.c.attempt == proposal.attempt)
-    stored = c.execute(select(p.c.code_hash, p.c.hypothesis, p.c.policy).where(*of_it)).one_or_none()
+    key = {"session_id": row.session_id, "number": row.number, "attempt": proposal.attempt}
+    stored = c.execute(select(p.c.code_hash, p.c.hypothesis, p.c.policy).filter_by(**key)).one_or_none()
     given = (code_hash, t.clean(proposal.hypothesis), t.clean(proposal.policy))
     return stored is not None and tuple(stored) == given
 
@@ -429,8 +426,8 @@ def _charge(c: Connection, session_id: int, cost: Cost) -> None:
 
 def _tally(c: Connection, row: AnyRow, decision: Decision) -> None:
     """Count a decision by role and label; the session's totals are held, so nobody else begins the same tally."""
-    of_it = (p.c.session_id == row.session_id, p.c.number == row.number, p.c.attempt == row.attempt)
-    role = c.execute(select(p.c.role).where(*of_it)).scalar() or ""
+    key = {"session_id": row.session_id, "number": row.number, "attempt": row.attempt}
+    role = c.execute(select(p.c.role).filter_by(**key)).scalar() or ""
     reward, kept = codec.finite(decision.reward) or 0.0, int(decision.status is Status.KEEP)
     same = (y.c.session_id == row.session_id, y.c.role == role, y.c.label == decision.label)
     more = {"decided": y.c.decided + 1, "keeps": y.c.keeps + kept, "reward": y.c.reward + reward}

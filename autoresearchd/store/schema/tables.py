@@ -321,7 +321,7 @@ controls = _table(
     Index("ix_control_request_pending", "session_id", "taken"),
 )
 
-events = _table(
+events = _table(  # of earlier versions: the daemon's log has them
     "event",
     _columns(Whole, "id", primary_key=True),
     _refers("session_id", "session"),
