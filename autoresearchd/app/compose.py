@@ -140,7 +140,6 @@ def laboratory(
         sink=sink,
         stop=stop,
         site=site,
-        max_experiments=session.limits.max_experiments,
         restore=lambda: workspace.pristine(session.base_commit),
         redactor=redactor,
         memo=Memo(layout.memo_path(project.root, session.tag)),

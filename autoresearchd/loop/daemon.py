@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,7 +60,7 @@ def serve(
     store, clock = context.store, context.clock
     state, reason, raised = SessionState.CRASHED, "the daemon died", True
     in_order = store.session(context.tag).state is SessionState.STOPPED and store.latest(context.session_id) is not None
-    at_work = threading.Event()
+    at_work = False
     store.set_state(context.session_id, SessionState.RUNNING, clock.now(), pid=os.getpid())
     begun()
     loop: SessionLoop | None = None
@@ -70,7 +69,8 @@ def serve(
         return loop.active_seconds if loop else active_seconds
 
     def begin() -> None:
-        at_work.set()
+        nonlocal at_work
+        at_work = True
         ready()
 
     try:
@@ -88,7 +88,7 @@ def serve(
         # A session that was in order stays so when going on with it is refused, or when only its policy failed or
         # its models refuse, or this machine lost what a run needs.
         harmless = isinstance(error, (errors.PolicyError, errors.ModelsRefused, errors.MissingCapability))
-        if harmless or (in_order and not at_work.is_set()):
+        if harmless or (in_order and not at_work):
             state = SessionState.STOPPED
         raise
     except BaseException as error:
