@@ -18,8 +18,7 @@ from autoresearchd.loop import messages
 from autoresearchd.loop.deciding import Rewards, check_run, decide_experiment, move_branch, next_run, with_penalty
 from autoresearchd.loop.early_abort import EarlyAbort
 from autoresearchd.loop.measuring.advice import Advice
-from autoresearchd.loop.measuring.protected_files import ProtectedFiles
-from autoresearchd.loop.measuring.run_files import clean_logs, discard_outputs
+from autoresearchd.loop.measuring.run_files import ProtectedFiles, clean_logs, discard_outputs
 from autoresearchd.loop.proposing.build_state import Research, Turns
 from autoresearchd.loop.proposing.proposals import Proposals
 from autoresearchd.loop.run import Slot, launch, measure_run

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -26,34 +25,6 @@ from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import sqlite_url
 from tests.fakes.executors import Script
 from tests.integration.bench import Bench, job
-
-
-class ByTheClock:
-    """Learner runs at a time that somebody wrote."""
-
-    def __init__(self, cron: str) -> None:
-        self.cron, self.ended = cron, False
-
-    def request(self) -> None:
-        raise AssertionError("it is never due")
-
-    def between(self) -> None:
-        pass
-
-    def end(self) -> None:
-        self.ended = True
-
-
-def test_a_time_that_the_scheduler_does_not_know_is_a_warning_and_the_session_goes_on(tmp_path: Path) -> None:
-    bench, learning = Bench(tmp_path), ByTheClock("*/0 * * * *")
-    lab = replace(bench.laboratory(), learning=learning)
-    with Housekeeping(lab, lambda: 0.0, tmp_path / "backups") as housekeeping:
-        housekeeping.between()
-    assert learning.ended
-    (told,) = [event for event in bench.events.events if event.kind is EventKind.WARNING]
-    assert "nothing is learned by the clock" in told.message
-    assert learning.cron in told.message
-    bench.close()
 
 
 def test_a_daemon_that_ends_while_its_first_backup_begins_ends_without_a_fault_and_with_the_backup(
