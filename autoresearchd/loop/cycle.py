@@ -162,7 +162,6 @@ class Cycle:
         measured = measure_run(self._view.run_task, result, run_dir, seals, context.redactor)
         self._aborts.end(slot.watched)
         measured = check_run(self._view, slot, e, run, result, measured)
-        self._aborts.measured(run, measured)
         return self._close(e, run, measured, self._protected.with_version(result))
 
     def _close(self, e: Experiment, run: Run, m: Measurement, result: RunResult | None) -> Experiment:

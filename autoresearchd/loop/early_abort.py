@@ -117,9 +117,7 @@ class EarlyAbort:
     def __init__(self, view: SessionView) -> None:
         self._view, self._context = view, view.context
         self._policy: AbortPolicy | None = None
-        self._curves: dict[int, tuple[CurvePoint, ...]] = {}
         self._pending: list[Experiment] = []
-        self._spared: set[int] = set()
         self._since_saved = self._faults = 0
         task = self._context.task
         self._budget, self._on = task.execution.budget.training, task.curve.abort
@@ -176,10 +174,7 @@ class EarlyAbort:
         if not steps or not max(steps) < LAST_LOOK:
             return None
         policy.delta = NOISE * (self._view.sigma or 0.0)
-        look = policy.look(steps, losses, 1.0, self._view.best)
-        if look.reason is Reason.AUDIT:
-            self._spared.add(watched.run.id)
-        return look
+        return policy.look(steps, losses, 1.0, self._view.best)
 
     def end(self, watched: WatchedRun | None) -> None:
         if watched is not None:
@@ -187,11 +182,6 @@ class EarlyAbort:
             watched.next = math.inf
 
     # ------------------------------------------------------------------ what is learned
-    def measured(self, run: Run, measurement: Measurement) -> None:
-        """Remember the curve of a run until its experiment is decided."""
-        if self._on:
-            self._curves[run.id] = measurement.curve
-
     def decided(self, e: Experiment) -> None:
         """An experiment's decision is on disk: to be learned from while the next job runs, which costs no time."""
         if self._on and not self._view.needs_baseline:
@@ -216,7 +206,6 @@ class EarlyAbort:
             self._observe(self._policy, self._pending[0])
             self._pending.pop(0)  # only now: a store that was locked is asked again at the next look
             self._since_saved += 1
-        self._curves.clear()
         if newest is not None:
             self._save(self._policy, newest)
         return self._policy
@@ -249,7 +238,7 @@ class EarlyAbort:
         if self._direction is Direction.MINIMIZE:
             return False
         first = next(iter(self._view.baseline_runs), None)
-        losses = curve_of(self._context.store.curve(first.id))[1] if first else []
+        losses = self._curve(first)[1] if first else []
         third = len(losses) // 3
         return third > 0 and sum(losses[-third:]) > sum(losses[:third])
 
@@ -262,22 +251,18 @@ class EarlyAbort:
         steps, losses = self._curve(run, self._reached(run) if aborted else 1.0)
         policy.delta = NOISE * (sigma if sigma is not None else self._view.sigma or 0.0)
         value = None if aborted else run.value
-        looks = self._context.store.looks(run.id) if policy.is_audit else ()  # another daemon may have looked
-        audited = any(look.get("reason") == Reason.AUDIT for look in looks)
-        spared = policy.is_audit and (run.id in self._spared or audited)
+        looks = self._context.store.looks(run.id) if policy.is_audit else ()
+        spared = any(look.get("reason") == Reason.AUDIT for look in looks)
         again = [(*self._curve(r), 1.0, r.value) for r in (e.good_runs if kept else e.control_runs)]
         # another: no duplicate is ever run
         policy.observe(steps, losses, 1.0, value, aborted=aborted, spared=spared, another=True)
-        self._spared.discard(run.id)
         if kept:
             policy.succeed()
         for known in again:
             policy.rerun(*known)
 
     def _curve(self, run: Run, end: float = 1.0) -> tuple[list[float], list[float]]:
-        """Its progress and losses: remembered, or from the store. end: see ``curve_of``."""
-        points = self._curves.get(run.id)
-        return curve_of(points if points is not None else self._context.store.curve(run.id), end)
+        return curve_of(self._context.store.curve(run.id), end)
 
     def _reached(self, run: Run) -> float:
         """How much of its budget an aborted run took where its log does not say: by its last look, or by the clock."""

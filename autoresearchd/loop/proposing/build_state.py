@@ -64,7 +64,6 @@ class Turns:
         self._round: Turn | None = None
         self._tree: Tree | None = None
         self._tens: int | None = None
-        self._paid: deque[tuple[int, str, float]] = deque(maxlen=REMEMBERED)
 
     def next_parent(self) -> str:
         """Decide on the next turn; the commit that it builds on."""
@@ -112,7 +111,11 @@ class Turns:
         elif streak % LONG_STREAK == 0:
             streak += 1
         self._tens = tens
-        past, seed = self._past() if roles else (), context.random_seed(view.totals.experiments, "turn")
+        turns = context.store.role_turns(context.session_id, REMEMBERED) if roles else ()
+        past, seed = (
+            [(role, float(kept)) for _, role, kept in turns],
+            context.random_seed(view.totals.experiments, "turn"),
+        )
         bandit = task.proposing.turns == "bandit"
         chosen = next_turn(streak, roles, task.proposing.parents, past, seed, bandit=bandit)
         if chosen.parent != PUCT:
@@ -121,16 +124,6 @@ class Turns:
             return Turn(parent, chosen.role)
         node, parent = self._select()
         return Turn(parent, chosen.role, chosen.reason, node)
-
-    def _past(self) -> list[tuple[str, float]]:
-        """Role and pay (1 for a keep) of the latest experiments, oldest first; read from the store once."""
-        if not self._paid:
-            found = self._context.store.role_turns(self._context.session_id, REMEMBERED)
-            self._paid.extend((number, role, 1.0 if kept else 0.0) for number, role, kept in found)
-        newest = self._paid[-1][0] if self._paid else -1
-        late = (e for e in self._view.recent if e.number > newest and e.proposal is not None)
-        self._paid.extend((e.number, e.proposal.role if e.proposal else "", 1.0 if is_keep(e) else 0.0) for e in late)
-        return [(role, pay) for _, role, pay in self._paid]
 
     def _select(self) -> tuple[int, str]:
         """An experiment of this segment, by the tree of all that were measured, and its commit."""
