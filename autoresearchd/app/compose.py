@@ -27,8 +27,8 @@ from autoresearchd.learner.schedule import schedule_of
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from autoresearchd.learner.versions.live_versions import LiveVersions
 from autoresearchd.loop.context import Context, Site, StopSwitch, SystemClock
+from autoresearchd.loop.daemon import Fanout, FileSink
 from autoresearchd.loop.proposing.session_memo import Memo
-from autoresearchd.loop.upkeep.event_sinks import Fanout, FileSink
 from autoresearchd.loop.upkeep.housekeeping import note_reason
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.sandbox.tiers import AUTO, check_name

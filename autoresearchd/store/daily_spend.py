@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from autoresearchd.sandbox.file_locks import hold
-from autoresearchd.store.backup.backups import sync
+from autoresearchd.store.backups import sync
 
 _MOST_BYTES = 64 * 2**20
 _MOST_WORDS = 500

@@ -20,7 +20,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import RunRequest, Store
 from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.upkeep.housekeeping import Housekeeping, note_reason, say_that_it_stops
-from autoresearchd.store.backup import backups
+from autoresearchd.store import backups
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import sqlite_url
 from tests.fakes.executors import Script

@@ -29,8 +29,8 @@ from autoresearchd.domain.labels import Phase, Status
 from autoresearchd.domain.ports import Executor, Store
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.upkeep.session_lock import SessionLock
-from autoresearchd.store.backup import backups
-from autoresearchd.store.backup.rebuild import Draft
+from autoresearchd.store import backups
+from autoresearchd.store.backups import Draft
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
 from autoresearchd.workspace import layout

@@ -29,7 +29,7 @@ from autoresearchd.loop.measuring.run_files import read_tail
 from autoresearchd.loop.messages import BASELINE, unified_diff
 from autoresearchd.loop.run import measure_run
 from autoresearchd.policy.policy_names import TUNERS
-from autoresearchd.store.backup.rebuild import Draft, is_whole
+from autoresearchd.store.backups import Draft, is_whole
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.history import RecordedCommit

@@ -27,7 +27,7 @@ from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.ports import Store
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.loop.context import Context
-from autoresearchd.store.backup import backups
+from autoresearchd.store import backups
 
 REQUESTS_S = 0.5
 HEARTBEAT_S = 10
