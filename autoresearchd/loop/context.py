@@ -51,10 +51,7 @@ class StopSwitch:
         return self._asked.is_set()
 
     def end(self, reason: str) -> None:
-        """Stop once the running experiment is decided, for a reason of the daemon's own.
-
-        Nobody has asked for it, so it is no request: the first one that comes still lets the experiment end.
-        """
+        """Stop once the running experiment is decided; no request, so the first that comes still lets it end."""
         self.reason = self.reason or reason
         self._soon.set()
 
@@ -78,10 +75,9 @@ class StopSwitch:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Places on disk.
+    """Places on disk. source: the user's task folder; pristine: the task at the session's base commit.
 
-    source: the user's own task folder; pristine: the task at the session's base commit; setup: what the set-up commands
-    made; runs: where the runs of this session leave their logs.
+    setup: what the set-up commands made; runs: where the runs of this session leave their logs.
     """
 
     source: Path

@@ -1,9 +1,7 @@
-"""Copies of the database, and a new one from what is left of it.
+"""Copies of the database, whether it is still the journal of a session, and a new one from what is left of it.
 
-Copies are made whole, checked, brought to the disk, and only then kept. Their names say when they were made
-(``20261121T135713Z.db``). The newest three are kept, and the newest of each of the three hours and the seven days
-before, so that damage which is noticed late still finds a copy from before it, also where a daemon is started again
-and again. Here, too: whether a file is still the journal of a session.
+The newest three copies are kept, and the newest of each of the three hours and the seven days before, so that damage
+that is noticed late still finds a copy from before it, also where a daemon is started again and again.
 """
 
 from __future__ import annotations
@@ -106,12 +104,10 @@ class Mark:
 
 
 def traces(path: Path, mark: Mark) -> str:
-    """In words, what shows that the file was written over; empty: nothing does.
+    """What shows that the file was written over, empty: nothing. StoreError, sqlite3.OperationalError: not known now.
 
-    Connections that are open keep pages in memory and in the write-ahead log, and do not notice: the look is taken
-    through a new one, and never by other means than SQLite, as closing the file would give up the locks that this
-    process holds on it (https://www.sqlite.org/howtocorrupt.html, 2.2). Raises StoreError or sqlite3.OperationalError
-    where it cannot be told now.
+    A new connection looks, as open ones do not notice, and never by other means than SQLite: closing the file would
+    give up this process's locks on it (https://www.sqlite.org/howtocorrupt.html, 2.2).
     """
     if path.stat().st_size < health.SHORTEST:
         return health.lack_of(path)

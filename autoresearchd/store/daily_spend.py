@@ -22,11 +22,10 @@ _MOST_USD = 1e12
 
 
 class DailySpend:
-    """Amounts by day (UTC), in ``spend-2026-11-22.jsonl`` and so on; shared by all daemons of a user.
+    """Amounts by day (UTC), in ``spend-2026-11-22.jsonl`` and so on. A line is on disk when ``add`` returns.
 
-    A line is on disk when ``add`` returns. One that a crash has cut short counts nothing, and takes no other with it.
-    The folder is made when it is first written to. patience: seconds that a writer waits for another one; a daemon that
-    somebody has stopped may hold the lock.
+    One that a crash has cut short counts nothing, and takes no other with it. patience: seconds that a writer waits for
+    another one; a daemon that somebody has stopped may hold the lock.
     """
 
     def __init__(self, folder: Path, *, patience: float = 2.0) -> None:

@@ -60,11 +60,7 @@ class Reader(FileReader):
             return [SessionRow(*row)._replace(task=_task_facts(row.task_json)["name"]) for row in c.execute(wanted)]
 
     def status(self, tag: str, *, alive: bool | None = None, now: datetime | None = None) -> dict[str, Any]:
-        """What ``status --json`` prints.
-
-        alive: whether a process holds the session; None: not known, the stored state is believed. now: the time, for
-        how long the current phase has lasted.
-        """
+        """What ``status --json`` prints. alive: whether a process holds the session; None: unknown."""
         with self._db.read() as c:
             session = _session(c, tag)
             totals = c.execute(select(t.totals).where(t.totals.c.session_id == session.id)).one_or_none()
@@ -185,10 +181,7 @@ def _document(experiment: Experiment, costs: Mapping[int, float | None]) -> dict
 
 
 def _costs(c: Connection, session_id: int, first: int, final: int) -> dict[int, float | None]:
-    """US dollars by experiment: of its answers where there are any, else of its proposals; None: not known in full.
-
-    Left out are experiments with one proposal and no answer: their cost is the proposal's.
-    """
+    """US dollars of experiments with answers, or else several proposals; None: not known in full."""
     costs: dict[int, float | None] = {}
     for table, more in ((p, [func.max(p.c.attempt) > 0]), (n, [])):
         known = case((func.count(table.c.usd) == func.count(), func.sum(table.c.usd)))
@@ -234,10 +227,7 @@ def _answers(c: Connection, session_id: int, number: int, *, full: bool) -> list
 def _session_block(
     c: Connection, session: AnyRow, totals: AnyRow, task: Mapping[str, Any], state: str, measured: bool
 ) -> dict[str, Any]:
-    """The session with its counts; baselines, one for each segment, are not counted (``measured``: the latest is).
-
-    ``extend``: the option by which ``resume`` goes on beyond the limit that the session has reached.
-    """
+    """Without baselines, one for each segment (``measured``: the latest is). ``extend``: how ``resume`` may go on."""
     segments = c.execute(select(func.count()).where(t.segments.c.session_id == session.id)).scalar_one()
     baselines = segments if measured else max(0, segments - 1)
     tried = max(0, totals.experiments - baselines)
@@ -390,11 +380,9 @@ class SessionFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """An experiment, and all that models said for it.
+    """An experiment (None where it cannot be read) and all that models said for it; without file texts.
 
-    experiment: with its current proposal, its runs and its decision; None where it cannot be read. proposals: by
-    attempt, the current one the last. None of them holds file texts or a generation. answers: oldest first, None in
-    the place of one that cannot be read.
+    proposals: by attempt, without generations. answers: oldest first, None in the place of one that cannot be read.
     """
 
     number: int

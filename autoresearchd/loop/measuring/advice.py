@@ -1,8 +1,4 @@
-"""What the user is to know of the measuring: the baseline's time and seed, a machine that is too busy, a failing job.
-
-What a job sees is only what was committed, so a program that runs in the user's folder may fail as a job. The evaluator
-says why without looking at any file; here the user's own folder is looked at, by name only.
-"""
+"""What the user is to know of the measuring: the baseline's time and seed, a busy machine, a failing job."""
 
 from __future__ import annotations
 
@@ -101,8 +97,8 @@ _SYSTEM = ("bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "sys", 
 def hint_job(detail: str, source: Path, committed: Path) -> str:
     """What a user can do about a job that failed; empty when its surroundings are not to blame.
 
-    detail: why, in the evaluator's words. source: the task's folder in the user's checkout; committed: the same as it
-    was committed.
+    detail: why, in the evaluator's words. source: the task's folder in the user's checkout, where only names are looked
+    at; committed: the same as it was committed, which is all that a job sees.
     """
     absent: Sequence[str] = ()
     if missing_module(detail) or missing_paths(detail):

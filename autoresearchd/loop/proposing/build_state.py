@@ -1,7 +1,7 @@
 """Whose turn the next experiment is, on which commit and in which round, and what its policy is shown.
 
-Members of a round see one frozen state, and build on one commit. All of them are run; each is compared with the best
-so far, so the best of them is what stays. A round that a restart interrupts is not gone on with: the next one begins.
+Members of a round see one frozen state, and build on one commit; each is compared with the best so far. A round that a
+restart interrupts is not gone on with: the next one begins.
 """
 
 from __future__ import annotations

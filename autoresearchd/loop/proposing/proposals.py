@@ -100,10 +100,8 @@ class Proposals:
         attempt, after = 0 if repair is None else repair.attempt, {**state.code, **proposal.files}
         extra = {**proposal.asi.extra, **self._warning(e, proposal, state.code, after)}
         role = next((r for r in context.task.roles if r.name == (proposal.role or state.role)), None)
-        if role is not None:  # what it claims, and does outside of its surface
-            extra |= {"claimed_parent": proposal.parent or e.parent, "incumbent": self._view.parent}
-            if outside := off_surface(role, state.code, after):
-                extra["off_surface"] = ", ".join(outside)[:MOST_FLAGGED]
+        if role is not None and (outside := off_surface(role, state.code, after)):
+            extra["off_surface"] = ", ".join(outside)[:MOST_FLAGGED]
         asi = replace(proposal.asi, extra=extra)
         return replace(proposal, attempt=attempt, role=proposal.role or state.role, asi=asi)
 

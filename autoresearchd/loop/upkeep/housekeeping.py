@@ -40,15 +40,11 @@ LOW_DISK_BYTES = 200 * 2**20
 
 
 class Housekeeping:
-    """Starts with the daemon and ends with it. ``between`` is called by the loop between two experiments.
+    """Starts with the daemon and ends with it. A backup is made when it starts, every hour, and when it ends.
 
-    A backup of the journal is made when the daemon starts, every hour, and when it ends. A journal that is moved or
-    deleted from under the daemon would take all that is written from then on with it: that is looked for with each
+    A journal that is moved or deleted would take all that is written from then on with it: that is looked for with each
     heartbeat and before each experiment; it is backed up once more, and the session ends. So it does where the journal
-    was written over, but then nothing of it is backed up, and nothing more is written.
-
-    active_seconds: how long the session has been at work; backup: the folder of the backups; database: the journal's
-    file, None where it is none; refuse: makes the store refuse to write from now on, with the error that it is given.
+    was written over, but then it is not backed up, and nothing more is written (``refuse``: by the store).
     """
 
     def __init__(
@@ -127,11 +123,7 @@ class Housekeeping:
         self._room = shutil.disk_usage(self._lab.site.source).free >= LOW_DISK_BYTES
 
     def watch_database(self) -> None:
-        """Look whether the journal that is written to is still the one in its place; end the session where it is not.
-
-        Connections that are open go on writing into the file that was moved or deleted, so a backup through the one
-        that the store holds has all of it.
-        """
+        """End the session where the journal is not the file in its place any more; the store still has it."""
         with self._copying:  # the loop and the heartbeat look at the same time, perhaps
             if self._database is None or self._opened is None or self._mark is None or self._lost is not None:
                 return

@@ -1,7 +1,6 @@
 """One daemon per session: an flock that dies with its process, and a note of who holds it.
 
-The note says, too, what a daemon waits for that cannot write that into its database. It is written over in place and
-always takes the same room, so that a full disk does not refuse it.
+The note is written over in place and always takes the same room, so that a full disk does not refuse it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Experiments in the journal: their steps, each one transaction, and what they add up to for whoever asks.
 
-An experiment goes ``proposing → proposed → committed → running → measured → decided``; ``running`` goes back to
-``committed`` while more runs follow, and a repair takes it from ``measured`` back to ``proposed``. A step out of order
-raises StoreError. The same step with the same data may be repeated: recovery does not know whether the daemon died
-before or after it.
-
-What is asked with every proposal costs the same in a long session as in a short one: tallies are counters, lists have
-an end, and the tree is asked for from a number on.
+``proposing → proposed → committed → running → measured → decided``; ``running`` goes back to ``committed`` while more
+runs follow, and a repair takes it from ``measured`` back to ``proposed``. A step out of order raises StoreError; the
+same step with the same data may be repeated, as recovery does not know whether the daemon died before or after it.
+What is asked with every proposal costs the same in a long session: tallies are counters, and lists have an end.
 """
 
 from __future__ import annotations

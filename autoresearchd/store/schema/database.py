@@ -2,10 +2,7 @@
 
 SQLite runs in WAL mode with synchronous=FULL (https://www.sqlite.org/wal.html): readers never wait for the writer, and
 a commit is on disk when it returns. Writers take the write lock at BEGIN IMMEDIATE, so that a transaction waits for its
-turn at its start and never fails half-way for having read first.
-
-The schema is created and upgraded by the Alembic migrations in ``migrations/``, never by hand. Opening a database that
-is up to date costs one query; Alembic is imported only when there is something to do.
+turn at its start and never fails half-way for having read first. The schema is made by ``migrations/`` alone.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """The tables of the journal. ``migrations/`` creates them (a test holds the two together).
 
 Their column types are the boundary of the database: what is written is cleaned of what no database can hold and
-redacted, what is read is checked, long values are compressed (``codec``). Times are integer microseconds of UTC since
-1970, free-form values JSON. Constraints get names, so that migrations can speak of them.
-
-Rows of an experiment carry its key (session_id, number), so that a step never looks up another id. What is read often
-(experiment, proposal) is kept apart from what is long (proposal_body); sums over a session are counters (``totals``,
-``tally``) that change together with what they count.
+redacted, what is read is checked, long values are compressed (``codec``). What is read often (experiment, proposal) is
+kept apart from what is long (proposal_body); sums over a session are counters (``totals``, ``tally``).
 """
 
 from __future__ import annotations
