@@ -22,7 +22,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.learner.data.reward_signal import Signal, signal
 from autoresearchd.learner.data.trajectories import Dataset, Filters, Reason, Record, Split, Trajectory, dataset, split
 from autoresearchd.learner.data.trajectory_records import is_agent, records
-from autoresearchd.store.corpus import Corpus
+from autoresearchd.store.reader import Corpus
 from autoresearchd.workspace import layout
 
 UNKNOWN_HINT = (

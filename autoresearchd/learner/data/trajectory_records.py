@@ -26,7 +26,7 @@ from autoresearchd.evaluator.feedback import feedback
 from autoresearchd.evaluator.reward import FORMULA, reward
 from autoresearchd.learner.data.trajectories import Reason, Record
 from autoresearchd.policy.policy_names import PolicySpec
-from autoresearchd.store.corpus import Transcript
+from autoresearchd.store.reader import Transcript
 
 NO_REPLY = "no reply: "
 """How the error of a question begins that was charged but not answered."""

@@ -21,7 +21,7 @@ from autoresearchd.learner.data.trajectories import Filters, Reason, Record, dat
 from autoresearchd.learner.data.trajectory_records import NO_REPLY, label_of, records
 from autoresearchd.models.client import Reply
 from autoresearchd.policy.model_policy import ModelPolicy
-from autoresearchd.store.corpus import Transcript
+from autoresearchd.store.reader import Transcript
 from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
 from tests.fakes.policies import make_state, make_task
 
