@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.learner.algorithms.advantages import Scale
-from autoresearchd.learner.algorithms.ratios import Level
 from autoresearchd.learner.algorithms.train_options import (
     GSPO,
     Algo,
@@ -16,8 +14,10 @@ from autoresearchd.learner.algorithms.train_options import (
     Collapse,
     GroupOptions,
     GrpoOptions,
+    Level,
     MdpOptions,
     PpoOptions,
+    Scale,
     SdpoOptions,
     TrainOptions,
 )

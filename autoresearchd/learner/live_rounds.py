@@ -145,7 +145,6 @@ class LiveRounds:
             at=datetime.now(UTC),
             policy_version="",
             messages=state.messages,
-            prompt_ids=None,
             completion=drawn.text,
             token_ids=drawn.ids,
             logprobs=drawn.logprobs,

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.learner.algorithms.advantages import Scale
-from autoresearchd.learner.algorithms.ratios import Level, Mean
-from autoresearchd.learner.data.reward_signal import LEAST_USABLE
+from autoresearchd.learner.data.data_summary import LEAST_USABLE
 
 TOP = 20
 """k: how many tokens are compared one by one."""
@@ -29,6 +27,37 @@ class Algo(StrEnum):
     PPO = "ppo"
     SDPO = "sdpo"
     SFT = "sft"
+
+
+class Level(StrEnum):
+    """What an importance ratio is a ratio of.
+
+    ``token``: of each token given those before it (GRPO, DAPO). ``sequence``: of the completion, as the geometric mean
+    of its tokens' (GSPO). ``completion``: of the completion as one action, the product of its tokens' ratios; the true
+    importance weight of the research MDP, and the widest spread.
+    """
+
+    TOKEN = "token"  # noqa: S105 - a level, not a secret
+    SEQUENCE = "sequence"
+    COMPLETION = "completion"
+
+
+class Mean(StrEnum):
+    """How a loss of tokens becomes one number: all tokens weigh the same (DAPO), or all completions (GRPO, GSPO)."""
+
+    TOKENS = "tokens"
+    SEQUENCES = "sequences"
+
+
+class Scale(StrEnum):
+    """What group advantages are divided by.
+
+    ``std``: the standard deviation of the group (GRPO). ``none``: nothing (Dr. GRPO): a group that is nearly all right
+    or nearly all wrong does not weigh more than others.
+    """
+
+    STD = "std"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)

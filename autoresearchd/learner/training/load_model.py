@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -68,12 +68,8 @@ class ModelOptions:
     share_prompts: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What was loaded: peft's model, the causal language model within it, tokenizer, hashes, device.
-
-    value_head: weights of a saved one, None where there is none.
-    """
+class Loaded(NamedTuple):
+    """Peft's model, and the causal language model within it; value_head: weights of a saved one, None for none."""
 
     adapted: Any
     base: Any
@@ -86,10 +82,8 @@ class Loaded:
 def load(place: Path, options: ModelOptions) -> Loaded:
     """The model of a folder or a GGUF file, with an adapter on it that can be trained.
 
-    Raises:
-        UsageError: there is no model, it has no chat template, or the adapter is none, is damaged, or does not fit.
-        ModelError: the model cannot be loaded.
-        MissingCapability: a package is missing.
+    Raises UsageError: there is no model, it has no chat template, or the adapter is none, is damaged, or does not fit;
+    ModelError: the model cannot be loaded; MissingCapability: a package is missing.
     """
     source = Source.at(place)
     peft = library("peft")

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens: padded batches, statistics of each token in pieces of bounded memory, KL divergences.
+"""Log-probabilities of tokens: padded batches, statistics of each token in pieces of bounded memory.
 
 All is computed in float32 (float64 stays float64), whatever the model's own precision. The vocabulary is what costs
 memory: a float32 copy of the logits of 16 × 1,000 tokens of a vocabulary of 150,000 has 9.6 GB. Tokens are therefore
@@ -143,17 +143,6 @@ def token_statistics(
         for each in zip(*parts, others, strict=True)
     ]
     return TokenStatistics(*(_spread(torch.cat(column), mask) for column in zip(*found, strict=True)))
-
-
-def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """The estimate k3 of KL(policy ‖ reference) of each token drawn from the policy: (r − 1) − log r, r = π_ref/π.
-
-    Schulman, "Approximating KL divergence" (2020); GRPO (Shao et al. 2024, arXiv:2402.03300), Eq. 4. Unbiased, never
-    negative, of low variance. As a term of a loss its expected gradient is that of KL(reference ‖ policy), which pulls
-    to the same place by another way (Tang and Munos 2025).
-    """
-    difference = reference - logprobs
-    return torch.expm1(difference) - difference
 
 
 def _spread(values: Tensor, mask: Tensor) -> Tensor:

@@ -57,7 +57,6 @@ def played(
                 at=START + timedelta(minutes=number),
                 policy_version="",
                 messages=shown,
-                prompt_ids=None,
                 completion=drawn.text,
                 token_ids=drawn.ids,
                 logprobs=drawn.logprobs,

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.learner.training.logprobs import Sample, collate, k3, token_statistics
+from autoresearchd.learner.algorithms.ratios import k3
+from autoresearchd.learner.training.logprobs import Sample, collate, token_statistics
 from tests.unit.learner.reference import softmax_logs
 
 VOCABULARY = 7
