@@ -12,10 +12,8 @@ from autoresearchd.learner.algorithms.train_options import (
     Algo,
     ColdStart,
     Collapse,
-    GroupOptions,
     GrpoOptions,
     Level,
-    MdpOptions,
     PpoOptions,
     Scale,
     SdpoOptions,
@@ -85,12 +83,11 @@ def constants_of(request: LearnRequest) -> Constants:
         usual,
         **some("learning_rate", "weight_decay", "batch", "micro", "epochs", "clip", "warmup", "seed", "save_every"),
         **some("shuffle_rewards", "kl_every"),
-        grpo=replace(grpo, **some("clip_low", "clip_high", "beta")),
-        groups=replace(GroupOptions(), **some("leave_one_out", "neighbours", "scale")),
-        ppo=replace(
-            PpoOptions(), **some("level", "clip_high", clip="clip_low", value_weight="c1", entropy_weight="c2")
+        grpo=replace(grpo, **some("clip_low", "clip_high", "beta", "leave_one_out", "neighbours", "scale")),
+        ppo=PpoOptions(
+            **some("level", "clip_high", "gamma", "lam", "horizon", "target_kl"),
+            **some(clip="clip_low", value_weight="c1", entropy_weight="c2"),
         ),
-        mdp=replace(MdpOptions(), **some("gamma", "lam", "horizon", "target_kl")),
         sdpo=replace(SdpoOptions(), **some("top", alpha="sdpo_alpha", rate="teacher_rate")),
         cold_start=replace(ColdStart(), **some(allowed="cold_start", valid_share="valid_share")),
         collapse=replace(Collapse(), **some(entropy="least_entropy", kl="most_kl")),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from autoresearchd.learner.algorithms.learnable import Learnable
 from autoresearchd.learner.algorithms.ratios import (
+    CAP,
     Part,
     clipped_surrogate,
     k3,
@@ -23,7 +24,7 @@ from autoresearchd.learner.algorithms.ratios import (
     share,
 )
 from autoresearchd.learner.algorithms.scoring import Objective
-from autoresearchd.learner.algorithms.train_options import GroupOptions, GrpoOptions, Level, Mean, Scale, TrainOptions
+from autoresearchd.learner.algorithms.train_options import GrpoOptions, Level, Mean, Scale, TrainOptions
 from autoresearchd.learner.data.examples import Example
 from autoresearchd.learner.data.trajectories import all_equal
 
@@ -100,7 +101,7 @@ def nearest(sessions: Sequence[Hashable], times: Sequence[float], k: int) -> dic
     return near
 
 
-def advantages_of(examples: Sequence[Example], options: GroupOptions) -> GroupAdvantages:
+def advantages_of(examples: Sequence[Example], options: GrpoOptions) -> GroupAdvantages:
     """The advantages of answers within their rounds; of single ones by their neighbours in the session, if at all."""
     made = [each.trajectory for each in examples]
     near = None
@@ -127,7 +128,7 @@ def grpo_loss(
 ) -> Part:
     """The clipped surrogate with the ratios π_θ/μ, μ being the policy that wrote the completions.
 
-    The divergence from a reference is min(π_θ/μ, cap)·k3: k3 alone estimates it on tokens that π_θ drew, and each
+    The divergence from a reference is min(π_θ/μ, CAP)·k3: k3 alone estimates it on tokens that π_θ drew, and each
     stored one that it has unlearned would count by the hundred. With the ratio, which is not held constant, the
     gradient is that of the divergence as well (DeepSeek-V3.2, arXiv:2512.02556, §3.1).
 
@@ -142,7 +143,7 @@ def grpo_loss(
     losses, low, high, dual = clipped_surrogate(ratio, advantages, mask, *clip)
     loss = masked_mean(losses, mask, options.mean, total=total)
     if reference is not None and options.beta > 0:
-        drawn = log_ratios(logprobs, behaviour, mask, Level.TOKEN).exp().clamp(max=options.weight_cap)
+        drawn = log_ratios(logprobs, behaviour, mask, Level.TOKEN).exp().clamp(max=CAP)
         divergence = drawn * k3(logprobs.where(mask, 0.0), reference.detach().where(mask, 0.0))
         loss = loss + options.beta * masked_mean(divergence, mask, options.mean, total=total)
     figures = ratio_figures(ratio, low, high, logprobs, behaviour, mask, options.level)

@@ -105,7 +105,7 @@ def ppo_loss(
     behaviour, proximal, old_values, returns = (t.detach() for t in (behaviour, proximal, old_values, returns))
     high = options.clip if options.clip_high is None else options.clip_high
     ratio = log_ratios(logprobs, proximal, mask, options.level).exp()
-    weights = truncated_weights(proximal, behaviour, mask, options.level, options.weight_cap)
+    weights = truncated_weights(proximal, behaviour, mask, options.level)
     losses, below, above, _ = clipped_surrogate(ratio, advantages, mask, options.clip, high)
     surrogate = masked_mean(weights * losses, mask, Mean.SEQUENCES, total=total)
     spread = masked_mean(entropy, mask, Mean.SEQUENCES, total=total)
@@ -183,11 +183,11 @@ class PpoObjective(Objective):
     """Clipped surrogate, value loss and entropy over windows of answers; the model has a value head."""
 
     def __init__(self, model: Learnable, examples: Sequence[Example], options: TrainOptions) -> None:
-        split = windows(examples, min(options.mdp.horizon, options.batch))
+        split = windows(examples, min(options.ppo.horizon, options.batch))
         super().__init__(model, examples, options, [window.steps for window in split])
         self._by_step = {step: window for window in split for step in window.steps}
         rewards = [each.reward for each in examples]
-        self._mean = math.fsum(rewards) / len(rewards) if options.mdp.centred else 0.0
+        self._mean = math.fsum(rewards) / len(rewards) if options.ppo.centred else 0.0
         self._advantages: dict[int, float] = {}
         self._returns: dict[int, float] = {}
         self._values: dict[int, float] = {}
@@ -208,8 +208,8 @@ class PpoObjective(Objective):
             advantages = gae(
                 [self.examples[step].reward - self._mean for step in window.steps],
                 own,
-                gamma=self.options.mdp.gamma,
-                lam=self.options.mdp.lam,
+                gamma=self.options.ppo.gamma,
+                lam=self.options.ppo.lam,
                 following=window.following,
                 bootstrap=[math.fsum(next_) / len(next_)] * len(own) if next_ else own,
             )
@@ -245,7 +245,7 @@ class PpoObjective(Objective):
 
     def drifted(self, figures: Mapping[str, float]) -> bool:
         """Whether the policy is farther than 1.5 times the target from the one with which the update began."""
-        target = self.options.mdp.target_kl
+        target = self.options.ppo.target_kl
         return target is not None and figures.get("kl_update", 0.0) > 1.5 * target
 
     def _column(self, values: Mapping[int, float], part: Sequence[int]) -> Tensor:

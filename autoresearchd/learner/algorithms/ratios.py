@@ -17,6 +17,9 @@ from autoresearchd.learner.algorithms.train_options import Level, Mean
 LOG_LIMIT = 20.0
 """Log-ratios are cut to ± this before they are exponentiated: no ratio overflows; beyond it no gradient flows."""
 
+CAP = 2.0
+"""Importance weights are cut to this: a few stale tokens do not outweigh all others."""
+
 Figures = dict[str, tuple[float, float]]
 """By name, each with its weight in the mean over the parts of a batch."""
 
@@ -39,13 +42,13 @@ def log_ratios(new: Tensor, old: Tensor, mask: Tensor, level: Level) -> Tensor:
     return each.clamp(-LOG_LIMIT, LOG_LIMIT)
 
 
-def truncated_weights(proximal: Tensor, behaviour: Tensor, mask: Tensor, level: Level, cap: float) -> Tensor:
-    """min(π_proximal/π_behaviour, cap) of each token, detached: stale completions do not count as fresh.
+def truncated_weights(proximal: Tensor, behaviour: Tensor, mask: Tensor, level: Level) -> Tensor:
+    """min(π_proximal/π_behaviour, CAP) of each token, detached: stale completions do not count as fresh.
 
     Truncated importance sampling (Ionides 2008), here beside a ratio that is clipped around the policy with which the
     update began (the decoupled objective of Hilton et al. 2022, arXiv:2110.00641).
     """
-    return log_ratios(proximal, behaviour, mask, level).exp().clamp(max=cap).detach()
+    return log_ratios(proximal, behaviour, mask, level).exp().clamp(max=CAP).detach()
 
 
 def clipped_surrogate(

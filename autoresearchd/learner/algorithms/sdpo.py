@@ -21,6 +21,7 @@ from torch import Tensor
 
 from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who
 from autoresearchd.learner.algorithms.ratios import (
+    CAP,
     Part,
     divergence,
     log_ratios,
@@ -51,15 +52,15 @@ def sdpo_loss(
     teacher_top: the teacher's of the same tokens. logprobs, behaviour, proximal: of the completions' own tokens, as in
     ``ppo_loss``. total: as in ``masked_mean``. Figures: ``divergence``, the mean over the tokens without ratios and
     weights; ``tail``, the mean probability of the student's bucket of all other tokens: where it is large, k is too
-    small; ``clipped_high``, the share of ratios above ``ratio_cap``.
+    small; ``clipped_high``, the share of ratios above CAP.
     """
     logprobs, behaviour, proximal = logprobs.detach(), behaviour.detach(), proximal.detach()
     raw = log_ratios(logprobs, proximal, mask, Level.TOKEN).exp()
-    weights = truncated_weights(proximal, behaviour, mask, Level.TOKEN, options.weight_cap)
+    weights = truncated_weights(proximal, behaviour, mask, Level.TOKEN)
     student, teacher = with_tail(student_top[mask]), with_tail(teacher_top.detach()[mask])
     each = divergence(student, teacher, options.alpha)
-    scaled = (raw.clamp(max=options.ratio_cap) * weights)[mask] * each
-    above = raw > options.ratio_cap
+    scaled = (raw.clamp(max=CAP) * weights)[mask] * each
+    above = raw > CAP
     tokens = float(mask.sum())
     figures = ratio_figures(raw, torch.zeros_like(mask), above, logprobs, behaviour, mask, Level.TOKEN) | {
         "divergence": (float(each.detach().double().mean()), tokens),

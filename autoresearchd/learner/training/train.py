@@ -178,7 +178,7 @@ def _begin(
 ) -> tuple[Callable[[], Objective], str]:
     """What begins the algorithm, and why the rewards tell it nothing; empty: they do."""
     if options.algo is Algo.GRPO:
-        found = advantages_of(examples, options.groups)
+        found = advantages_of(examples, options.grpo)
         counts.update(found.counts)
         counts["with_signal"] = int(found.signal.sum())
         silent = f"none of {counted(counts['groups'], 'group')} has rewards that differ"

@@ -21,8 +21,8 @@ from autoresearchd.learner.algorithms.sdpo import SdpoObjective, lessons, with_f
 from autoresearchd.learner.algorithms.train_options import (
     Algo,
     ColdStart,
-    GroupOptions,
-    MdpOptions,
+    GrpoOptions,
+    PpoOptions,
     Scale,
     SdpoOptions,
     SftOptions,
@@ -96,7 +96,7 @@ def test_batches_of_whole_groups_are_taken_where_prompts_are_shared(algo: Algo) 
         data = played(model, rounds=3, feedback="Say a.")
         plan = TrainOptions(
             algo, steps=1, batch=12, micro=4, warmup=0, cold_start=ColdStart(allowed=False),
-            mdp=MdpOptions(horizon=12),
+            ppo=PpoOptions(horizon=12),
         )  # fmt: skip
         assert train(model, data, plan, on_step=lambda _: None).steps == 1
         states.append(model.adapter_state())
@@ -106,9 +106,9 @@ def test_batches_of_whole_groups_are_taken_where_prompts_are_shared(algo: Algo) 
 # -- GRPO
 def test_groups_are_rounds_of_one_session_and_those_without_a_difference_are_in_no_batch() -> None:
     data = numbered(1.0, -1.0, group="r1") + numbered(1.0, 1.0, group="r1", session="two")
-    options = TrainOptions(groups=GroupOptions(neighbours=None))
+    options = TrainOptions(grpo=GrpoOptions(neighbours=None))
     examples = examples_of(data)
-    found = advantages_of(examples, options.groups)
+    found = advantages_of(examples, options.grpo)
     assert (found.counts["groups"], found.counts["zero_variance"]) == (2, 1)
     assert list(GrpoObjective(TinyLearnable(), examples, options, found).units) == [[0, 1]]
 
@@ -117,7 +117,7 @@ def test_the_first_step_of_grpo_follows_the_weighted_policy_gradient() -> None:
     model = TinyLearnable()
     data = [replace(each, logprobs=tuple(p - 0.1 for p in each.logprobs or ())) for each in played(model, rounds=4)]
     options, examples = TrainOptions(), examples_of(data)
-    found = advantages_of(examples, options.groups)
+    found = advantages_of(examples, options.grpo)
     objective = GrpoObjective(model, examples, options, found)
     batch = [place for unit in objective.units for place in unit]
     objective.begin(batch)
@@ -157,8 +157,8 @@ def test_an_answer_is_followed_by_its_repair_and_then_by_the_next_round() -> Non
 
 def returns_of(data: list[Trajectory]) -> list[float]:
     """What PPO takes each answer to have been worth, of a model whose values are all 0."""
-    mdp = MdpOptions(horizon=8, gamma=0.9, lam=0.8, centred=False)
-    objective = PpoObjective(TinyLearnable(), examples_of(data), TrainOptions(algo=Algo.PPO, mdp=mdp))
+    ppo = PpoOptions(horizon=8, gamma=0.9, lam=0.8, centred=False)
+    objective = PpoObjective(TinyLearnable(), examples_of(data), TrainOptions(algo=Algo.PPO, ppo=ppo))
     objective.begin(range(len(data)))
     return [objective._returns[place] for place in range(len(data))]
 
