@@ -117,7 +117,7 @@ def of_ours(options: argparse.Namespace, algo: Algo) -> dict[str, float]:
         logprobs = [
             row[-options.completion :].tolist()
             for at in range(0, len(samples), options.micro)
-            for row in model.statistics(samples[at : at + options.micro], who=Who.POLICY).tokens.logprobs
+            for row in model.statistics(samples[at : at + options.micro], who=Who.POLICY).logprobs
         ]
     given = [
         Trajectory(

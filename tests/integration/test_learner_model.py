@@ -44,7 +44,7 @@ MESSAGES = (
 def scored(model: LocalModel, sample: Sample, who: Who = Who.POLICY) -> list[float]:
     with torch.no_grad():
         found = model.statistics([sample], who=who)
-    return [float(value) for value in found.tokens.logprobs[0][found.batch.mask[0]]]
+    return [float(value) for value in found.logprobs[0][found.batch.mask[0]]]
 
 
 def test_what_is_learned_becomes_likelier_and_is_saved(smollm2: Path, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_what_is_learned_becomes_likelier_and_is_saved(smollm2: Path, tmp_path: 
     for _ in range(4):
         optimiser.zero_grad()
         found = model.statistics([sample], values=True)
-        (-found.tokens.logprobs.sum() + (found.values - 1).square().sum()).backward()
+        (-found.logprobs.sum() + (found.values - 1).square().sum()).backward()
         optimiser.step()
     after = scored(model, sample)
     assert sum(after) > before + 5

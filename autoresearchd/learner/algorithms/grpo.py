@@ -177,7 +177,7 @@ class GrpoObjective(Objective):
 
     def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
         said = self.policy(part, divergence=divergence)
-        logprobs, options = said.tokens.logprobs, self.options.grpo
+        logprobs, options = said.logprobs, self.options.grpo
         loss, figures = grpo_loss(
             logprobs,
             said.batch.behaviour.to(logprobs),

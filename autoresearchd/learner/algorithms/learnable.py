@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from autoresearchd.learner.training.logprobs import Batch, Sample, TokenStatistics
+from autoresearchd.learner.training.logprobs import Sample, Statistics
 from autoresearchd.learner.training.prompt_sharing import Sharing
 
 __all__ = ["Generated", "Learnable", "Sample", "Sampler", "Statistics", "Who"]
@@ -23,18 +23,6 @@ class Who(StrEnum):
     POLICY = "policy"
     BASE = "base"
     TEACHER = "teacher"
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What a model says of some samples, padded to a batch [B, L].
-
-    values: [B], float32, of the state at the last token of the prompt; None where they were not asked for.
-    """
-
-    batch: Batch
-    tokens: TokenStatistics
-    values: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

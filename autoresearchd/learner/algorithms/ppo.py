@@ -8,19 +8,17 @@ The ratio of an action is the product of its tokens' ratios (level ``completion`
 tokens a small step of the policy already leaves the range. ``token``, the default, clips each token by itself, as is
 usual for language models: a first-order approximation of it that learns on where the product is clipped away.
 
-Where an experiment has several answers (a malformed one was asked again, a failed proposal was given back), each is a
-step of its own with the reward that it earned itself: it was shown something else than the one before. Taking the last
-alone would hide the mistakes that an untrained policy makes most, and their sum would blame the answer that fixed them.
-
-The experiments of a round answer one state side by side. What follows an answer is what its own experiment was asked
-next, and after its last answer the next round: none is paid for what its siblings earned.
+Where an experiment has several answers (one was asked again, or given back), each is a step of its own with the reward
+that it earned itself: the last alone would hide the mistakes that an untrained policy makes most, and their sum would
+blame the answer that fixed them. The experiments of a round answer one state side by side. What follows an answer is
+what its own experiment was asked next, and after its last answer the next round.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -43,28 +41,28 @@ from autoresearchd.learner.data.trajectories import all_equal
 
 
 def gae(
-    rewards: Sequence[float],
-    values: Sequence[float],
+    steps: Sequence[int],
+    rewards: Mapping[int, float],
+    values: Mapping[int, float],
+    following: Mapping[int, Sequence[int]],
     *,
     gamma: float,
     lam: float,
-    following: Sequence[Sequence[int]],
-    bootstrap: Sequence[float],
-) -> list[float]:
+) -> dict[int, float]:
     """Generalised advantage estimation over a sequence of experiments, in the order in which they were proposed.
 
     δ_t = r_t + γ·V(s_{t+1}) − V(s_t), A_t = Σ_l (γλ)^l δ_{t+l} = δ_t + γλ·A_{t+1} (Schulman et al. 2016,
     arXiv:1506.02438, Eq. 16). Where one state is answered several times at once, several steps follow a step:
-    V(s_{t+1}) and A_{t+1} are then the means over them, and none is paid for what was answered beside it. At a step
-    that no step follows the record ends: its next value is that of ``bootstrap``.
-
-    following: the steps that follow each step, all later than it. bootstrap: [T], read where no step follows.
+    V(s_{t+1}) and A_{t+1} are then the means over them, and none is paid for what was answered beside it. Of what
+    follows ``steps`` only the value counts. Where nothing follows the record ends, and research does not: the state
+    after an answer is taken to be worth what its own is.
     """
-    advantages = [0.0] * len(rewards)
-    for t in reversed(range(len(rewards))):
+    advantages: dict[int, float] = {}
+    for t in reversed(steps):
         after = following[t]
-        worth = math.fsum(values[j] for j in after) / len(after) if after else bootstrap[t]
-        flowing = math.fsum(advantages[j] for j in after) / len(after) if after else 0.0
+        worth = math.fsum(values[j] for j in after) / len(after) if after else values[t]
+        inside = bool(after) and after[0] in advantages
+        flowing = math.fsum(advantages[j] for j in after) / len(after) if inside else 0.0
         advantages[t] = rewards[t] + gamma * worth - values[t] + gamma * lam * flowing
     return advantages
 
@@ -122,38 +120,32 @@ def ppo_loss(
     return Part(surrogate + options.value_weight * value_loss - options.entropy_weight * spread, figures)
 
 
-class Window(NamedTuple):
-    """Consecutive rounds of a session.
+def windows(examples: Sequence[Example], horizon: int) -> tuple[list[tuple[int, ...]], dict[int, tuple[int, ...]]]:
+    """The answers of each session in order, in windows of about ``horizon`` at most; and what follows each of them.
 
-    steps: their answers. following: for each, the places in ``steps`` of what follows it; empty: the window ends there.
-    after: the answers to the state that follows the window; none: the record, or the segment, ends.
+    A round is never cut; one that has more answers is a window of its own. Nothing follows where the record, or the
+    segment, ends.
     """
-
-    steps: tuple[int, ...]
-    following: tuple[tuple[int, ...], ...]
-    after: tuple[int, ...]
-
-
-def windows(examples: Sequence[Example], horizon: int) -> list[Window]:
-    """The answers of each session in the order in which they were given, in windows of about ``horizon`` at most.
-
-    A round is never cut; one that has more answers is a window of its own.
-    """
-    sessions: dict[tuple[str, int], list[int]] = {}
+    segments: dict[tuple[str, int], list[int]] = {}
     for place, each in enumerate(examples):
-        sessions.setdefault((each.trajectory.session, each.trajectory.segment), []).append(place)
-    made: list[Window] = []
-    for places in sessions.values():
+        segments.setdefault((each.trajectory.session, each.trajectory.segment), []).append(place)
+    made: list[tuple[int, ...]] = []
+    following: dict[int, tuple[int, ...]] = {}
+    for places in segments.values():
         rounds = _rounds(examples, places)
-        start = size = 0
-        for at, own in enumerate(rounds):
-            count = sum(map(len, own))
-            if at > start and size + count > horizon:
-                made.append(_window(rounds[start:at], own))
-                start, size = at, 0
-            size += count
-        made.append(_window(rounds[start:], ()))
-    return made
+        for own, coming in zip(rounds, [*rounds[1:], []], strict=True):
+            for answers in own:
+                following |= {one: (other,) for one, other in pairwise(answers)}
+                following[answers[-1]] = tuple(first for first, *_ in coming)
+        steps: list[int] = []
+        for own in rounds:
+            size = sum(map(len, own))
+            if steps and len(steps) + size > horizon:
+                made.append(tuple(steps))
+                steps = []
+            steps += chain.from_iterable(own)
+        made.append(tuple(steps))
+    return made, following
 
 
 def _rounds(examples: Sequence[Example], places: Sequence[int]) -> list[list[list[int]]]:
@@ -167,27 +159,16 @@ def _rounds(examples: Sequence[Example], places: Sequence[int]) -> list[list[lis
     return list(rounds.values())
 
 
-def _window(rounds: Sequence[Sequence[Sequence[int]]], after: Sequence[Sequence[int]]) -> Window:
-    """A window of some rounds, and the round after them."""
-    steps = [step for own in rounds for answers in own for step in answers]
-    place = {step: at for at, step in enumerate(steps)}
-    following: list[tuple[int, ...]] = []
-    for own, coming in zip(rounds, [*rounds[1:], []], strict=True):
-        first = tuple(place[answers[0]] for answers in coming)
-        for answers in own:
-            following += [*((place[step],) for step in answers[1:]), first]
-    return Window(tuple(steps), tuple(following), tuple(answers[0] for answers in after))
-
-
 class PpoObjective(Objective):
     """Clipped surrogate, value loss and entropy over windows of answers; the model has a value head."""
 
     def __init__(self, model: Learnable, examples: Sequence[Example], options: TrainOptions) -> None:
-        split = windows(examples, min(options.ppo.horizon, options.batch))
-        super().__init__(model, examples, options, [window.steps for window in split])
-        self._by_step = {step: window for window in split for step in window.steps}
+        split, self._following = windows(examples, min(options.ppo.horizon, options.batch))
+        super().__init__(model, examples, options, split)
+        self._by_step = {step: window for window in split for step in window}
         rewards = [each.reward for each in examples]
-        self._mean = math.fsum(rewards) / len(rewards) if options.ppo.centred else 0.0
+        mean = math.fsum(rewards) / len(rewards) if options.ppo.centred else 0.0
+        self._rewards = {place: reward - mean for place, reward in enumerate(rewards)}
         self._advantages: dict[int, float] = {}
         self._returns: dict[int, float] = {}
         self._values: dict[int, float] = {}
@@ -196,25 +177,16 @@ class PpoObjective(Objective):
         """Values of the batch's states by the value head as it is now, and from them advantages and returns."""
         super().begin(batch)
         self.total = float(len(batch))
-        chosen = list({window.steps: window for window in (self._by_step[step] for step in batch)}.values())
-        states = list(dict.fromkeys(step for window in chosen for step in (*window.steps, *window.after)))
+        chosen = list(dict.fromkeys(self._by_step[step] for step in batch))
+        after = self._following
+        states = list(dict.fromkeys(s for steps in chosen for s in (*steps, *(j for t in steps for j in after[t]))))
         values = self.values([self.examples[step].sample.prompt for step in states])
-        self._values, self._returns = dict(zip(states, values.double().tolist(), strict=True)), {}
+        self._values = dict(zip(states, values.double().tolist(), strict=True))
         raw: dict[int, float] = {}
-        for window in chosen:
-            own = [self._values[step] for step in window.steps]
-            # Where the record ends, research does not: the state after an answer is taken to be worth what its own is.
-            next_ = [self._values[step] for step in window.after]
-            advantages = gae(
-                [self.examples[step].reward - self._mean for step in window.steps],
-                own,
-                gamma=self.options.ppo.gamma,
-                lam=self.options.ppo.lam,
-                following=window.following,
-                bootstrap=[math.fsum(next_) / len(next_)] * len(own) if next_ else own,
-            )
-            for step, advantage, value in zip(window.steps, advantages, own, strict=True):
-                raw[step], self._returns[step] = advantage, advantage + value
+        for steps in chosen:
+            options = self.options.ppo
+            raw |= gae(steps, self._rewards, self._values, after, gamma=options.gamma, lam=options.lam)
+        self._returns = {step: advantage + self._values[step] for step, advantage in raw.items()}
         scaled = normalised(torch.tensor([raw[step] for step in batch], dtype=torch.float64))
         self._advantages = dict(zip(batch, scaled.tolist(), strict=True))
         figures = {"advantage": float(scaled.abs().mean())}
@@ -226,7 +198,7 @@ class PpoObjective(Objective):
 
     def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
         said = self.policy(part, divergence=divergence, values=True)
-        logprobs, values = said.tokens.logprobs, said.values
+        logprobs, values = said.logprobs, said.values
         assert values is not None
         loss, figures = ppo_loss(
             logprobs,
@@ -236,7 +208,7 @@ class PpoObjective(Objective):
             values,
             self._column(self._values, part).to(values),
             self._column(self._returns, part).to(values),
-            said.tokens.entropy,
+            said.entropy,
             said.batch.mask,
             options=self.options.ppo,
             total=self.total,

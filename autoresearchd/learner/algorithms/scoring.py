@@ -133,14 +133,14 @@ class Objective(ABC):
         """
         samples = [self.examples[place].sample for place in part]
         said = self.model.statistics(samples, top=top or (TOP if divergence else 0), values=values)
-        finite(said.tokens.logprobs[said.batch.mask])
+        finite(said.logprobs[said.batch.mask])
         if said.values is not None:
             finite(said.values)
         return said
 
     def began(self, part: Sequence[int], said: Statistics) -> Tensor:
         """The log-probabilities [B, L−1] with which the update began; on the first pass those that were just found."""
-        current, mask = said.tokens.logprobs.detach(), said.batch.mask
+        current, mask = said.logprobs.detach(), said.batch.mask
         for row, place in enumerate(part):
             if place not in self._began:
                 self._began[place] = current[row][mask[row]]
@@ -152,8 +152,8 @@ class Objective(ABC):
         if missing:
             scored = self.model.statistics([self.examples[i].sample for i in missing], who=Who.BASE)
             for row, place in enumerate(missing):
-                self._base[place] = scored.tokens.logprobs[row][scored.batch.mask[row]].detach()
-        return _placed([self._base[place] for place in part], said.batch.mask).to(said.tokens.logprobs)
+                self._base[place] = scored.logprobs[row][scored.batch.mask[row]].detach()
+        return _placed([self._base[place] for place in part], said.batch.mask).to(said.logprobs)
 
     def values(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """The value head's values of states, [N], without a gradient. Raises NotFinite: they are not finite."""
@@ -179,10 +179,10 @@ class Objective(ABC):
         it has unlearned would count by the hundred.
         """
         mask, tokens = said.batch.mask, float(said.batch.mask.sum())
-        figures = {"entropy": (float(masked_mean(said.tokens.entropy.detach(), mask)), tokens)}
+        figures = {"entropy": (float(masked_mean(said.entropy.detach(), mask)), tokens)}
         if divergence:
-            own, samples = said.tokens.top_logprobs, [self.examples[place].sample for place in part]
-            base = self.model.statistics(samples, who=Who.BASE, at=said.tokens.top_indices).tokens.top_logprobs
+            own, samples = said.top_logprobs, [self.examples[place].sample for place in part]
+            base = self.model.statistics(samples, who=Who.BASE, at=said.top_indices).top_logprobs
             assert own is not None and base is not None
             kl = divergence_of(with_tail(own.detach()[mask]), with_tail(base[mask]), 1.0)
             figures["kl_base"] = (float(kl.mean()), tokens)
@@ -198,7 +198,7 @@ class SftObjective(Objective):
 
     def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
         said = self.policy(part, divergence=divergence)
-        loss = -masked_mean(said.tokens.logprobs, said.batch.mask, total=self.total)
+        loss = -masked_mean(said.logprobs, said.batch.mask, total=self.total)
         return Part(loss, self.common(part, said, divergence=divergence))
 
 

@@ -129,7 +129,7 @@ class SdpoObjective(Objective):
 
     def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
         said = self.policy(part, top=self.options.sdpo.top)
-        logprobs, student = said.tokens.logprobs, said.tokens.top_logprobs
+        logprobs, student = said.logprobs, said.top_logprobs
         assert student is not None
         loss, figures = sdpo_loss(
             student,
@@ -158,13 +158,13 @@ class SdpoObjective(Objective):
     def _taught(self, part: Sequence[int], said: Statistics) -> Tensor:
         """The teacher's log-probabilities [B, L−1, k] of the student's likeliest tokens, where the student's stand."""
         samples = [lesson for lesson in (self._lessons[place] for place in part) if lesson is not None]
-        mask, indices, own = said.batch.mask, said.tokens.top_indices, said.tokens.top_logprobs
+        mask, indices, own = said.batch.mask, said.top_indices, said.top_logprobs
         assert indices is not None and own is not None
         # Both batches hold the same completions in the same order: so do their tokens that count, whatever the padding.
         there = collate(samples, padding=self.model.padding).mask.to(mask.device)
         at = indices.new_zeros((*there.shape, indices.shape[-1]))
         at[there] = indices[mask]
-        scored = self.model.statistics(samples, who=Who.TEACHER, at=at).tokens.top_logprobs
+        scored = self.model.statistics(samples, who=Who.TEACHER, at=at).top_logprobs
         assert scored is not None
         finite(scored[there])
         taught = torch.zeros_like(own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -42,23 +41,6 @@ class Example:
 
 Examples = tuple[list[Example], Counter[str]]
 """What can be learned from, and how many trajectories were left out, by reason."""
-
-
-def check_rewards(trajectories: Sequence[Trajectory]) -> None:
-    """Refuse data that are empty, and rewards that are not finite. Raises UsageError: they are."""
-    if not trajectories:
-        raise UsageError(
-            "there are no trajectories to learn from",
-            hint="run experiments with a local model first, or join other sessions with --from",
-        )
-    bad = [each for each in trajectories if not math.isfinite(each.reward)]
-    if bad:
-        first = bad[0]
-        raise UsageError(
-            f"{len(bad)} of {len(trajectories)} rewards are not finite: "
-            f"experiment {first.number} of {first.session} has {first.reward}",
-            hint="leave these trajectories out; no experiment is judged by NaN or infinity",
-        )
 
 
 def shuffled(trajectories: Sequence[Trajectory], seed: int) -> list[Trajectory]:

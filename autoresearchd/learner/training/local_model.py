@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,14 +130,14 @@ class LocalModel:
         packs = [] if shared is None else shared.packs([each.prompt for each in samples], _lengths(batch))
         features, states = self._features(batch, packs, hidden=values)
         others = None if at is None else at.to(self.device)
-        tokens = token_statistics(features, batch, head=self._head, top=top, at=others)
+        said = token_statistics(features, batch, head=self._head, top=top, at=others)
         if not values:
-            return Statistics(batch, tokens)
+            return said
         # A value is of the state at the last token of a prompt: the one that predicts the first of the completion.
         assert self._value_head is not None
         counts = batch.mask.sum(dim=-1)
         worth: Tensor = self._value_head(states[counts.cumsum(dim=0) - counts].float())
-        return Statistics(batch, tokens, worth.squeeze(-1))
+        return replace(said, values=worth.squeeze(-1))
 
     def _batch(self, samples: Sequence[Sample]) -> Batch:
         batch = collate(samples, padding=self.padding)
@@ -194,8 +195,8 @@ class LocalModel:
         samples, others = prompt_sharing.probe(self.vocabulary)
         try:
             with self._still():
-                first = self._scored(samples, None, top=1).tokens
-                scored = [self._scored(each, shared, at=first.top_indices).tokens for each in (samples, others)]
+                first = self._scored(samples, None, top=1)
+                scored = [self._scored(each, shared, at=first.top_indices) for each in (samples, others)]
         except Exception as error:  # noqa: BLE001 - the model's own code, made for other masks; it is told
             return f"it fails where they are tried: {type(error).__name__}: {words_of(str(error))}"
         found = (each.top_logprobs for each in (first, *scored))

@@ -30,8 +30,8 @@ Head = Callable[[Tensor], Tensor]
 class Sample:
     """A completion with its prompt, as token ids; neither is empty.
 
-    behaviour: the stored log-probability of each token of the completion, None where they do not matter. temperature:
-    at which the tokens were drawn; their statistics are taken at the same.
+    behaviour: the stored log-probability of each token of the completion. temperature: at which the tokens were drawn;
+    their statistics are taken at the same.
     """
 
     prompt: tuple[int, ...]
@@ -44,9 +44,8 @@ class Sample:
 class Batch:
     """Prompts with their completions, padded to L tokens; what is said of a token stands where it is predicted.
 
-    ids, attention: [B, L], as a model takes them. targets: [B, L−1], the token that each position predicts; mask:
-    [B, L−1], True where that is a token of the completion; behaviour: [B, L−1], its stored log-probability, 0 off the
-    mask. temperatures: [B].
+    ids, attention: [B, L], as a model takes them. mask: [B, L−1], True where a position predicts a token of the
+    completion; behaviour: [B, L−1], its stored log-probability, 0 off the mask. temperatures: [B].
     """
 
     ids: Tensor
@@ -67,17 +66,20 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenStatistics:
-    """Of each token, [B, L−1]; 0 off the mask.
+class Statistics:
+    """What a model says of a batch: of each token, [B, L−1]; 0 off the mask.
 
     logprobs: log-probability of the target. entropy: of the distribution that it was drawn from, in nats.
-    top_indices, top_logprobs: [B, L−1, k], where they were asked for; normalised over the whole vocabulary.
+    top_indices, top_logprobs: [B, L−1, k], where they were asked for; normalised over the whole vocabulary. values:
+    [B], float32, of the state at the last token of the prompt, where they were asked for.
     """
 
+    batch: Batch
     logprobs: Tensor
     entropy: Tensor
     top_indices: Tensor | None = None
     top_logprobs: Tensor | None = None
+    values: Tensor | None = None
 
 
 def collate(samples: Sequence[Sample], *, padding: int) -> Batch:
@@ -105,7 +107,7 @@ def token_statistics(
     top: int = 0,
     at: Tensor | None = None,
     rows: int = ROWS,
-) -> TokenStatistics:
+) -> Statistics:
     """Log-probability and entropy of each token of the completions, and the log-probabilities of others in its place.
 
     Logits are divided by the temperature with which the tokens were drawn, else a ratio to stored log-probabilities
@@ -142,7 +144,7 @@ def token_statistics(
         checkpoint(piece, *each, use_reentrant=False, preserve_rng_state=False) if again else piece(*each)
         for each in zip(*parts, others, strict=True)
     ]
-    return TokenStatistics(*(_spread(torch.cat(column), mask) for column in zip(*found, strict=True)))
+    return Statistics(batch, *(_spread(torch.cat(column), mask) for column in zip(*found, strict=True)))
 
 
 def _spread(values: Tensor, mask: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from autoresearchd.learner.algorithms.ppo import PpoObjective
 from autoresearchd.learner.algorithms.scoring import NotFinite, Objective, SftObjective, batches, parts
 from autoresearchd.learner.algorithms.sdpo import SdpoObjective, lessons
 from autoresearchd.learner.algorithms.train_options import Algo, Collapse, TrainOptions
-from autoresearchd.learner.data.examples import Example, check_rewards, imitable, replayable, shuffled
+from autoresearchd.learner.data.examples import Example, imitable, replayable, shuffled
 from autoresearchd.learner.data.trajectories import Trajectory, all_equal
 from autoresearchd.learner.training import checkpoint as checkpoints
 
@@ -98,7 +98,6 @@ def train(
     UsageError: there is nothing to learn from, or the checkpoint is of another run; EnvironmentFailure: the checkpoint
     cannot be written.
     """
-    check_rewards(trajectories)
     given = shuffled(trajectories, options.seed) if options.shuffle_rewards else list(trajectories)
     name = "" if checkpoint is None else checkpoints.fingerprint(options, trajectories, model.hashes)
     return _Loop(model, plan(model, given, options), options, on_step, checkpoint, name, cancel).run()

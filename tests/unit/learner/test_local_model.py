@@ -200,7 +200,7 @@ def test_only_the_adapter_and_the_value_head_learn(model: LocalModel) -> None:
     base = {name: p.detach().clone() for name, p in model._base.named_parameters() if "lora_" not in name}
     found = model.statistics(SAMPLES, values=True)
     assert found.values is not None
-    (found.tokens.logprobs.sum() + found.values.sum()).backward()
+    (found.logprobs.sum() + found.values.sum()).backward()
     assert len(model.trainable()) == len(model.adapter_state())
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.trainable())
     assert all(p.dtype is torch.float32 for p in model.trainable())
@@ -215,14 +215,14 @@ def test_only_the_adapter_and_the_value_head_learn(model: LocalModel) -> None:
 
 def test_a_gradient_is_that_of_a_difference_quotient(model: LocalModel) -> None:
     parameter = model.trainable()[0]
-    model.statistics(SAMPLES).tokens.logprobs.sum().backward()
+    model.statistics(SAMPLES).logprobs.sum().backward()
     assert parameter.grad is not None
     gradient, step = float(parameter.grad.flatten()[0]), 2e-3
     totals = []
     for sign in (1, -1):
         with torch.no_grad():
             parameter.flatten()[0] += sign * step
-            totals.append(float(model.statistics(SAMPLES).tokens.logprobs.sum()))
+            totals.append(float(model.statistics(SAMPLES).logprobs.sum()))
             parameter.flatten()[0] -= sign * step
     assert gradient == pytest.approx((totals[0] - totals[1]) / (2 * step), rel=0.05, abs=1e-3)
 
@@ -236,10 +236,10 @@ def test_others_may_score_between_the_policys_score_and_its_gradient(folder: Pat
         model.set_teacher(state(model, 2))
         found = model.statistics(SAMPLES)
         if others:
-            assert not model.statistics(SAMPLES, who=Who.TEACHER).tokens.logprobs.requires_grad
-            assert not model.statistics(SAMPLES, who=Who.BASE).tokens.logprobs.requires_grad
+            assert not model.statistics(SAMPLES, who=Who.TEACHER).logprobs.requires_grad
+            assert not model.statistics(SAMPLES, who=Who.BASE).logprobs.requires_grad
             model.generate([SAMPLES[0].prompt], max_tokens=3, temperature=1.0, seeds=[1])
-        found.tokens.logprobs.sum().backward()
+        found.logprobs.sum().backward()
         gradients.append([p.grad for p in model.trainable()])
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=0)
 

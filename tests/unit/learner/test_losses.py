@@ -302,12 +302,12 @@ def test_ppo_with_gae_follows_the_exact_policy_gradient_of_a_solved_task(lam: fl
         states = [0, *actions[:-1]]
         pairs = list(zip(states, actions, strict=True))
         chance = math.prod(pi[s, a] for s, a in pairs)
-        worth = [v[t, s] for t, s in enumerate(states)]
-        follows: dict[str, Any] = {"following": [[1], [2], []], "bootstrap": [0.0] * STEPS}
-        steps = gae([REWARDS[s, a] for s, a in pairs], worth, gamma=GAMMA, lam=lam, **follows)
+        worth = dict(enumerate([*(v[t, s] for t, s in enumerate(states)), 0.0]))
+        rewards = {t: REWARDS[pair] for t, pair in enumerate(pairs)}
+        steps = gae(range(STEPS), rewards, worth, {t: [t + 1] for t in range(STEPS)}, gamma=GAMMA, lam=lam)
         paths += pairs
         weights += [chance * GAMMA**t for t in range(STEPS)]
-        advantages += steps
+        advantages += [steps[t] for t in range(STEPS)]
         expected_value.append(chance * (steps[0] + worth[0]))
     assert math.fsum(expected_value) == pytest.approx(v[0, 0], abs=1e-12)
 

@@ -126,7 +126,7 @@ def test_the_first_step_of_grpo_follows_the_weighted_policy_gradient() -> None:
     model.trainable()[1].grad = None
     said = objective.policy(batch)
     weights = torch.tensor([math.exp(0.1)], dtype=torch.float64)  # π/μ of each token is e^0.1, within the range
-    plain = said.tokens.logprobs * found.advantages[batch].unsqueeze(-1) * weights
+    plain = said.logprobs * found.advantages[batch].unsqueeze(-1) * weights
     (-plain[said.batch.mask].mean()).backward()
     theirs = model.trainable()[1].grad
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-8)  # stored log-probabilities are float32
@@ -146,13 +146,10 @@ def rounds_of_two() -> list[Trajectory]:
 
 def test_an_answer_is_followed_by_its_repair_and_then_by_the_next_round() -> None:
     data = rounds_of_two()
-    [window] = windows(examples_of(data), 8)
-    assert (window.steps, window.following) == ((0, 1, 2, 3, 4), ((1,), (3, 4), (3, 4), (), ()))
-    first, second = windows(examples_of(data), 4)
-    assert (first.steps, first.following, first.after) == ((0, 1, 2), ((1,), (), ()), (3, 4))
-    assert (second.steps, second.after) == ((3, 4), ())
-    whole = [window.steps for window in windows(examples_of(data), 1)]
-    assert whole == [(0, 1, 2), (3, 4)], "rounds are never cut"
+    after = {0: (1,), 1: (3, 4), 2: (3, 4), 3: (), 4: ()}
+    assert windows(examples_of(data), 8) == ([(0, 1, 2, 3, 4)], after)
+    assert windows(examples_of(data), 4) == ([(0, 1, 2), (3, 4)], after)
+    assert windows(examples_of(data), 1) == ([(0, 1, 2), (3, 4)], after), "rounds are never cut"
 
 
 def returns_of(data: list[Trajectory]) -> list[float]:
@@ -197,15 +194,15 @@ def test_the_teacher_scores_the_students_own_tokens_whatever_stands_before_them(
     objective = SdpoObjective(model, examples, TrainOptions(algo=Algo.SDPO, sdpo=SdpoOptions(top=3)), taught)
     found = objective.policy([4, 1, 2], top=3)
     together = objective._taught([4, 1, 2], found)
-    assert found.tokens.top_indices is not None
+    assert found.top_indices is not None
     for row, place in enumerate((4, 1, 2)):
         lesson = taught[place]
         assert lesson is not None
         for spot, here in enumerate(found.batch.mask[row].nonzero().flatten().tolist()):
-            for k, token in enumerate(found.tokens.top_indices[row, here].tolist()):
+            for k, token in enumerate(found.top_indices[row, here].tolist()):
                 prompt = (*lesson.prompt, *lesson.completion[:spot])
                 alone = model.statistics([Sample(prompt, (token,), temperature=0.8)], who=Who.TEACHER)
-                expected = float(alone.tokens.logprobs[alone.batch.mask][0])
+                expected = float(alone.logprobs[alone.batch.mask][0])
                 assert float(together[row, here, k]) == pytest.approx(expected, abs=1e-12)
     assert not together[~found.batch.mask].any()
 
@@ -265,22 +262,25 @@ def test_neighbours_are_of_the_same_session_only() -> None:
 
 # ------------------------------------------------------------------ GAE
 def in_a_row(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: float) -> list[float]:
-    """The returns of a session that is finished: each step follows the one before, and nothing the last."""
-    count = len(rewards)
-    following = [[t + 1] for t in range(count - 1)] + [[]]
-    found = gae(rewards, values, gamma=gamma, lam=lam, following=following, bootstrap=[0.0] * count)
-    return [advantage + value for advantage, value in zip(found, values, strict=True)]
+    """The returns of a session that ends in a state that is worth nothing: each step follows the one before."""
+    count, worth = len(rewards), dict(enumerate([*values, 0.0]))
+    after = {t: (t + 1,) for t in range(count)}
+    found = gae(range(count), dict(enumerate(rewards)), worth, after, gamma=gamma, lam=lam)
+    return [found[t] + worth[t] for t in range(count)]
 
 
 def test_a_session_with_rounds_solved_by_hand() -> None:
-    # Steps 0 and 1 answer one state, 2 fixes 0, then 3 and 4 answer the next state, behind which the record ends.
-    values, rewards = [0.5, 0.5, 0.25, 1.0, 1.0], [-2.0, 1.0, 0.0, 3.0, -1.0]
-    following = [(2,), (3, 4), (3, 4), (), ()]
-    found = gae(rewards, values, gamma=0.9, lam=0.8, following=following, bootstrap=[2.0] * 5)
-    last = [3 + 1.8 - 1, -1 + 1.8 - 1]  # 3.8, −0.2; their mean is 1.8, and γλ = 0.72
-    fixed = 0 + 0.9 - 0.25 + 0.72 * 1.8
-    expected = [-2 + 0.9 * 0.25 - 0.5 + 0.72 * fixed, 1 + 0.9 - 0.5 + 0.72 * 1.8, fixed, *last]
-    assert found == pytest.approx(expected, abs=1e-12)
+    # Steps 0 and 1 answer one state, 2 fixes 0, then 3 and 4 answer the next state; of what follows 3 only 5 is left,
+    # in another window, and behind 4 the record ends.
+    values = dict(enumerate([0.5, 0.5, 0.25, 1.0, 1.0, 2.0]))
+    rewards = dict(enumerate([-2.0, 1.0, 0.0, 3.0, -1.0]))
+    after = {0: (2,), 1: (3, 4), 2: (3, 4), 3: (5,), 4: ()}
+    found = gae(range(5), rewards, values, after, gamma=0.9, lam=0.8)
+    last = [3 + 0.9 * 2 - 1, -1 + 0.9 - 1]
+    mean = sum(last) / 2  # γλ = 0.72
+    fixed = 0 + 0.9 - 0.25 + 0.72 * mean
+    expected = [-2 + 0.9 * 0.25 - 0.5 + 0.72 * fixed, 1 + 0.9 - 0.5 + 0.72 * mean, fixed, *last]
+    assert [found[t] for t in range(5)] == pytest.approx(expected, abs=1e-12)
 
 
 @settings(deadline=None)  # the first example pays for what torch sets up

@@ -119,15 +119,13 @@ def both(request: pytest.FixtureRequest, tokenizer: Any) -> Both:
 
 
 def figures(found: Statistics) -> list[Tensor]:
-    tokens = found.tokens
-    return [each.detach() for each in (tokens.logprobs, tokens.entropy, tokens.top_logprobs) if each is not None]
+    return [each.detach() for each in (found.logprobs, found.entropy, found.top_logprobs) if each is not None]
 
 
 def gradients(model: LocalModel, found: Statistics, weights: Tensor) -> list[Tensor]:
     """Of a sum of all that is said of the tokens, each with its own weight."""
-    tokens = found.tokens
-    assert tokens.top_logprobs is not None
-    total = (weights * (tokens.logprobs + 0.3 * tokens.entropy + 0.1 * tokens.top_logprobs.square().sum(-1))).sum()
+    assert found.top_logprobs is not None
+    total = (weights * (found.logprobs + 0.3 * found.entropy + 0.1 * found.top_logprobs.square().sum(-1))).sum()
     return list(torch.autograd.grad(total, list(model._policy.values())))
 
 
@@ -140,7 +138,7 @@ def test_what_is_said_of_each_token_and_the_gradient_are_the_same(
     found: list[Statistics] = []
     grads: list[list[Tensor]] = []
     for model in both:
-        at = None if not found else found[0].tokens.top_indices
+        at = None if not found else found[0].top_indices
         found.append(model.statistics(samples, top=3 if at is None else 0, at=at))
         weights = torch.rand(found[-1].batch.mask.shape, generator=torch.Generator().manual_seed(seed)).double()
         grads.append(gradients(model, found[-1], weights))
@@ -191,8 +189,8 @@ def test_a_model_whose_answers_would_see_each_other_scores_them_apart_and_says_b
     assert model.sharing is None
     assert "log-probabilities differ by" in model.apart
     with torch.no_grad():
-        together = model.statistics(SAMPLES).tokens.logprobs
-        alone = [model.statistics([each]).tokens.logprobs[0] for each in SAMPLES]
+        together = model.statistics(SAMPLES).logprobs
+        alone = [model.statistics([each]).logprobs[0] for each in SAMPLES]
     for row, one in zip(together, alone, strict=True):
         assert float((row[: len(one)] - one).abs().max()) < 1e-6
 
@@ -214,7 +212,7 @@ def test_a_model_that_fails_where_it_is_tried_scores_apart_and_ends_no_run(
     assert model.sharing is None
     assert "ValueError: masks of four dimensions" in model.apart
     assert "\x1b" not in model.apart
-    assert torch.isfinite(model.statistics(SAMPLES).tokens.logprobs).all()
+    assert torch.isfinite(model.statistics(SAMPLES).logprobs).all()
 
 
 def mistral() -> Any:

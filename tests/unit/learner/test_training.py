@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 import resource
 import subprocess
@@ -140,14 +139,6 @@ def test_a_model_that_says_nothing_but_nan_ends_the_run_unchanged() -> None:
 
 
 # -- nothing to learn from, and cold starts
-def test_a_reward_that_is_nan_is_named() -> None:
-    model = TinyLearnable()
-    data = data_of(model)
-    data[6] = replace(data[6], reward=math.nan)
-    with pytest.raises(UsageError, match="1 of 128 rewards are not finite: experiment 7 of one has nan"):
-        trained(model, data, QUICK)
-
-
 @pytest.mark.parametrize(
     ("algo", "why"), [(Algo.GRPO, "none of 16 groups has rewards that differ"), (Algo.PPO, "all 128 rewards are -2")]
 )
