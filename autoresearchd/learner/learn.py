@@ -239,7 +239,8 @@ class LearnerRun:
     def _train(self, model: LocalModel, ground: _Ground, log: Log, answer: int) -> Trained:
         began = time.monotonic()
         parent = None if ground.parent is None else ground.parent.version
-        start = (parent, self._constants.model.lora, model.sharing)
+        shape = self._constants.model
+        start = (parent, shape.rank, shape.alpha, shape.dropout, model.sharing)
         options = replace(self._constants.train, start=repr(start))
         first: list[int] = []
 

@@ -21,7 +21,7 @@ from autoresearchd.learner.algorithms.train_options import (
 )
 from autoresearchd.learner.gate.gate import GateSettings
 from autoresearchd.learner.training.constant_values import SHARE, values_of
-from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
+from autoresearchd.learner.training.load_model import ModelOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,9 @@ def constants_of(request: LearnRequest) -> Constants:
         collapse=replace(Collapse(), **some(entropy="least_entropy", kl="most_kl")),
     )
     model = ModelOptions(
-        lora=replace(LoraOptions(), **some("rank", "alpha", "dropout")),
         value_head=request.algo == "ppo",
         seed=train.seed,
-        **some("device", "dtype", "threads", "checkpointing", "generated", "share_prompts"),
+        **some("rank", "alpha", "dropout", "device", "dtype", "threads", "checkpointing", "generated", "share_prompts"),
     )
     gate = replace(GateSettings(), **some("judge", "states", "count", "max_tokens", "temperature", "run_foreign"))
     return Constants(train, model, gate, **some("share", "rounds", "max_length", "trackers"))

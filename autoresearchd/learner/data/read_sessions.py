@@ -127,7 +127,7 @@ def locate(directory: Path, others: Sequence[Path]) -> tuple[list[Path], list[st
     That of ``directory``, where the command stands, if it has sessions, and ``others``, that were named. Raises
     UsageError: there is none, or one that was named is no repository or has no session.
     """
-    found: dict[Path, Path] = {}
+    roots: dict[Path, Path] = {}  # by their databases
     warnings: list[str] = []
     try:
         here = layout.find_session_root(directory)
@@ -136,17 +136,26 @@ def locate(directory: Path, others: Sequence[Path]) -> tuple[list[Path], list[st
             raise
     else:
         if _database(here).is_file():
-            found[_database(here)] = here
+            roots[_database(here)] = here
         elif not others:
             raise _no_session(here)
     for other in others:
-        root = _named_root(directory / other.expanduser(), other)
+        place = directory / other.expanduser()
+        if not place.is_dir():
+            raise UsageError(f"--from {other}: there is no such folder", hint="name the folder of a repository")
+        try:
+            root = layout.find_root(place)
+        except RepositoryError as error:
+            hint = "name the folder of a repository with sessions"
+            raise UsageError(f"--from {other} is in no git repository", hint=hint) from error
         database = _database(root)
-        if database in found:
-            warnings.append(f"--from {other} is the repository {found[database]}, which is read once")
+        if not database.is_file():
+            raise _no_session(root)
+        if database in roots:
+            warnings.append(f"--from {other} is the repository {roots[database]}, which is read once")
         else:
-            found[database] = root
-    return list(found.values()), warnings
+            roots[database] = root
+    return list(roots.values()), warnings
 
 
 def home_of(directory: Path) -> Path | None:
@@ -186,8 +195,15 @@ def read_sessions(roots: Sequence[Path], home: Path | None = None) -> Reading:
                     answers = len(made) + unreadable
                 known = root, facts.tag, facts.policy, task, facts.decided
                 sessions.append(ReadSession(name, *known, answers, root != home, facts.identity))
+    if not sessions:
+        raise _no_session(roots[0])
     if not any(session.answers for session in sessions):
-        raise _no_answers(roots, sessions)
+        shown = ", ".join(f"{session.name} (policy {session.policy[:40]})" for session in sessions[:_MOST_NAMED])
+        more = f" and {len(sessions) - _MOST_NAMED} more" if len(sessions) > _MOST_NAMED else ""
+        raise UsageError(
+            f"no model has answered in any session, so that there is nothing to learn from: {shown}{more}",
+            hint="let a model propose (start --policy local), or name other repositories with --from",
+        )
     dropped = {Reason.CORRUPT: lost} if lost else {}
     return Reading(tuple(found), tuple(sessions), dropped, _models(found), tuple(warnings))
 
@@ -332,20 +348,9 @@ def _of_experiment(
         round_id, state_id = (own.round_id, own.state_id) if own else around
         decided = not answer.error and earned is not None and answer.attempt == e.attempt
         old = decided and e.decision is not None and e.decision.reward_formula != FORMULA
-        made.append(
-            record(
-                session,
-                e,
-                answer,
-                label,
-                earned,
-                feedback=words,
-                index=index,
-                round_id=round_id,
-                state_id=state_id,
-                unusable=Reason.OTHER_FORMULA if old else None,
-            )
-        )
+        unusable = Reason.OTHER_FORMULA if old else None
+        ids = index, round_id, state_id
+        made.append(record(session, e, answer, label, earned, words, *ids, unusable=unusable))
     return made
 
 
@@ -416,21 +421,6 @@ def _rounds(session: str, experiments: Sequence[tuple[Experiment, Transcript]]) 
 
 
 # ---------------------------------------------------------------------- parts
-def _named_root(place: Path, named: Path) -> Path:
-    """The top of the checkout that a named folder stands in."""
-    if not place.is_dir():
-        raise UsageError(f"--from {named}: there is no such folder", hint="name the folder of a repository")
-    try:
-        root = layout.find_root(place)
-    except RepositoryError as error:
-        raise UsageError(
-            f"--from {named} is in no git repository", hint="name the folder of a repository with sessions"
-        ) from error
-    if not _database(root).is_file():
-        raise _no_session(root)
-    return root
-
-
 def _database(root: Path) -> Path:
     """What tells repositories apart: all worktrees of one share it."""
     return Path(os.path.realpath(layout.database_path(root)))
@@ -439,17 +429,6 @@ def _database(root: Path) -> Path:
 def _no_session(root: Path) -> UsageError:
     return UsageError(
         f"there is no session in {root} yet", hint="begin one whose answers can be learned from: start --policy local"
-    )
-
-
-def _no_answers(roots: Sequence[Path], sessions: Sequence[ReadSession]) -> UsageError:
-    if not sessions:
-        return _no_session(roots[0]) if roots else UsageError("no repository was named", hint="--from DIR names one")
-    shown = ", ".join(f"{session.name} (policy {session.policy[:40]})" for session in sessions[:_MOST_NAMED])
-    more = f" and {len(sessions) - _MOST_NAMED} more" if len(sessions) > _MOST_NAMED else ""
-    return UsageError(
-        f"no model has answered in any session, so that there is nothing to learn from: {shown}{more}",
-        hint="let a model propose (start --policy local), or name other repositories with --from",
     )
 
 

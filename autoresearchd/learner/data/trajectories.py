@@ -156,11 +156,11 @@ def record(
     answer: Answer,
     label: Label | None,
     reward: float | None,
+    feedback: str,
+    index: int,
+    round_id: str,
+    state_id: str,
     *,
-    feedback: str = "",
-    index: int = 0,
-    round_id: str = "",
-    state_id: str = "",
     unusable: Reason | None = None,
 ) -> Record:
     """The record of an answer.

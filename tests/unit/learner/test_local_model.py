@@ -16,7 +16,7 @@ import torch
 
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.learner.algorithms.learnable import Sample, Who
-from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
+from autoresearchd.learner.training.load_model import ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.models.client import Question
 from autoresearchd.models.transformers_client import TransformersClient
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def trained(folder: Path) -> LocalModel:
-    model = LocalModel.load(folder, ModelOptions(value_head=True, lora=LoraOptions(rank=4, alpha=8)))
+    model = LocalModel.load(folder, ModelOptions(value_head=True, rank=4, alpha=8))
     model.load_adapter_state(state(model, 1))
     return model
 

@@ -65,8 +65,7 @@ def record(
     answer = Answer("model", Cost(), replace(usual, **generation), error)
     at = START + timedelta(minutes=number if minutes is None else minutes)
     e = Experiment(1, number, 0, Phase.DECIDED, "0" * 40, at)
-    more = {"feedback": feedback, "index": index, "round_id": round_id, "state_id": round_id}
-    return record_of(session, e, answer, label, reward, **more)  # type: ignore[arg-type]
+    return record_of(session, e, answer, label, reward, feedback, index, round_id, round_id)
 
 
 def kept(*records: Record) -> tuple[Trajectory, ...]:
