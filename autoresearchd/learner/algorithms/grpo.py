@@ -33,9 +33,8 @@ from autoresearchd.learner.data.trajectories import all_equal
 class GroupAdvantages:
     """Advantages [N] in float64, 0 where there is no signal; signal [N], bool: what can be learned from.
 
-    counts: ``groups``; ``zero_variance``: those whose rewards are all equal (of single answers: equal to all
-    neighbours'); ``singles``: those with one member; ``approximated``: single answers with a baseline over neighbours;
-    ``alone``: without one.
+    counts: ``zero_variance``: groups whose rewards are all equal (of single answers: equal to all neighbours');
+    ``approximated``: single answers with a baseline over neighbours; ``alone``: without one.
     """
 
     advantages: Tensor

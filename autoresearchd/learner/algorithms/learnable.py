@@ -27,9 +27,8 @@ class Who(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A completion that a model wrote.
+    """A completion: all that was drawn, with the token that ended the turn; its text without special tokens.
 
-    ids, logprobs: of all that was drawn, the token that ended the turn among it. text: without special tokens.
     finished: whether the model ended it; else it was cut off.
     """
 
@@ -104,8 +103,8 @@ class Learnable(Sampler, Protocol):
     ) -> Statistics:
         """Score completions. Only ``Who.POLICY`` has gradients, as the caller's grad mode says; the others never do.
 
-        top: how many of the likeliest tokens are told. at: token ids [B, L−1, k] of these samples' own batch that are
-        told instead. values: whether the value head is asked.
+        top: how many of the likeliest tokens are told. at: token ids [B, L−1, k] of the same batch that are told
+        instead.
         """
 
     def trainable(self) -> list[torch.nn.Parameter]:

@@ -93,12 +93,11 @@ def ppo_loss(
     The entropy of an action, a completion, is a sum over more texts than can be counted; H is the mean over its tokens
     of the entropy of each token's distribution, in nats, so that it neither grows with the length nor rewards it.
 
-    logprobs, behaviour, proximal: log-probabilities [B, T] of the completions' tokens under the policy, those that were
-    stored when they were drawn, and those under the policy with which this update began: the ratio is π_θ/π_proximal,
-    behind the truncated weight π_proximal/μ. advantages, values, old_values (when the update began), returns: of each
-    action, [B]. entropy: of each token's distribution, [B, T]. mask: [B, T]; each row has a token. total: actions of
-    the whole batch where this is a part of it. Figures: ``value_loss``; ``value_clipped``, the share of values held
-    back by the value clip; ``kl_update``, the divergence from where the update began.
+    logprobs, behaviour, proximal: log-probabilities [B, T] of the completions' tokens under the policy, when they were
+    drawn, and when this update began: the ratio is π_θ/π_proximal, behind the truncated weight π_proximal/μ.
+    advantages, values, old_values (when the update began), returns: of each action, [B]. entropy: [B, T]. mask: [B, T];
+    each row has a token. total: actions of the whole batch where this is a part of it. Figures: ``value_clipped``, the
+    share of values held back by the value clip; ``kl_update``, the divergence from where the update began.
     """
     behaviour, proximal, old_values, returns = (t.detach() for t in (behaviour, proximal, old_values, returns))
     high = options.clip if options.clip_high is None else options.clip_high

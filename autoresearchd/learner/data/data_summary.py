@@ -29,12 +29,11 @@ _COLUMNS = {
 # ---------------------------------------------------------------------- signal
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What rewards and feedback tell apart.
+    """What rewards and feedback tell apart, in numbers of answers.
 
-    answers: how many; usable: those with an edit that could be applied; good: those that were kept and earned more than
-    0. groups: of several answers; informative: those of them whose rewards differ. singles: groups of one answer;
-    comparable: those of them in whose session there is another reward, so that neighbours give them a baseline.
-    differ: whether any two rewards do. taught: answers with feedback.
+    usable: with an edit that could be applied; good: kept, with a reward above 0. groups: of several answers;
+    informative: those whose rewards differ. singles: groups of one; comparable: those in whose session there is another
+    reward, so that neighbours give them a baseline. differ: whether any two rewards do. taught: with feedback.
     """
 
     answers: int
@@ -84,10 +83,7 @@ def lacking(what: Signal, algo: str) -> str:
 
 
 def cold_start(what: Signal, algo: str, least: float = LEAST_USABLE) -> str:
-    """Why GRPO or PPO would begin by imitating the kept answers; empty where they would not, as SDPO never does.
-
-    least: share of usable answers from which on none is shown first how to write one.
-    """
+    """Why GRPO or PPO would begin by imitating the kept answers; empty: they would not. least: usable share."""
     if algo == "sdpo":
         return ""
     few = what.answers and what.usable / what.answers < least
@@ -123,11 +119,9 @@ def outlook(what: Signal, algo: str, *, least: float = LEAST_USABLE, allowed: bo
 
 # ---------------------------------------------------------------------- figures
 def figures(data: Dataset) -> dict[str, Any]:
-    """Figures on a dataset, by the names that ``--json`` has; None: there is none.
+    """Figures on a dataset, by the names that ``--json`` has.
 
-    ``first``, ``last``: when the experiments began. ``zero_variance``: groups of several whose rewards are all equal.
-    ``censored``: rewards that rest on a forecast. ``labels``: of outcomes, empty: kept for its value. ``versions``: by
-    adapter, empty: the model without one. ``tokens``: of completions, where they are stored.
+    ``zero_variance``: groups of several with equal rewards; ``censored``: rewards that rest on a forecast.
     """
     kept, what = data.trajectories, signal(data.trajectories)
     rewards, times = [each.reward for each in kept], [each.at for each in kept]
@@ -196,10 +190,7 @@ def rows(trajectories: Iterable[Trajectory]) -> list[dict[str, Any]]:
 
 
 def write_parquet(trajectories: Iterable[Trajectory], target: Path) -> None:
-    """Write one row for each trajectory; ``target`` is there as a whole or not at all.
-
-    Raises MissingCapability: pyarrow is not installed.
-    """
+    """Write one row for each trajectory; ``target`` is there as a whole or not at all."""
     try:
         import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
         import pyarrow.parquet as pq  # type: ignore[import-not-found,import-untyped,unused-ignore]

@@ -110,11 +110,7 @@ def _examples(
 # ---------------------------------------------------------------------- lengths
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """What a run takes, and how long that is.
-
-    parts: what is not too long; left_out: how many answers are. answer: tokens that a fresh answer may have.
-    longest_first: what is learned from, by the tokens of prompt and answer.
-    """
+    """What a run takes, what is too long left out. answer: tokens that a fresh one may have."""
 
     parts: Split
     left_out: int
@@ -142,10 +138,8 @@ def within(
     """Leave out what has more than ``most`` tokens (None: nothing).
 
     Stored answers count where they are learned from; where a state is asked afresh, the longest answer that it may get.
-
-    prompt: counts the tokens of a prompt. answer: tokens that a fresh answer may have; 0: as many as the longest of
-    those that were stored. live: whether states of the training part are asked afresh, too. Raises UsageError: nothing
-    is left to learn from, or to ask about.
+    answer: tokens of that; 0: as many as the longest of those that were stored. live: states of the training part are
+    asked afresh, too. Raises UsageError: nothing is left to learn from, or to ask about.
     """
 
     def fits(tokens: int) -> bool:

@@ -66,11 +66,10 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class ReadSession:
-    """A session that was read.
+    """A session that was read. name: unique over all that were; identity: the same wherever it lies.
 
-    name: unique over all that were read. root: top of its repository. task: None where it cannot be read. decided: its
-    experiments beside the baselines; answers: of models. foreign: it is of another repository than the one that the
-    command stands in. identity: what it is known by, wherever it lies.
+    task: None where it cannot be read. decided: its experiments beside the baselines; answers: of models. foreign: of
+    another repository than the one that the command stands in.
     """
 
     name: str
@@ -88,8 +87,8 @@ class ReadSession:
 class Reading:
     """All sessions of some repositories.
 
-    dropped: answers of which no record could be made, by reason. models: how many answers each base model gave, by its
-    name and the beginning of its hash. warnings: what a user should know, in sentences.
+    dropped: answers of which no record could be made. models: how many answers each base model gave. warnings:
+    sentences.
     """
 
     records: tuple[Record, ...]
@@ -107,11 +106,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What there is to learn from.
-
-    parts: None where it cannot be split; problem and fix then say why. signal: of the training part, or of all where
-    there is none.
-    """
+    """What there is to learn from; signal: of the training part, or of all where it cannot be split: the problem."""
 
     data: Dataset
     parts: Split | None
@@ -125,7 +120,7 @@ def locate(directory: Path, others: Sequence[Path]) -> tuple[list[Path], list[st
     """The tops of the checkouts that are meant, each repository once, and warnings.
 
     That of ``directory``, where the command stands, if it has sessions, and ``others``, that were named. Raises
-    UsageError: there is none, or one that was named is no repository or has no session.
+    UsageError.
     """
     roots: dict[Path, Path] = {}  # by their databases
     warnings: list[str] = []
@@ -167,11 +162,10 @@ def home_of(directory: Path) -> Path | None:
 
 
 def read_sessions(roots: Sequence[Path], home: Path | None = None) -> Reading:
-    """The sessions of some repositories, as records.
+    """The sessions of some checkouts, as records; foreign are those of another than ``home``.
 
-    roots: tops of checkouts, as ``locate`` finds them. home: that of the repository that the command stands in; the
-    sessions of all others are foreign. Raises UsageError: there is no session, or no model has answered in any;
-    StoreError: a database cannot be read; SchemaTooNew: a newer version wrote it.
+    Raises UsageError: there is no session, or no model has answered in any; StoreError: a database cannot be read;
+    SchemaTooNew: a newer version wrote it.
     """
     prefixes = _prefixes(roots)
     found: list[Record] = []
@@ -289,8 +283,8 @@ def records(
 ) -> tuple[list[Record], int]:
     """Records of all answers of a session, and how many answers could not be read.
 
-    task: None where it cannot be read: then there is no feedback on decided experiments. transcripts: in order of
-    number. agent: whether its policy is an agent, whatever its answers look like.
+    task: None where it cannot be read: then there is no feedback on decided experiments. agent: whether its policy is
+    one.
     """
     made: list[Record] = []
     readable: list[tuple[Experiment, Transcript]] = []
@@ -395,8 +389,7 @@ def _rounds(session: str, experiments: Sequence[tuple[Experiment, Transcript]]) 
     """Round and state of each experiment's first question, by number.
 
     A proposal tells them. Where no answer could be used there is none; but members of a round are asked the same, to
-    the letter, so that it belongs to those next to it that were asked what it was asked: to the round before it, or
-    else to the one after it.
+    the letter, so that it belongs to the round before it that was asked this, or else to the one after it.
     """
 
     def question(each: tuple[Experiment, Transcript]) -> object:

@@ -24,11 +24,10 @@ from autoresearchd.domain.proposal import Answer, Generation
 class Trajectory:
     """One step of the research MDP: what the policy was shown, what it answered, what it was worth.
 
-    number, attempt, index: experiment, proposal within it, answer among those of the experiment that a model gave.
-    group: what answered the same prompt; unique within the session. at: when the experiment began. policy_version: the
-    adapter that answered, empty: the model without one. temperature: at which the tokens were drawn and their
-    log-probabilities taken. censored: the reward rests on a forecast. error: why the answer could not be used.
-    segment: of the session; nothing that came before its beginning led to it.
+    number, attempt, index: experiment, proposal within it, answer among those of the experiment. group: what answered
+    the same prompt; unique within the session. policy_version: the adapter, empty: the model without one. temperature:
+    at which tokens were drawn and log-probabilities taken. censored: the reward rests on a forecast. error: why the
+    answer could not be used. segment: of the session; nothing that came before its beginning led to it.
     """
 
     session: str
@@ -163,11 +162,10 @@ def record(
     *,
     unusable: Reason | None = None,
 ) -> Record:
-    """The record of an answer.
+    """The record of an answer. label, reward: None where it has none.
 
-    session: unique over all places that are read. label, reward: of this answer, None where it has none. feedback: the
-    outcome in the words that the policy was told, or would be. unusable: why it is not learned from, where its reader
-    knows a reason that the rest does not tell.
+    feedback: the outcome in the words that the policy was told, or would be. unusable: why it is not learned from,
+    where its reader knows a reason that the rest does not tell.
     """
     g = answer.generation
     round_id, state_id = round_id or f"{session}/{e.number}", state_id or f"{session}/{e.number}"
@@ -243,11 +241,8 @@ def split(trajectories: Sequence[Trajectory], share: float = 0.25, among: Collec
     half of what is wanted (there is one session, or the next one outweighs the others), those that were made last are,
     whatever their session, cut between two groups. An earlier session is never held out in place of a later one, which
     would have been made knowing it. A training trajectory with a prompt that is also held out (sessions of one task
-    begin alike) is taken out and counted.
-
-    among: names of the sessions that are split, where they have any; all of the others is trained on.
-
-    Raises UsageError: there are too few to split.
+    begin alike) is taken out and counted. among: names of the sessions that are split, where they have any; all of the
+    others is trained on. Raises UsageError: there are too few.
     """
     mine = [each for each in trajectories if among is None or each.session in among] or trajectories
     sessions: dict[str, list[Trajectory]] = {}

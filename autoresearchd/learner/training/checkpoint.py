@@ -39,8 +39,7 @@ def fingerprint(options: TrainOptions, trajectories: Iterable[Trajectory], hashe
 def write(run: str, state: Mapping[str, Any], target: Path) -> None:
     """Put a checkpoint in the place of the one before; whatever happens meanwhile, one of the two is there as a whole.
 
-    run: its fingerprint. state: tensors, and plain values in dicts and lists. Raises EnvironmentFailure: it cannot be
-    written; the one before is still there.
+    run: its fingerprint. state: tensors, and plain values in dicts and lists. Raises EnvironmentFailure.
     """
     buffer = io.BytesIO()
     torch.save({"run": run, **state}, buffer)

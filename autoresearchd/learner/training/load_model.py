@@ -38,11 +38,10 @@ class ModelOptions:
     adapter: folder of an adapter that is trained on; its own rank and layers count, not these. rank, alpha: of a fresh
     one on all linear layers but the output layer (Hu et al. 2021, arXiv:2106.09685): W + (alpha/rank)·B·A, with B = 0
     at first. dropout: of A's input while there are gradients; above 0, ratios to stored log-probabilities are noisy
-    from the first step on. value_head: whether there is one, as PPO needs it. device, dtype (auto, float32 or bfloat16;
-    float16 has too little range to learn in), threads: as for the client that answers in this process; adapter and
-    value head are float32 whatever the dtype. checkpointing: compute each layer again in the backward pass: about a
-    third slower, with the memory of one layer instead of all. generated: completions that are written at once. seed: of
-    a fresh adapter. share_prompts: whether answers to one prompt are scored after one copy of it, where the model can.
+    from the first step on. dtype: auto, float32 or bfloat16 (float16 has too little range to learn in); adapter and
+    value head are float32. checkpointing: compute each layer again in the backward pass: about a third slower, with the
+    memory of one layer instead of all. generated: completions that are written at once. share_prompts: whether answers
+    to one prompt are scored after one copy of it, where the model can.
     """
 
     adapter: Path | None = None
@@ -156,10 +155,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_adapter(folder: Path, adapted: Any, state: Mapping[str, Tensor], value_head: Mapping[str, Tensor]) -> None:
-    """Write an adapter as peft does, and its value head where it has one.
+    """Write an adapter as peft does, and its value head where it has one. Raises EnvironmentFailure.
 
-    The configuration, without which a folder is no adapter, goes away first and is written last. Raises
-    EnvironmentFailure: the disk is full, or the folder cannot be written to.
+    The configuration, without which a folder is no adapter, goes away first and is written last.
     """
     tensors = library("safetensors.torch")
     config = copy.copy(adapted.peft_config[POLICY])

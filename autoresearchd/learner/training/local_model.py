@@ -43,8 +43,7 @@ class LocalModel:
     adapter alone. In float32, completions are scored with the log-probabilities that the client which answers in this
     process records; in bfloat16 with others by its rounding: here all tokens go through the model at once.
 
-    ends: tokens that end a turn. apart: why each answer goes through the model with a prompt of its own; empty: those
-    to one prompt share it.
+    ends: tokens that end a turn. apart: why each answer is scored with a prompt of its own; empty: it is not.
     """
 
     def __init__(self, loaded: Loaded, options: ModelOptions) -> None:
@@ -123,7 +122,7 @@ class LocalModel:
         shared: Sharing | None,
         *,
         top: int = 0,
-        at: Tensor | None = None,
+        at: Tensor | None,
         values: bool = False,
     ) -> Statistics:
         batch = self._batch(samples)
@@ -195,7 +194,7 @@ class LocalModel:
         samples, others = prompt_sharing.probe(self.vocabulary)
         try:
             with self._still():
-                first = self._scored(samples, None, top=1)
+                first = self._scored(samples, None, top=1, at=None)
                 scored = [self._scored(each, shared, at=first.top_indices) for each in (samples, others)]
         except Exception as error:  # noqa: BLE001 - the model's own code, made for other masks; it is told
             return f"it fails where they are tried: {type(error).__name__}: {words_of(str(error))}"
@@ -308,11 +307,10 @@ class LocalModel:
         return [written[number] for number in range(len(prompts))]
 
     def _in_batches(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[tuple[int, list[int]]]:
-        """Which prompts are answered together, and with how many tokens at most.
+        """Which prompts, of about the same length, are answered together, and with how many tokens at most.
 
-        Prompts of about the same length go together, so that little is padded. Those whose context has no room for
-        ``max_tokens`` get what it has, beside others of the same room only: nothing is looked at beyond the context.
-        Raises UsageError: a prompt is empty or leaves no room.
+        Those whose context has no room for ``max_tokens`` get what it has, beside others of the same room only: nothing
+        is looked at beyond the context. Raises UsageError: a prompt is empty or leaves no room.
         """
         rooms: dict[int, list[int]] = {}
         for number, prompt in enumerate(prompts):

@@ -28,11 +28,7 @@ Head = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A completion with its prompt, as token ids; neither is empty.
-
-    behaviour: the stored log-probability of each token of the completion. temperature: at which the tokens were drawn;
-    their statistics are taken at the same.
-    """
+    """A completion with its prompt, as token ids, neither empty; behaviour: log-probabilities as they were stored."""
 
     prompt: tuple[int, ...]
     completion: tuple[int, ...]

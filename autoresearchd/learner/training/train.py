@@ -64,12 +64,11 @@ class StepFigures:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """How a run ended.
+    """How a run ended, after how many steps, with the figures of each (``StepFigures``).
 
-    steps: that were done. history: figures of each, flat (``StepFigures``). stopped: why it ended before its time;
-    empty: all steps were done. cold_start: why the policy was warmed up first; empty: it was not. counts: trajectories
-    and examples, what was left out for which reason, groups and those without a signal, steps that were skipped, epochs
-    that were cut short.
+    stopped: why it ended before its time; cold_start: why the policy was warmed up first; empty: it did not, was not.
+    counts: trajectories and examples, what was left out for which reason, groups and those without a signal, steps that
+    were skipped, epochs that were cut short.
     """
 
     steps: int
@@ -94,9 +93,8 @@ def train(
     run which goes on from its checkpoint takes the very steps that it would have taken; on a CPU bit for bit.
 
     on_step: told of each step; those before a restart are not told again. checkpoint: a file that the run goes on from
-    where it is there, and that it is saved to; None: neither. cancel: looked at between the parts of a batch. Raises
-    UsageError: there is nothing to learn from, or the checkpoint is of another run; EnvironmentFailure: the checkpoint
-    cannot be written.
+    where it is there, and that it is saved to. cancel: looked at between the parts of a batch. Raises UsageError: there
+    is nothing to learn from, or the checkpoint is of another run; EnvironmentFailure: it cannot be written.
     """
     given = shuffled(trajectories, options.seed) if options.shuffle_rewards else list(trajectories)
     name = "" if checkpoint is None else checkpoints.fingerprint(options, trajectories, model.hashes)
@@ -105,11 +103,7 @@ def train(
 
 # ---------------------------------------------------------------------- the plan
 class Phase(NamedTuple):
-    """A stretch of a run with one algorithm.
-
-    until: the step with which it ends. begin: makes the algorithm ready, from the policy as it is then. warm_up: it
-    stands in for the algorithm that was asked for, or goes before it.
-    """
+    """A stretch of a run with one algorithm, up to a step; begin makes it ready, from the policy as it is then."""
 
     algo: Algo
     until: int
@@ -221,11 +215,7 @@ def _last(history: Sequence[Mapping[str, float]], name: str, count: int) -> list
 # ---------------------------------------------------------------------- the loop
 @dataclass(slots=True)
 class _Progress:
-    """Where a run stands, between two updates.
-
-    phase: which of its algorithms is at work, from 0. updates: batches that it has been through. steps: of the
-    optimiser, in all phases.
-    """
+    """Where a run stands, between two updates: which of its algorithms is at work, batches and steps that are done."""
 
     phase: int = 0
     updates: int = 0
