@@ -49,10 +49,6 @@ def saved(trained: LocalModel, tmp_path: Path) -> Path:
 def test_a_saved_adapter_scores_as_the_one_that_was_trained(folder: Path, trained: LocalModel, saved: Path) -> None:
     again = LocalModel.load(folder, ModelOptions(adapter=saved, value_head=True))
     assert logprobs(again, *SAMPLES) == logprobs(trained, *SAMPLES)
-    one, other = (each.statistics(SAMPLES, values=True).values for each in (trained, again))
-    assert one is not None
-    assert other is not None
-    assert torch.equal(one, other)
     states = trained.adapter_state(), again.adapter_state()
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
@@ -62,21 +58,18 @@ def test_an_adapter_of_peft_is_trained_on(folder: Path, tmp_path: Path) -> None:
     import peft
     from transformers import AutoModelForCausalLM
 
+    config = {"r": 4, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", "init_lora_weights": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        adapted = peft.get_peft_model(
-            AutoModelForCausalLM.from_pretrained(folder),
-            peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False),
-        )
+        adapted = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder), peft.LoraConfig(**config))
     adapted.save_pretrained(tmp_path / "theirs")
-    model = LocalModel.load(folder, ModelOptions(adapter=tmp_path / "theirs"))
-    assert logprobs(model, SAMPLES[0]) != logprobs(LocalModel.load(folder), SAMPLES[0])
-    sample = SAMPLES[0]
+    model, sample = LocalModel.load(folder, ModelOptions(adapter=tmp_path / "theirs")), SAMPLES[0]
     ids = torch.tensor([[*sample.prompt, *sample.completion]])
     with torch.no_grad():
         logits = adapted.eval()(input_ids=ids).logits[0, len(sample.prompt) - 1 : -1]
     expected = torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(sample.completion)[:, None])[:, 0]
     assert logprobs(model, sample)[0] == pytest.approx(expected.tolist(), abs=1e-5)
+    assert logprobs(model, sample) != logprobs(LocalModel.load(folder), sample)
 
 
 def test_a_saved_adapter_names_no_path_of_this_machine(saved: Path, folder: Path) -> None:
@@ -197,34 +190,15 @@ def test_what_is_scored_beside_it_changes_no_score(model: LocalModel) -> None:
 
 
 def test_only_the_adapter_and_the_value_head_learn(model: LocalModel) -> None:
-    base = {name: p.detach().clone() for name, p in model._base.named_parameters() if "lora_" not in name}
     found = model.statistics(SAMPLES, values=True)
     assert found.values is not None
     (found.logprobs.sum() + found.values.sum()).backward()
-    assert len(model.trainable()) == len(model.adapter_state())
-    assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.trainable())
-    assert all(p.dtype is torch.float32 for p in model.trainable())
-    others = [p for p in model._adapted.parameters() if not any(p is each for each in model.trainable())]
+    own = model.trainable()
+    assert len(own) == len(model.adapter_state())
+    assert all(p.grad is not None and bool(p.grad.any()) and p.dtype is torch.float32 for p in own)
+    others = [p for p in model._adapted.parameters() if not any(p is each for each in own)]
     assert others
     assert all(p.grad is None and not p.requires_grad for p in others)
-    torch.optim.AdamW(model.trainable(), lr=0.1).step()
-    for name, p in model._base.named_parameters():
-        if "lora_" not in name:
-            assert torch.equal(p, base[name])
-
-
-def test_a_gradient_is_that_of_a_difference_quotient(model: LocalModel) -> None:
-    parameter = model.trainable()[0]
-    model.statistics(SAMPLES).logprobs.sum().backward()
-    assert parameter.grad is not None
-    gradient, step = float(parameter.grad.flatten()[0]), 2e-3
-    totals = []
-    for sign in (1, -1):
-        with torch.no_grad():
-            parameter.flatten()[0] += sign * step
-            totals.append(float(model.statistics(SAMPLES).logprobs.sum()))
-            parameter.flatten()[0] -= sign * step
-    assert gradient == pytest.approx((totals[0] - totals[1]) / (2 * step), rel=0.05, abs=1e-3)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -111,26 +109,6 @@ def test_groups_are_rounds_of_one_session_and_those_without_a_difference_are_in_
     found = advantages_of(examples, options.grpo)
     assert (found.counts["groups"], found.counts["zero_variance"]) == (2, 1)
     assert list(GrpoObjective(TinyLearnable(), examples, options, found).units) == [[0, 1]]
-
-
-def test_the_first_step_of_grpo_follows_the_weighted_policy_gradient() -> None:
-    model = TinyLearnable()
-    data = [replace(each, logprobs=tuple(p - 0.1 for p in each.logprobs or ())) for each in played(model, rounds=4)]
-    options, examples = TrainOptions(), examples_of(data)
-    found = advantages_of(examples, options.grpo)
-    objective = GrpoObjective(model, examples, options, found)
-    batch = [place for unit in objective.units for place in unit]
-    objective.begin(batch)
-    objective.loss(batch, divergence=False).loss.backward()
-    ours = model.trainable()[1].grad
-    model.trainable()[1].grad = None
-    said = objective.policy(batch)
-    weights = torch.tensor([math.exp(0.1)], dtype=torch.float64)  # π/μ of each token is e^0.1, within the range
-    plain = said.logprobs * found.advantages[batch].unsqueeze(-1) * weights
-    (-plain[said.batch.mask].mean()).backward()
-    theirs = model.trainable()[1].grad
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-8)  # stored log-probabilities are float32
-    assert theirs is not None and bool(theirs.any())
 
 
 # -- PPO
@@ -261,14 +239,6 @@ def test_neighbours_are_of_the_same_session_only() -> None:
 
 
 # ------------------------------------------------------------------ GAE
-def in_a_row(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: float) -> list[float]:
-    """The returns of a session that ends in a state that is worth nothing: each step follows the one before."""
-    count, worth = len(rewards), dict(enumerate([*values, 0.0]))
-    after = {t: (t + 1,) for t in range(count)}
-    found = gae(range(count), dict(enumerate(rewards)), worth, after, gamma=gamma, lam=lam)
-    return [found[t] + worth[t] for t in range(count)]
-
-
 def test_a_session_with_rounds_solved_by_hand() -> None:
     # Steps 0 and 1 answer one state, 2 fixes 0, then 3 and 4 answer the next state; of what follows 3 only 5 is left,
     # in another window, and behind 4 the record ends.
@@ -281,19 +251,6 @@ def test_a_session_with_rounds_solved_by_hand() -> None:
     fixed = 0 + 0.9 - 0.25 + 0.72 * mean
     expected = [-2 + 0.9 * 0.25 - 0.5 + 0.72 * fixed, 1 + 0.9 - 0.5 + 0.72 * mean, fixed, *last]
     assert [found[t] for t in range(5)] == pytest.approx(expected, abs=1e-12)
-
-
-@settings(deadline=None)  # the first example pays for what torch sets up
-@given(st.lists(st.floats(-5, 5), min_size=1, max_size=8), st.data(), st.floats(0, 1))
-def test_with_lambda_one_the_returns_are_the_discounted_sums_and_with_zero_one_step(
-    rewards: list[float], data: st.DataObject, gamma: float
-) -> None:
-    count = len(rewards)
-    values = data.draw(st.lists(st.floats(-5, 5), min_size=count, max_size=count))
-    sums = [math.fsum(gamma**i * r for i, r in enumerate(rewards[t:])) for t in range(count)]
-    assert in_a_row(rewards, values, gamma, 1.0) == pytest.approx(sums, abs=1e-9)
-    one = [r + gamma * v for r, v in zip(rewards, [*values[1:], 0.0], strict=True)]
-    assert in_a_row(rewards, values, gamma, 0.0) == pytest.approx(one, abs=1e-9)
 
 
 def test_normalised_advantages_have_mean_zero_and_deviation_one() -> None:

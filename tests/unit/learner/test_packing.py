@@ -45,22 +45,15 @@ def llama(**more: Any) -> Any:
     return LlamaForCausalLM(LlamaConfig(**(tiny.sizes(262) | more)))
 
 
-def qwen2(**more: Any) -> Any:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    return Qwen2ForCausalLM(Qwen2Config(**(tiny.sizes(262) | more)))
-
-
 def gpt2() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     still: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    return GPT2LMHeadModel(
-        GPT2Config(vocab_size=262, n_embd=32, n_layer=2, n_head=2, n_positions=tiny.CONTEXT, **still)
-    )
+    size = {"vocab_size": 262, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": tiny.CONTEXT}
+    return GPT2LMHeadModel(GPT2Config(**size, **still))
 
 
-MODELS = {"llama": llama, "qwen2": qwen2, "gpt2": gpt2}
+MODELS = {"llama": llama, "gpt2": gpt2}
 Both = tuple[LocalModel, LocalModel]
 
 
@@ -73,8 +66,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return AutoTokenizer.from_pretrained(place)
 
 
-def made(base: Any, tokenizer: Any, *, wide: bool = True, **options: Any) -> LocalModel:
-    """A tiny random model with an adapter that changes what it says, in float64 where it is ``wide``."""
+def made(base: Any, tokenizer: Any, **options: Any) -> LocalModel:
+    """A tiny random model with an adapter that changes what it says, in float64."""
     import peft
     import transformers
 
@@ -82,12 +75,12 @@ def made(base: Any, tokenizer: Any, *, wide: bool = True, **options: Any) -> Loc
     base.generation_config = settings_of(eos_token_id=[tiny.STOP, tiny.END], pad_token_id=tiny.PAD)
     transposed = base.config.model_type == "gpt2"
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", fan_in_fan_out=transposed)
-    for module in base.modules() if wide else ():
+    for module in base.modules():
         if hasattr(module, "variance_epsilon"):
             module.forward = MethodType(normed, module)
     with told(Path()):
         adapted = peft.get_peft_model(base.eval(), config, adapter_name="default").eval()
-    loaded = Loaded(adapted.double() if wide else adapted, base, tokenizer, ("m", "t", "c"), torch.device("cpu"))
+    loaded = Loaded(adapted.double(), base, tokenizer, ("m", "t", "c"), torch.device("cpu"))
     model = LocalModel(loaded, ModelOptions(value_head=True, **options))
     model.load_adapter_state({name: each.to(base.dtype) for name, each in tiny.state(model, 1).items()})
     return model
@@ -99,10 +92,10 @@ def normed(self: Any, states: Tensor) -> Tensor:
     return scaled
 
 
-def built(name: str, **more: Any) -> Any:
+def built(name: str) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        base = MODELS[name](**more) if more else MODELS[name]()
+        base = MODELS[name]()
     with torch.no_grad():
         for parameter in base.parameters():
             parameter.mul_(2.0)
@@ -171,15 +164,13 @@ def test_values_are_of_each_prompts_end_however_it_is_laid_out(both: Both) -> No
 class Leaky(torch.nn.Module):
     """A layer that mixes what it is given along the row, as a convolution or a state does."""
 
-    def __init__(self, inner: torch.nn.Module, share: float = 0.5) -> None:
+    def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()
-        self.inner, self.share = inner, share
+        self.inner = inner
 
-    def forward(self, states: Tensor, *rest: Any, **more: Any) -> Tensor:
-        mixed: Tensor = self.inner(
-            states + self.share * torch.nn.functional.pad(states, (0, 0, 1, 0))[:, :-1], *rest, **more
-        )
-        return mixed
+    def forward(self, states: Tensor, *rest: Any, **more: Any) -> Any:
+        before = torch.nn.functional.pad(states, (0, 0, 1, 0))[:, :-1]
+        return self.inner(states + 0.5 * before, *rest, **more)
 
 
 def test_a_model_whose_answers_would_see_each_other_scores_them_apart_and_says_by_how_much(tokenizer: Any) -> None:

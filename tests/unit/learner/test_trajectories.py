@@ -34,7 +34,6 @@ from autoresearchd.learner.data.trajectories import (
     Record,
     Trajectory,
     dataset,
-    grouped,
     split,
 )
 from autoresearchd.learner.data.trajectories import record as record_of
@@ -132,17 +131,6 @@ def test_an_answer_that_is_read_twice_counts_once() -> None:
     found = dataset([record(1), record(1), record(1, session="two"), record(1, index=1)], BASE)
     assert len(found.trajectories) == 3
     assert found.dropped == {Reason.DUPLICATE: 1}
-
-
-# ------------------------------------------------------------------ groups
-def test_a_group_is_a_round_of_one_session() -> None:
-    same = [record(1, round_id="r"), record(2, round_id="r"), record(1, "two", round_id="r")]
-    found = grouped(kept(*same, record(3, round_id="q")))
-    assert {key: [t.number for t in members] for key, members in found.items()} == {
-        ("one", "r"): [1, 2],
-        ("one", "q"): [3],
-        ("two", "r"): [1],
-    }
 
 
 # ------------------------------------------------------------------ held out
