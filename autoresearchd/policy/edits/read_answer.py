@@ -197,9 +197,9 @@ def _whole_files(fences: Sequence[Part], code: Mapping[str, str]) -> dict[str, s
     for name, fence in named.items():
         if not fence.closed:
             raise EditError(f"the block with {name} has no end", hint="close it with ``` on a line of its own")
-        file = File(name, code[name])
-        file.splices = [Splice(0, len(file.lines), tuple(line.removesuffix("\r") for line in fence.lines), "the block")]
-        files[name] = file.text()
+        old, new = File(name, code[name]), tuple(line.removesuffix("\r") for line in fence.lines)
+        old.splices.append(Splice(0, len(old.lines), new, "the block"))
+        files[name] = old.text()
     return files
 
 

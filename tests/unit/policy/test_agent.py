@@ -21,11 +21,11 @@ from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.models.client import Message
-from autoresearchd.policy.agent.agent_policy import AgentPolicy
-from autoresearchd.policy.agent.dialogue import (
+from autoresearchd.policy.agent_policy import (
     LEFT_OUT,
     MOST_ANSWER,
     SENTINEL,
+    AgentPolicy,
     Conversation,
     explain_not_submitted,
     has_submitted,

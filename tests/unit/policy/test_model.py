@@ -359,3 +359,37 @@ def test_the_example_that_the_model_is_shown_obeys_the_schema_and_can_be_read() 
     assert set(json.loads(example)) == set(answer_schema.SCHEMA["required"])
     edit = read_answer(example, {"train.py": "learning_rate = 3e-4\n"})
     assert edit.files == {"train.py": "learning_rate = 1e-3\n"}
+
+
+# ---------------------------------------------------------------------- the version that answers
+class Client(ScriptedClient):
+    """A model that tells with each answer how often it had looked before."""
+
+    looks = 0
+
+    def renew(self) -> None:
+        self.looks += 1
+
+
+def looks(states: list[ResearchState]) -> list[str]:
+    client = Client(then=lambda _: edit("LR = 0.1", "LR = 0.2", hypothesis=str(client.looks)))
+    bench = Bench()
+    bench.policy.clients = [client]
+    return [bench.propose(state).hypothesis for state in states]
+
+
+def test_each_round_looks_once_and_a_repair_not_at_all() -> None:
+    repair = Repair(1, {}, "error", "a typo")
+    states = [
+        replace(make_state(CODE), number=1, round_id="t/1"),
+        replace(make_state(CODE), number=2, round_id="t/1"),
+        replace(make_state(CODE), number=2, round_id="t/1/2/1", repair=repair),
+        replace(make_state(CODE), number=3, round_id="t/3"),
+        replace(make_state(CODE), number=3, round_id="t/3/3/1", repair=repair),
+        replace(make_state(CODE), number=4, round_id="t/3"),
+    ]
+    assert looks(states) == ["1", "1", "1", "2", "2", "2"]
+
+
+def test_without_rounds_each_experiment_looks() -> None:
+    assert looks([replace(make_state(CODE), round_id="")] * 3) == ["1", "2", "3"]
