@@ -16,7 +16,7 @@ from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models.client import Message, ModelError, Reply
 from autoresearchd.policy.answer_words import MAX_LINE
 from autoresearchd.policy.edits.edit import Edit, EditError
-from autoresearchd.policy.edits.read_answer import FORMS, read_answer
+from autoresearchd.policy.edits.read_answer import FORMS, SCHEMA, SCHEMA_FORMS, read_answer
 from autoresearchd.policy.exchange import (
     GRACE_S,
     AskingPolicy,
@@ -27,7 +27,7 @@ from autoresearchd.policy.exchange import (
     cut_middle,
     make_storable,
 )
-from autoresearchd.policy.prompt import answer_schema, brief, sections
+from autoresearchd.policy.prompt import brief, sections
 
 MAX_READ = 1_000_000
 """Characters of an answer that are read; more than any legal edit needs."""
@@ -103,7 +103,7 @@ class _Talk:
         # As JSON or not, it is the same for the whole proposal, whoever is asked in the end.
         wanted = self._settings.structured
         structured = not self._brief and (exchange.takes_schema if wanted is None else wanted)
-        self._schema = answer_schema.SCHEMA if structured else None
+        self._schema = SCHEMA if structured else None
 
     def proposal(self) -> Proposal:
         count = 1 + self._settings.reasks
@@ -151,7 +151,7 @@ class _Talk:
         budget, count = self._budget, self._exchange.count_tokens
         if self._brief:
             return brief.messages(self._state, budget=budget, count=count)
-        forms = FORMS if self._schema is None else answer_schema.FORMS
+        forms = FORMS if self._schema is None else SCHEMA_FORMS
         return sections.messages(self._state, forms=forms, budget=budget, count=count)
 
     def _read(self, text: str) -> Edit:
