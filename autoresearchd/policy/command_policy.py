@@ -169,11 +169,10 @@ def run_tool(
                 process.wait(_PATIENCE_S)
         _signal(process.pid, signal.SIGKILL)
         process.wait()
-        out.close()
-        err.close()
+        stdout, stderr = out.close(), err.close()
         if process.stdin is not None:
             process.stdin.close()
-    return ToolResult(process.returncode, out.text(), err.text(), time.monotonic() - began, timed_out)
+    return ToolResult(process.returncode, stdout, stderr, time.monotonic() - began, timed_out)
 
 
 def _signal(group: int, number: signal.Signals) -> None:
@@ -185,34 +184,27 @@ class _Tail:
     """Reads a stream to its end in a thread and keeps the last bytes of it."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
-        self._stream, self._kept, self._lock = stream, bytearray(), threading.Lock()
-        self._cut = False
+        assert stream is not None
+        self._stream, self._kept, self._cut = stream, b"", False
         self._thread = threading.Thread(target=self._read, name="tool-output", daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
-        if self._stream is None:
-            return
         with contextlib.suppress(OSError, ValueError):
             while chunk := os.read(self._stream.fileno(), 65536):
-                with self._lock:
-                    self._kept += chunk
-                    self._cut = self._cut or len(self._kept) > KEEP_BYTES
-                    del self._kept[:-KEEP_BYTES]
+                kept = self._kept + chunk
+                self._cut, self._kept = self._cut or len(kept) > KEEP_BYTES, kept[-KEEP_BYTES:]
 
-    def close(self) -> None:
-        """Wait for the end; a process that left the group and holds the pipe is not waited for long."""
+    def close(self) -> str:
+        """The end of the stream, from the beginning of a line on: half a line could hold half a key.
+
+        A process that left the group and holds the pipe is not waited for long.
+        """
         self._thread.join(1.0)
-        if self._stream is not None and not self._thread.is_alive():
+        if not self._thread.is_alive():
             self._stream.close()
-
-    def text(self) -> str:
-        """The end of the stream, from the beginning of a line on: half a line could hold half a key."""
-        with self._lock:
-            kept = bytes(self._kept)
-            if self._cut:
-                kept = kept.partition(b"\n")[2] or kept
-            return kept.decode("utf-8", "replace")
+        kept = self._kept
+        return ((kept.partition(b"\n")[2] or kept) if self._cut else kept).decode("utf-8", "replace")
 
 
 # ---------------------------------------------------------------------- the state as JSON

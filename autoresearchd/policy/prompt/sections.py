@@ -172,8 +172,8 @@ def _rules(state: ResearchState) -> list[str]:
     network = "" if task.execution.network else " A run has no network."
     protected = f" Protected: {', '.join(task.protected)}." if task.protected else ""
     small = (
-        f"The files that may be edited may have {task.max_compressed or 0:,} bytes once compressed: they are for code, not "
-        "for data that a run should read or compute."
+        f"The files that may be edited may have {task.max_compressed or 0:,} bytes once compressed: they are for code, "
+        "not for data that a run should read or compute."
     )
     rules = (
         f"{metric} decides: {_better(state)} is better. {measured}. Edits that touch the measurement, the clock or the "
