@@ -114,7 +114,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     if spec.kind == "agent":
         from autoresearchd.policy.agent_policy import AgentPolicy
 
-        make = partial(AgentPolicy, shells=_agent_shell(offer))
+        make = partial(AgentPolicy, open_shell=_agent_shell(offer).open)
     else:
         from autoresearchd.policy.model_policy import ModelPolicy
 

@@ -8,7 +8,7 @@ text, so that every model can speak it (it is that of mini-swe-agent).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.evaluator.measure.log_text import as_lines
-from autoresearchd.models.client import Count, Message, ModelError, Reply
+from autoresearchd.models.client import Count, Message, Reply
 from autoresearchd.policy import answer_words, workspace_copy
 from autoresearchd.policy.exchange import AskingPolicy, Exchange, Patience, answer_turn, make_storable
 from autoresearchd.policy.prompt import sections
@@ -35,8 +35,6 @@ PROMPT_SHARE = 0.5
 """Share of ``context_tokens`` that the prompt may take; the rest is for the work."""
 COMMAND_S = 30.0
 """Seconds that one command may take."""
-SHRINKS = 3
-"""How often a conversation is shortened that the model finds too long."""
 SENTINEL = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 MOST_ANSWER = 256 * 1024
 """Characters of an answer that are looked at; nobody writes a longer one on purpose."""
@@ -73,29 +71,22 @@ class Shell(Protocol):
         ...
 
 
-class Shells(Protocol):
-    """Makes shells."""
-
-    def open(self, state: ResearchState) -> AbstractContextManager[Shell]:
-        """A shell over a fresh copy of the workspace at the state's parent; copy and all, it is gone at the end."""
-        ...
-
-
 @dataclass(eq=False)
 class AgentPolicy(AskingPolicy):
     """Lets a model edit by commands; ``settings.agent_*`` are the limits of one proposal.
 
-    shells: make the sandboxed shells. command_seconds: how long one command may take.
+    open_shell: gives a sandboxed shell over a fresh copy of the workspace at the state's parent; copy and all, it is
+    gone at the end. command_seconds: how long one command may take.
     """
 
     _: KW_ONLY
-    shells: Shells
+    open_shell: Callable[[ResearchState], AbstractContextManager[Shell]]
     command_seconds: float = COMMAND_S
 
     def work(self, state: ResearchState, exchange: Exchange, cancel: Cancel) -> Proposal:
         """What the model submitted."""
         try:
-            with self.shells.open(state) as shell:
+            with self.open_shell(state) as shell:
                 return _Work(self, state, shell, exchange, cancel).proposal()
         except OSError as error:
             raise EnvironmentFailure(
@@ -118,14 +109,13 @@ class _Work:
             workspace_copy.put(shell.folder, state.repair.files, state.task)
             self._start = workspace_copy.look(shell.folder, state.task)
         self._refused = self._malformed = 0
-        tokens = self._settings.context_tokens
         prompt = sections.messages(
             state,
             forms=rules(state, self._settings, means.command_seconds),
-            budget=int(PROMPT_SHARE * tokens),
+            budget=int(PROMPT_SHARE * self._settings.context_tokens),
             count=exchange.count_tokens,
         )
-        self._conversation = Conversation(prompt, budget=tokens, count=exchange.count_tokens)
+        self._conversation = Conversation(prompt, exchange.count_tokens)
 
     def proposal(self) -> Proposal:
         """Turn after turn, until something is submitted or a limit is reached."""
@@ -142,39 +132,14 @@ class _Work:
         raise self._limit(f"within {counted(turns, 'answer')}", "agent.turns")
 
     def _ask(self, turn: int) -> Reply:
-        """The reply to the conversation so far: it is shortened until the model takes it, or the next one does."""
-        shrinks = 0
-        while True:
-            self._look_at_limits()
-            try:
-                messages = self._conversation.messages()
-            except PolicyError:
-                if not shrinks or not self._skip():
-                    raise
-                shrinks = 0
-                continue
-            try:
-                return self._exchange.ask(messages, turn, self._rest(self._settings.timeout), self._until)
-            except Interrupted:
-                if self._cancel.is_set() or not self._until.is_set():
-                    raise
-                raise self._late() from None
-            except ModelError as error:  # the context is too long
-                shrinks += 1
-                if shrinks <= SHRINKS:
-                    self._conversation.shorten()
-                elif self._skip():
-                    shrinks = 0
-                else:
-                    raise PolicyError(
-                        f"the model finds the agent's conversation too long, however much is left out: {error.what}",
-                        hint="set context_tokens in config.yaml to what the model can read",
-                    ) from error
-
-    def _skip(self) -> bool:
-        """Go on with the next model, where there is one; it may be able to read more."""
-        self._conversation.budget = self._settings.context_tokens
-        return self._exchange.skip()
+        self._look_at_limits()
+        timeout = self._rest(self._settings.timeout)
+        try:
+            return self._exchange.ask_in_budget(self._conversation.messages, turn, timeout, self._until)
+        except Interrupted:
+            if self._cancel.is_set() or not self._until.is_set():
+                raise
+            raise self._limit_of_time() from None
 
     def _rest(self, most: float) -> float:
         """Seconds that are left, ``most`` of them."""
@@ -239,12 +204,12 @@ class _Work:
         if self._cancel.is_set():
             raise Interrupted("the agent was asked to stop")
         if self._until.is_set():
-            raise self._late()
+            raise self._limit_of_time()
         cap = self._settings.agent_usd
         if cap is not None and sum(cost.usd or 0.0 for cost in self._exchange.costs) >= cap:
             raise self._limit(f"for ${cap:g}", "agent.usd")
 
-    def _late(self) -> PolicyError:
+    def _limit_of_time(self) -> PolicyError:
         return self._limit(f"within {self._settings.agent_seconds:.0f} s", "agent.seconds")
 
     def _limit(self, which: str, key: str) -> PolicyError:
@@ -434,11 +399,10 @@ def _remind_of_end(answers: int) -> str:
 
 
 class Conversation:
-    """The messages so far. prompt: what it begins with, always there; budget: tokens that it may have, by ``count``."""
+    """The messages so far. prompt: what it begins with, always there; count: of tokens."""
 
-    def __init__(self, prompt: Sequence[Message], *, budget: int, count: Count) -> None:
-        self._messages: list[Message] = list(prompt)
-        self._fixed, self.budget, self._count = len(self._messages), budget, count
+    def __init__(self, prompt: Sequence[Message], count: Count) -> None:
+        self._messages, self._fixed, self._count = list(prompt), len(prompt), count
 
     def add(self, answer: str, told: str) -> None:
         """A turn: what the model answered, and what it was told."""
@@ -446,31 +410,21 @@ class Conversation:
             answer = answer[:_LONGEST_ANSWER] + "\n[the rest was left out]"
         self._messages += [answer_turn(answer), {"role": "user", "content": told}]
 
-    def shorten(self) -> None:
-        """The model found it too long: its budget is smaller than was thought, or the count was too low."""
-        self.budget = int(ROOM * min(self.budget, self._count(self._messages)))
-
-    def messages(self) -> tuple[Message, ...]:
-        """The messages to send; what is once left out stays so. Raises PolicyError: they do not fit.
+    def messages(self, budget: int) -> tuple[Message, ...]:
+        """The messages to send; what is once left out stays so. Raises PolicyError: they have more tokens.
 
         The least needed goes first: old output, then old answers; the last turn stays.
         """
-        tokens = self._count(self._messages)
-        if tokens <= self.budget:
-            return tuple(self._messages)
+        tokens, most = self._count(self._messages), float(budget)
         for role, mark in (("user", LEFT_OUT), ("assistant", ANSWER_LEFT_OUT)):
             for index in range(self._fixed, len(self._messages) - 2):
                 message = self._messages[index]
-                if message["role"] == role and len(message["content"]) > len(mark):
+                if tokens > most and message["role"] == role and len(message["content"]) > len(mark):
                     self._messages[index] = {**message, "content": mark}
-                    tokens = self._count(self._messages)
-                    if tokens <= ROOM * self.budget:
-                        return tuple(self._messages)
-        if tokens > self.budget:
+                    tokens, most = self._count(self._messages), ROOM * budget
+        if tokens > budget:
             raise PolicyError(
                 f"the agent's conversation has {tokens} tokens when all that can be is left out of it, and may have "
-                f"{self.budget}",
-                label=Label.ERROR,
-                hint="raise context_tokens in config.yaml for a model that can read as much, or make the files shorter",
+                f"{budget}"
             )
         return tuple(self._messages)

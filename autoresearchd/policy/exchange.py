@@ -46,6 +46,11 @@ GRACE_S = 2.0
 MAX_ANSWER = 1_000_000
 """Characters of an answer that are stored; more than any legal edit needs."""
 MAX_ERROR = 2_000
+SHRINKS = 3
+"""How often a prompt is halved that a model finds too long."""
+_MAKE_ROOM = (
+    "take a model with a longer context and set context_tokens in config.yaml to it, or make the editable files shorter"
+)
 _MAX_WORDS, _NAME = 300, 200
 _NOTHING: tuple[Message, ...] = ({"role": "user", "content": "-"},)
 _PREPARE_S = 86_400.0
@@ -192,6 +197,7 @@ class Exchange:
         if not means.clients:
             raise ValueError("there is no model to ask")
         self._means, self._state, self._at = means, state, 0
+        self._budget, self._too_long = means.settings.context_tokens, ""
         self._attempt = state.repair.attempt if state.repair else 0
         self._asked: tuple[Message, ...] = ()
         self._random = Random(state.seed)  # noqa: S311 - jitter
@@ -220,12 +226,39 @@ class Exchange:
         """Whether the model that is asked next is known to obey a schema; once it is prepared."""
         return isinstance(self.client, KnowsSchemas) and self.client.takes_schema()
 
-    def skip(self) -> bool:
-        """Turn to the next model, as this one can read too little; False: there is none."""
-        if self._at + 1 >= len(self._means.clients):
-            return False
-        self._at += 1
-        return True
+    def ask_in_budget(
+        self,
+        build: Callable[[int], Sequence[Message]],
+        index: int,
+        timeout: float,
+        cancel: Cancel,
+        *,
+        schema: Mapping[str, Any] | None = None,
+        misfit: type[EnvironmentFailure | PolicyError] = PolicyError,
+    ) -> Reply:
+        """The reply to what ``build`` makes of a budget of tokens, which is halved until one of the models can take it.
+
+        misfit: what is raised where none can. ``build`` raises PolicyError where the budget is too small for it.
+        """
+        most = self._means.settings.context_tokens
+        while True:
+            short = "the model finds even the shortest prompt too long"
+            while self._budget >= max(1, most >> SHRINKS):
+                try:
+                    messages = build(self._budget)
+                except PolicyError as error:
+                    short = error.what
+                    break
+                try:
+                    return self.ask(messages, index, timeout, cancel, schema=schema)
+                except ModelError as error:
+                    self._too_long = clean_error(self._state, error.what)
+                    self._budget //= 2
+            if not self._too_long or self._at + 1 >= len(self._means.clients):
+                what = f"{short}; the model said: {self._too_long}" if self._too_long else short
+                raise misfit(what, hint=_MAKE_ROOM)
+            self._at += 1
+            self._budget, self._too_long = most, ""
 
     def ask(
         self,

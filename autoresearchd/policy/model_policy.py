@@ -11,9 +11,9 @@ from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import Cancel
-from autoresearchd.domain.proposal import Generation, Proposal
+from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.models.client import Message, ModelError, Reply
+from autoresearchd.models.client import Message, Reply
 from autoresearchd.policy.answer_words import MAX_LINE
 from autoresearchd.policy.edits.edit import Edit, EditError
 from autoresearchd.policy.edits.read_answer import FORMS, SCHEMA, SCHEMA_FORMS, read_answer
@@ -33,8 +33,6 @@ MAX_READ = 1_000_000
 """Characters of an answer that are read; more than any legal edit needs."""
 MAX_ECHO = 8_000
 """Characters of its unusable answer that a model is shown again."""
-SHRINKS = 3
-"""How often a prompt is halved that a model finds too long."""
 _MAX_NAME = 200
 _REFUSAL = re.compile(
     r"\W*(?:i[’']?m (?:really |very |so )?sorry|i am sorry|sorry,|i (?:cannot|can ?not|can[’']t|won[’']t|will not|"
@@ -45,9 +43,6 @@ _EDITING = re.compile(
     r"^(?:[ \t]*(?:```|~~~)|<{5}|>{5}|@@|--- |\+\+\+ )|\"(?:edits|search_replace|diff|files)\"", re.MULTILINE
 )
 """What an answer has somewhere that means to edit."""
-_MAKE_ROOM = (
-    "take a model with a longer context and set context_tokens in config.yaml to it, or make the editable files shorter"
-)
 
 
 class ModelPolicy(AskingPolicy):
@@ -97,7 +92,6 @@ class _Talk:
         self._brief = means.settings.prompt == brief.BRIEF
         self._until, self._ended = Patience(cancel, means.ending, GRACE_S), Patience(cancel, means.ending)
         self._base = {**state.code, **(state.repair.files if state.repair else {})}
-        self._budget, self._too_long = means.settings.context_tokens, ""
         self._turns: list[Message] = []
         exchange.prepare(cancel)
         # As JSON or not, it is the same for the whole proposal, whoever is asked in the end.
@@ -109,8 +103,20 @@ class _Talk:
         count = 1 + self._settings.reasks
         verdict = _UNREAD
         for index in range(count):
-            reply = self._ask(index)
-            verdict, generation = self._take(reply, last=index == count - 1)
+            reply = self._exchange.ask_in_budget(
+                self._build,
+                index,
+                self._settings.timeout,
+                self._until,
+                schema=self._schema,
+                # No other experiment would fit, unless it was a failed edit's doing.
+                misfit=EnvironmentFailure if self._state.repair is None else PolicyError,
+            )
+            verdict = _UNREAD
+            try:
+                verdict = self._judge(reply, last=index == count - 1)
+            finally:  # it is written down whatever becomes of the judging
+                generation = self._exchange.record(reply, error=verdict.error, form=verdict.form)
             if not verdict.error:
                 return self._exchange.proposal(verdict.files, verdict.words, reply, generation)
             if verdict.final:
@@ -123,59 +129,24 @@ class _Talk:
         which = "the answer could not be used" if count == 1 else f"none of {count} answers could be used, the last"
         raise PolicyError(f"{which}: {verdict.error}", label=verdict.label)
 
-    # -- asking
-    def _ask(self, index: int) -> Reply:
-        """The reply to the conversation so far; the prompt is shortened until one model takes it."""
-        while True:
-            short = "the model finds even the shortest prompt too long"
-            while self._budget >= max(1, self._settings.context_tokens >> SHRINKS):
-                try:
-                    messages = (*self._opening(), *self._turns)
-                except PolicyError as error:
-                    short = error.what
-                    break
-                if self._ended.is_set():
-                    raise Interrupted("the model was not asked: a stop was requested")
-                try:
-                    return self._exchange.ask(messages, index, self._settings.timeout, self._until, schema=self._schema)
-                except ModelError as error:
-                    self._too_long = clean_error(self._state, error.what)
-                    self._budget //= 2
-            if not self._too_long or not self._exchange.skip():
-                what = f"{short}; the model said: {self._too_long}" if self._too_long else short
-                # No other experiment would fit, unless it was a failed edit's doing.
-                raise (EnvironmentFailure if self._state.repair is None else PolicyError)(what, hint=_MAKE_ROOM)
-            self._budget, self._too_long = self._settings.context_tokens, ""
-
-    def _opening(self) -> tuple[Message, ...]:
-        budget, count = self._budget, self._exchange.count_tokens
+    def _build(self, budget: int) -> tuple[Message, ...]:
+        """The conversation so far."""
+        if self._ended.is_set():
+            raise Interrupted("the model was not asked: a stop was requested")
+        count = self._exchange.count_tokens
         if self._brief:
-            return brief.messages(self._state, budget=budget, count=count)
-        forms = FORMS if self._schema is None else SCHEMA_FORMS
-        return sections.messages(self._state, forms=forms, budget=budget, count=count)
+            prompt = brief.messages(self._state, budget=budget, count=count)
+        else:
+            forms = FORMS if self._schema is None else SCHEMA_FORMS
+            prompt = sections.messages(self._state, forms=forms, budget=budget, count=count)
+        return (*prompt, *self._turns)
 
     def _read(self, text: str) -> Edit:
         if self._brief:
             return brief.read_answer(text, self._base, self._state.task.profile, self._state.task)
         return read_answer(text, self._base)
 
-    # -- judging
-    def _take(self, reply: Reply, *, last: bool) -> tuple[_Verdict, Generation]:
-        """Judge an answer and write it down, whatever becomes of the judging."""
-        verdict = _UNREAD
-        try:
-            verdict = self._judge(reply)
-            if not verdict.error and not last and (alike := self._exchange.find_near(verdict.files)):
-                told = (
-                    f"the edit is nearly the same as what has been tried: {alike}\nPropose something that differs, or "
-                    "the same again if you mean it: it is then run."
-                )
-                verdict = replace(verdict, error=told, label=Label.DUPLICATE)
-        finally:
-            generation = self._exchange.record(reply, error=verdict.error, form=verdict.form)
-        return verdict, generation
-
-    def _judge(self, reply: Reply) -> _Verdict:
+    def _judge(self, reply: Reply, *, last: bool) -> _Verdict:
         """The edit in an answer, once it is known to be legal and to change something."""
         form = ""
         try:
@@ -189,6 +160,12 @@ class _Talk:
             self._check(self._state, files)
         except (EditError, PolicyError) as error:
             return self._unusable(reply, error.label, str(error), form)
+        if not last and (alike := self._exchange.find_near(files)):
+            told = (
+                f"the edit is nearly the same as what has been tried: {alike}\nPropose something that differs, or the "
+                "same again if you mean it: it is then run."
+            )
+            return _Verdict(form=form, error=told, label=Label.DUPLICATE)
         return _Verdict(files, edit.words, form)
 
     def _unusable(self, reply: Reply, label: Label, what: str, form: str) -> _Verdict:

@@ -86,7 +86,7 @@ def work(
         answers=MemoryAnswers(),
         purse=OpenPurse(),
         check=check,
-        shells=agent_shells(tier, scratch),
+        open_shell=agent_shells(tier, scratch).open,
         command_seconds=seconds,
     )
     proposal = policy.propose(the_state(), threading.Event())
