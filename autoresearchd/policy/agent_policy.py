@@ -135,7 +135,7 @@ class _Work:
         self._look_at_limits()
         timeout = self._rest(self._settings.timeout)
         try:
-            return self._exchange.ask_in_budget(self._conversation.messages, turn, timeout, self._until)
+            return self._exchange.ask(self._conversation.messages, turn, timeout, self._until)
         except Interrupted:
             if self._cancel.is_set() or not self._until.is_set():
                 raise

@@ -226,7 +226,7 @@ class Exchange:
         """Whether the model that is asked next is known to obey a schema; once it is prepared."""
         return isinstance(self.client, KnowsSchemas) and self.client.takes_schema()
 
-    def ask_in_budget(
+    def ask(
         self,
         build: Callable[[int], Sequence[Message]],
         index: int,
@@ -236,21 +236,28 @@ class Exchange:
         schema: Mapping[str, Any] | None = None,
         misfit: type[EnvironmentFailure | PolicyError] = PolicyError,
     ) -> Reply:
-        """The reply to what ``build`` makes of a budget of tokens, which is halved until one of the models can take it.
+        """The first reply to what ``build`` makes of a budget of tokens, which is halved until a model can take it.
 
-        misfit: what is raised where none can. ``build`` raises PolicyError where the budget is too small for it.
+        index: of the question in the proposal. misfit: what is raised where no model can take it; ``build`` raises
+        PolicyError where the budget is too small for it. Raises PolicyError: every model refused. EnvironmentFailure:
+        no model gave a reply; ModelsRefused where no waiting fixes that of any. SpendCapReached, Interrupted.
         """
-        most = self._means.settings.context_tokens
+        settings = self._means.settings
+        seed = derive_seed(self._state.seed, self._attempt, "answer", index)
         while True:
             short = "the model finds even the shortest prompt too long"
-            while self._budget >= max(1, most >> SHRINKS):
+            while self._budget >= max(1, settings.context_tokens >> SHRINKS):
                 try:
                     messages = build(self._budget)
                 except PolicyError as error:
                     short = error.what
                     break
+                self._asked = self._state.redactor.value(tuple(messages))
+                question = Question(
+                    self._asked, settings.max_tokens, settings.temperature, seed, timeout=timeout, schema=schema
+                )
                 try:
-                    return self.ask(messages, index, timeout, cancel, schema=schema)
+                    return self._ask_in_turn(question, cancel)
                 except ModelError as error:
                     self._too_long = clean_error(self._state, error.what)
                     self._budget //= 2
@@ -258,33 +265,10 @@ class Exchange:
                 what = f"{short}; the model said: {self._too_long}" if self._too_long else short
                 raise misfit(what, hint=_MAKE_ROOM)
             self._at += 1
-            self._budget, self._too_long = most, ""
+            self._budget, self._too_long = settings.context_tokens, ""
 
-    def ask(
-        self,
-        messages: Sequence[Message],
-        index: int,
-        timeout: float,
-        cancel: Cancel,
-        *,
-        schema: Mapping[str, Any] | None = None,
-    ) -> Reply:
-        """The first reply that any of the models gives to the ``index``-th question of the proposal.
-
-        Raises ModelError: the context is too long for the model whose turn it is; a shorter question goes to the same.
-        PolicyError: every model refused. EnvironmentFailure: no model gave a reply; ModelsRefused where no waiting
-        fixes that of any. SpendCapReached, Interrupted.
-        """
-        settings = self._means.settings
-        self._asked = self._state.redactor.value(tuple(messages))
-        question = Question(
-            self._asked,
-            max_tokens=settings.max_tokens,
-            temperature=settings.temperature,
-            seed=derive_seed(self._state.seed, self._attempt, "answer", index),
-            timeout=timeout,
-            schema=schema,
-        )
+    def _ask_in_turn(self, question: Question, cancel: Cancel) -> Reply:
+        """The first reply of any model. ModelError: the question is too long for the one whose turn it is."""
         started = self._means.clock()
         failures: list[Failure] = []
         for at in range(self._at, len(self._means.clients)):

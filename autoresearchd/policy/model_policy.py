@@ -103,7 +103,7 @@ class _Talk:
         count = 1 + self._settings.reasks
         verdict = _UNREAD
         for index in range(count):
-            reply = self._exchange.ask_in_budget(
+            reply = self._exchange.ask(
                 self._build,
                 index,
                 self._settings.timeout,
