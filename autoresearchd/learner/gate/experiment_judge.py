@@ -34,7 +34,7 @@ from autoresearchd.loop.deciding import resources
 from autoresearchd.loop.measuring.run_files import ProtectedFiles
 from autoresearchd.loop.messages import commit_of
 from autoresearchd.loop.run import RunningProgram, launch
-from autoresearchd.policy.agent.workspace_copy import put
+from autoresearchd.policy.workspace_copy import put
 from autoresearchd.workspace.files import disk_errors, remove_tree
 
 JUDGE = "judge"
