@@ -13,7 +13,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autoresearchd.policy.search.comments import Source
-from autoresearchd.policy.search.known_calls import GROUP_ARGUMENTS, POSITIONAL, arguments_of, is_recipe, makes_data
+from autoresearchd.policy.search.known_calls import (
+    GROUP_ARGUMENTS,
+    POSITIONAL,
+    arguments_of,
+    is_recipe,
+    last_name,
+    makes_data,
+)
 from autoresearchd.policy.search.name_ranges import is_not_own
 from autoresearchd.policy.search.parameter import Value, number_of
 
@@ -329,11 +336,6 @@ def _choices(node: ast.expr | None) -> tuple[Value, ...]:
 
 
 # ---------------------------------------------------------------------- looking at nodes
-def last_name(func: ast.expr) -> str:
-    """The last part of what is called: ``normal`` of ``rng.normal``."""
-    return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-
-
 def text_of(node: ast.expr | None) -> str:
     """A text that is written out, else nothing."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
