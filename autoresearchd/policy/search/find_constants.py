@@ -22,7 +22,6 @@ from autoresearchd.policy.search.name_ranges import (
     alternatives,
     bounded,
     choice,
-    flag,
     is_not_own,
     is_seed,
     listed,
@@ -253,7 +252,7 @@ class _Gatherer:
         if options:
             return listed(value, (value, *(o for o in options if o != value))) or "no other value is known"
         if isinstance(value, bool):
-            return flag()
+            return choice((True, False), family="flag", priority=0.6)
         if isinstance(value, str):
             others = alternatives(name, value, self.source.beside(end), self.source.text)
             none = "no other value is known: a comment can list them (# one of: a, b)"
