@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.config.task_json import parse_task
+from autoresearchd.config.load_task import parse_task
 from autoresearchd.domain.errors import RepositoryError, StoreError, UsageError
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.quantities import counted
