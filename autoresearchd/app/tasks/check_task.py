@@ -26,7 +26,7 @@ from autoresearchd.app.start_checks import empty_submodules, listed, with_large_
 from autoresearchd.app.tasks.job_programs import require_bits
 from autoresearchd.app.tasks.task_folder import TASK_FILE, is_bundled, read_task
 from autoresearchd.config import Overrides, check_files
-from autoresearchd.config.check_file import CHECK_FILE, load_check
+from autoresearchd.config.load_task import CHECK_FILE, load_check
 from autoresearchd.domain.errors import BaselineError, PolicyError
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label

@@ -28,7 +28,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.config.task_json import parse_task
+from autoresearchd.config.load_task import parse_task
 from autoresearchd.domain.errors import RepositoryError, StoreError, UsageError
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import RULES, Label, Status
