@@ -172,7 +172,7 @@ def remove(directory: Path, tag: str) -> None:
                     workspace.forget(session.base_commit)
                 with disk_errors(f"removing {_runs(project, tag)}"):
                     remove_tree(_runs(project, tag))
-            store.remove_session(tag)
+            store.delete_session(tag, even_with_keeps=True)
 
 
 def _runs(project: Project, tag: str) -> Path:

@@ -56,7 +56,7 @@ from autoresearchd.loop.measuring.run_files import clean_logs
 from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, announce
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
-from autoresearchd.report.log_import import IMPORTED
+from autoresearchd.report.log_files import IMPORTED
 from autoresearchd.sandbox.launch import end_abandoned
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout, preflight

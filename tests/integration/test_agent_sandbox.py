@@ -24,8 +24,7 @@ from autoresearchd.domain.task import Evaluation
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.visible_files import agent_surroundings, link_data
-from autoresearchd.policy.agent.agent_policy import AgentPolicy
-from autoresearchd.policy.agent.dialogue import SENTINEL
+from autoresearchd.policy.agent_policy import SENTINEL, AgentPolicy
 from autoresearchd.sandbox.agent_shell import AgentShells, CommandResult, Surroundings
 from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, available
@@ -83,7 +82,7 @@ def work(
     client = ScriptedClient([f"Now this.\n````bash\n{command}\n````" for command in commands])
     policy = AgentPolicy(
         [client], SETTINGS, name="agent:scripted", answers=MemoryAnswers(), purse=OpenPurse(), check=check,
-        shells=agent_shells(tier, scratch), command_seconds=seconds,
+        open_shell=agent_shells(tier, scratch).open, command_seconds=seconds,
     )  # fmt: skip
     proposal = policy.propose(the_state(), threading.Event())
     told = [question.messages[-1]["content"] for question in client.questions[1:]]
