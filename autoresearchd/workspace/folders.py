@@ -262,5 +262,5 @@ class Slots:
         # We hold the slot's lock and no git of an earlier daemon does, so lock files in it are stale.
         for stale in ("index.lock", "HEAD.lock"):
             (git.directory / stale).unlink(missing_ok=True)
-        git.check("read-tree", "--reset", commit, keep_open=[lock])
+        git.run("read-tree", "--reset", commit, keep_open=[lock]).checked()
         (git.directory / "HEAD").write_bytes(f"{commit}\n".encode())

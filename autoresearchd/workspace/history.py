@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -133,12 +133,6 @@ class History:
             )
         return found
 
-    def named(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Commits that the refs of some experiments name, by one process for all; without those that name none."""
-        stdin = "".join(f"{self._ref(number)}\n" for number in numbers).encode("ascii")
-        lines = self._git.ask("cat-file", "--batch-check=%(objectname)", stdin=stdin).splitlines()
-        return {number: line for number, line in zip(numbers, lines, strict=False) if is_commit_id(line)}
-
     def _ref(self, number: int) -> str:
         return f"{self.prefix}{int(number)}"
 
@@ -237,9 +231,7 @@ class History:
         return True
 
     def _write(self, commands: list[str]) -> None:
-        result = self._try(commands)
-        if not result.ok:
-            raise result.failure()
+        self._try(commands).checked()
 
     def _try(self, commands: list[str]) -> Result:
         """One transaction; once more after a lock that a dead git left in our own namespace was removed."""

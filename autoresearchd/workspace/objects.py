@@ -261,9 +261,7 @@ class ObjectStore:
         result = self._writer.run(*words, stdin=data)
         if "unable to create temporary file" in result.err:  # packing has just removed the folder, which was empty
             result = self._writer.run(*words, stdin=data)
-        if not result.ok:
-            raise result.failure()
-        return result.text
+        return result.checked().text
 
     def write_tree(self, tree: str, files: Mapping[tuple[bytes, ...], str]) -> str:
         """The tree with the blobs of existing files (path → blob) replaced; its name. Modes stay."""
