@@ -329,7 +329,7 @@ def end_abandoned() -> int:
     For what no file tells of, as no file had been written yet when somebody killed its daemon.
     """
     # After the last word of a command line there is a zero, too.
-    named = [(pid, words[-2]) for pid, words in _own("cmdline") if _BOOT.encode() in words]
+    named = [(pid, words[-2]) for pid, words in _own("cmdline") if _BOOT.encode() in words[:-1]]
     supervisors = [pid for pid, name in named if _is_abandoned(name.decode("utf-8", "replace"))]
     for pid in supervisors:
         _end_process(pid)

@@ -134,9 +134,7 @@ class Supervisor:
         signal.set_wakeup_fd(self.alarm)
         signal.signal(signal.SIGTERM, self.on_signal)
         signal.signal(signal.SIGINT, self.on_signal)
-        kernel.prctl(
-            kernel.PR_SET_CHILD_SUBREAPER, 1
-        )  # so that every orphan of the job becomes a child of this process
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)  # every orphan of the job becomes a child of this process
 
     def on_signal(self, number: int, frame: object) -> None:
         self.stop = self.stop or "stopped on request"
@@ -223,13 +221,8 @@ class Supervisor:
         limit = main.started + stage["timeout"] if stage["timeout"] else None
         look = time.monotonic() + LOOK_EVERY if ceilings.limits or ceilings.memory_mb else None
         poll = select.poll()
-        for fd in (
-            CONTROL,
-            self.wake,
-            main.pipe,
-            main.pidfd,
-            *([companion.pipe, companion.pidfd] if companion else []),
-        ):
+        theirs = (companion.pipe, companion.pidfd) if companion else ()
+        for fd in (CONTROL, self.wake, main.pipe, main.pidfd, *theirs):
             poll.register(fd, select.POLLIN)
         orphaned: float | None = None
         while True:

@@ -14,6 +14,7 @@ import pytest
 from autoresearchd.domain.task import Evaluation
 from autoresearchd.evaluator.measure.measurement import measure
 from autoresearchd.executor.interpreter import inspect
+from autoresearchd.executor.local import LocalHandle
 from autoresearchd.loop.measuring.run_files import read_logs
 from autoresearchd.sandbox.tiers import PLAIN, Tier
 from tests.contract.executor_contract import HANG, make_request, make_task
@@ -42,14 +43,18 @@ def test_a_job_that_ends_leaves_no_process_to_disturb_the_next(tier: Tier, mark:
     assert carriers(mark) == []
 
 
+def start_and_escape(tier: Tier, mark: str, root: Path) -> LocalHandle:
+    """A run whose grandchild has escaped."""
+    handle = local(tier).start(make_request(root, marked(mark, write_job(root, ESCAPE.format(rest=600)))))
+    wait_until(lambda: "escaped" in text_of(handle.run_dir / "training.log"))
+    return handle
+
+
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_stop_ends_a_grandchild_that_escapes(tier: Tier, mark: str, tmp_path: Path) -> None:
-    command = write_job(tmp_path, ESCAPE.format(rest=600))
-    handle = local(tier).start(make_request(tmp_path, marked(mark, command)))
-    wait_until(lambda: "escaped" in text_of(handle.run_dir / "training.log"))
+    handle = start_and_escape(tier, mark, tmp_path)
     handle.kill()
-    result = handle.wait()
-    assert result.stages[-1].outcome == "killed"
+    assert handle.wait().stages[-1].outcome == "killed"
     assert carriers(mark) == []
 
 
@@ -88,9 +93,7 @@ def test_a_killed_daemon_leaves_no_job_on_the_gpu(tier: Tier, whole: bool, mark:
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_killed_supervisor_is_a_lost_run_and_leaves_nothing(tier: Tier, mark: str, tmp_path: Path) -> None:
-    command = write_job(tmp_path, ESCAPE.format(rest=600))
-    handle = local(tier).start(make_request(tmp_path, marked(mark, command)))
-    wait_until(lambda: "escaped" in text_of(handle.run_dir / "training.log"))
+    handle = start_and_escape(tier, mark, tmp_path)
     os.kill(handle.supervisor_pid, signal.SIGKILL)
     result = handle.wait()
     assert [(s.name, s.outcome) for s in result.stages] == [("training", "lost")]
