@@ -173,7 +173,8 @@ def test_an_edit_through_a_symbolic_link_is_refused(root: Path) -> None:
 
 
 PATHS = (
-    "../x", "/x", "a//b", "a/./b", ".git/x", ".Git/x", "a/.GIT", "git~1/x", ".git /x", ".g\u200cit/x", "a\\b", "a\0b", "",
+    "../x", "/x", "a//b", "a/./b", ".git/x", ".Git/x", "a/.GIT", "git~1/x", ".git /x", ".g\u200cit/x", "a\\b", "a\0b",
+    "",
 )  # fmt: skip
 
 

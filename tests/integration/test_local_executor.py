@@ -14,8 +14,8 @@ import pytest
 from autoresearchd.domain.task import Evaluation
 from autoresearchd.evaluator.measure.measurement import measure
 from autoresearchd.executor.interpreter import inspect
-from autoresearchd.executor.local import LocalHandle
 from autoresearchd.loop.measuring.run_files import read_logs
+from autoresearchd.sandbox.launch import Supervised
 from autoresearchd.sandbox.tiers import PLAIN, Tier
 from tests.contract.executor_contract import HANG, make_request, make_task
 from tests.integration.local_jobs import ESCAPE, TIERS, carriers, local, marked, run, text_of, training_log, write_job
@@ -43,7 +43,7 @@ def test_a_job_that_ends_leaves_no_process_to_disturb_the_next(tier: Tier, mark:
     assert carriers(mark) == []
 
 
-def start_and_escape(tier: Tier, mark: str, root: Path) -> LocalHandle:
+def start_and_escape(tier: Tier, mark: str, root: Path) -> Supervised:
     """A run whose grandchild has escaped."""
     handle = local(tier).start(make_request(root, marked(mark, write_job(root, ESCAPE.format(rest=600)))))
     wait_until(lambda: "escaped" in text_of(handle.run_dir / "training.log"))
@@ -65,7 +65,7 @@ from tests.contract.executor_contract import make_request
 from tests.integration.local_jobs import local, marked
 tier, root, mark, command = sys.argv[1:]
 handle = local(tier).start(make_request(Path(root), marked(mark, command)))
-print(handle.supervisor_pid, flush=True)
+print(handle.pid, flush=True)
 time.sleep(600)
 """
 
@@ -94,7 +94,7 @@ def test_a_killed_daemon_leaves_no_job_on_the_gpu(tier: Tier, whole: bool, mark:
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_killed_supervisor_is_a_lost_run_and_leaves_nothing(tier: Tier, mark: str, tmp_path: Path) -> None:
     handle = start_and_escape(tier, mark, tmp_path)
-    os.kill(handle.supervisor_pid, signal.SIGKILL)
+    os.kill(handle.pid, signal.SIGKILL)
     result = handle.wait()
     assert [(s.name, s.outcome) for s in result.stages] == [("training", "lost")]
     wait_until(lambda: not carriers(mark))
@@ -117,7 +117,7 @@ def test_a_forgotten_handle_ends_its_run(mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, marked(mark, HANG))
     handle = local(PLAIN).start(request)
     wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
-    pid = handle.supervisor_pid
+    pid = handle.pid
     del handle
     os.waitpid(pid, 0)
     assert carriers(mark) == []
