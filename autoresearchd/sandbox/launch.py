@@ -43,6 +43,13 @@ def owner() -> str:
     return f"{_pid_namespace()}.{os.getpid()}.{start_time(os.getpid()) or 0}"
 
 
+def _pid_namespace() -> int:
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
+
+
 def new_token() -> str:
     """A token for one run: whoever finds it later can tell whether the process that made it still lives."""
     return f"{owner()}.{uuid.uuid4().hex}"
@@ -339,13 +346,6 @@ def _is_abandoned(name: str) -> bool:
     except ValueError:
         return False
     return start > 0 and namespace == _pid_namespace() and start_time(pid) != start
-
-
-def _pid_namespace() -> int:
-    try:
-        return Path("/proc/self/ns/pid").stat().st_ino
-    except OSError:
-        return 0
 
 
 def _own(file: str) -> Iterator[tuple[int, list[bytes]]]:

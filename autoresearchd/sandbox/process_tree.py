@@ -147,7 +147,7 @@ class Ceilings:
             processes = descendants(self.supervisor)
             if len(processes) > self.limits["processes"]:
                 return "failed", f"it started more than {self.limits['processes']} processes"
-            if sum(map(_threads, processes)) > self.limits["threads"]:
+            if sum(int(fields[17]) for pid in processes if (fields := stat_fields(pid))) > self.limits["threads"]:
                 return "failed", f"it started more than {self.limits['threads']} threads"
         return self.too_large()
 
@@ -216,10 +216,6 @@ def size_of(folder: str, most_bytes: int, most_files: int) -> tuple[int, int]:
         except OSError:  # removed meanwhile
             continue
     return size, count
-
-
-def _threads(pid: int) -> int:
-    return int((stat_fields(pid) or [b"0"] * 18)[17])
 
 
 def _space(folder: str) -> tuple[int, int]:
