@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from autoresearchd.domain.cleaning import one_line, printable
@@ -122,7 +122,8 @@ class History:
         """A commit; RepositoryError when it is missing or damaged."""
         found = self._objects.commit(commit)
         subject, body, trailers = parse_message(found.message)
-        return RecordedCommit(commit, next(iter(found.parents), None), found.at, subject, body, trailers)
+        at = datetime.fromtimestamp(found.seconds, UTC)
+        return RecordedCommit(commit, next(iter(found.parents), None), at, subject, body, trailers)
 
     def require_tip(self) -> str:
         found = self.tip()
