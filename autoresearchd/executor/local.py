@@ -21,7 +21,7 @@ from autoresearchd.executor.interpreter import Interpreter, inspect, resolve_pyt
 from autoresearchd.executor.setup_commands import run_setup
 from autoresearchd.executor.visible_files import find_data, hidden_places, interpreter_folders, place_links
 from autoresearchd.sandbox.job_files import remove_tree
-from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, Supervised, Supervisors, read_report, reap
+from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, Supervised, Supervisors, read_result, reap
 from autoresearchd.sandbox.tiers import AUTO, Tier, check_name, choose
 from autoresearchd.sandbox.view import View, job_environment, search_path
 
@@ -160,20 +160,6 @@ def _exchange(run_dir: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="autoresearchd-", dir=parent))
 
 
-class LocalHandle:
-    """A run on this machine. When the handle goes, the run ends."""
-
-    def __init__(self, supervised: Supervised) -> None:
-        self.run_dir, self.supervisor_pid, self._supervised = supervised.plan.run_dir, supervised.pid, supervised
-
-    def wait(self, timeout: float | None = None) -> RunResult | None:
-        report = self._supervised.wait(timeout)
-        return None if report is None else report.result
-
-    def kill(self) -> None:
-        self._supervised.kill()
-
-
 class LocalExecutor:
     """Runs jobs on this machine.
 
@@ -211,17 +197,15 @@ class LocalExecutor:
     def setup(self, task: Task, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
         run_setup(task, pristine, setup, log, cancel, os.environ)
 
-    def start(self, request: RunRequest) -> LocalHandle:
+    def start(self, request: RunRequest) -> Supervised:
         python = self._interpreter(resolve_python(request.task, request.setup))
         planner = _Planner(request, self.tier, python, self._devices)
-        return LocalHandle(self._supervisors.launch(planner.plan(self._limits)))
+        return self._supervisors.launch(planner.plan(self._limits))
 
     def recover(self, run_dir: Path) -> RunResult | None:
         reap([run_dir])
-        report = read_report(run_dir)
-        if report is None or report.stages[-1].outcome in ("killed", "lost") or not report.whole:
-            return None
-        return report.result
+        result = read_result(run_dir, whole=True)
+        return None if result is None or result.stages[-1].outcome in ("killed", "lost") else result
 
     def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
         python = self._python

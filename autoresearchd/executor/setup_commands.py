@@ -84,12 +84,12 @@ def _run_commands(task: Task, setup: Path, log: Path, cancel: Cancel, user_envir
     env = setup_environment(user_environment, first=first, profile=task.profile, extra=task.execution.env)
     env["PWD"] = str(setup)
     stages = tuple(
-        Stage(f"setup-{i}", Program(("/bin/sh", "-c", command), setup, env, log), append=i > 0, banner=f"$ {command}\n")
+        Stage(f"setup-{i}", Program(("/bin/sh", "-c", command), setup, env, log), banner=f"$ {command}\n")
         for i, command in enumerate(task.execution.setup_commands)
     )
     run = launch(Plan(run_dir=supervisor_dir, stages=stages, plain=True, output=setup))
     try:
-        while (report := run.wait(_LOOK_EVERY)) is None:
+        while (result := run.wait(_LOOK_EVERY)) is None:
             if cancel.is_set():
                 run.kill()
                 run.wait()
@@ -98,23 +98,14 @@ def _run_commands(task: Task, setup: Path, log: Path, cancel: Cancel, user_envir
         run.kill()
         run.wait()
         remove_tree(str(supervisor_dir))
-    last = report.stages[-1]
+    last = result.stages[-1]
     if last.outcome == "disk_full":
         raise EnvironmentFailure(f"the disk is full: {last.detail}", hint="free disk space and start again")
     if last.outcome != "ok":
-        command = task.execution.setup_commands[len(report.stages) - 1]
+        command = task.execution.setup_commands[len(result.stages) - 1]
+        lines = log.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").splitlines() if log.exists() else []
+        said = "\n".join(lines[-_TAIL_LINES:])
         raise BaselineError(
-            f"the setup command {command!r} failed ({last.detail or last.outcome}):\n{tail(log)}",
+            f"the setup command {command!r} failed ({last.detail or last.outcome}):\n{said}",
             hint=f"correct execution.setup_commands in task.yaml; the whole output is in {log}",
         )
-
-
-def tail(log: Path) -> str:
-    """The last lines of a log, whatever bytes it holds."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            lines = stream.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join(lines[-_TAIL_LINES:])

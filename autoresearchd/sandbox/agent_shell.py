@@ -141,7 +141,7 @@ class SandboxedShell:
         supervised = launch(plan)
         flooded = False
         try:
-            while (report := supervised.wait(_LOOK_S)) is None:
+            while (result := supervised.wait(_LOOK_S)) is None:
                 if cancel.is_set():
                     supervised.kill()
                     supervised.wait()
@@ -152,7 +152,7 @@ class SandboxedShell:
         finally:
             for folder in made:
                 remove_tree(str(folder))
-        stage = report.stages[-1]
+        stage = result.stages[-1]
         if stage.outcome in ("disk_full", "lost"):
             raise EnvironmentFailure(
                 f"a command of the agent could not be run: {stage.detail or stage.outcome}",
@@ -167,7 +167,7 @@ class SandboxedShell:
             ended = stage.detail
         with _disk_trouble(self._run_dir):
             head, tail, omitted = _kept(self._log)
-        return CommandResult(None if ended else stage.exit_code, ended, head, tail, omitted, report.duration_s)
+        return CommandResult(None if ended else stage.exit_code, ended, head, tail, omitted, result.duration_s)
 
     def _program(self, made: tuple[Path, ...]) -> Program:
         around = self._surroundings

@@ -3,7 +3,7 @@
 C modules only, see `supervise`. Background: path_resolution(7), link(2).
 """
 # pathlib and contextlib are among what the supervisor must not import:
-# ruff: noqa: PTH101, PTH104, PTH105, PTH106, PTH108, PTH115, SIM105
+# ruff: noqa: PTH104, PTH105, PTH108, PTH115
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import errno
 import os
 import stat
 from _json import encode_basestring_ascii
+
+from autoresearchd.sandbox.process_tree import attempt
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_LINKS = 40  # on the way of one path; the kernel follows no more (path_resolution(7))
@@ -25,18 +27,16 @@ _DEEP = 1000
 
 
 class Log:
-    """A log that keeps the last ``limit`` to ``2 × limit`` bytes, in the file and in the file with ``.1`` added."""
+    """A log that keeps the last ``limit`` to ``2 × limit`` bytes, in the file and in the one with ``.1`` added."""
 
-    def __init__(self, path: str, limit: int, append: bool) -> None:
+    def __init__(self, path: str, limit: int) -> None:
         self.path, self.limit, self.full = path, limit, False
-        if not append:
-            unlink(path + ".1")
-        self.fd = self.open(os.O_APPEND if append else os.O_TRUNC)
+        self.fd = self.open()
         self.size = os.fstat(self.fd).st_size if self.fd >= 0 else 0
 
-    def open(self, mode: int) -> int:
+    def open(self) -> int:
         try:
-            return os.open(self.path, os.O_WRONLY | os.O_CREAT | mode, 0o644)
+            return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             self.note(error)
             return -1
@@ -51,7 +51,7 @@ class Log:
         if self.size >= self.limit and not self.full:
             os.close(self.fd)
             os.replace(self.path, self.path + ".1")
-            self.fd, self.size = self.open(os.O_TRUNC), 0
+            self.fd, self.size = self.open(), 0
         while data and not self.full:
             try:
                 written = os.write(self.fd, data)
@@ -64,14 +64,6 @@ class Log:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-
-
-def unlink(path: str) -> None:
-    """Remove a file if it is there."""
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
 
 
 def dump(value: object) -> str:
@@ -222,7 +214,7 @@ def remove_tree(path: str) -> bool:
     while pending:
         place = pending.pop()
         folders.append(place)
-        _open_up(place)
+        attempt(os.chmod, place, 0o700)  # what is another user's may be open to all as it is
         try:
             with os.scandir(place) as entries:
                 children = list(entries)
@@ -236,22 +228,11 @@ def remove_tree(path: str) -> bool:
                     pending.append(entry.path)
                 else:
                     near = f"{path}/.{os.urandom(8).hex()}"
-                    _open_up(entry.path)  # whoever moves a folder changes its ``..``
+                    attempt(os.chmod, entry.path, 0o700)  # whoever moves a folder changes its ``..``
                     os.rename(entry.path, near)
                     pending.append(near)
             except OSError:
                 pass
     for place in reversed(folders):
-        try:
-            os.rmdir(place)
-        except OSError:
-            pass
+        attempt(os.rmdir, place)
     return not os.path.lexists(path)
-
-
-def _open_up(folder: str) -> None:
-    """Let its owner change a folder; somebody else's may be open to all as it is."""
-    try:
-        os.chmod(folder, 0o700)
-    except OSError:
-        pass

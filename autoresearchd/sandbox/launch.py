@@ -21,7 +21,7 @@ from typing import Any
 from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import RunResult, StageResult
 from autoresearchd.sandbox.job_files import remove_tree
-from autoresearchd.sandbox.process_tree import TOKEN_VARIABLE, send, start_time
+from autoresearchd.sandbox.process_tree import TOKEN_VARIABLE, read, send, start_time
 
 LOG_LIMIT = 8 << 20
 EXIT_DISK_FULL = 28
@@ -35,12 +35,19 @@ os._exit(serve())
 PROBE_PREFIX = "autoresearchd-probe-"
 """Of the folders in the system's place for temporary files that probes are made in; a token follows."""
 _LEAST_WRITTEN, _MOST_WRITTEN = 1 << 30, 64 << 30
-_PATIENCE = 10.0
+_PATIENCE = 11.0
 
 
 def owner() -> str:
     """A name for this process that no other process of this machine has, or will have until it starts anew."""
     return f"{_pid_namespace()}.{os.getpid()}.{start_time(os.getpid()) or 0}"
+
+
+def _pid_namespace() -> int:
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
 
 
 def new_token() -> str:
@@ -72,7 +79,6 @@ class Stage:
     timeout: float | None = None
     late: str = "timeout"
     companion: Program | None = None
-    append: bool = False
     banner: str = ""
     reads: Path | None = None
     seconds: Mapping[str, str] = field(default_factory=dict)
@@ -113,64 +119,50 @@ class Plan:
     facts: Mapping[str, str] = field(default_factory=dict)
     limits: RunLimits | None = None
     written: tuple[Path, ...] = ()
-    term_grace: float = 1.0
     log_limit: int = LOG_LIMIT
     token: str = field(default_factory=new_token)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a supervisor reported of a run; facts: those of its plan; logs: bytes that each log had at the end."""
+def read_result(run_dir: Path, *, whole: bool = False) -> RunResult | None:
+    """The result that a supervisor left in a run's folder, None when there is none.
 
-    stages: tuple[StageResult, ...]
-    duration_s: float
-    facts: Mapping[str, str]
-    logs: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def result(self) -> RunResult:
-        """The same as the loop knows it."""
-        facts = self.facts
-        return RunResult(self.stages, self.duration_s, facts.get("tier", ""), device=facts.get("device", "cpu"))
-
-    @property
-    def whole(self) -> bool:
-        """Whether the logs are there as they were written: a power cut may take them and leave the report."""
-        try:
-            return all(Path(path).stat().st_size >= size for path, size in self.logs.items())
-        except OSError:
-            return False
-
-
-def read_report(run_dir: Path) -> Report | None:
-    """The report that a supervisor left in a run's folder, None when there is none."""
+    whole: also None where the logs are not there as they were written: a power cut may take them and leave the result.
+    """
     try:
         raw = json.loads((run_dir / "result.json").read_bytes())
-        stages = tuple(StageResult(**stage) for stage in raw["stages"])
-        logs = {str(path): int(size) for path, size in raw.get("logs", {}).items()}
-        return Report(stages, float(raw["duration_s"]), dict(raw["facts"]), logs) if stages else None
+        if whole and any(Path(path).stat().st_size < size for path, size in raw.get("logs", {}).items()):
+            return None
+        return _result(tuple(StageResult(**stage) for stage in raw["stages"]), float(raw["duration_s"]), raw["facts"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
+def _result(stages: tuple[StageResult, ...], duration_s: float, facts: Mapping[str, str]) -> RunResult:
+    if not stages:
+        raise ValueError("a run without a stage")
+    return RunResult(stages, duration_s, facts.get("tier", ""), device=facts.get("device", "cpu"))
+
+
 class Supervised:
-    """A run under supervision; it ends when this object goes, for the supervisor then sees its standard input close."""
+    """A run under supervision; it ends when this object goes, for the supervisor then sees its standard input close.
+
+    Its methods are those of ``ports.RunHandle``.
+    """
 
     def __init__(self, plan: Plan, pid: int, control: int) -> None:
-        self.pid, self.plan, self._control = pid, plan, control
+        self.pid, self.run_dir, self._plan, self._control = pid, plan.run_dir, plan, control
         self._pidfd = os.pidfd_open(pid)
         self._poll = select.poll()
         self._poll.register(self._pidfd, select.POLLIN)
         self._started = time.monotonic()
         # The supervisor keeps the deadlines; should something stop it, the daemon ends the run a little later.
-        self._last_resort = None if plan.wall is None else self._started + plan.wall + plan.term_grace + _PATIENCE
+        self._last_resort = None if plan.wall is None else self._started + plan.wall + _PATIENCE
         self._kill_asked = False
-        self._report: Report | None = None
+        self._result: RunResult | None = None
 
-    def wait(self, timeout: float | None = None) -> Report | None:
-        """What became of the run when it has ended within ``timeout`` seconds, else None."""
+    def wait(self, timeout: float | None = None) -> RunResult | None:
         end = None if timeout is None else time.monotonic() + timeout
-        while self._report is None:
+        while self._result is None:
             times = [t for t in (end, self._last_resort) if t is not None]
             if self._poll.poll(max(0.0, min(times) - time.monotonic()) * 1000 if times else None):
                 self._collect()
@@ -179,11 +171,11 @@ class Supervised:
                 self._last_resort = None
             elif end is not None and time.monotonic() >= end:
                 return None
-        return self._report
+        return self._result
 
     def kill(self) -> None:
         """End the whole tree now; returns at once."""
-        if self._report is None and not self._kill_asked:
+        if self._result is None and not self._kill_asked:
             self._kill_asked = True
             self._last_resort = time.monotonic() + _PATIENCE
             signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
@@ -195,17 +187,17 @@ class Supervised:
             status = 0
         self._close()
         # Known from here on, whatever comes of the cleaning.
-        self._report = report = read_report(self.plan.run_dir) or self._unreported(status)
-        if status != 0 or report.stages[-1].outcome == "killed":
-            sweep({self.plan.token})
-            remove(self.plan.remove)
+        self._result = result = read_result(self.run_dir) or self._unreported(status)
+        if status != 0 or result.stages[-1].outcome == "killed":
+            sweep({self._plan.token})
+            remove(self._plan.remove)
         else:
-            (self.plan.run_dir / "supervisor.log").unlink(missing_ok=True)
+            (self.run_dir / "supervisor.log").unlink(missing_ok=True)
 
-    def _unreported(self, status: int) -> Report:
+    def _unreported(self, status: int) -> RunResult:
         """What is known of a run whose supervisor left no result."""
-        folder = self.plan.run_dir
-        begun = [s for s in self.plan.stages if s.program.log.exists()] or list(self.plan.stages[:1])
+        folder = self.run_dir
+        begun = [s for s in self._plan.stages if s.program.log.exists()] or list(self._plan.stages[:1])
         if self._kill_asked:
             outcome, detail = "killed", "stopped on request"
         elif status == EXIT_DISK_FULL:
@@ -217,7 +209,7 @@ class Supervised:
                 detail = ": ".join([detail, *last])
         took = time.monotonic() - self._started
         stage = StageResult(begun[-1].name, outcome, None, took, str(begun[-1].program.log), detail=detail)
-        return Report((stage,), took, self.plan.facts)
+        return _result((stage,), took, self._plan.facts)
 
     def _close(self) -> None:
         for fd in (self._control, self._pidfd):
@@ -254,11 +246,12 @@ class Supervisors:
 
 def launch(plan: Plan, spare: tuple[int, int] | None = None) -> Supervised:
     """Start a run under the ``spare`` supervisor (its pid and the pipe to it) or a new one. EnvironmentFailure."""
-    programs = [p for s in plan.stages if not s.append for p in (s.program, s.companion) if p]
+    logs = [p.log for stage in plan.stages for p in (stage.program, stage.companion) if p]
     path = plan.run_dir / "plan"
     try:
-        for stale in (plan.run_dir / "result.json", plan.run_dir / "supervisor.json", *(p.log for p in programs)):
+        for stale in (path.with_name("result.json"), path.with_name("supervisor.json"), *logs):
             stale.unlink(missing_ok=True)
+            stale.with_name(stale.name + ".1").unlink(missing_ok=True)
         path.touch(0o600)
         path.write_bytes(marshal.dumps(_as_data(plan)))
         for supervisor in (spare, None):
@@ -330,7 +323,7 @@ def end_abandoned() -> int:
     For what no file tells of, as no file had been written yet when somebody killed its daemon.
     """
     # After the last word of a command line there is a zero, too.
-    named = [(pid, words[-2]) for pid, words in _own("cmdline") if _BOOT.encode() in words]
+    named = [(pid, words[-2]) for pid, words in _own("cmdline") if _BOOT.encode() in words[:-1]]
     supervisors = [pid for pid, name in named if _is_abandoned(name.decode("utf-8", "replace"))]
     for pid in supervisors:
         _end_process(pid)
@@ -355,13 +348,6 @@ def _is_abandoned(name: str) -> bool:
     return start > 0 and namespace == _pid_namespace() and start_time(pid) != start
 
 
-def _pid_namespace() -> int:
-    try:
-        return Path("/proc/self/ns/pid").stat().st_ino
-    except OSError:
-        return 0
-
-
 def _own(file: str) -> Iterator[tuple[int, list[bytes]]]:
     """All processes of this user, with the words of their file in /proc."""
     for entry in os.scandir("/proc"):
@@ -380,10 +366,7 @@ def _marked() -> Iterator[tuple[int, str]]:
 
 
 def _words(pid: str, file: str) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")
-    except OSError:  # another user's, or gone
-        return []
+    return read(f"/proc/{pid}/{file}").split(b"\0")
 
 
 def reap(run_dirs: Sequence[Path]) -> int:

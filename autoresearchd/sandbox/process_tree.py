@@ -6,7 +6,7 @@ only when that figure has moved by as much as the ceiling: a run of a few proces
 C modules only, see `supervise`. Background: proc(5), getrlimit(2).
 """
 # pathlib and contextlib are among what the supervisor must not import:
-# ruff: noqa: PTH110, PTH123, PTH208, SIM105
+# ruff: noqa: PTH110, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _MIB = 1 << 20
@@ -24,28 +25,28 @@ TOKEN_VARIABLE = "AUTORESEARCHD_RUN_TOKEN"  # noqa: S105  # a name, no secret
 """All processes of a run inherit it."""
 
 
+def read(path: str) -> bytes:
+    """Content of a file of /proc; nothing where its process has ended meanwhile."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError:
+        return b""
+
+
 def children(pid: int) -> list[int]:
     """Direct children of a process, of all its threads."""
-    found: list[int] = []
     try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children", "rb") as stream:
-                found += map(int, stream.read().split())
-    except OSError:  # it ended meanwhile
-        pass
-    return found
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [int(child) for task in tasks for child in read(f"/proc/{pid}/task/{task}/children").split()]
 
 
 def children_by_parent(pid: int) -> list[int]:
     """The same on kernels without CONFIG_PROC_CHILDREN, from the parent that each process names."""
-    found: list[int] = []
-    for name in os.listdir("/proc"):
-        try:
-            if name.isdigit() and int(stat_fields(int(name))[1]) == pid:
-                found.append(int(name))
-        except (OSError, IndexError):
-            continue
-    return found
+    processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [process for process in processes if stat_fields(process)[1:2] == [str(pid).encode()]]
 
 
 def descendants(pid: int) -> list[int]:
@@ -62,16 +63,21 @@ def descendants(pid: int) -> list[int]:
 
 def stat_fields(pid: int) -> list[bytes]:
     """The fields of /proc/<pid>/stat from the state on; the name before them may hold anything."""
-    with open(f"/proc/{pid}/stat", "rb") as stream:
-        return stream.read().rpartition(b")")[2].split()
+    return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+
+
+def attempt(function: Callable[..., object], *arguments: object) -> bool:
+    """Call a function; whether it raised no OSError."""
+    try:
+        function(*arguments)
+    except OSError:
+        return False
+    return True
 
 
 def send(pid: int, number: int) -> None:
     """Send a signal; a process that is gone is no error."""
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
+    attempt(os.kill, pid, number)
 
 
 def over_memory(pid: int, limit: int) -> bool:
@@ -83,17 +89,11 @@ def over_memory(pid: int, limit: int) -> bool:
 
 
 def _tree_memory(pid: int, file: str) -> int:
-    total = 0
-    for child in descendants(pid):
-        try:
-            with open(f"/proc/{child}/{file}", "rb") as stream:
-                if file == "statm":
-                    total += int(stream.read().split()[1]) * _PAGE
-                else:
-                    total += sum(int(line.split()[1]) * 1024 for line in stream if line.startswith(b"Pss:"))
-        except (OSError, IndexError):
-            continue
-    return total
+    texts = [read(f"/proc/{child}/{file}") for child in descendants(pid)]
+    if file == "statm":
+        return sum(int(text.split()[1]) * _PAGE for text in texts if text)
+    lines = [line for text in texts for line in text.splitlines() if line.startswith(b"Pss:")]
+    return sum(int(line.split()[1]) * 1024 for line in lines)
 
 
 def kernel_kills() -> int:
@@ -109,11 +109,7 @@ def memory_of_machine() -> tuple[int, int]:
 
 def _figure(path: str, name: bytes) -> int:
     """The number after a name in a table of /proc; 0 where there is none."""
-    try:
-        with open(path, "rb") as stream:
-            return next((int(line.split()[1]) for line in stream if line.startswith(name)), 0)
-    except (OSError, ValueError, IndexError):
-        return 0
+    return next((int(line.split()[1]) for line in read(path).splitlines() if line.startswith(name)), 0)
 
 
 def start_time(pid: int) -> int | None:
@@ -122,11 +118,8 @@ def start_time(pid: int) -> int | None:
     Not psutil's, which is a time of day and moves when the clock is set: see
     docs/adr/0043-locks-and-process-identity-without-a-library.md.
     """
-    try:
-        fields = stat_fields(pid)
-        return None if fields[0] in (b"Z", b"X") else int(fields[19])  # its field 22
-    except (OSError, IndexError):
-        return None
+    fields = stat_fields(pid)
+    return int(fields[19]) if fields and fields[0] not in (b"Z", b"X") else None  # its field 22
 
 
 class Ceilings:
@@ -154,7 +147,7 @@ class Ceilings:
             processes = descendants(self.supervisor)
             if len(processes) > self.limits["processes"]:
                 return "failed", f"it started more than {self.limits['processes']} processes"
-            if sum(map(_threads, processes)) > self.limits["threads"]:
+            if sum(int(fields[17]) for pid in processes if (fields := stat_fields(pid))) > self.limits["threads"]:
                 return "failed", f"it started more than {self.limits['threads']} threads"
         return self.too_large()
 
@@ -202,11 +195,8 @@ def apply(limits: dict[str, Any] | None) -> None:
 
 def tasks_of_machine() -> int:
     """How many threads there are on this machine."""
-    try:
-        with open("/proc/loadavg", "rb") as stream:
-            return int(stream.read().split()[3].partition(b"/")[2])
-    except (OSError, ValueError, IndexError):
-        return 0
+    words = read("/proc/loadavg").split()
+    return int(words[3].partition(b"/")[2]) if words else 0
 
 
 def size_of(folder: str, most_bytes: int, most_files: int) -> tuple[int, int]:
@@ -226,13 +216,6 @@ def size_of(folder: str, most_bytes: int, most_files: int) -> tuple[int, int]:
         except OSError:  # removed meanwhile
             continue
     return size, count
-
-
-def _threads(pid: int) -> int:
-    try:
-        return int(stat_fields(pid)[17])
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 def _space(folder: str) -> tuple[int, int]:

@@ -19,8 +19,8 @@ import time
 
 from autoresearchd.sandbox import process_tree
 from autoresearchd.sandbox.isolation import kernel, seccomp
-from autoresearchd.sandbox.job_files import FULL, Log, removal, remove_tree, sift, unlink, write_json
-from autoresearchd.sandbox.process_tree import Ceilings, descendants, kernel_kills, send, start_time
+from autoresearchd.sandbox.job_files import FULL, Log, removal, remove_tree, sift, write_json
+from autoresearchd.sandbox.process_tree import Ceilings, attempt, descendants, kernel_kills, send, start_time
 
 CONTROL = 0
 CHUNK = 1 << 18
@@ -28,6 +28,7 @@ LOOK_EVERY = 0.1
 LOOK_SHARE = 0.04  # of the supervisor's time, at most, where there is much to look at
 LOW_SPACE = 1 << 20
 COMPANION_GRACE = 10.0
+TERM_GRACE = 1.0
 EXIT_DISK_FULL = 28
 _SET_USER_ID = 0o4000
 
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 class Child:
     """A process under supervision, with the pipe that its output comes through."""
 
-    def __init__(self, spec: Plan, plan: Plan, *, append: bool = False, banner: str = "") -> None:
-        self.log = Log(spec["log"], plan["log_limit"], append)
+    def __init__(self, spec: Plan, plan: Plan, banner: str = "") -> None:
+        self.log = Log(spec["log"], plan["log_limit"])
         self.log.write(banner.encode("utf-8", "replace"))
         self.pipe, writer = os.pipe()
         os.set_blocking(self.pipe, False)
@@ -133,9 +134,7 @@ class Supervisor:
         signal.set_wakeup_fd(self.alarm)
         signal.signal(signal.SIGTERM, self.on_signal)
         signal.signal(signal.SIGINT, self.on_signal)
-        kernel.prctl(
-            kernel.PR_SET_CHILD_SUBREAPER, 1
-        )  # so that every orphan of the job becomes a child of this process
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)  # every orphan of the job becomes a child of this process
 
     def on_signal(self, number: int, frame: object) -> None:
         self.stop = self.stop or "stopped on request"
@@ -162,7 +161,7 @@ class Supervisor:
         fault, removed = sift(stage["reads"])
         lines = [f"autoresearchd: {text}\n" for text in (fault, removal(removed)) if text]
         if lines and before:
-            log = Log(before[-1]["log_path"], self.plan["log_limit"], append=True)
+            log = Log(before[-1]["log_path"], self.plan["log_limit"])
             log.write("".join(["\n", *lines]).encode("utf-8", "replace"))
             log.close()
         self.peak_kib, self.cpu_s = 0, 0.0
@@ -185,7 +184,7 @@ class Supervisor:
         began = time.monotonic()
         self.peak_kib, self.cpu_s = 0, 0.0
         kills = kernel_kills()
-        main = Child(stage["program"], self.plan, append=stage["append"], banner=stage["banner"])
+        main = Child(stage["program"], self.plan, stage["banner"])
         companion = Child(stage["companion"], self.plan) if stage["companion"] else None
         children = [child for child in (companion, main) if child]
         ceilings = Ceilings(self.me, self.plan["memory_mb"], self.plan["limits"])
@@ -222,13 +221,8 @@ class Supervisor:
         limit = main.started + stage["timeout"] if stage["timeout"] else None
         look = time.monotonic() + LOOK_EVERY if ceilings.limits or ceilings.memory_mb else None
         poll = select.poll()
-        for fd in (
-            CONTROL,
-            self.wake,
-            main.pipe,
-            main.pidfd,
-            *([companion.pipe, companion.pidfd] if companion else []),
-        ):
+        theirs = (companion.pipe, companion.pidfd) if companion else ()
+        for fd in (CONTROL, self.wake, main.pipe, main.pidfd, *theirs):
             poll.register(fd, select.POLLIN)
         orphaned: float | None = None
         while True:
@@ -276,7 +270,7 @@ class Supervisor:
         poll = select.poll()
         poll.register(main.pidfd, select.POLLIN)
         poll.register(main.pipe, select.POLLIN)
-        end = time.monotonic() + self.plan["term_grace"]
+        end = time.monotonic() + TERM_GRACE
         while not self.stop and (rest := end - time.monotonic()) > 0:
             ready = [fd for fd, _ in poll.poll(rest * 1000 + 1)]
             if main.pidfd in ready:
@@ -333,7 +327,7 @@ def serve() -> int:
     os.dup2(log, 2)
     with open(path, "rb") as stream:  # noqa: PTH123
         plan: Plan = marshal.load(stream)  # noqa: S302  # written by the daemon where no job can write
-    unlink(path)  # it holds the environment of the jobs, which may hold keys
+    attempt(os.unlink, path)  # it holds the environment of the jobs, which may hold keys
     os.closerange(3, 1024)
     supervisor = Supervisor(plan)
     folder = plan["run_dir"]

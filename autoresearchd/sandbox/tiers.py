@@ -152,14 +152,14 @@ def _problem(tier: Tier) -> str:
         view = View(cwd=Path("/usr"), home=Path("/nonexistent"))
         argv = tier.command(view, ("/bin/sh", "-c", attempt, str(secret)))
         stage = Stage("probe", Program(argv, Path("/"), {"PATH": os.defpath}, log), timeout=_PATIENCE_S)
-        report = launch(Plan(folder, (stage,), plain=False, output=folder, token=token)).wait()
+        result = launch(Plan(folder, (stage,), plain=False, output=folder, token=token)).wait()
         said = log.read_text("utf-8", "replace").split("\n") if log.exists() else []
     except (OSError, EnvironmentFailure) as error:
         return str(error)
     finally:
         remove([folder])
-    assert report is not None  # it was waited for without an end
-    if report.stages[-1].outcome == "ok":
+    assert result is not None  # it was waited for without an end
+    if result.stages[-1].outcome == "ok":
         return ""
-    what = next((line for line in reversed(said) if line.strip()), report.stages[-1].detail)
+    what = next((line for line in reversed(said) if line.strip()), result.stages[-1].detail)
     return f"{tier.program}: {what}" if tier.program else what

@@ -83,6 +83,12 @@ class Result:
         found = _LOCKED.search(self.err)
         return Path(found.group(1)) if found else None
 
+    def checked(self) -> Result:
+        """The result; its failure is raised."""
+        if not self.ok:
+            raise self.failure()
+        return self
+
     def failure(self) -> AutoresearchdError:
         name = f"git {self.args[0]}"
         said = " ".join(self.err.split())[:400] or f"exit code {self.code}"
@@ -96,10 +102,7 @@ class Result:
         if self.code < 0:
             return EnvironmentFailure(f"{name} was ended by signal {-self.code}", hint="the daemon tries again")
         what, hint = f"{name} failed: {said}", "run `git fsck`; then `autoresearchd resume`"
-        if "dubious ownership" in self.err:
-            what = f"the repository belongs to another user, so git refuses it: {said}"
-            hint = "if you trust it: git config --global --add safe.directory <the repository's folder>"
-        elif _DAMAGED.search(self.err):
+        if _DAMAGED.search(self.err):
             what = f"the repository is damaged: {name}: {said}"
             hint = "run `git fsck`; fetch what is missing from a clone"
         elif "Permission denied" in self.err:
@@ -190,11 +193,5 @@ class Git:
                 raise
         return Result(args, process.returncode, out, err.decode("utf-8", "replace"))
 
-    def check(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = ()) -> Result:
-        result = self.run(*args, stdin=stdin, keep_open=keep_open)
-        if not result.ok:
-            raise result.failure()
-        return result
-
     def ask(self, *args: str, stdin: bytes = b"") -> str:
-        return self.check(*args, stdin=stdin).text
+        return self.run(*args, stdin=stdin).checked().text

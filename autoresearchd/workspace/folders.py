@@ -199,7 +199,7 @@ def is_private(git_dir: Path, objects: Path) -> bool:
 def make_private(git_dir: Path, objects: Path, head: str = HEADLESS) -> None:
     """Make a private git directory anew. head: a commit, for one that files are checked out from."""
     remove_tree(git_dir)
-    (git_dir / "refs" / "heads").mkdir(parents=True)
+    (git_dir / "refs" / "heads").mkdir(parents=True, exist_ok=True)
     for name, content in {**_own_files(git_dir, objects), "HEAD": f"{head}\n".encode()}.items():
         (git_dir / name).parent.mkdir(parents=True, exist_ok=True)
         (git_dir / name).write_bytes(content)
@@ -262,5 +262,5 @@ class Slots:
         # We hold the slot's lock and no git of an earlier daemon does, so lock files in it are stale.
         for stale in ("index.lock", "HEAD.lock"):
             (git.directory / stale).unlink(missing_ok=True)
-        git.check("read-tree", "--reset", commit, keep_open=[lock])
+        git.run("read-tree", "--reset", commit, keep_open=[lock]).checked()
         (git.directory / "HEAD").write_bytes(f"{commit}\n".encode())

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
@@ -132,7 +133,7 @@ class GitWorkspace:
     def diff(self, old: str, new: str) -> str:
         trees = [self._task_tree(commit) for commit in (old, new)]
         options = ("-r", "--patch", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index")
-        return self._private.check("diff-tree", *options, *trees).out.decode("utf-8", "replace")
+        return self._private.run("diff-tree", *options, *trees).checked().out.decode("utf-8", "replace")
 
     # -- writing
     def commit(self, *, number: int, parent: str, files: Mapping[str, str], message: str, when: datetime) -> str:
@@ -179,7 +180,7 @@ class GitWorkspace:
         self._history.begin(base_commit)
 
     def damaged(self, commits: Mapping[int, str]) -> list[int]:
-        named = self._history.named(list(commits))
+        named = self._history.experiments()
         return [number for number, commit in commits.items() if named.get(number) != commit or not self._whole(commit)]
 
     def restore_branch(self, commit: str) -> None:
@@ -216,7 +217,7 @@ class GitWorkspace:
     ) -> str:
         if not self._reverts:
             raise UsageError("discards are not written on the branch", hint="set history: revert in task.yaml")
-        tip, kept = self._history.require_tip(), self._objects.commit(incumbent).tree
+        tip, kept = self.tip(), self._objects.commit(incumbent).tree
         after = kept if back_to is None else self._objects.commit(back_to).tree
         parents = self._objects.commit(tip).parents
         before = next(iter(self._objects.commit(parents[0]).parents), None) if parents else None
@@ -248,17 +249,15 @@ class GitWorkspace:
     # -- upkeep
     def pack(self) -> None:
         """Pack loose refs and objects. Nothing is pruned, whether reachable or not; may run beside everything else."""
-        git = self._public
         with hold_lock(self._state / "locks" / "pack") as lock:
-            result = git.run("pack-refs", "--include", f"{self._history.prefix}*", keep_open=[lock], gently=True)
+            run = partial(self._public.run, keep_open=[lock], gently=True)
+            result = run("pack-refs", "--include", f"{self._history.prefix}*")
             if result.code == _USAGE:
                 # Before 2.42 git packs all refs or none; how a ref is stored is nothing that a user can see.
-                result = git.run("pack-refs", "--all", keep_open=[lock], gently=True)
-            if result.ok:
-                # Geometric: each pack at least twice the next, so that neither packs nor time spent packing add up.
-                result = git.run("repack", "--geometric=2", "-d", "-l", "-n", "-q", keep_open=[lock], gently=True)
-            if not result.ok:
-                raise result.failure()
+                result = run("pack-refs", "--all")
+            result.checked()
+            # Geometric: each pack at least twice the next, so that neither packs nor time spent packing add up.
+            run("repack", "--geometric=2", "-d", "-l", "-n", "-q").checked()
 
     # -- parts
     def _write_commit(self, tree: str, parent: str, message: str, when: datetime) -> str:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from autoresearchd.domain.cleaning import one_line, printable
@@ -122,7 +122,8 @@ class History:
         """A commit; RepositoryError when it is missing or damaged."""
         found = self._objects.commit(commit)
         subject, body, trailers = parse_message(found.message)
-        return RecordedCommit(commit, next(iter(found.parents), None), found.at, subject, body, trailers)
+        at = datetime.fromtimestamp(found.seconds, UTC)
+        return RecordedCommit(commit, next(iter(found.parents), None), at, subject, body, trailers)
 
     def require_tip(self) -> str:
         found = self.tip()
@@ -132,12 +133,6 @@ class History:
                 hint=f"git branch {self.name} <the last kept commit, see `autoresearchd experiments`>, then resume",
             )
         return found
-
-    def named(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Commits that the refs of some experiments name, by one process for all; without those that name none."""
-        stdin = "".join(f"{self._ref(number)}\n" for number in numbers).encode("ascii")
-        lines = self._git.ask("cat-file", "--batch-check=%(objectname)", stdin=stdin).splitlines()
-        return {number: line for number, line in zip(numbers, lines, strict=False) if is_commit_id(line)}
 
     def _ref(self, number: int) -> str:
         return f"{self.prefix}{int(number)}"
@@ -237,9 +232,7 @@ class History:
         return True
 
     def _write(self, commands: list[str]) -> None:
-        result = self._try(commands)
-        if not result.ok:
-            raise result.failure()
+        self._try(commands).checked()
 
     def _try(self, commands: list[str]) -> Result:
         """One transaction; once more after a lock that a dead git left in our own namespace was removed."""

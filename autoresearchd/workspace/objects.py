@@ -16,7 +16,6 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -60,12 +59,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class CommitObject:
-    """What is needed of a commit. at: when it was committed."""
+    """What is needed of a commit. seconds: when it was committed, since 1970."""
 
     tree: str
     parents: tuple[str, ...]
     message: str
-    at: datetime
+    seconds: int
 
 
 def is_commit_id(text: str) -> bool:
@@ -113,8 +112,8 @@ def parse_commit(data: bytes) -> CommitObject:
         raise ValueError("a commit object without a tree")
     parents = tuple(line[7:].decode("ascii") for line in lines if line.startswith(b"parent "))
     when = _COMMITTER.search(head)
-    at = datetime.fromtimestamp(int(when[1]) if when else 0, UTC)
-    return CommitObject(lines[0][5:].decode("ascii"), parents, message.decode("utf-8", "replace"), at)
+    seconds = int(when[1]) if when else 0
+    return CommitObject(lines[0][5:].decode("ascii"), parents, message.decode("utf-8", "replace"), seconds)
 
 
 class ObjectReader:
@@ -126,6 +125,7 @@ class ObjectReader:
 
     def get(self, name: str) -> tuple[str, bytes] | None:
         """Kind and content of an object; None where it is missing or damaged. EnvironmentFailure: git was killed."""
+        code = 0
         for _ in range(2):
             if self._process is None:
                 self._process = self._git.begin("cat-file", "--batch", stderr=subprocess.DEVNULL)
@@ -141,9 +141,10 @@ class ObjectReader:
                 data = answers.read(int(words[2]) + 1)
                 if len(data) > int(words[2]):
                     return words[1].decode("ascii"), data[:-1]
-            if self.close() >= 0:  # so git ends at an object that breaks off
-                return None
-        raise EnvironmentFailure("git cat-file was killed", hint="the daemon tries again")
+            code = self.close()
+        if code < 0:
+            raise EnvironmentFailure("git cat-file was killed", hint="the daemon tries again")
+        return None  # git ends at an object that breaks off
 
     def close(self) -> int:
         """End the process, which is started again when something is read; its exit code, −signal when killed."""
@@ -261,9 +262,7 @@ class ObjectStore:
         result = self._writer.run(*words, stdin=data)
         if "unable to create temporary file" in result.err:  # packing has just removed the folder, which was empty
             result = self._writer.run(*words, stdin=data)
-        if not result.ok:
-            raise result.failure()
-        return result.text
+        return result.checked().text
 
     def write_tree(self, tree: str, files: Mapping[tuple[bytes, ...], str]) -> str:
         """The tree with the blobs of existing files (path → blob) replaced; its name. Modes stay."""

@@ -35,12 +35,8 @@ class Nursery:
         environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(root), "GIT_CONFIG_GLOBAL": os.devnull}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.chaos.nursery"],
-            cwd=root,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+            cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
         self.pid = self._process.pid
 
     def __enter__(self) -> Nursery:

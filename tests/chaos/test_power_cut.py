@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,10 +28,8 @@ from tests.timing import wait_until
 EXPERIMENTS = 4
 SEED = 31
 CUTS = 5
-UNDER_WAY = 8
-"""After so many transactions a session has begun and is not over."""
-MOST_CUTS = 20
-"""On a busy machine the first cuts come before there is anything to lose, so the waits grow."""
+UNDER_WAY = 8  # transactions: a session has begun and is not over
+MOST_CUTS = 20  # on a busy machine the first cuts come before there is anything to lose, so the waits grow
 
 
 @pytest.mark.parametrize(
@@ -94,17 +91,10 @@ def lose_what_was_not_flushed(world: World, stream: random.Random) -> list[str]:
         lost.append(str(branch))
     for lock in (git / "refs").rglob("*.lock"):
         os.utime(lock, (0, 0))  # a machine takes longer to come back than a lock takes to be known as stale
-    for place in never_flushed(world):
-        if hit(place, stream, 0.3):
-            lost.append(str(place))
+    never_flushed = (world.state / "worktrees", world.state / "pristine", world.state / "git", world.runs)
+    places = [place for folder in never_flushed for place in sorted(folder.rglob("*"))]
+    lost += [str(p) for p in places if p.is_file() and not p.is_symlink() and hit(p, stream, 0.3)]
     return lost
-
-
-def never_flushed(world: World) -> Iterator[Path]:
-    for folder in (world.state / "worktrees", world.state / "pristine", world.state / "git", world.runs):
-        for place in sorted(folder.rglob("*")):
-            if place.is_file() and not place.is_symlink():
-                yield place
 
 
 def hit(place: Path, stream: random.Random, chance: float) -> bool:

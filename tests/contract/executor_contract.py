@@ -116,23 +116,15 @@ class ExecutorContract:
     def test_after_a_crash_a_run_that_ended_by_itself_is_found_and_no_other(
         self, executor: Executor, tmp_path: Path
     ) -> None:
-        """Else a measured run is measured again, or a killed one counts."""
+        """Else a measured run is measured again, or a killed one counts; also when the daemon dies as it recovers."""
         done = executor.start(make_request(tmp_path, make_task(FAIL), key="done"))
         result = done.wait(PATIENCE_S)
         stopped = executor.start(make_request(tmp_path, make_task(HANG), key="stopped"))
         stopped.kill()
         assert stopped.wait(PATIENCE_S) is not None
-        assert executor.recover(done.run_dir) == result
+        assert [executor.recover(done.run_dir) for _ in range(3)] == [result] * 3
         assert executor.recover(stopped.run_dir) is None
         assert executor.recover(tmp_path / "never") is None
-
-    def test_what_is_left_of_a_run_is_the_same_however_often_it_is_asked_for(
-        self, executor: Executor, tmp_path: Path
-    ) -> None:
-        """Else a daemon that dies while it recovers finds something else the next time."""
-        handle = executor.start(make_request(tmp_path, make_task(SUCCEED)))
-        result = handle.wait(PATIENCE_S)
-        assert [executor.recover(handle.run_dir) for _ in range(3)] == [result] * 3
 
     def test_it_says_what_makes_results_comparable_and_always_the_same(self, executor: Executor) -> None:
         """Else a change of hardware goes unseen, or each look opens a new segment."""
@@ -163,26 +155,23 @@ class JobContract(ExecutorContract):
         result = ended(executor, make_request(tmp_path, make_task("grep -c processor /proc/cpuinfo")))
         assert result.stages[0].outcome == "ok"
 
-    def test_training_beyond_budget_and_grace_is_a_budget_overrun(self, executor: Executor, tmp_path: Path) -> None:
-        """Else an edit wins by training longer."""
-        result = ended(executor, make_request(tmp_path, make_task(HANG, training=0.2, grace=0.1)))
-        assert result.stages[-1].outcome == "budget_overrun"
-
-    def test_a_run_beyond_the_wall_is_a_timeout(self, executor: Executor, tmp_path: Path) -> None:
-        """Else a job that hangs stops the night's research."""
-        result = ended(executor, make_request(tmp_path, make_task(HANG, wall=0.3)))
-        assert result.stages[-1].outcome == "timeout"
+    @pytest.mark.parametrize(
+        ("times", "outcome"), [({"training": 0.2, "grace": 0.1}, "budget_overrun"), ({"wall": 0.3}, "timeout")]
+    )
+    def test_a_run_beyond_its_time_is_ended(
+        self, executor: Executor, tmp_path: Path, times: dict[str, Any], outcome: str
+    ) -> None:
+        """Else an edit wins by training longer, and a job that hangs stops the night's research."""
+        result = ended(executor, make_request(tmp_path, make_task(HANG, **times)))
+        assert result.stages[-1].outcome == outcome
 
     def test_checks_run_after_training_and_a_failure_ends_the_run(self, executor: Executor, tmp_path: Path) -> None:
         """Else a change that breaks the tests is kept."""
         checks = [Check("true"), Check("echo wrong; false"), Check("true")]
         task = make_task(checks=checks, evaluation=Evaluation("true"))
         result = ended(executor, make_request(tmp_path, task))
-        assert [(s.name, s.outcome) for s in result.stages] == [
-            ("training", "ok"),
-            ("check-0", "ok"),
-            ("check-1", "failed"),
-        ]
+        found = [(s.name, s.outcome) for s in result.stages]
+        assert found == [("training", "ok"), ("check-0", "ok"), ("check-1", "failed")]
 
     def test_the_evaluation_runs_on_unedited_files_with_private_data(self, executor: Executor, tmp_path: Path) -> None:
         """Else edited code scores itself."""

@@ -27,11 +27,6 @@ class WorkspaceContract:
             number=number, parent=base, files={"train.py": text}, message=f"experiment {number}\n", when=WHEN
         )
 
-    def test_a_new_session_has_its_branch_at_the_base(self, tmp_path: Path) -> None:
-        """Nothing is on the branch before something is kept."""
-        workspace, base = self.make(tmp_path)
-        assert workspace.tip() == base
-
     def test_what_is_committed_is_read_back_exactly(self, tmp_path: Path) -> None:
         """Line ends and characters of an edit arrive as they were written."""
         workspace, base = self.make(tmp_path)
@@ -44,19 +39,15 @@ class WorkspaceContract:
     def test_a_commit_repeated_after_a_crash_is_the_same_commit(self, tmp_path: Path) -> None:
         """An experiment that a crash cut off is not there twice."""
         workspace, base = self.make(tmp_path)
-        assert self._edit(workspace, base) == self._edit(workspace, base)
-        later = workspace.commit(
-            number=1,
-            parent=base,
-            files={"train.py": EDITED},
-            message="experiment 1\n",
-            when=WHEN + timedelta(seconds=1),
-        )
-        assert later != self._edit(workspace, base)
+        first = self._edit(workspace, base)
+        assert self._edit(workspace, base) == first
+        files, later = {"train.py": EDITED}, WHEN + timedelta(seconds=1)
+        assert workspace.commit(number=1, parent=base, files=files, message="experiment 1\n", when=later) != first
 
     def test_committing_does_not_move_the_branch(self, tmp_path: Path) -> None:
-        """The branch holds kept commits only."""
+        """The branch holds kept commits only, and none before something is kept."""
         workspace, base = self.make(tmp_path)
+        assert workspace.tip() == base
         self._edit(workspace, base)
         assert workspace.tip() == base
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -56,10 +57,8 @@ def whole_session(workspace: GitWorkspace, copies: Path) -> list[str]:
     workspace.begin(base)
     tip, commits = base, [base]
     for number in range(1, 5):
-        text = f"learning_rate = 0.{number}\n{LF}"
-        commit = workspace.commit(
-            number=number, parent=tip, files={"train.py": text}, message=f"try {number}\n", when=WHEN
-        )
+        text, message = f"learning_rate = 0.{number}\n{LF}", f"try {number}\n"
+        commit = workspace.commit(number=number, parent=tip, files={"train.py": text}, message=message, when=WHEN)
         folder = workspace.checkout(0, commit)
         assert (folder / "train.py").read_bytes() == text.encode()
         (folder / "output.bin").write_bytes(b"x")
@@ -173,13 +172,13 @@ def test_an_edit_through_a_symbolic_link_is_refused(root: Path) -> None:
     workspace.close()
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "../x", "/x", "a//b", "a/./b", ".git/x", ".Git/x", "a/.GIT", "git~1/x", ".git /x", ".g\u200cit/x", "a\\b",
-        "a\0b", "",
-    ],
+PATHS = (
+    "../x", "/x", "a//b", "a/./b", ".git/x", ".Git/x", "a/.GIT", "git~1/x", ".git /x", ".g\u200cit/x", "a\\b", "a\0b",
+    "",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
 def test_a_task_cannot_make_a_path_outside_its_folder_editable(root: Path, path: str) -> None:
     with pytest.raises(RepositoryError):
         GitWorkspace(root, "night", task_folder=root, editable=[path])
@@ -199,8 +198,7 @@ def test_a_worktree_folder_that_became_a_link_is_not_written_through(
     folder = workspace.checkout(0, base)
     precious = tmp_path / "precious"
     write_files(precious, {"lib/model.py": "mine\n", "mine.txt": "mine\n"})
-    (folder / "lib" / "model.py").unlink()
-    (folder / "lib").rmdir()
+    shutil.rmtree(folder / "lib")
     (folder / "lib").symlink_to(precious / "lib")
     (folder / "untracked").symlink_to(precious)
     workspace.checkout(0, base)

@@ -51,12 +51,8 @@ def pointer(content: bytes) -> str:
 def root(tmp_path: Path) -> Path:
     """A repository as git-lfs leaves it: pointers in the commit, the files in the checkout."""
     folder = tmp_path / "large"
-    files = {
-        "train.py": PROGRAM,
-        "evaluate.py": SCORER,
-        "task.yaml": TASK,
-        ".gitattributes": "*.bin filter=lfs -text\n",
-    }
+    attributes = "*.bin filter=lfs -text\n"
+    files = {"train.py": PROGRAM, "evaluate.py": SCORER, "task.yaml": TASK, ".gitattributes": attributes}
     make_repository(folder, {**files, "README": pointer(b"").replace("version", "A pointer:\nversion")})
     commit_pointers(folder, LARGE)
     write_files(folder, LARGE)

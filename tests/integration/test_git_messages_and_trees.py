@@ -43,20 +43,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def trailers_of(root: Path, message: str) -> tuple[str, str]:
     """The trailers that git finds in a message, and in a commit with it."""
-    commit = git(
-        root,
-        "hash-object",
-        "-w",
-        "-t",
-        "commit",
-        "--stdin",
-        stdin=serialise_commit(
-            git(root, "rev-parse", "HEAD^{tree}"), git(root, "rev-parse", "HEAD"), message, 0
-        ).decode(),
-    )
-    return git(root, "interpret-trailers", "--parse", stdin=message), git(
-        root, "log", "-1", "--format=%(trailers)", commit
-    )
+    data = serialise_commit(git(root, "rev-parse", "HEAD^{tree}"), git(root, "rev-parse", "HEAD"), message, 0).decode()
+    commit = git(root, "hash-object", "-w", "-t", "commit", "--stdin", stdin=data)
+    logged = git(root, "log", "-1", "--format=%(trailers)", commit)
+    return git(root, "interpret-trailers", "--parse", stdin=message), logged
 
 
 @pytest.mark.parametrize("text", SPOOFS)
@@ -91,13 +81,8 @@ def test_a_message_has_one_subject_line_and_is_text_without_controls(
 def test_trees_are_sorted_as_git_sorts_them(root: Path) -> None:
     blob = git(root, "rev-parse", "HEAD:train.py")
     folder = git(root, "rev-parse", "HEAD:lib")
-    tree = [
-        Entry(b"40000", b"a", folder),
-        Entry(b"100644", b"a.txt", blob),
-        Entry(b"100755", b"a-b", blob),
-        Entry(b"100644", b"a0", blob),
-        Entry(b"100644", b"B", blob),
-    ]
+    rows = ((b"40000", b"a"), (b"100644", b"a.txt"), (b"100755", b"a-b"), (b"100644", b"a0"), (b"100644", b"B"))
+    tree = [Entry(mode, name, folder if name == b"a" else blob) for mode, name in rows]
     listing = "".join(
         f"{e.mode.decode():0>6} {'tree' if e.is_folder else 'blob'} {e.sha}\t{e.name.decode()}\n" for e in tree
     )

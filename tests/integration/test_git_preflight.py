@@ -123,21 +123,19 @@ def test_a_tag_that_cannot_be_a_branch_is_refused(root: Path, tag: str) -> None:
         layout.run_dir(root, tag, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("ref", "what"),
-    [
-        ("refs/heads/autoresearch/night", "branch autoresearch/night is there already"),
-        ("refs/heads/autoresearch/night/deeper", "autoresearch/night/deeper is there already"),
-        ("refs/heads/autoresearch", "so git allows none below it"),
-        ("refs/autoresearch/night/17", "experiments of an earlier session"),
-    ],
-)
-def test_a_tag_that_is_taken_is_refused_before_anything_of_the_old_session_is_overwritten(
-    root: Path, ref: str, what: str
-) -> None:
+TAKEN = {
+    "refs/heads/autoresearch/night": "branch autoresearch/night is there already",
+    "refs/heads/autoresearch/night/deeper": "autoresearch/night/deeper is there already",
+    "refs/heads/autoresearch": "so git allows none below it",
+    "refs/autoresearch/night/17": "experiments of an earlier session",
+}
+
+
+@pytest.mark.parametrize("ref", TAKEN)
+def test_a_tag_that_is_taken_is_refused_before_anything_of_the_old_session_is_overwritten(root: Path, ref: str) -> None:
     preflight.check_tag(root, "night")
     git(root, "update-ref", ref, "HEAD")
-    with pytest.raises(RepositoryError, match=what):
+    with pytest.raises(RepositoryError, match=TAKEN[ref]):
         preflight.check_tag(root, "night")
     if "heads" in ref:
         with session(root) as workspace, pytest.raises(RepositoryError):
@@ -145,10 +143,9 @@ def test_a_tag_that_is_taken_is_refused_before_anything_of_the_old_session_is_ov
 
 
 def test_a_session_branch_that_is_checked_out_anywhere_is_refused(root: Path, tmp_path: Path) -> None:
-    branch = layout.branch_name("night")
+    branch, linked = layout.branch_name("night"), tmp_path / "a linked one"
     git(root, "branch", branch)
     preflight.check_not_checked_out(root, branch)
-    linked = tmp_path / "a linked one"
     git(root, "worktree", "add", "--quiet", str(linked), branch)
     with pytest.raises(RepositoryError, match="a linked one") as caught:
         preflight.check_not_checked_out(root, branch)
@@ -228,9 +225,8 @@ def test_a_scaffolded_folder_becomes_a_repository_whatever_the_user_has_configur
 def test_a_repository_that_could_not_be_made_leaves_no_half_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = (
-        f'#!/bin/sh\n[ "$1" = commit ] && {{ echo "No space left on device" >&2; exit 128; }}\nexec {find_git()} "$@"\n'
-    )
+    says = 'echo "No space left on device" >&2; exit 128'
+    full = f'#!/bin/sh\n[ "$1" = commit ] && {{ {says}; }}\nexec {find_git()} "$@"\n'
     write_files(tmp_path, {"bin/git": full, **{f"task/{name}": text for name, text in FILES.items()}})
     (tmp_path / "bin/git").chmod(0o755)
     with monkeypatch.context() as patch:

@@ -305,7 +305,6 @@ def test_a_full_disk_is_an_environment_failure_and_nothing_is_half_done(root: Pa
         (128, "error: unable to write file: Read-only file system", EnvironmentFailure, "Read-only"),
         (128, "fatal: Unable to create '/r/.git/x.lock': File exists.", EnvironmentFailure, "git is locked"),
         (-9, "", EnvironmentFailure, "signal 9"),
-        (128, "fatal: detected dubious ownership in repository at '/r'", RepositoryError, "another user"),
         (128, "error: object file .git/objects/aa/bb is empty", RepositoryError, "damaged"),
         (128, "error: cannot open '/r/.git/x': Permission denied", RepositoryError, "Permission"),
         (1, "something new", RepositoryError, "something new"),

@@ -16,45 +16,21 @@ from autoresearchd.sandbox.tiers import Tier, TierName, available
 from tests.contract.executor_contract import ended, make_request, make_task
 from tests.integration.local_jobs import TIERS, carriers, local
 
-MANY_PROCESSES = """
-import os, time
-for n in range(60):
-    if os.fork() == 0:
-        time.sleep(600)
-print("STARTED", flush=True)
-time.sleep(REST)
-os._exit(0)
-"""
-MANY_THREADS = """
-import os, threading, time
-for n in range(200):
-    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
-print("STARTED", flush=True)
-time.sleep(REST)
-os._exit(0)
-"""
-ONE_LARGE_FILE = """
-import os
-with open(os.environ["AUTORESEARCHD_OUTPUT_DIR"] + "/large", "wb") as stream:
-    stream.truncate(24 << 20)
-print("WRITTEN")
-"""
-MANY_FILES_OF_GOOD_SIZE = """
-import os, time
-for n in range(12):
-    with open(os.environ["AUTORESEARCHD_OUTPUT_DIR"] + f"/{n}", "wb") as stream:
-        stream.write(os.urandom(4 << 20))
-        os.fsync(stream.fileno())
-print("WRITTEN", flush=True)
-time.sleep(REST)
-"""
-MANY_FILES = """
-import os, time
-for n in range(400):
-    open(os.environ["AUTORESEARCHD_OUTPUT_DIR"] + f"/{n}", "wb").close()
-print("WRITTEN", flush=True)
-time.sleep(REST)
-"""
+
+def program(body: str) -> str:
+    """A program that rests when it has done its worst."""
+    start = 'import os, threading, time\nOUT = os.environ["AUTORESEARCHD_OUTPUT_DIR"]\n'
+    return f"{start}{body}\ntime.sleep(REST)\nos._exit(0)\n"
+
+
+MANY_PROCESSES = program("for n in range(60):\n    os.fork() or time.sleep(600)")
+MANY_THREADS = program("for n in range(200):\n    threading.Thread(target=time.sleep, args=(600,)).start()")
+ONE_LARGE_FILE = program("open(f'{OUT}/large', 'wb').truncate(24 << 20)")
+FILE_OF_GOOD_SIZE = (
+    "    file = os.open(f'{OUT}/{n}', os.O_CREAT | os.O_WRONLY)\n    os.write(file, os.urandom(4 << 20))"
+)
+MANY_FILES_OF_GOOD_SIZE = program(f"for n in range(12):\n{FILE_OF_GOOD_SIZE}\n    os.fsync(file)")
+MANY_FILES = program("for n in range(400):\n    open(f'{OUT}/{n}', 'wb').close()")
 
 KEYRING = """
 import ctypes, os, sys
@@ -127,7 +103,7 @@ def test_the_same_programs_run_where_the_limits_are_wide(source: str, tmp_path: 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_no_file_grows_beyond_the_limit(tier: Tier, tmp_path: Path, mark: str) -> None:
-    stage, log = run(tier, tmp_path, ONE_LARGE_FILE, RunLimits(size=16 << 20), mark)
+    stage, log = run(tier, tmp_path, ONE_LARGE_FILE.replace("REST", "0"), RunLimits(size=16 << 20), mark)
     assert stage.outcome == "failed"
     assert "File too large" in log
     assert (tmp_path / "runs" / "run" / "output" / "large").stat().st_size <= 16 << 20

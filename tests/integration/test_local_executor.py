@@ -15,6 +15,7 @@ from autoresearchd.domain.task import Evaluation
 from autoresearchd.evaluator.measure.measurement import measure
 from autoresearchd.executor.interpreter import inspect
 from autoresearchd.loop.measuring.run_files import read_logs
+from autoresearchd.sandbox.launch import Supervised
 from autoresearchd.sandbox.tiers import PLAIN, Tier
 from tests.contract.executor_contract import HANG, make_request, make_task
 from tests.integration.local_jobs import ESCAPE, TIERS, carriers, local, marked, run, text_of, training_log, write_job
@@ -42,14 +43,18 @@ def test_a_job_that_ends_leaves_no_process_to_disturb_the_next(tier: Tier, mark:
     assert carriers(mark) == []
 
 
+def start_and_escape(tier: Tier, mark: str, root: Path) -> Supervised:
+    """A run whose grandchild has escaped."""
+    handle = local(tier).start(make_request(root, marked(mark, write_job(root, ESCAPE.format(rest=600)))))
+    wait_until(lambda: "escaped" in text_of(handle.run_dir / "training.log"))
+    return handle
+
+
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_stop_ends_a_grandchild_that_escapes(tier: Tier, mark: str, tmp_path: Path) -> None:
-    command = write_job(tmp_path, ESCAPE.format(rest=600))
-    handle = local(tier).start(make_request(tmp_path, marked(mark, command)))
-    wait_until(lambda: "escaped" in text_of(handle.run_dir / "training.log"))
+    handle = start_and_escape(tier, mark, tmp_path)
     handle.kill()
-    result = handle.wait()
-    assert result.stages[-1].outcome == "killed"
+    assert handle.wait().stages[-1].outcome == "killed"
     assert carriers(mark) == []
 
 
@@ -60,7 +65,7 @@ from tests.contract.executor_contract import make_request
 from tests.integration.local_jobs import local, marked
 tier, root, mark, command = sys.argv[1:]
 handle = local(tier).start(make_request(Path(root), marked(mark, command)))
-print(handle.supervisor_pid, flush=True)
+print(handle.pid, flush=True)
 time.sleep(600)
 """
 
@@ -88,10 +93,8 @@ def test_a_killed_daemon_leaves_no_job_on_the_gpu(tier: Tier, whole: bool, mark:
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_killed_supervisor_is_a_lost_run_and_leaves_nothing(tier: Tier, mark: str, tmp_path: Path) -> None:
-    command = write_job(tmp_path, ESCAPE.format(rest=600))
-    handle = local(tier).start(make_request(tmp_path, marked(mark, command)))
-    wait_until(lambda: "escaped" in text_of(handle.run_dir / "training.log"))
-    os.kill(handle.supervisor_pid, signal.SIGKILL)
+    handle = start_and_escape(tier, mark, tmp_path)
+    os.kill(handle.pid, signal.SIGKILL)
     result = handle.wait()
     assert [(s.name, s.outcome) for s in result.stages] == [("training", "lost")]
     wait_until(lambda: not carriers(mark))
@@ -114,7 +117,7 @@ def test_a_forgotten_handle_ends_its_run(mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, marked(mark, HANG))
     handle = local(PLAIN).start(request)
     wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
-    pid = handle.supervisor_pid
+    pid = handle.pid
     del handle
     os.waitpid(pid, 0)
     assert carriers(mark) == []

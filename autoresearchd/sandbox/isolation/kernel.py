@@ -5,13 +5,15 @@ only, see `supervise`. Background: namespaces(7), user_namespaces(7), pid_namesp
 """
 
 # pathlib and contextlib are among what the launcher must not import:
-# ruff: noqa: PTH103, PTH114, PTH118, PTH123, PTH208, SIM105
+# ruff: noqa: PTH103, PTH114, PTH118, PTH123, PTH208
 
 from __future__ import annotations
 
 import _ctypes
 import os
 import stat
+
+from autoresearchd.sandbox.process_tree import attempt
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS = 1, 4, 24, 28
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_SET_SECCOMP = 36, 38, 47, 22
@@ -63,15 +65,10 @@ def drop_privileges() -> None:
     """Give up all capabilities, for good: of this process and of every program that it may become."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
-    try:
-        for capability in range(_LAST_CAPABILITY + 1):
-            prctl(_PR_CAPBSET_DROP, capability)
-    except OSError:  # beyond the last one, or without CAP_SETPCAP; then no_new_privs alone keeps them from returning
-        pass
-    try:
-        prctl(_PR_SET_SECUREBITS, _SECURE_ALL_LOCKED)
-    except OSError:  # likewise
-        pass
+    for capability in range(_LAST_CAPABILITY + 1):
+        if not attempt(prctl, _PR_CAPBSET_DROP, capability):
+            break  # beyond the last one, or without CAP_SETPCAP; then no_new_privs alone keeps them from returning
+    attempt(prctl, _PR_SET_SECUREBITS, _SECURE_ALL_LOCKED)
     call("capset", _CAPABILITY_VERSION_3.to_bytes(4, "little") + bytes(4), bytes(24))
 
 
@@ -132,11 +129,7 @@ class Mounts:
 
 
 def _mounted(kind: str, place: str, flags: int, options: str) -> bool:
-    try:
-        call("mount", kind.encode(), place.encode(), kind.encode(), flags, options.encode() or None)
-    except OSError:
-        return False
-    return True
+    return attempt(call, "mount", kind.encode(), place.encode(), kind.encode(), flags, options.encode() or None)
 
 
 def raise_loopback() -> None:
@@ -145,12 +138,9 @@ def raise_loopback() -> None:
         probe = call("socket", _AF_INET, _DATAGRAM, 0)
     except OSError:
         return
-    try:
-        call("ioctl", probe, _SIOCSIFFLAGS, b"lo".ljust(16, b"\0") + _UP_AND_RUNNING.to_bytes(2, "little") + bytes(22))
-    except OSError:
-        pass
-    finally:
-        os.close(probe)
+    request = b"lo".ljust(16, b"\0") + _UP_AND_RUNNING.to_bytes(2, "little") + bytes(22)
+    attempt(call, "ioctl", probe, _SIOCSIFFLAGS, request)
+    os.close(probe)
 
 
 # -- Landlock: the white list of files that a process may read, write and run, kept by the kernel ---------------------

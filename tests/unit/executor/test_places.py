@@ -33,32 +33,24 @@ def test_a_folder_of_the_commit_is_filled_up_with_what_setup_made(tmp_path: Path
 
 
 def test_a_link_of_an_earlier_run_is_replaced_and_what_it_names_left_alone(tmp_path: Path) -> None:
-    old, new = fill(tmp_path / "old", t="old"), fill(tmp_path / "new", t="new")
-    work = tmp_path / "work"
-    work.mkdir()
-    place_links(work, [DataEntry("t", old / "t")])
-    place_links(work, [DataEntry("t", new / "t")])
-    assert (work / "t").read_text() == "new"
-    assert (old / "t").read_text() == "old"
+    old, new, work = fill(tmp_path / "old", t="old"), fill(tmp_path / "new", t="new"), fill(tmp_path / "work", x="")
+    for place in (old, new):
+        place_links(work, [DataEntry("t", place / "t")])
+    assert ((work / "t").read_text(), (old / "t").read_text()) == ("new", "old")
 
 
 def test_a_link_on_the_way_is_not_followed_out_of_the_worktree(tmp_path: Path) -> None:
     outside, made = fill(tmp_path / "outside", x="x"), fill(tmp_path / "made", d__t="t")
-    work = tmp_path / "work"
-    work.mkdir()
+    work = fill(tmp_path / "work", x="")
     (work / "d").symlink_to(outside)
     place_links(work, [DataEntry("d/t", made / "d" / "t")])
-    assert sorted(p.name for p in outside.iterdir()) == ["x"]
-    assert (work / "d" / "t").read_text() == "t"
+    assert [p.name for p in outside.iterdir()] == ["x"] and (work / "d" / "t").read_text() == "t"
 
 
 def test_an_entry_inside_a_linked_folder_needs_no_link_of_its_own(tmp_path: Path) -> None:
-    made = fill(tmp_path / "made", d__t="t")
-    work = tmp_path / "work"
-    work.mkdir()
+    made, work = fill(tmp_path / "made", d__t="t"), fill(tmp_path / "work", x="")
     place_links(work, find_data(["d", "d/t"], [made], "workspace.data"))
-    assert (work / "d").is_symlink()
-    assert (work / "d" / "t").read_text() == "t"
+    assert (work / "d").is_symlink() and (work / "d" / "t").read_text() == "t"
 
 
 def test_data_that_leaves_the_folder_is_refused(tmp_path: Path) -> None:

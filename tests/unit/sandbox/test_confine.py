@@ -57,14 +57,13 @@ def test_a_command_that_is_not_there_is_said(tier: Tier, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("tier", CONFINED)
 def test_what_is_hidden_in_a_folder_is_not_read_and_its_neighbours_are(tier: Tier, tmp_path: Path) -> None:
-    for name in ("data/deep/hidden/val", "data/deep/train", "data/near"):
+    names = ("data/deep/hidden/val", "data/near", "data/deep/train")
+    for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{name}\n")
     view = View(cwd=tmp_path / "data", home=tmp_path, hidden=(tmp_path / "data" / "deep" / "hidden",))
-    assert run(tier, view, "/bin/sh", "-c", "cat near deep/train deep/hidden/val 2>/dev/null").stdout.split() == [
-        "data/near",
-        "data/deep/train",
-    ]
+    done = run(tier, view, "/bin/sh", "-c", "cat near deep/train deep/hidden/val 2>/dev/null")
+    assert done.stdout.split() == ["data/near", "data/deep/train"]
 
 
 def test_a_kernel_is_not_asked_for_rights_that_it_does_not_know() -> None:

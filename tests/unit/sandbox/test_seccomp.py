@@ -46,12 +46,10 @@ def build(machine: str = "x86_64", **changes: int) -> bytes:
     return seccomp.build(machine, **options)  # type: ignore[arg-type]
 
 
-@given(
-    st.integers(0, 2**32 - 1),
-    st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6),
-    st.booleans(),
-    st.integers(1, 7),
-)
+ARGUMENTS = st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6)
+
+
+@given(st.integers(0, 2**32 - 1), ARGUMENTS, st.booleans(), st.integers(1, 7))
 def test_every_call_gets_an_answer(number: int, arguments: list[int], private: bool, abi: int) -> None:
     for machine, architecture in (("x86_64", X86), ("aarch64", ARM)):
         answer = verdict(build(machine, private=private, abi=abi), number, *arguments, architecture=architecture)
@@ -101,11 +99,8 @@ def test_an_old_landlock_is_made_up_for() -> None:
     assert verdict(old, openat, 0, 0, 0o1001) == ALLOW
     assert verdict(old, openat, 0, 0, 0) == ALLOW
     assert verdict(old, truncate) == EPERM
-    assert (verdict(old, kill, PID, 15), verdict(old, kill, 1, 15), verdict(old, tgkill, PID, PID, 6)) == (
-        ALLOW,
-        EPERM,
-        ALLOW,
-    )
+    signals = verdict(old, kill, PID, 15), verdict(old, kill, 1, 15), verdict(old, tgkill, PID, PID, 6)
+    assert signals == (ALLOW, EPERM, ALLOW)
     assert verdict(new, openat, 0, 0, 0o1000) == ALLOW
     assert verdict(new, kill, 1, 15) == ALLOW
 

@@ -6,8 +6,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, choose, probe
@@ -32,30 +30,26 @@ def test_without_any_sandbox_the_user_is_warned_and_told_what_to_install() -> No
     assert "install bubblewrap" in tier.warnings()[0]
 
 
-def test_a_bubblewrap_that_is_forbidden_here_is_not_used_and_its_words_are_shown(tmp_path: Path) -> None:
-    tier = probe(tiers_of(program(tmp_path, "echo 'No permissions to create a new namespace' >&2; exit 1")))
-    assert tier.name is TierName.NONE
-    assert "No permissions to create a new namespace" in tier.warnings()[0]
-
-
-def test_a_container_that_forbids_proc_still_gets_a_sandbox(tmp_path: Path) -> None:
-    refuses = 'case "$*" in *\'--proc /proc\'*) echo "Can\'t mount proc on /newroot/proc" >&2; exit 1;; esac'
-    tier = probe(tiers_of(program(tmp_path, refuses)))
-    assert tier.name is TierName.BUBBLEWRAP_NOPROC
-    assert tier.isolates
-    assert "/proc" in tier.warnings()[0]
+@pytest.mark.parametrize(
+    ("script", "name", "words"),
+    [
+        ("echo 'No permissions to create a new namespace' >&2; exit 1", TierName.NONE, "No permissions to create"),
+        ('while [ "$1" != -- ]; do shift; done; shift; exec "$@"', TierName.NONE, "it hides nothing"),
+        ("case \"$*\" in *'--proc /proc'*) exit 1;; esac", TierName.BUBBLEWRAP_NOPROC, "/proc cannot be mounted"),
+    ],
+    ids=["forbidden", "hides nothing", "in a container"],
+)
+def test_a_bubblewrap_is_used_as_far_as_it_works_and_the_user_is_told(
+    tmp_path: Path, script: str, name: TierName, words: str
+) -> None:
+    tier = probe(tiers_of(program(tmp_path, script)))
+    assert (tier.name, tier.isolates) == (name, name is not TierName.NONE)
+    assert words in tier.warnings()[0]
 
 
 def test_a_second_bubblewrap_is_tried_where_the_first_is_too_old(tmp_path: Path) -> None:
     good = program(tmp_path, "exit 0")
     assert probe([*tiers_of(tmp_path / "gone"), *tiers_of(good)]).program == good
-
-
-def test_a_bubblewrap_that_hides_nothing_is_not_used(tmp_path: Path) -> None:
-    naked = program(tmp_path, 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
-    tier = probe(tiers_of(naked))
-    assert tier.name is TierName.NONE
-    assert "hides nothing" in tier.reason
 
 
 def test_without_any_sandbox_edited_code_does_not_run_unless_the_user_says_so(tmp_path: Path) -> None:
@@ -78,19 +72,16 @@ def test_a_sandbox_that_was_named_is_that_one_or_the_reason_why_not(tmp_path: Pa
 
 
 def test_an_interpreter_behind_symbolic_links_can_be_reached_in_the_sandbox(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real" / "python").touch()
-    (tmp_path / "first").symlink_to("second")
-    (tmp_path / "second").symlink_to(tmp_path / "real")
-    assert way_to(tmp_path / "first" / "python").links == (
-        (tmp_path / "first", "second"),
-        (tmp_path / "second", str(tmp_path / "real")),
-    )
-    assert way_to(tmp_path / "first" / "python").real == tmp_path / "real" / "python"
-    view = View(cwd=tmp_path / "first", home=tmp_path / "home")
+    real, first, second = tmp_path / "real", tmp_path / "first", tmp_path / "second"
+    real.mkdir()
+    (real / "python").touch()
+    first.symlink_to("second")
+    second.symlink_to(real)
+    way = way_to(first / "python")
+    assert (way.real, way.links) == (real / "python", ((first, "second"), (second, str(real))))
+    view = View(cwd=first, home=tmp_path / "home")
     words = " ".join(in_bubblewrap(Path("/usr/bin/bwrap"), view, ["true"], proc=True))
-    assert f"--ro-bind {tmp_path}/real {tmp_path}/real" in words
-    assert f"--symlink second {tmp_path}/first" in words
+    assert f"--ro-bind {real} {real}" in words and f"--symlink second {first}" in words
 
 
 def test_links_that_go_in_a_circle_do_not_hang_the_daemon(tmp_path: Path) -> None:
@@ -100,15 +91,13 @@ def test_links_that_go_in_a_circle_do_not_hang_the_daemon(tmp_path: Path) -> Non
 
 
 def test_hidden_places_that_are_not_visible_anyway_are_not_made_visible(tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "secret").touch()
-    (tmp_path / "work" / "inner").touch()
-    view = View(
-        cwd=tmp_path / "work", home=Path("/nonexistent"), hidden=(tmp_path / "secret", tmp_path / "work" / "inner")
-    )
+    work, secret = tmp_path / "work", tmp_path / "secret"
+    work.mkdir()
+    for place in (secret, work / "inner"):
+        place.touch()
+    view = View(cwd=work, home=Path("/nonexistent"), hidden=(secret, work / "inner"))
     words = " ".join(in_bubblewrap(Path("/usr/bin/bwrap"), view, ["true"], proc=True))
-    assert str(tmp_path / "secret") not in words
-    assert f"--ro-bind /dev/null {tmp_path}/work/inner" in words
+    assert str(secret) not in words and f"--ro-bind /dev/null {work}/inner" in words
 
 
 def test_the_words_of_a_job_come_after_the_end_of_options() -> None:
@@ -133,19 +122,12 @@ SECRETS = (
 )
 
 
-@given(
-    st.dictionaries(
-        st.sampled_from(SECRETS),
-        st.just("secret"),
-    )
-)
-def test_setup_commands_get_no_keys(secrets: dict[str, str]) -> None:
-    env = setup_environment(
-        {"PATH": "/bin", "HOME": "/h", "https_proxy": "p", "PIP_INDEX_URL": "i", **secrets},
-        first=[Path("/v/bin")], profile="cpu", extra={},
-    )  # fmt: skip
+def test_setup_commands_get_no_keys() -> None:
+    needed = {"PATH": "/bin", "HOME": "/h", "https_proxy": "p", "PIP_INDEX_URL": "i"}
+    source = needed | dict.fromkeys(SECRETS, "secret")
+    env = setup_environment(source, first=[Path("/v/bin")], profile="cpu", extra={})
     assert "secret" not in env.values()
-    assert (env["PATH"], env["HOME"], env["https_proxy"], env["PIP_INDEX_URL"]) == ("/v/bin:/bin", "/h", "p", "i")
+    assert {name: env[name] for name in needed} == {**needed, "PATH": "/v/bin:/bin"}
 
 
 @pytest.mark.parametrize("home", ["/", "/usr/home"])
