@@ -61,9 +61,8 @@ from autoresearchd.sandbox.launch import end_abandoned
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors, remove_tree
-from autoresearchd.workspace.git import GitWorkspace
+from autoresearchd.workspace.git import GitWorkspace, open_workspace
 from autoresearchd.workspace.layout import require_tag
-from autoresearchd.workspace.task_workspace import open_workspace
 
 _LOOK_EVERY = 0.1
 _SILENT_S = 5.0

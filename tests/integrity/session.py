@@ -115,7 +115,7 @@ class CheatSession:
         template = bundled("templates") / "autoresearch"
         shutil.copy(template / "evaluate.py", self.repo)
         if task == HERE / "tiny":
-            shutil.copy(template / "serve_model.py", self.repo / "serving.py")
+            shutil.copy(template / "serving.py", self.repo)
         text = (self.repo / "task.yaml").read_text()
         for old, new in changes:
             assert old in text, old

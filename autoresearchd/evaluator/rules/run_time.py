@@ -43,6 +43,9 @@ HELD = "(training_time: baseline)"
 SHARE = 0.25
 """Of the budget: what a program may take beyond the start-up that was measured, whatever that was."""
 
+ERRS = 0.03
+"""Of a run's processor time: by so much it may be off, and what is kept must take no more than SHARE more in truth."""
+
 FAR = 3.0
 """In σ: a run that is further behind the best leads to no keep, be it as a tie or by its next runs."""
 STARVED = 0.8
@@ -100,7 +103,7 @@ def pace_of(task: Task, texts: Mapping[str, str], baseline: Iterable[StageResult
         max(stage.cpu_s / stage.duration_s for stage in stages),
         longest if own else None,
         timed,
-        max(median(work) + max(SHARE * median(work), WORK_S), WORST * max(work)) if own else 0.0,
+        max(median(work) + max((SHARE - ERRS) * median(work), WORK_S), WORST * max(work)) if own else 0.0,
     )
 
 

@@ -31,10 +31,10 @@ from autoresearchd.evaluator.rules.run_time import held
 from autoresearchd.learner.gate.held_out_states import UNUSABLE, Ground, HeldOut, reason_of
 from autoresearchd.learner.gate.judge_answers import Attempt, Examined, HeldOutState, Outcome, examine, outcome, settled
 from autoresearchd.loop.deciding import resources
-from autoresearchd.loop.measuring.protected_files import ProtectedFiles
+from autoresearchd.loop.measuring.run_files import ProtectedFiles
 from autoresearchd.loop.messages import commit_of
 from autoresearchd.loop.run import RunningProgram, launch
-from autoresearchd.policy.agent.workspace_copy import put
+from autoresearchd.policy.workspace_copy import put
 from autoresearchd.workspace.files import disk_errors, remove_tree
 
 JUDGE = "judge"

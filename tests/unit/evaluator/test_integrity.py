@@ -12,7 +12,7 @@ from autoresearchd.domain.experiment import Measurement
 from autoresearchd.domain.labels import RULES, Label
 from autoresearchd.domain.task import Evaluation, Task
 from autoresearchd.evaluator.rules.legality import Seal, broken, evaluator_version, tampering
-from autoresearchd.loop.measuring.protected_files import ProtectedFiles
+from autoresearchd.loop.measuring.run_files import ProtectedFiles
 from tests.unit.evaluator.builders import task
 
 GOOD = Measurement(Label.NONE, 0.5, {"val_bpb": 0.5})
