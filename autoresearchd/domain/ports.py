@@ -257,23 +257,7 @@ class Control:
     created_at: datetime
 
 
-class Tree(Protocol):
-    """Experiments as a tree to go on from, and how often each was chosen."""
-
-    def tree(self, session_id: int, segment: int, after: int = -1) -> Sequence[Node]:
-        """Experiments of a segment with a commit and a value and a number greater than ``after``, in order of number.
-
-        Those that broke a constraint, a size or a gate are left out: what is built on them breaks it, too.
-        """
-
-    def add_visit(self, session_id: int, number: int) -> int:
-        """Count that an experiment was chosen to go on from; how often it has been, this time included. Lazily."""
-
-    def visits(self, session_id: int) -> Mapping[int, int]:
-        """How often experiments were chosen to go on from, by number; without those that never were."""
-
-
-class Store(Tree, Protocol):
+class Store(Protocol):
     """The journal; lists are oldest first.
 
     Each method is one transaction that is on disk when it returns. What is written *lazily* survives the process, but
@@ -342,16 +326,7 @@ class Store(Tree, Protocol):
     def record_overhead(self, session_id: int, number: int, overhead_ms: float) -> None:
         """The experiment is settled: branch and worktree are as decided. Need not survive a power cut."""
 
-    def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime) -> None:
-        """Store an answer of a model and count its cost in the session's totals."""
-
     def answers(self, session_id: int, number: int) -> Sequence[Answer]: ...
-
-    def spent_since(self, at: datetime) -> float:
-        """US dollars that answers of all sessions have cost since ``at``; unknown prices count nothing."""
-
-    def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
-        """What ``spent_since`` adds up: when each answer came and what it cost."""
 
     # ------------------------------------------------------------------ what was found out
     def experiment(self, session_id: int, number: int) -> Experiment: ...
@@ -371,9 +346,19 @@ class Store(Tree, Protocol):
     def decided_runs(self, session_id: int, segment: int) -> Sequence[Run]:
         """Good runs of all decided experiments of a segment, in order of experiment and run."""
 
-    def trials(self, session_id: int, after: int = -1) -> Sequence[Trial]: ...
-
     def diff(self, session_id: int, number: int) -> str: ...
+
+    def tree(self, session_id: int, segment: int, after: int = -1) -> Sequence[Node]:
+        """Experiments of a segment with a commit and a value and a number greater than ``after``, in order of number.
+
+        Those that broke a constraint, a size or a gate are left out: what is built on them breaks it, too.
+        """
+
+    def add_visit(self, session_id: int, number: int) -> int:
+        """Count that an experiment was chosen to go on from; how often it has been, this time included. Lazily."""
+
+    def visits(self, session_id: int) -> Mapping[int, int]:
+        """How often experiments were chosen to go on from, by number; without those that never were."""
 
     def find_duplicate(self, session_id: int, code_hash: str) -> int | None:
         """Number of the earliest experiment of the session whose proposal had this ``code_hash``."""
@@ -412,5 +397,3 @@ class Store(Tree, Protocol):
         """Pending requests, oldest first; each is handed out once."""
 
     def backup(self, target: Path) -> None: ...
-
-    def close(self) -> None: ...
