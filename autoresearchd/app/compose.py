@@ -20,7 +20,7 @@ from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Session, Trial
-from autoresearchd.domain.ports import EventSink, Executor, Store
+from autoresearchd.domain.ports import EventSink, Executor
 from autoresearchd.domain.redaction import secrets_of_environment
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.learner.schedule import schedule_of
@@ -41,7 +41,7 @@ from autoresearchd.workspace.git import open_workspace, setup_dir
 class SessionTrials:
     """The trials of one session, for policies that search."""
 
-    store: Store
+    store: SqlStore
     session_id: int
 
     def trials(self, after: int = -1) -> Sequence[Trial]:
@@ -75,7 +75,7 @@ def require_sandbox(executor: Executor) -> None:
 
 
 def laboratory(
-    project: Project, session: Session, store: Store, folder: Path, sinks: Sequence[EventSink], executor: Executor
+    project: Project, session: Session, store: SqlStore, folder: Path, sinks: Sequence[EventSink], executor: Executor
 ) -> Context:
     """Everything that the loop of this session works with. folder: the task's folder in the user's checkout."""
     task = parse_task(session.task_json)
@@ -83,8 +83,7 @@ def laboratory(
     settings = load_settings(os.environ)
     secrets = (*secrets_of_environment(task.execution.env), *model_secrets(settings))
     redactor = keys.redactor(folder=project.root).with_values(secrets)
-    if isinstance(store, SqlStore):
-        store.hide(redactor)
+    store.hide(redactor)
     clock = SystemClock()
     sink = Fanout([FileSink(layout.daemon_log(project.root), session.tag), *sinks], redactor)
     site = Site(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from autoresearchd.app.models.spending import Roomy, SessionAnswers, UsersDay, daily_spend
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import Adapters, Cancel, Clock, Executor, Policy, Store, TrialHistory
+from autoresearchd.domain.ports import Adapters, Cancel, Clock, Executor, Policy, TrialHistory
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.redaction import secret_parts
 from autoresearchd.domain.research_state import ResearchState
@@ -26,6 +26,7 @@ from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question
 from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced
 from autoresearchd.policy.exchange import Failure, Unloadable
 from autoresearchd.policy.policy_names import PolicySpec
+from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace.git import GitWorkspace
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Offer:
 
     session_id: int
     task: Task
-    store: Store
+    store: SqlStore
     workspace: GitWorkspace
     executor: Executor
     clock: Clock

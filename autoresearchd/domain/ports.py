@@ -33,12 +33,6 @@ from autoresearchd.domain.experiment import (
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.domain.policy_versions import (
     BaseModel,
-    LearnerRun,
-    LearnerStatus,
-    NewLearnerRun,
-    NewVersion,
-    PolicyVersion,
-    Rewarded,
     ServedAdapter,
 )
 from autoresearchd.domain.proposal import ASI, Answer, Proposal
@@ -263,70 +257,7 @@ class Control:
     created_at: datetime
 
 
-class Tree(Protocol):
-    """Experiments as a tree to go on from, and how often each was chosen."""
-
-    def tree(self, session_id: int, segment: int, after: int = -1) -> Sequence[Node]:
-        """Experiments of a segment with a commit and a value and a number greater than ``after``, in order of number.
-
-        Those that broke a constraint, a size or a gate are left out: what is built on them breaks it, too.
-        """
-
-    def add_visit(self, session_id: int, number: int) -> int:
-        """Count that an experiment was chosen to go on from; how often it has been, this time included. Lazily."""
-
-    def visits(self, session_id: int) -> Mapping[int, int]:
-        """How often experiments were chosen to go on from, by number; without those that never were."""
-
-
-class Shelf(Protocol):
-    """Learner runs, and the versions of the local policy that they made, which belong to the repository.
-
-    All lists are oldest first. Unknown run or version: KeyError.
-    """
-
-    def open_learner_run(self, new: NewLearnerRun, at: datetime) -> LearnerRun: ...
-
-    def record_learner_run(
-        self,
-        run_id: int,
-        status: LearnerStatus,
-        at: datetime,
-        *,
-        steps: int | None = None,
-        metrics: Mapping[str, Any] | None = None,
-        detail: str | None = None,
-    ) -> LearnerRun:
-        """How a run stands now; what is None stays as it was. ``at`` is when it ended, unless it is still running."""
-
-    def learner_runs(self) -> Sequence[LearnerRun]: ...
-
-    def add_version(self, new: NewVersion, at: datetime) -> PolicyVersion:
-        """List a version, whose files are in their place, as a candidate."""
-
-    def versions(self) -> Sequence[PolicyVersion]: ...
-
-    def promoted_versions(self) -> Sequence[PolicyVersion]:
-        """Those in use, at most one for each base model, promoted last first."""
-
-    def promote_version(
-        self, version: str, at: datetime, *, reason: str = "", metrics: Mapping[str, Any] | None = None
-    ) -> PolicyVersion:
-        """Put a version to use, with ``metrics`` laid over its own, and retire the one for the same base model."""
-
-    def refuse_version(
-        self, version: str, *, reason: str = "", metrics: Mapping[str, Any] | None = None
-    ) -> PolicyVersion:
-        """Keep a candidate and do not use it. One that is or was in use is rolled back instead: StoreError."""
-
-    def roll_back_version(self, version: str, *, reason: str = "") -> PolicyVersion | None:
-        """Refuse the version in use and bring back the one promoted last before it, if any. StoreError: not in use."""
-
-    def rewards(self, session_id: int, after: int = -1) -> Sequence[Rewarded]:
-        """What decided experiments with a number greater than ``after`` earned, in order of number, if anything."""
-
-
-class Store(Tree, Shelf, Protocol):
+class Store(Protocol):
     """The journal; lists are oldest first.
 
     Each method is one transaction that is on disk when it returns. What is written *lazily* survives the process, but
@@ -337,9 +268,6 @@ class Store(Tree, Shelf, Protocol):
 
     def create_session(self, new: NewSession, at: datetime) -> Session: ...
 
-    def delete_session(self, tag: str) -> None:
-        """Forget a session that never got a baseline."""
-
     def session(self, tag: str) -> Session: ...
 
     def sessions(self) -> Sequence[Session]: ...
@@ -347,8 +275,6 @@ class Store(Tree, Shelf, Protocol):
     def set_state(
         self, session_id: int, state: SessionState, at: datetime, *, pid: int | None, reason: str = ""
     ) -> None: ...
-
-    def set_limits(self, session_id: int, limits: Limits) -> None: ...
 
     def heartbeat(self, session_id: int, at: datetime, active_seconds: float) -> None: ...
 
@@ -400,16 +326,7 @@ class Store(Tree, Shelf, Protocol):
     def record_overhead(self, session_id: int, number: int, overhead_ms: float) -> None:
         """The experiment is settled: branch and worktree are as decided. Need not survive a power cut."""
 
-    def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime) -> None:
-        """Store an answer of a model and count its cost in the session's totals."""
-
     def answers(self, session_id: int, number: int) -> Sequence[Answer]: ...
-
-    def spent_since(self, at: datetime) -> float:
-        """US dollars that answers of all sessions have cost since ``at``; unknown prices count nothing."""
-
-    def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
-        """What ``spent_since`` adds up: when each answer came and what it cost."""
 
     # ------------------------------------------------------------------ what was found out
     def experiment(self, session_id: int, number: int) -> Experiment: ...
@@ -429,9 +346,19 @@ class Store(Tree, Shelf, Protocol):
     def decided_runs(self, session_id: int, segment: int) -> Sequence[Run]:
         """Good runs of all decided experiments of a segment, in order of experiment and run."""
 
-    def trials(self, session_id: int, after: int = -1) -> Sequence[Trial]: ...
-
     def diff(self, session_id: int, number: int) -> str: ...
+
+    def tree(self, session_id: int, segment: int, after: int = -1) -> Sequence[Node]:
+        """Experiments of a segment with a commit and a value and a number greater than ``after``, in order of number.
+
+        Those that broke a constraint, a size or a gate are left out: what is built on them breaks it, too.
+        """
+
+    def add_visit(self, session_id: int, number: int) -> int:
+        """Count that an experiment was chosen to go on from; how often it has been, this time included. Lazily."""
+
+    def visits(self, session_id: int) -> Mapping[int, int]:
+        """How often experiments were chosen to go on from, by number; without those that never were."""
 
     def find_duplicate(self, session_id: int, code_hash: str) -> int | None:
         """Number of the earliest experiment of the session whose proposal had this ``code_hash``."""
@@ -462,17 +389,11 @@ class Store(Tree, Shelf, Protocol):
 
     def abort_memory(self, session_id: int) -> AbortMemory | None: ...
 
-    def add_note(self, session_id: int, text: str, at: datetime) -> Note: ...
-
     def unseen_notes(self, session_id: int) -> Sequence[Note]: ...
 
     def mark_notes_seen(self, session_id: int, note_ids: Sequence[int], number: int) -> None: ...
-
-    def add_control(self, session_id: int, kind: str, at: datetime) -> Control: ...
 
     def take_controls(self, session_id: int) -> Sequence[Control]:
         """Pending requests, oldest first; each is handed out once."""
 
     def backup(self, target: Path) -> None: ...
-
-    def close(self) -> None: ...

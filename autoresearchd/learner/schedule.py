@@ -23,9 +23,10 @@ from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
-from autoresearchd.domain.ports import Cancel, Executor, Learning, Store
+from autoresearchd.domain.ports import Cancel, Executor, Learning
 from autoresearchd.learner.learner_process import is_learning, learner_pid, stopped_mark
 from autoresearchd.learner.training.constant_values import values_of
+from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 
 COMMAND = (sys.executable, "-P", "-m", "autoresearchd")
@@ -203,7 +204,7 @@ class LearnSchedule:
 def schedule_of(
     root: Path,
     session: Session,
-    store: Store,
+    store: SqlStore,
     settings: ModelSettings,
     executor: Executor,
     *,
@@ -267,7 +268,7 @@ def _shares(executor: Executor, settings: LearnSettings) -> bool:
     return not (index.isdigit() and int(index) >= executor.slots)
 
 
-def since_last(store: Store, session_id: int, most: int, begun: datetime | None) -> int:
+def since_last(store: SqlStore, session_id: int, most: int, begun: datetime | None) -> int:
     """How many of the last ``most`` experiments were begun after the last learner run was, and after ``begun``."""
     times = [run.started_at for run in store.learner_runs()] + ([begun] if begun is not None else [])
     last = max(times, default=None)

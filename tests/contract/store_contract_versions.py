@@ -13,7 +13,8 @@ from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLearnerRun, NewVersion, VersionStatus
-from autoresearchd.domain.ports import Shelf, Store
+from autoresearchd.store.journal.version_records import VersionRecords
+from autoresearchd.store.repository import SqlStore
 from tests.contract.store_driver import AT, Driver, StoreFixtures, new_proposal
 
 BASE = BaseModel("./model", "m" * 64, "t" * 64, "c" * 64)
@@ -30,7 +31,7 @@ def named(number: int) -> str:
     return new_version(number).version
 
 
-def in_use(store: Shelf) -> list[str]:
+def in_use(store: VersionRecords) -> list[str]:
     return [version.version for version in store.promoted_versions()]
 
 
@@ -38,7 +39,7 @@ class VersionsContract(StoreFixtures):
     """The part of ``StoreContract`` about learner runs and versions."""
 
     # -- learner runs
-    def test_a_learner_run_comes_back_as_it_went(self, store: Store, lab: Driver) -> None:
+    def test_a_learner_run_comes_back_as_it_went(self, store: SqlStore, lab: Driver) -> None:
         new = NewLearnerRun("grpo", "replay", 217, {"steps": 40, "lr": 1e-5}, lab.id)
         run = store.open_learner_run(new, AT)
         assert (run.status, run.finished_at, run.steps) == (LearnerStatus.RUNNING, None, 0)
@@ -57,7 +58,7 @@ class VersionsContract(StoreFixtures):
         assert done.config == {"steps": 40, "lr": 1e-5}
 
     # -- versions
-    def test_a_version_is_listed_as_a_candidate_with_its_lineage(self, store: Store, lab: Driver) -> None:
+    def test_a_version_is_listed_as_a_candidate_with_its_lineage(self, store: SqlStore, lab: Driver) -> None:
         run = store.open_learner_run(NewLearnerRun("sdpo", "live", 3), AT)
         first = store.add_version(new_version(1), AT)
         second = store.add_version(
@@ -78,16 +79,16 @@ class VersionsContract(StoreFixtures):
         assert first.metrics == {"kl": 0.1}
         assert in_use(store) == []
 
-    def test_a_name_is_given_once(self, store: Store) -> None:
+    def test_a_name_is_given_once(self, store: SqlStore) -> None:
         store.add_version(new_version(1), AT)
         with pytest.raises(StoreError, match=named(1)):
             store.add_version(new_version(1), AT)
 
-    def test_a_parent_or_a_run_that_is_lost_does_not_keep_a_version_from_being_listed(self, store: Store) -> None:
+    def test_a_parent_or_a_run_that_is_lost_does_not_keep_a_version_from_being_listed(self, store: SqlStore) -> None:
         found = store.add_version(replace(new_version(4, parent="v3-lost"), learner_run_id=99), AT)
         assert (found.parent, found.learner_run_id) == (None, None)
 
-    def test_one_version_is_in_use_for_each_model(self, reopen: Callable[[], Store]) -> None:
+    def test_one_version_is_in_use_for_each_model(self, reopen: Callable[[], SqlStore]) -> None:
         store = reopen()
         for number, base in ((1, BASE), (2, BASE), (3, OTHER)):
             store.add_version(new_version(number, base), AT)
@@ -106,7 +107,7 @@ class VersionsContract(StoreFixtures):
         again.close()
         store.close()
 
-    def test_a_rollback_leads_back_version_by_version_to_the_plain_model(self, store: Store) -> None:
+    def test_a_rollback_leads_back_version_by_version_to_the_plain_model(self, store: SqlStore) -> None:
         for number in (1, 2, 3):
             store.add_version(new_version(number), AT)
             store.promote_version(named(number), AT + timedelta(minutes=number))
@@ -120,7 +121,7 @@ class VersionsContract(StoreFixtures):
         assert store.roll_back_version(named(1)) is None
         assert in_use(store) == []
 
-    def test_rollbacks_end_whatever_was_promoted_by_hand_before(self, store: Store) -> None:
+    def test_rollbacks_end_whatever_was_promoted_by_hand_before(self, store: SqlStore) -> None:
         for number in (1, 2, 3):
             store.add_version(new_version(number), AT)
         for minutes, number in enumerate((1, 2, 3, 1, 2)):
@@ -131,7 +132,7 @@ class VersionsContract(StoreFixtures):
             store.roll_back_version(used[0])
         assert seen == [named(2), named(1), named(3)]
 
-    def test_what_is_not_in_use_is_not_rolled_back_and_what_is_or_was_not_refused(self, store: Store) -> None:
+    def test_what_is_not_in_use_is_not_rolled_back_and_what_is_or_was_not_refused(self, store: SqlStore) -> None:
         for number in (1, 2):
             store.add_version(new_version(number), AT)
             store.promote_version(named(number), AT)
@@ -145,7 +146,7 @@ class VersionsContract(StoreFixtures):
         assert (refused.status, refused.reason) == (VersionStatus.REFUSED, "no better")
         assert refused.metrics["gain"] == -1.0
 
-    def test_a_version_that_is_unknown_is_a_key_error(self, store: Store) -> None:
+    def test_a_version_that_is_unknown_is_a_key_error(self, store: SqlStore) -> None:
         unknown: list[Callable[[], object]] = [
             lambda: store.promote_version("v1-00000000", AT),
             lambda: store.refuse_version("v1-00000000"),
@@ -159,7 +160,7 @@ class VersionsContract(StoreFixtures):
                 step()
 
     # -- what they earn
-    def test_rewards_are_told_with_the_version_that_proposed(self, store: Store, lab: Driver) -> None:
+    def test_rewards_are_told_with_the_version_that_proposed(self, store: SqlStore, lab: Driver) -> None:
         for number, reward in enumerate((None, 0.5, -2.0)):
             e = lab.open()
             lab.propose(e, replace(new_proposal(number), adapter="" if number == 1 else "v3"))

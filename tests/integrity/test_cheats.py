@@ -88,20 +88,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder.chmod(0o755)
     subprocess.run([base, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     target = next((folder / "venv" / "lib").glob("python3*")) / "site-packages"
-    heavy = (
-        "torch*",
-        "nvidia*",
-        "triton*",
-        "sympy*",
-        "ray*",
-        "transformers*",
-        "mypy*",
-        "__pycache__",
-        "*.pth",
-        "_edit*",
-    )
+    heavy = ("torch*", "nvidia*", "triton*", "sympy*", "ray*", "transformers*", "mypy*", "__pycache__")
+    ignored = shutil.ignore_patterns(*heavy, "*.pth", "_editable*")
     for source in (Path(p) for p in sys.path if p.endswith("site-packages")):
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns(*heavy), dirs_exist_ok=True, symlinks=True)
+        shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True, symlinks=True)
     yield str(folder / "venv" / "bin" / "python")
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Protocol
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure
-from autoresearchd.domain.ports import Clock, Purse, Store
+from autoresearchd.domain.ports import Clock, Purse
 from autoresearchd.domain.proposal import Answer
 from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
 from autoresearchd.store.daily_spend import DailySpend
+from autoresearchd.store.repository import SqlStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class SessionAnswers:
     In this order: a daemon that dies in between has the cap of the day count too much rather than too little.
     """
 
-    store: Store
+    store: SqlStore
     session_id: int
     clock: Clock
     spent: Callable[[datetime, float], None] = lambda at, usd: None

@@ -26,12 +26,12 @@ from typing import Any
 
 from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, EnvironmentFailure, UsageError
 from autoresearchd.domain.policy_versions import BaseModel, NewVersion, PolicyVersion, VersionStatus
-from autoresearchd.domain.ports import Shelf
 from autoresearchd.learner.versions import adapter_manifest
 from autoresearchd.learner.versions.adapter_manifest import Manifest
 from autoresearchd.learner.versions.base_models import described
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.sandbox.file_locks import hold
+from autoresearchd.store.journal.version_records import VersionRecords
 from autoresearchd.store.schema import health
 from autoresearchd.workspace import layout
 
@@ -79,11 +79,11 @@ class Pruned:
 class AdapterShelf:
     """The versions of a repository, whose folders are in ``folder``; they are listed in ``store``."""
 
-    def __init__(self, folder: Path, store: Shelf, now: Callable[[], datetime]) -> None:
+    def __init__(self, folder: Path, store: VersionRecords, now: Callable[[], datetime]) -> None:
         self._folder, self._store, self._now = folder, store, now
 
     @classmethod
-    def of(cls, root: Path, store: Shelf) -> AdapterShelf:
+    def of(cls, root: Path, store: VersionRecords) -> AdapterShelf:
         """The versions of the repository whose checkout is at ``root``."""
         return cls(layout.adapters_dir(root), store, SystemClock().now)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, StoreError, UsageError
 from autoresearchd.domain.policy_versions import BaseModel, PolicyVersion, Rewarded, ServedAdapter
-from autoresearchd.domain.ports import Shelf
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from autoresearchd.learner.versions.base_models import base_model, cached, described, same_name
 from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last_look
+from autoresearchd.store.journal.version_records import VersionRecords
 
 _HINT = (
     ". If that is the same model, serve it from its folder (`autoresearchd serve DIR`), or name the folder in "
@@ -43,7 +43,7 @@ class LiveVersions:
     def __init__(
         self,
         shelf: AdapterShelf,
-        store: Shelf,
+        store: VersionRecords,
         session_id: int,
         policy: str,
         warn: Callable[[str], None],

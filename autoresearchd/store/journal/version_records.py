@@ -59,6 +59,7 @@ class VersionRecords:
         metrics: Mapping[str, Any] | None = None,
         detail: str | None = None,
     ) -> LearnerRun:
+        """How a run stands now; what is None stays as it was. ``at`` is when it ended, unless it is running."""
         ended = None if status is LearnerStatus.RUNNING else at
         given = {"steps": steps, "metrics": metrics, "detail": detail}
         values = {name: value for name, value in given.items() if value is not None}
@@ -95,6 +96,7 @@ class VersionRecords:
         return [PolicyVersion(**row._mapping) for row in self._db.rows(select_versions().order_by(v.c.id))]
 
     def promoted_versions(self) -> Sequence[PolicyVersion]:
+        """Those in use, at most one for each base model, promoted last first."""
         promoted = select_versions().where(v.c.status == VersionStatus.PROMOTED)
         rows = self._db.rows(promoted.order_by(v.c.promoted_at.desc(), v.c.id.desc()))
         return [PolicyVersion(**row._mapping) for row in rows]
@@ -102,6 +104,7 @@ class VersionRecords:
     def promote_version(
         self, version: str, at: datetime, *, reason: str = "", metrics: Mapping[str, Any] | None = None
     ) -> PolicyVersion:
+        """Put a version to use, ``metrics`` laid over its own; the one for the same base model is retired."""
         with self._db.write() as c:
             found = _locked(c, version)
             if found.status is VersionStatus.PROMOTED:
@@ -114,6 +117,7 @@ class VersionRecords:
     def refuse_version(
         self, version: str, *, reason: str = "", metrics: Mapping[str, Any] | None = None
     ) -> PolicyVersion:
+        """Keep a candidate and do not use it. StoreError: it is or was in use, and is to be rolled back."""
         with self._db.write() as c:
             found = _locked(c, version)
             if found.status in (VersionStatus.PROMOTED, VersionStatus.RETIRED):
@@ -121,6 +125,7 @@ class VersionRecords:
             return _decide(c, found, VersionStatus.REFUSED, reason, metrics)
 
     def roll_back_version(self, version: str, *, reason: str = "") -> PolicyVersion | None:
+        """Refuse the version in use, and bring back the one before it, if any. StoreError: it is not in use."""
         with self._db.write() as c:
             found = _locked(c, version)
             if found.status is not VersionStatus.PROMOTED:
@@ -142,6 +147,7 @@ class VersionRecords:
 
     # -- what they earn
     def rewards(self, session_id: int, after: int = -1) -> Sequence[Rewarded]:
+        """What decided experiments after a number earned, in order; those without a reward are left out."""
         earned = select(e.c.number, p.c.policy, p.c.adapter, e.c.reward, e.c.started_at).join_from(e, p, CURRENT)
         wanted = earned.where(e.c.session_id == session_id, e.c.number > after, e.c.reward.is_not(None))
         return [Rewarded(*row) for row in self._db.rows(wanted.order_by(e.c.number))]

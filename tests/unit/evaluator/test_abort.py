@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, Caution, Promise, Reason, wilson_upper
+from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, Promise, Reason, wilson_upper
 from autoresearchd.evaluator.abort.forecast import MIN_DISTINCT, References, forecast, spent, summarise
 from autoresearchd.evaluator.abort.learning_curve import Curve, Shape, clean_curve
 from tests.unit.evaluator.curves import BUDGET, DELTA, Points, ReplayPolicy, finished, policy, training, until, varied
@@ -335,18 +335,6 @@ def test_the_looks_of_a_run_never_spend_more_than_its_budget(progress: list[floa
     assert total <= alpha * (1 + 1e-12)
 
 
-def test_a_surprise_makes_cautious_and_calm_lets_it_fade() -> None:
-    caution = Caution()
-    caution.observe(0.9, good=True)
-    assert caution.factor == 1.0
-    caution.observe(2.0, good=True)
-    assert caution.factor == pytest.approx(2.4)
-    for _ in range(60):
-        caution.observe(0.1, good=True)
-    assert caution.factor == 1.0
-    assert caution.surprises == 1
-
-
 def test_the_promise_counts_what_audits_saw_and_does_not_claim_more() -> None:
     assert Promise().false_abort_rate is None
     assert Promise().false_abort_limit == 1.0
@@ -409,13 +397,6 @@ def test_a_loss_that_stays_nan_is_dead_and_a_few_nans_are_not(bad: int, shape: S
 
 
 # ---------------------------------------------------------------------- the forecast
-def test_the_offset_from_training_loss_to_the_metric_is_learned() -> None:
-    references = library([1.0 + 0.1 * k for k in range(12)], offset=0.7)
-    got = forecast(curve_of(until(0.4, training(1.25, seed=99, offset=0.7))), references)
-    assert got is not None
-    assert got.mean == pytest.approx(1.25, abs=0.03)
-
-
 def test_the_interval_holds_the_end_nine_times_in_ten() -> None:
     rng = np.random.default_rng(5)
     references = library([1.0 + 0.1 * float(v) for v in rng.uniform(0, 5, 30)])

@@ -38,9 +38,8 @@ def test_no_outcome_pays_better_than_an_honest_failure() -> None:
     for label, rule in RULES.items():
         if rule.status in (Status.CRASH, Status.CHECKS_FAILED):
             assert total(label, 1e9) < honest, label
-    worst = min(
-        total(label, 0.0) for label, rule in RULES.items() if rule.status is not None and label != "stale_parent"
-    )
+    rewarded = [label for label, rule in RULES.items() if rule.status is not None and label != "stale_parent"]
+    worst = min(total(label, 0.0) for label in rewarded)
     assert worst == total(Label.METRIC_TAMPERING) == total(Label.NOT_CAUSAL)
     assert total(Label.DUPLICATE, None) < 0 and total(Label.NO_OP, None) < 0
 
@@ -74,13 +73,8 @@ def test_every_reward_is_bounded_and_the_sum_of_its_parts(
         assert found.total == pytest.approx(sum(found.parts.values()))
 
 
-class TestNovelty:
-    """Edit distance to the diffs tried before."""
-
-    OLD = "--- a/train.py\n+++ b/train.py\n@@ -1,2 +1,2 @@\n context\n-LR = 0.1\n+LR = 0.2\n"
-
-    def test_a_diff_is_as_new_as_its_distance_to_the_nearest_one(self) -> None:
-        other = "-def f():\n-    pass\n"
-        near = self.OLD.replace("0.2", "0.3")
-        assert novelty(near, [other, self.OLD]) == novelty(near, [self.OLD]) < 0.1 < novelty(near, [other])
-        assert novelty(self.OLD, []) == 1.0
+def test_a_diff_is_as_new_as_its_distance_to_the_nearest_one() -> None:
+    old = "--- a/train.py\n+++ b/train.py\n@@ -1,2 +1,2 @@\n context\n-LR = 0.1\n+LR = 0.2\n"
+    other, near = "-def f():\n-    pass\n", old.replace("0.2", "0.3")
+    assert novelty(near, [other, old]) == novelty(near, [old]) < 0.1 < novelty(near, [other])
+    assert novelty(old, []) == 1.0
