@@ -34,7 +34,7 @@ from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.sandbox.tiers import AUTO, check_name
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.task_workspace import open_workspace, setup_dir
+from autoresearchd.workspace.git import open_workspace, setup_dir
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def remove(directory: Path, tag: str) -> None:
             if session.branch:
                 why = "a branch that is checked out cannot be removed"
                 preflight.check_not_checked_out(project.root, session.branch, why)
-                workspace = GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())
+                workspace = GitWorkspace(project.root, tag, task_folder=project.root, editable=())
                 with contextlib.closing(workspace):
                     workspace.forget(session.base_commit)
                 with disk_errors(f"removing {_runs(project, tag)}"):

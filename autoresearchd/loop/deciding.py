@@ -18,7 +18,7 @@ from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline
 from autoresearchd.evaluator.keep.keep_rule import KeepRule
 from autoresearchd.evaluator.reward import Reward, novelty, resources_saved, reward
 from autoresearchd.evaluator.rules import run_time
-from autoresearchd.evaluator.rules.simplicity import is_simpler
+from autoresearchd.evaluator.rules.program_text import is_simpler
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.early_abort import end_early
 from autoresearchd.loop.measuring.advice import hint_job

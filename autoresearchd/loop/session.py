@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from autoresearchd.domain import errors
@@ -242,8 +242,9 @@ class SessionLoop:
         if self.view.totals.experiments == 0:
             return ""  # a session that ends before its first result has failed: see _check_first_result
         limits = self._limits if self._context.ends_when_spent else replace(self._limits, max_usd=None)
-        view, seconds = self.view, self.active_seconds
-        reached = limit_reached(**asdict(limits), experiments=view.experiments, seconds=seconds, usd=view.totals.usd)
+        reached = limit_reached(
+            limits, experiments=self.view.experiments, seconds=self.active_seconds, usd=self.view.totals.usd
+        )
         if reached is None:
             return ""
         self._check_any_proposal(reached.reason)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, case, func, select
 
 from autoresearchd.domain.errors import StoreDamaged
-from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import RULES, Label, Phase, SessionState, Status
 from autoresearchd.domain.limits import limit_reached, noise_has_grown
 from autoresearchd.domain.proposal import ASI, Answer, Proposal
@@ -246,7 +246,7 @@ def _session_block(
     if (state == SessionState.BACKING_OFF or session.reason) and not over:
         block["reason"] = session.reason
     reached = limit_reached(
-        **records.pick(session, ("max_experiments", "max_seconds", "max_usd")),
+        Limits(session.max_experiments, session.max_seconds, session.max_usd),
         experiments=tried,
         seconds=session.active_seconds,
         usd=totals.usd,

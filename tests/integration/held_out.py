@@ -53,7 +53,6 @@ def trajectory(number: int, session: str = "t", **changed: Any) -> Trajectory:
         "at": datetime(2026, 11, 1, tzinfo=UTC) + timedelta(minutes=number),
         "policy_version": "",
         "messages": ({"role": "user", "content": f"Propose experiment {number}."},),
-        "prompt_ids": None,
         "completion": "x",
         "token_ids": None,
         "logprobs": None,

@@ -34,9 +34,8 @@ from autoresearchd.store.backups import Draft
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.git import GitWorkspace
+from autoresearchd.workspace.git import GitWorkspace, open_workspace
 from autoresearchd.workspace.history import recorded_sessions
-from autoresearchd.workspace.task_workspace import open_workspace
 
 _SIDE_FILES = ("-wal", "-shm", "-journal", "")
 REASON = "the database was repaired"

@@ -239,7 +239,7 @@ def _limits_in_log(log: Path, tag: str) -> Limits:
 
 def plan_session(project: Project, tag: str, *, seed: int) -> tuple[NewSession, datetime]:
     """What a session can be created from again, and when it began."""
-    with contextlib.closing(GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())) as probe:
+    with contextlib.closing(GitWorkspace(project.root, tag, task_folder=project.root, editable=())) as probe:
         history = probe.history()
         base = history.experiment(0)
         if base is None:

@@ -17,7 +17,7 @@ from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.redaction import Redactor, StreamRedactor
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.measure.measurement import EVALUATION
-from autoresearchd.evaluator.rules.integrity import CODE_SUFFIXES, Seal, broken, evaluator_version, tampering
+from autoresearchd.evaluator.rules.legality import CODE_SUFFIXES, Seal, broken, evaluator_version, tampering
 from autoresearchd.sandbox.job_files import remove_tree
 
 LOG_BYTES = 16 * 2**20

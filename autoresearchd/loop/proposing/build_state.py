@@ -21,8 +21,7 @@ from autoresearchd.evaluator.measure.measurement import last_lines
 from autoresearchd.loop.measuring.run_files import read_tail
 from autoresearchd.loop.messages import is_keep
 from autoresearchd.loop.session_view import RECENT, SessionView
-from autoresearchd.policy.puct import Tree
-from autoresearchd.policy.turn_rules import LONG_STREAK, PUCT, next_turn
+from autoresearchd.policy.turn_rules import LONG_STREAK, PUCT, Tree, next_turn
 
 REMEMBERED = 400
 """Turns that a bandit is told of: enough for nine roles, of which it forgets the older by itself."""
@@ -141,7 +140,7 @@ class Turns:
         if turn.node is not None:
             self._context.store.add_visit(self._context.session_id, turn.node)
             if self._tree is not None:
-                self._tree.visit(turn.node)
+                self._tree.visited({turn.node: 1})
         if turn.reason:
             self._context.emit(EventKind.TURN, turn.reason, experiment=e.number)
 

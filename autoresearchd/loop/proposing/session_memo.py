@@ -17,6 +17,7 @@ from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.measuring.run_files import open_plain
 from autoresearchd.policy.prompt import memo_text
+from autoresearchd.policy.prompt import digest
 
 MOST_BYTES = 256 * 1024
 LEVELS = 3
@@ -56,8 +57,8 @@ class Memo:
                 self.failed = f"{self.path} is larger than {MOST_BYTES // 1024} KiB and is not kept up any more"
                 return
             before = raw.decode("utf-8")
-            text = memo_text.learnings(recent, top, failures, sigma=sigma)
-            after = memo_text.update(before or memo_text.render_memo(task), text)
+            text = digest.learnings(recent, top, failures, sigma=sigma)
+            after = digest.update(before or digest.render_memo(task), text)
             if after != before:
                 self._write(self.path, after)
                 self.failed = ""
