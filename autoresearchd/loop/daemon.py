@@ -127,7 +127,6 @@ def _leave(context: Context, state: SessionState, reason: str, active_seconds: f
 
 
 LOG_BYTES = 8 * 2**20
-_LEVELS = {EventKind.WARNING: logging.WARNING, EventKind.BACKING_OFF: logging.WARNING, EventKind.FAULT: logging.ERROR}
 
 
 class Fanout:
@@ -161,8 +160,7 @@ class FileSink:
         line = f"{event.at:%Y-%m-%d %H:%M:%S}Z {self._tag} {event.kind.value}{number} {text}"
         if trace := str(event.data.get("traceback", "")):
             line += "\n" + trace.rstrip()
-        level = _LEVELS.get(event.kind, logging.INFO)
-        self._handler.handle(logging.LogRecord("autoresearchd", level, "", 0, line, None, None))
+        self._handler.handle(logging.LogRecord("autoresearchd", logging.INFO, "", 0, line, None, None))
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
