@@ -102,7 +102,7 @@ class Project:
             raise lost
         # Whoever opens a database that is gone may leave an empty one.
         if not health.has_content(self.database) and backups.generations(self.backups):
-            raise health.gone(self.database)
+            raise StoreDamaged(f"{self.database} is gone, but there are backups of it", hint=health.HINT)
 
     def _refuse_upgrade(self) -> None:
         """Raise SessionLocked where the database would be upgraded under a daemon of the version that wrote it."""

@@ -252,15 +252,13 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
             return serve(
                 lab,
                 session.limits,
+                lock,
                 active_seconds=session.active_seconds,
                 backup=project.backups,
                 database=project.database,
                 refuse=store.refuse,
                 prepare=lambda: _prepare(lab, workspace, session),
                 conditions=lambda: ensure_segment(lab, workspace.fingerprint(session.base_commit, lab.task.protected)),
-                ready=lock.ready,
-                begun=lock.begun,
-                waits=lock.waits,
             )
         except (BaselineError, LimitReached, MissingCapability) as error:
             discard_session(project, store, workspace, session, error)

@@ -25,12 +25,12 @@ from autoresearchd.evaluator.rules.program_text import about_seed
 from autoresearchd.evaluator.rules.run_time import about_budget
 from autoresearchd.executor.visible_files import pointers
 from autoresearchd.loop.context import SystemClock
-from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources, read_tail
+from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources
 from autoresearchd.loop.upkeep.session_lock import already_held, starting
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.report.log_files import IMPORTED
 from autoresearchd.workspace import layout, preflight
-from autoresearchd.workspace.files import disk_errors
+from autoresearchd.workspace.files import disk_errors, read_tail
 from autoresearchd.workspace.objects import FETCH
 
 _MOST, _SHOWN = 32, 5

@@ -86,15 +86,9 @@ class Cycle:
         if asked is None:
             return self._finish(e, decide_experiment(view, e))
         other = None if asked.of is None else view.program(asked.of)
-        fresh = len({run.seed for run in e.counted_runs})
-        request = context.request(
-            e.number,
-            len(e.runs),
-            task=view.run_task,
-            commit=messages.commit_of(other or e),
-            seed=context.random_seed(e.number, "run", fresh) if asked.seed is None else asked.seed,
-            slot=slot.number,
-        )
+        fresh, commit = len({run.seed for run in e.counted_runs}), messages.commit_of(other or e)
+        seed = context.random_seed(e.number, "run", fresh) if asked.seed is None else asked.seed
+        request = context.request(e.number, len(e.runs), task=view.run_task, commit=commit, seed=seed, slot=slot.number)
         # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
         remove_tree(str(request.run_dir))
         run = context.store.open_run(context.session_id, e.number, request.seed, context.clock.now(), of=asked.of)

@@ -23,6 +23,7 @@ from autoresearchd.domain.redaction import Redactor
 from autoresearchd.loop.context import Context, StopSwitch
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.upkeep.housekeeping import Housekeeping
+from autoresearchd.loop.upkeep.session_lock import SessionLock
 
 PREPARE_ATTEMPTS = 3
 
@@ -45,6 +46,7 @@ def signals(stop: StopSwitch) -> Iterator[None]:
 def serve(
     context: Context,
     limits: Limits,
+    lock: SessionLock,
     *,
     active_seconds: float,
     backup: Path,
@@ -52,23 +54,19 @@ def serve(
     refuse: Callable[[errors.StoreDamaged], None] = lambda error: None,
     prepare: Callable[[], None],
     conditions: Callable[[], bool],
-    ready: Callable[[], None],
-    begun: Callable[[], None] = lambda: None,
-    waits: Callable[[str], None] = lambda reason: None,
     backoff: Backoff | None = None,
 ) -> int:
-    """Run a session in this process until it stops; the exit code. The caller holds the session's lock.
+    """Run a session in this process until it stops; the exit code. What ends it is written down; an error is raised.
 
-    backup, database, refuse: see Housekeeping; prepare: set-up and checks, done once signals are handled; conditions,
-    ready, waits: see SessionLoop; begun: called once the store tells of this process. What ends the session is written
-    down and, when it is an error, raised again.
+    lock: of the session, held. backup, database, refuse: see Housekeeping; prepare: set-up and checks, done once
+    signals are handled; conditions: see SessionLoop.
     """
     store, clock = context.store, context.clock
     state, reason, raised = SessionState.CRASHED, "the daemon died", True
     in_order = store.session(context.tag).state is SessionState.STOPPED and store.latest(context.session_id) is not None
     at_work = False
     store.set_state(context.session_id, SessionState.RUNNING, clock.now(), pid=os.getpid())
-    begun()
+    lock.begun()
     loop: SessionLoop | None = None
 
     def active() -> float:
@@ -77,14 +75,14 @@ def serve(
     def begin() -> None:
         nonlocal at_work
         at_work = True
-        ready()
+        lock.ready()
 
     try:
         beside = Housekeeping(context, active, backup, database, refuse)
         with signals(context.stop), beside:
             _patiently(context, prepare, backoff or Backoff())
             loop = SessionLoop(context, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid())
-            loop.between, loop.conditions, loop.ready, loop.waits = beside.between, conditions, begin, waits
+            loop.between, loop.conditions, loop.ready, loop.waits = beside.between, conditions, begin, lock.waits
             reason = loop.run()
             state, raised = SessionState.STOPPED, False
     except errors.Interrupted as error:
@@ -129,7 +127,6 @@ def _leave(context: Context, state: SessionState, reason: str, active_seconds: f
 
 
 LOG_BYTES = 8 * 2**20
-_LEVELS = {EventKind.WARNING: logging.WARNING, EventKind.BACKING_OFF: logging.WARNING, EventKind.FAULT: logging.ERROR}
 
 
 class Fanout:
@@ -163,8 +160,7 @@ class FileSink:
         line = f"{event.at:%Y-%m-%d %H:%M:%S}Z {self._tag} {event.kind.value}{number} {text}"
         if trace := str(event.data.get("traceback", "")):
             line += "\n" + trace.rstrip()
-        level = _LEVELS.get(event.kind, logging.INFO)
-        self._handler.handle(logging.LogRecord("autoresearchd", level, "", 0, line, None, None))
+        self._handler.handle(logging.LogRecord("autoresearchd", logging.INFO, "", 0, line, None, None))
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -209,14 +209,14 @@ def _attempts(c: Connection, session_id: int, experiment: Experiment) -> list[di
 
 def _answers(c: Connection, session_id: int, number: int, *, full: bool) -> list[dict[str, Any]]:
     """All answers given for an experiment, oldest first; ``full``: with their messages and completions."""
-    of_it = records.ANSWERS.where(n.c.session_id == session_id, n.c.number == number)
-    rows = c.execute(of_it.order_by(n.c.answer_index)).all()
-    listed = []
-    for row, answer in zip(rows, records.answers_of(rows), strict=True):
+    source = records.ANSWERS if full else select(*n.c)
+    of_it = source.where(n.c.session_id == session_id, n.c.number == number).order_by(n.c.answer_index)
+    rows, listed = c.execute(of_it).all(), []
+    for row, answer in zip(rows, records.answers_of(rows) if full else [None] * len(rows), strict=True):
         facts = {"attempt": row.attempt, "at": _iso(row.at)}
         facts |= records.pick(row, ("model", "form", "error", "finish", "tokens_in", "tokens_out", "seconds"))
         facts["cost_usd"] = row.usd
-        if full and answer is not None:
+        if answer is not None:
             generation = answer.generation
             facts |= {"messages": list(generation.messages), "completion": generation.completion}
         listed.append(facts)

@@ -9,8 +9,7 @@ from autoresearchd.domain.redaction import Redactor
 from autoresearchd.store.journal.experiment_records import ExperimentRecords
 from autoresearchd.store.journal.session_records import SessionRecords
 from autoresearchd.store.journal.version_records import VersionRecords
-from autoresearchd.store.schema import database as migrate
-from autoresearchd.store.schema.database import Database, Opened, sqlite_url
+from autoresearchd.store.schema.database import Database, Opened, sqlite_url, upgrade
 
 
 class SqlStore(Opened, SessionRecords, ExperimentRecords, VersionRecords):
@@ -23,7 +22,7 @@ class SqlStore(Opened, SessionRecords, ExperimentRecords, VersionRecords):
     @classmethod
     def open(cls, url: str, *, busy_timeout: float = 10.0) -> SqlStore:
         """The store at ``url``: created when missing, upgraded (after a backup) when it is older. SchemaTooNew."""
-        migrate.upgrade(url, busy_timeout=busy_timeout)
+        upgrade(url, busy_timeout=busy_timeout)
         database = Database(url, busy_timeout=busy_timeout)
         database.hold()
         return cls(database)

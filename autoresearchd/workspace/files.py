@@ -1,4 +1,4 @@
-"""Files and their paths, where git has no part in it: locks, trees that must go, errors of a disk in our own words."""
+"""Files and their paths, where git has no part: locks, ends of logs, trees that must go, errors of a disk in words."""
 
 from __future__ import annotations
 
@@ -34,6 +34,17 @@ def disk_errors(doing: str) -> Iterator[None]:
         if error.errno in PASSING:
             raise EnvironmentFailure(what, hint="free some space or fix the disk; the daemon tries again") from error
         raise RepositoryError(what, hint="the user that runs the daemon must own the repository's files") from error
+
+
+def read_tail(path: Path, limit: int) -> str:
+    """The last ``limit`` bytes as text, bad bytes replaced; empty when there is no such file."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - limit))
+            return file.read(limit).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
 
 
 def remove_tree(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""A doom that ends its own process with SIGKILL before or after a chosen call, and a clock that jumps."""
+"""A doom that ends its own process at a chosen call, a clock that jumps, and processes that a test kills one by one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from autoresearchd.domain.events import Event
+from autoresearchd.sandbox.process_tree import descendants
 
 
 @dataclass(frozen=True)
@@ -67,3 +69,46 @@ class MortalSink:
 
     def emit(self, event: Event) -> None:
         self._doom.instant(f"event.{event.kind.value}", "after")
+
+
+def command_of(pid: int) -> bytes:
+    """A process's command line, empty when it is gone or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def below(daemon: int, word: bytes) -> list[int]:
+    """Processes below a daemon whose command line holds a word."""
+    return [pid for pid in descendants(daemon) if word in command_of(pid)]
+
+
+def seen(daemon: int, word: bytes, *, seconds: float = 200.0) -> Iterator[int]:
+    """Processes with that word as they come, each once, until the daemon is gone or the time is up."""
+    known: set[int] = set()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and command_of(daemon):
+        for pid in below(daemon, word):
+            if pid not in known:
+                known.add(pid)
+                yield pid
+
+
+def kill_tree(daemon: int) -> None:
+    """SIGKILL a daemon and all below it at one instant, as a power cut does: stopped first, so that none can react."""
+    os.kill(daemon, signal.SIGSTOP)
+    tree = [daemon, *descendants(daemon)]
+    for pid in tree:
+        send(pid, signal.SIGSTOP)
+    for pid in dict.fromkeys([*descendants(daemon), *reversed(tree)]):
+        send(pid)
+
+
+def send(pid: int, number: int = signal.SIGKILL) -> bool:
+    """Send a signal; whether the process was still there."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

@@ -224,11 +224,11 @@ def _serve(root: Path, doom: Doom, *, often: bool, clock_seed: int | None) -> in
         return serve(
             mortal,
             session.limits,
+            lock,
             active_seconds=session.active_seconds,
             backup=layout.state_dir(root) / "state.db.backup",
             prepare=lambda: start._prepare(mortal, mortal.workspace, session),
             conditions=lambda: ensure_segment(mortal, workspace.fingerprint(session.base_commit, protected)),
-            ready=lock.ready,
             backoff=Backoff(first=0.05, most=0.5),
         )
 

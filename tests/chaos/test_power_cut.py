@@ -21,7 +21,7 @@ from autoresearchd.loop.messages import is_keep
 from autoresearchd.workspace.objects import is_commit_id
 from tests.chaos.harness import LIFE_S, Harness
 from tests.chaos.invariants import Breaches, Journal, check_end, check_user
-from tests.chaos.processes import kill_tree
+from tests.chaos.mortal import kill_tree
 from tests.chaos.world import World
 from tests.timing import wait_until
 

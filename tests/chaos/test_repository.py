@@ -172,9 +172,7 @@ sys.exit(run(sys.argv[1:]))
 """
 
 
-def test_a_daemon_killed_while_it_takes_a_failed_session_away_is_followed_by_one_that_does(
-    tmp_path: Path,
-) -> None:
+def test_a_daemon_killed_while_it_takes_a_failed_session_away_is_followed_by_one_that_does(tmp_path: Path) -> None:
     root = tmp_path / "repository"
     make_repository(root, {"train.py": "RATE = 0.1\nraise SystemExit('no')\n", "task.yaml": TASK})
     before = git(root, "for-each-ref")

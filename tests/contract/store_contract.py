@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta, timezone
-from pathlib import Path
 
 import pytest
 
@@ -27,9 +26,7 @@ from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Decision, L
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import ASI, Generation, Proposal
-from tests.contract.store_contract_answers import AnswersContract, new_answer
-from tests.contract.store_contract_steps import StepsContract
-from tests.contract.store_contract_sums import SumsContract
+from tests.contract.store_contract_steps import AnswersContract, StepsContract, SumsContract, new_answer
 from tests.contract.store_contract_versions import VersionsContract
 from tests.contract.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session, result
 
@@ -304,12 +301,3 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
             again.close_run(run.id, Measurement(Label.INTERRUPTED), None, AT, last=False)
             assert again.open_run(lab.id, 1, 5, AT).index == 1
             assert Driver(again, lab.id).open().number == 2
-
-    def test_a_backup_is_a_journal_of_its_own_or_the_store_says_how_to_make_one(
-        self, store: Store, lab: Driver, tmp_path: Path
-    ) -> None:
-        lab.decided(Status.KEEP, 1.0)
-        with suppress(StoreError):
-            store.backup(tmp_path / "copy.db")
-            assert (tmp_path / "copy.db").stat().st_size > 0
-            assert not list(tmp_path.glob("copy.db.*"))

@@ -1,19 +1,22 @@
-"""What every store must do on the way of one experiment: phases, repeated steps, several runs, repairs, decisions."""
+"""What every store must do on the way of one experiment, with answers of models, and with sums over a session."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from autoresearchd.domain.errors import StoreError
-from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, Totals
+from autoresearchd.domain.experiment import CurvePoint, Decision, Experiment, Measurement, Node, Totals
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import Store
-from autoresearchd.domain.proposal import ASI, Proposal
-from tests.contract.store_driver import AT, PARENT, Driver, StoreFixtures, commit_of, new_proposal, result
+from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
+from tests.contract.store_driver import AT, PARENT, Driver, StoreFixtures, commit_of, new_proposal, new_session, result
 
 
 class StepsContract(StoreFixtures):
@@ -216,3 +219,260 @@ class StepsContract(StoreFixtures):
         e = lab.decide(lab.run(e, Measurement(Label.ERROR)), Decision(Status.CRASH, Label.ERROR))
         with pytest.raises(StoreError, match="measured"):
             lab.propose(e, new_proposal(9, attempt=1))
+
+
+SYSTEM = {"role": "system", "content": "You do research. " * 500}
+
+
+def new_answer(
+    *messages: dict[str, Any], completion: str = "<edit>", usd: float | None = 0.5, error: str = "", attempt: int = 0
+) -> Answer:
+    generation = Generation(
+        messages=messages or (SYSTEM, {"role": "user", "content": "improve this"}),
+        completion=completion,
+        token_ids=(1, 2, 151_000),
+        logprobs=(-0.1, -2.5, -1e-9),
+        sampling={"temperature": 0.7},
+        model_hash="m",
+        tokenizer_hash="t",
+        template_hash="c",
+        adapter="v3",
+    )
+    form = "" if error else "search_replace"
+    return Answer("some/model", Cost(usd, 1000, 200, 2.5), generation, error, form, "stop", attempt)
+
+
+def asked_again(answer: Answer, *more: dict[str, Any], completion: str = "<better>", **changed: Any) -> Answer:
+    """The next answer of a conversation: all that was said so far, and then ``more``."""
+    said = {"role": "assistant", "content": answer.generation.completion}
+    return new_answer(*map(dict, answer.generation.messages), said, *more, completion=completion, **changed)
+
+
+class AnswersContract(StoreFixtures):
+    """The part of ``StoreContract`` about answers."""
+
+    def test_answers_come_back_as_they_came_in_order(self, store: Store, lab: Driver) -> None:
+        e = lab.open()
+        first = new_answer(error="there is no such line in train.py")
+        second = asked_again(first, {"role": "user", "content": "no such line: answer again"})
+        other = Answer("other", Cost(None), Generation(), finish="length")
+        for answer in (first, second, other):
+            store.record_answer(lab.id, e.number, answer, AT)
+        assert list(store.answers(lab.id, e.number)) == [first, second, other]
+        assert list(store.answers(lab.id, lab.open().number)) == []
+
+    def test_a_conversation_that_goes_on_is_stored_once(self, store: Store, lab: Driver) -> None:
+        """Messages may be dropped, changed in the middle or begun anew: each answer keeps its own."""
+        e = lab.open()
+        first = new_answer()
+        longer = asked_again(first, {"role": "user", "content": "again"})
+        shorter = new_answer(*map(dict, longer.generation.messages[:2]))
+        changed = new_answer(SYSTEM, {"role": "user", "content": "something else"})
+        fresh = new_answer({"role": "user", "content": "hello"}, attempt=1)
+        answers = [first, longer, shorter, changed, fresh, fresh]
+        for answer in answers:
+            store.record_answer(lab.id, e.number, answer, AT)
+        assert list(store.answers(lab.id, e.number)) == answers
+
+    def test_each_answer_is_charged_the_moment_that_it_comes(self, reopen: Callable[[], Store], lab: Driver) -> None:
+        e = lab.open()
+        lab.store.record_answer(lab.id, e.number, new_answer(error="malformed"), AT)
+        with closing(reopen()) as again:  # killed before there was a proposal
+            assert (again.totals(lab.id).usd, again.totals(lab.id).tokens_in) == (0.5, 1000)
+            again.record_answer(lab.id, e.number, new_answer(), AT)
+            totals = again.totals(lab.id)
+            assert (totals.usd, totals.tokens_in, totals.tokens_out) == (1.0, 2000, 400)
+
+    def test_a_proposal_whose_answers_were_charged_costs_nothing_more(self, store: Store, lab: Driver) -> None:
+        e = lab.open()
+        store.record_answer(lab.id, e.number, new_answer(), AT)
+        proposal = replace(new_proposal(0), cost=Cost(0.5, 1000, 200, 2.5), charged=True)
+        for _ in range(2):  # recovery may repeat it
+            e = lab.propose(e, proposal)
+            assert store.totals(lab.id).usd == 0.5
+        assert e.proposal.cost == proposal.cost, "what it cost can still be read with it"
+
+    def test_an_answer_that_comes_late_is_charged_all_the_same(self, store: Store, lab: Driver) -> None:
+        number = lab.decided(Status.DISCARD, 1.0).number
+        e, before = store.experiment(lab.id, number), store.totals(lab.id).usd
+        store.record_answer(lab.id, e.number, new_answer(), AT)
+        assert store.totals(lab.id).usd == before + 0.5
+        assert store.experiment(lab.id, e.number) == e
+
+    @pytest.mark.parametrize("usd", [None, math.nan, math.inf])
+    def test_an_unknown_price_is_not_taken_for_nothing_and_not_counted(
+        self, store: Store, lab: Driver, usd: float | None
+    ) -> None:
+        e = lab.open()
+        store.record_answer(lab.id, e.number, new_answer(usd=usd), AT)
+        assert store.answers(lab.id, e.number)[0].cost.usd is None
+        assert (store.totals(lab.id).usd, store.totals(lab.id).tokens_out) == (0.0, 200)
+        assert store.spent_since(AT) == 0.0
+
+    def test_what_was_spent_in_a_day_is_the_sum_over_all_sessions(self, store: Store, lab: Driver) -> None:
+        assert store.spent_since(AT) == 0.0
+        other = Driver(store, store.create_session(new_session("other"), AT).id)
+        for driver, hours, usd in ((lab, -1, 8.0), (lab, 0, 1.0), (other, 5, 2.0), (lab, 6, None)):
+            e = driver.open()
+            store.record_answer(driver.id, e.number, new_answer(usd=usd), AT + timedelta(hours=hours))
+        assert store.spent_since(AT) == 3.0
+        assert store.spent_since(AT - timedelta(days=1)) == 11.0
+        assert store.spent_since(AT + timedelta(hours=5, seconds=1)) == 0.0
+
+    def test_each_charge_since_then_can_be_told_with_its_time(self, store: Store, lab: Driver) -> None:
+        assert list(store.charges_since(AT)) == []
+        e, late = lab.open(), AT + timedelta(hours=5, microseconds=7)
+        for at, usd in ((late, 2.0), (AT, 1.5), (AT - timedelta(seconds=1), 8.0), (late, 0.0), (late, None)):
+            store.record_answer(lab.id, e.number, new_answer(usd=usd), at)
+        assert list(store.charges_since(AT)) == [(AT, 1.5), (late, 2.0)]
+
+    def test_answers_go_with_a_session_that_is_forgotten(self, store: Store, lab: Driver) -> None:
+        e = lab.open()
+        store.record_answer(lab.id, e.number, new_answer(), AT)
+        store.add_visit(lab.id, e.number)
+        lab.decide(e, Decision(Status.CRASH, Label.MALFORMED_ANSWER))
+        store.delete_session("nov21")
+        again = Driver(store, store.create_session(new_session(), AT).id)
+        assert list(store.answers(again.id, again.open().number)) == []
+        assert (store.label_counts(again.id), store.visits(again.id)) == ({}, {})
+
+    def test_an_answer_is_stored_whatever_it_holds(self, store: Store, lab: Driver) -> None:
+        text = "nul \0, lone \ud800, \x1b[2J '; DROP TABLE answer; --, 🎉"
+        answer = Answer(
+            text,
+            Cost(1.0, 1, 1, math.nan),
+            Generation(({"role": "user", "content": [text, {"n": math.nan}]},), text, sampling={text: {1}}),
+            error=text,
+            form=text,
+            finish=text,
+        )
+        e = lab.open()
+        store.record_answer(lab.id, e.number, answer, AT)
+        store.record_answer(lab.id, e.number, answer, AT)
+        first, second = store.answers(lab.id, e.number)
+        assert first == second
+        assert first.error.endswith("🎉")
+        assert first.generation.completion.endswith("🎉")
+
+
+class SumsContract(StoreFixtures):
+    """The part of ``StoreContract`` about sums."""
+
+    def _decided(
+        self,
+        lab: Driver,
+        decision: Decision,
+        *,
+        role: str = "optimizer",
+        parent: str | None = None,
+        segment: int = 0,
+        kept: str | None = None,
+    ) -> Experiment:
+        e = lab.open(segment)
+        e = lab.propose(e, replace(new_proposal(e.number), role=role, parent=parent))
+        e = lab.store.record_commit(lab.id, e.number, commit_of(e.number))
+        e = lab.run(e, Measurement(Label.NONE, decision.value or 1.0))
+        return lab.decide(e, decision, kept)
+
+    def test_failures_are_counted_by_label(self, store: Store, lab: Driver) -> None:
+        assert store.label_counts(lab.id) == {}
+        for _ in range(3):
+            self._decided(lab, Decision(Status.DISCARD, Label.NO_GAIN, 2.0), role="a")
+        self._decided(lab, Decision(Status.DISCARD, Label.NO_GAIN, 2.0), role="b")
+        self._decided(lab, Decision(Status.KEEP, Label.NONE, 1.0), kept=commit_of(4))
+        lab.decide(lab.open(), Decision(Status.CRASH, Label.MALFORMED_ANSWER))
+        lab.measured()  # not decided yet
+        assert store.label_counts(lab.id) == {"no_gain": 4, "": 1, "malformed_answer": 1}
+        other = store.create_session(new_session("other"), AT)
+        assert store.label_counts(other.id) == {}
+
+    def test_roles_are_paid_for_what_they_bring(self, store: Store, lab: Driver) -> None:
+        assert store.role_stats(lab.id) == {}
+        self._decided(lab, Decision(Status.KEEP, Label.NONE, 1.0, reward=1.5), role="schedule", kept=commit_of(0))
+        self._decided(lab, Decision(Status.KEEP, Label.SIMPLER, 1.0, reward=0.25), role="schedule", kept=commit_of(1))
+        self._decided(lab, Decision(Status.CRASH, Label.ERROR, reward=-0.5), role="schedule")
+        self._decided(lab, Decision(Status.DISCARD, Label.STALE_PARENT, 1.0), role="data")
+        lab.decide(lab.open(), Decision(Status.CRASH, Label.MALFORMED_ANSWER, reward=-1.0))
+        assert store.role_stats(lab.id) == {"schedule": (3, 2, 1.25), "data": (1, 0, 0.0), "": (1, 0, -1.0)}
+
+    def test_a_decision_that_is_repeated_after_a_crash_counts_once(
+        self, reopen: Callable[[], Store], lab: Driver
+    ) -> None:
+        decision = Decision(Status.DISCARD, Label.NO_GAIN, 2.0, reward=-0.5)
+        e = self._decided(lab, decision)
+        with closing(reopen()) as again:
+            Driver(again, lab.id).decide(e, decision)
+            assert again.label_counts(lab.id) == {"no_gain": 1}
+            assert again.role_stats(lab.id) == {"optimizer": (1, 0, -0.5)}
+
+    def test_a_repair_is_counted_for_the_role_that_made_it(self, store: Store, lab: Driver) -> None:
+        e = lab.committed()
+        e = lab.run(e, Measurement(Label.ERROR))
+        e = lab.propose(e, replace(new_proposal(9, attempt=1), role="systems"))
+        lab.decide(e, Decision(Status.CRASH, Label.ERROR))
+        assert store.role_stats(lab.id) == {"systems": (1, 0, 0.0)}
+
+    def test_turns_are_told_with_their_roles_and_whether_they_paid(self, store: Store, lab: Driver) -> None:
+        assert store.role_turns(lab.id, 9) == []
+        lab.decide(lab.open(), Decision(Status.CRASH, Label.MALFORMED_ANSWER))  # nothing was proposed
+        self._decided(lab, Decision(Status.KEEP, Label.NONE, 1.0), role="data", kept=commit_of(1))
+        self._decided(lab, Decision(Status.DISCARD, Label.NO_GAIN, 2.0), role="")
+        lab.propose(lab.open())  # not decided yet
+        assert store.role_turns(lab.id, 9) == [(1, "data", True), (2, "", False)]
+        assert store.role_turns(lab.id, 1) == [(2, "", False)]
+
+    def test_the_last_experiments_of_a_role_are_found_however_far_back(self, store: Store, lab: Driver) -> None:
+        for role in ("data", "schedule", "data", "data", "schedule", ""):
+            self._decided(lab, Decision(Status.DISCARD, Label.NO_GAIN, 2.0), role=role)
+        e = lab.propose(lab.open(), replace(new_proposal(9), role="data"))
+        lab.propose(e, replace(new_proposal(10, attempt=1), role="data"))
+        assert [e.number for e in store.experiments(lab.id, role="data")] == [0, 2, 3, 6]
+        assert [e.number for e in store.experiments(lab.id, role="data", last=2)] == [3, 6]
+        (found,) = store.experiments(lab.id, role="", last=3)
+        assert found == store.experiments(lab.id)[5]
+        assert store.experiments(lab.id, role="nobody", last=3) == []
+        assert store.experiments(lab.id, role="data", last=0) == []
+
+    # -- the tree
+    def test_the_tree_knows_which_experiment_each_was_made_from(self, store: Store, lab: Driver) -> None:
+        # The baseline is the program as it is: its commit is its own parent.
+        e = store.record_commit(lab.id, lab.propose(lab.open(), Proposal({}, "", "baseline")).number, PARENT)
+        lab.decide(lab.run(e, Measurement(Label.NONE, 3.0)), Decision(Status.KEEP, Label.NONE, 3.0), PARENT)
+        self._decided(lab, Decision(Status.DISCARD, Label.NO_GAIN, 4.0))
+        final = "f" * 40  # the commit of a keep is written again, with the result in its message
+        self._decided(lab, Decision(Status.KEEP, Label.NONE, 2.0), parent=commit_of(1), kept=final)
+        self._decided(lab, Decision(Status.CRASH, Label.ERROR), parent=final)
+        lab.decide(lab.propose(lab.open()), Decision(Status.DISCARD, Label.DUPLICATE))
+        self._decided(lab, Decision(Status.CHECKS_FAILED, Label.NOT_CAUSAL, 0.1), parent=final)
+        self._decided(lab, Decision(Status.DISCARD, Label.NO_GAIN, 9.0), parent="9" * 40)
+        for label in (Label.CONSTRAINT, Label.SIZE_BLOCKED, Label.GATE_MISS):  # nothing to build on, whatever its value
+            self._decided(lab, Decision(Status.DISCARD, label, 0.5), parent=final)
+        lab.measured(1.0)
+        assert list(store.tree(lab.id, 0)) == [
+            Node(0, None, PARENT, 3.0, Status.KEEP),
+            Node(1, 0, commit_of(1), 4.0, Status.DISCARD),
+            Node(2, 1, final, 2.0, Status.KEEP),
+            Node(5, 2, commit_of(5), 0.1, Status.CHECKS_FAILED),
+            Node(6, None, commit_of(6), 9.0, Status.DISCARD),
+        ]
+        assert [node.number for node in store.tree(lab.id, 0, after=2)] == [5, 6]
+        assert store.tree(lab.id, 0, after=1)[0] == Node(2, 1, final, 2.0, Status.KEEP)
+        assert list(store.tree(lab.id, 0, after=6)) == []
+
+    def test_a_tree_does_not_reach_into_another_segment(self, store: Store, lab: Driver) -> None:
+        self._decided(lab, Decision(Status.KEEP, Label.NONE, 3.0), kept=commit_of(0))
+        store.open_segment(lab.id, "f1", "budget changed", "cpu", AT)
+        self._decided(lab, Decision(Status.KEEP, Label.NONE, 5.0), parent=commit_of(0), segment=1, kept=commit_of(0))
+        self._decided(lab, Decision(Status.DISCARD, Label.NO_GAIN, 6.0), parent=commit_of(0), segment=1)
+        assert [(n.number, n.parent) for n in store.tree(lab.id, 0)] == [(0, None)]
+        assert [(n.number, n.parent) for n in store.tree(lab.id, 1)] == [(1, None), (2, 1)]
+
+    # -- visits
+    def test_visits_are_counted_in_the_store(self, reopen: Callable[[], Store], lab: Driver) -> None:
+        assert lab.store.visits(lab.id) == {}
+        for _ in range(3):
+            lab.open()
+        assert [lab.store.add_visit(lab.id, n) for n in (0, 2, 2)] == [1, 1, 2]
+        with closing(reopen()) as again:
+            assert again.add_visit(lab.id, 2) == 3
+            assert again.visits(lab.id) == {0: 1, 2: 3}

@@ -18,7 +18,7 @@ from autoresearchd.domain.labels import RULES, Label, Phase
 from autoresearchd.domain.ports import Store
 from autoresearchd.store.repository import SqlStore
 from tests.contract.store_contract import StoreContract
-from tests.contract.store_contract_answers import new_answer
+from tests.contract.store_contract_steps import new_answer
 from tests.contract.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session
 
 LABELS = [label for label in Label if RULES[label].status is not None]

@@ -108,11 +108,11 @@ def test_a_session_that_is_in_use_is_not_removed(bench: Bench, why: str, capsys:
 def test_a_removal_that_was_killed_in_the_middle_is_done_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def killed(*_: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(SqlStore, "remove_session", killed)  # the last step
+        patch.setattr(SqlStore, "delete_session", killed)  # the last step
         assert run(["sessions", "remove", "t", "--yes"]) != 0
     assert refs(bench) == ["refs/heads/main", "refs/heads/mine"]
     assert [one["tag"] for one in listed(capsys)] == ["t"]

@@ -33,8 +33,8 @@ from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.loop.context import StopSwitch
 from autoresearchd.loop.daemon import signals
-from autoresearchd.loop.measuring.run_files import read_tail
 from autoresearchd.workspace import layout
+from autoresearchd.workspace.files import read_tail
 
 _MAX_LORA_RANK = 64
 _LORA_ROOTS = "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES"

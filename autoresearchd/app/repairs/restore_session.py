@@ -25,12 +25,12 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.evaluator.rules.legality import code_hash
 from autoresearchd.executor.devices import find_devices
-from autoresearchd.loop.measuring.run_files import read_tail
 from autoresearchd.loop.messages import BASELINE, unified_diff
 from autoresearchd.loop.run import measure_run
 from autoresearchd.policy.policy_names import TUNERS
 from autoresearchd.store.backups import Draft, is_whole
 from autoresearchd.workspace import layout
+from autoresearchd.workspace.files import read_tail
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.history import RecordedCommit
 

@@ -42,11 +42,11 @@ from autoresearchd.evaluator.rules.task_variants import Reference, changed, doub
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.visible_files import find_data
 from autoresearchd.loop.measuring.advice import hint_job
-from autoresearchd.loop.measuring.run_files import ProtectedFiles, read_logs, read_result_file, read_sources, read_tail
+from autoresearchd.loop.measuring.run_files import ProtectedFiles, read_logs, read_result_file, read_sources
 from autoresearchd.loop.run import RunningProgram, launch
 from autoresearchd.sandbox.tiers import AUTO
 from autoresearchd.workspace import preflight
-from autoresearchd.workspace.files import remove_tree
+from autoresearchd.workspace.files import read_tail, remove_tree
 from autoresearchd.workspace.git import open_workspace
 
 SEED = 1

@@ -19,10 +19,10 @@ from autoresearchd.cli.terminal_text import COLOURS, Paint, all_whole, clean, js
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.limits import explain_noise, noise_has_grown
 from autoresearchd.domain.quantities import counted, format_duration
-from autoresearchd.loop.measuring.run_files import read_tail
 from autoresearchd.loop.upkeep.session_lock import process_began
 from autoresearchd.store.failed_start import FailedStart
 from autoresearchd.workspace import layout
+from autoresearchd.workspace.files import read_tail
 
 Record = Mapping[str, Any]
 

@@ -29,62 +29,49 @@ class Advice:
         self._busy = bool(sigmas) and noise_has_grown(sigmas[-1], self._first_sigma)
 
     def after(self, e: Experiment) -> Iterator[str]:
+        sigma, first = e.decision.sigma if e.decision else None, self._first_sigma
         if is_baseline(e):
-            yield from filter(None, ("; ".join(filter(None, (self._pace(), self._limit()))), self._seedless()))
-        elif noise := self._noise(e):
-            yield noise
+            yield from self._of_baseline()
+        elif sigma is not None and first is not None:
+            if not self._busy and noise_has_grown(sigma, first):
+                self._busy = True
+                yield explain_noise(sigma, first)
+            elif self._busy and not noise_has_grown(sigma, first, CALM):
+                self._busy = False
+                yield f"σ is down to {sigma:.2g}, from too much: gains of that size can be told again"
 
     @property
     def _first_sigma(self) -> float | None:
         return self._view.baseline.sigma if self._view.baseline else None
 
-    def _noise(self, e: Experiment) -> str:
-        """That a decision is the first with too much noise, or without it again."""
-        sigma, first = e.decision.sigma if e.decision else None, self._first_sigma
-        if sigma is None or first is None:
-            return ""
-        if not self._busy and noise_has_grown(sigma, first):
-            self._busy = True
-            return explain_noise(sigma, first)
-        if self._busy and not noise_has_grown(sigma, first, CALM):
-            self._busy = False
-            return f"σ is down to {sigma:.2g}, from too much: gains of that size can be told again"
-        return ""
-
-    def _pace(self) -> str:
-        """That training is held to the baseline's own time, and to how much that is."""
-        pace = self._view.pace
-        if pace is None or pace.most is None or self._view.context.task.execution.training_time != "auto":
-            return ""
-        return (
-            f"the program does not end by its budget, so training is held to the baseline's own time: it took "
-            f"{pace.whole:.3g} s, and a result that took over a quarter more is not kept"
-        )
-
-    def _limit(self) -> str:
-        """That a run may take longer than the task says, or should be allowed to."""
-        execution = self._view.context.task.execution
-        took, wall = [run.duration_s for run in self._view.baseline_runs], execution.budget.wall
-        needs = needed(execution.budget, took) if took else 0.0
-        if needs <= wall:
-            return ""
-        told = f"the baseline took {format_duration(max(took))} of the {format_duration(wall)} that a run may take"
-        if execution.timeout_named:
-            return (
-                f"{told}, so an experiment may be ended for a slow moment of this machine: "
-                f"raise execution.timeout in task.yaml to {needs:.0f} or more"
+    def _of_baseline(self) -> Iterator[str]:
+        """What training is held to, that a run may take longer or should be allowed to, and that no noise is seen."""
+        view, task = self._view, self._view.context.task
+        pace, execution, wall, words = view.pace, task.execution, task.execution.budget.wall, []
+        if pace is not None and pace.most is not None and execution.training_time == "auto":
+            words.append(
+                f"the program does not end by its budget, so training is held to the baseline's own time: it took "
+                f"{pace.whole:.3g} s, and a result that took over a quarter more is not kept"
             )
-        return f"{told}: from now on it may take {format_duration(needs)} (execution.timeout in task.yaml fixes it)"
-
-    def _seedless(self) -> str:
-        """That no noise is seen, as the program has a seed of its own."""
-        baseline, values = self._view.baseline, [run.value for run in self._view.baseline_runs]
-        if len(values) < 2 or len(set(values)) > 1 or not (baseline and baseline.ignores_seed):
-            return ""
-        return (
-            f"all {len(values)} runs of the baseline gave the same {self._view.context.task.metric.name}, and the "
-            f"program does not read {SEED_VARIABLE}: no noise is seen, so what is kept may be the luck of its own seed"
-        )
+        took = [run.duration_s for run in view.baseline_runs]
+        needs = needed(execution.budget, took) if took else 0.0
+        if needs > wall:
+            more = f": from now on it may take {format_duration(needs)} (execution.timeout in task.yaml fixes it)"
+            if execution.timeout_named:
+                more = (
+                    f", so an experiment may be ended for a slow moment of this machine: "
+                    f"raise execution.timeout in task.yaml to {needs:.0f} or more"
+                )
+            limit = format_duration(wall)
+            words.append(f"the baseline took {format_duration(max(took))} of the {limit} that a run may take{more}")
+        if words:
+            yield "; ".join(words)
+        values = [run.value for run in view.baseline_runs]
+        if len(values) > 1 and len(set(values)) == 1 and view.baseline and view.baseline.ignores_seed:
+            yield (
+                f"all {len(values)} runs of the baseline gave the same {task.metric.name}, and the program does not "
+                f"read {SEED_VARIABLE}: no noise is seen, so what is kept may be the luck of its own seed"
+            )
 
 
 _ENVIRONMENTS = (".venv", "venv", "env")

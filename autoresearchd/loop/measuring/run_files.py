@@ -19,6 +19,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.measure.measurement import EVALUATION
 from autoresearchd.evaluator.rules.integrity import CODE_SUFFIXES, Seal, broken, evaluator_version, tampering
 from autoresearchd.sandbox.job_files import remove_tree
+from autoresearchd.workspace.files import read_tail
 
 LOG_BYTES = 16 * 2**20
 RESULT_BYTES = 2**20
@@ -35,17 +36,6 @@ def open_plain(path: Path) -> BinaryIO:
         os.close(handle)
         raise OSError(errno.EINVAL, "not a plain file", str(path))
     return os.fdopen(handle, "rb")
-
-
-def read_tail(path: Path, limit: int) -> str:
-    """The last ``limit`` bytes as text, bad bytes replaced; empty when there is no such file."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - limit))
-            return file.read(limit).decode("utf-8", "replace")
-    except FileNotFoundError:
-        return ""
 
 
 def read_logs(result: RunResult) -> dict[str, str]:

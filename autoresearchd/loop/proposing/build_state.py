@@ -18,10 +18,10 @@ from autoresearchd.domain.proposal import Repair
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.measure.measurement import last_lines
-from autoresearchd.loop.measuring.run_files import read_tail
 from autoresearchd.loop.messages import is_keep
 from autoresearchd.loop.session_view import RECENT, SessionView
 from autoresearchd.policy.turn_rules import LONG_STREAK, PUCT, Tree, next_turn
+from autoresearchd.workspace.files import read_tail
 
 REMEMBERED = 400
 """Turns that a bandit is told of: enough for nine roles, of which it forgets the older by itself."""

@@ -58,7 +58,7 @@ class Housekeeping:
         self._lab, self._active_seconds, self._backup = lab, active_seconds, backup
         self._database, self._refuse = database, refuse
         self._copying = threading.RLock()
-        self._opened = None if database is None else database.stat()
+        self._opened = database.stat() if database is not None and database.exists() else None
         self._stamp: tuple[int, int] | None = None
         self._mark: backups.Mark | None = None
         self._overwritten, self._room, self._since_pack = False, True, 0

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoresearchd.domain.errors import SchemaTooNew, StoreDamaged
+from autoresearchd.domain.errors import SchemaTooNew
 
 HEAD_REVISION = "0005"
 """The newest file in ``migrations/versions``, with which this version works (a test holds the two together)."""
@@ -38,11 +38,6 @@ def too_new(where: str, revision: str) -> SchemaTooNew:
         "a newer version wrote it",
         hint="pip install --upgrade autoresearchd",
     )
-
-
-def gone(path: Path) -> StoreDamaged:
-    """The error for a database that is not there although there are backups of it."""
-    return StoreDamaged(f"{path} is gone, but there are backups of it", hint=HINT)
 
 
 def has_content(path: Path) -> bool:

@@ -16,7 +16,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from tests.contract.store_contract_answers import asked_again, new_answer
+from tests.contract.store_contract_steps import asked_again, new_answer
 from tests.contract.store_driver import Driver, commit_of, new_proposal
 from tests.unit.cli.conftest import SHA, START, Command
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import multiprocessing
 import os
 import resource
 import signal
-import stat
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -120,23 +118,6 @@ def test_what_a_full_disk_took_in_part_does_not_count_and_does_when_it_is_added_
     assert book.path(NOON).stat().st_size == size, "nothing of it is left"
     book.add(NOON, 2.0, "a")
     assert book.spent(NOON) == 3.0
-
-
-def test_an_amount_on_a_file_system_that_cannot_sync_folders_counts_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else it is added again by whoever was told that it is not there."""
-    real = os.fsync
-
-    def fsync(file: int) -> None:
-        if stat.S_ISDIR(os.fstat(file).st_mode):
-            raise OSError(errno.EINVAL, "Invalid argument")
-        real(file)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    book = DailySpend(tmp_path)
-    book.add(NOON, 1.0, "a")
-    assert book.spent(NOON) == 1.0
 
 
 def _spend(folder: Path) -> None:

@@ -1,17 +1,19 @@
-"""Faults of the disk and of other programs are told apart from faults of the journal, and say how to fix them."""
+"""Faults of the disk are told apart from faults of the journal and say how to fix them; backups are made whole."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.errors import ConfigError, EnvironmentFailure, StoreError
+from autoresearchd.domain.errors import ConfigError, EnvironmentFailure, StoreDamaged, StoreError
+from autoresearchd.store import backups
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema import health
 from autoresearchd.store.schema.database import Database, sqlite_url
 from tests.contract.store_driver import AT, Driver, new_proposal, new_session
 
@@ -64,10 +66,12 @@ def test_a_read_only_database_is_a_fault_of_the_surroundings(lab: Driver) -> Non
     assert "writable" in caught.value.hint
 
 
-def test_a_folder_that_cannot_be_made_is_a_fault_of_the_surroundings(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_a_fault_of_the_surroundings(lab: Driver, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentFailure, match="unable to open"):
         SqlStore.open(sqlite_url(tmp_path / "file" / "state.db"))
+    with pytest.raises(EnvironmentFailure, match="backup"):
+        backups.make(lab.store.backup, tmp_path / "file" / "backups", AT)
 
 
 def test_a_damaged_database_is_a_fault_of_the_store_and_names_the_backup(path: Path) -> None:
@@ -128,11 +132,49 @@ def test_threads_that_write_at_once_wait_for_each_other(path: Path) -> None:
     assert sorted(numbers) == list(range(40))
 
 
-def test_controls_go_to_one_of_two_takers_only(path: Path) -> None:
-    with SqlStore.open(sqlite_url(path)) as store:
-        session_id = store.create_session(new_session(), AT).id
-        for _ in range(20):
-            store.add_control(session_id, "pause", AT)
-        with ThreadPoolExecutor(4) as pool:
-            taken = [c.id for found in pool.map(store.take_controls, [session_id] * 4) for c in found]
-    assert len(taken) == len(set(taken)) == 20
+def test_a_backup_can_be_opened_and_holds_everything(lab: Driver, tmp_path: Path) -> None:
+    lab.open()
+    made = backups.make(lab.store.backup, tmp_path / "backups", AT)
+    assert health.faults(made) == []
+    with SqlStore.open(sqlite_url(made)) as copy:
+        assert copy.latest(lab.id) == lab.store.latest(lab.id)
+    assert backups.generations(tmp_path / "backups") == [made]
+
+
+def test_three_newest_and_one_of_each_of_three_hours_and_seven_days_are_kept(lab: Driver, tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    for hour in range(0, 24 * 12, 6):
+        backups.make(lab.store.backup, folder, datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=hour))
+    names = [path.name[:11] for path in backups.generations(folder)]
+    assert names[:3] == ["20260112T18", "20260112T12", "20260112T06"]
+    assert [name[6:8] for name in names[3:]] == ["12", "11", "11", "10", "09", "08", "07", "06"]
+
+
+def test_a_daemon_that_is_started_again_and_again_does_not_push_out_the_copies_of_the_hours_before(
+    lab: Driver, tmp_path: Path
+) -> None:
+    folder, noon = tmp_path / "backups", datetime(2026, 1, 1, 12, tzinfo=UTC)
+    for minutes in (0, 60, *range(120, 130)):
+        backups.make(lab.store.backup, folder, noon + timedelta(minutes=minutes))
+    names = [path.name[9:13] for path in backups.generations(folder)]
+    assert names == ["1409", "1408", "1407", "1406", "1300", "1200"]
+
+
+def test_a_damaged_database_gives_no_backup_and_costs_none(lab: Driver, tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    good = backups.make(lab.store.backup, folder, AT)
+
+    def damaged(target: Path) -> None:
+        lab.store.backup(target)
+        target.write_bytes(target.read_bytes()[:8192])
+
+    with pytest.raises(StoreDamaged, match="backup"):
+        backups.make(damaged, folder, AT + timedelta(hours=1))
+    assert [path.name for path in folder.iterdir()] == [good.name]
+
+
+def test_a_check_that_takes_too_long_is_ended_and_says_so(lab: Driver, path: Path) -> None:
+    for _ in range(300):
+        lab.propose(lab.open())
+    assert health.quick_check(path) == health.Health(())
+    assert not health.quick_check(path, seconds=-1.0).complete

@@ -20,7 +20,7 @@ from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.policy_versions import NewLearnerRun
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.store.reader import Reader
-from tests.contract.store_contract_answers import asked_again, new_answer
+from tests.contract.store_contract_steps import asked_again, new_answer
 from tests.contract.store_contract_versions import named, new_version
 from tests.contract.store_driver import AT, Driver, commit_of, new_proposal, new_session
 
