@@ -11,20 +11,21 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.config.load_task import FILE_NAME, MAX_CHECK_EVERY, Overrides, clock, read_task_text
+from autoresearchd.config.load_task import FILE_NAME, Overrides, read_task_text
 from autoresearchd.config.python_environments import RUNNERS, environment_of, how_to_run
 from autoresearchd.config.task_paths import MAX_EDITABLE_BYTES, inside_path, start_of
 from autoresearchd.config.task_schema import DEFAULT_BUDGET
-from autoresearchd.config.write_task import Draft
+from autoresearchd.config.write_task import Draft, render_task_yaml
 from autoresearchd.config.yaml_document import parse_yaml, read_text
 from autoresearchd.domain.cleaning import printable
 from autoresearchd.domain.errors import ConfigError, UsageError
 from autoresearchd.domain.quantities import counted
-from autoresearchd.domain.task import Curve, Direction, Execution, Metric, MetricSource, Scoring, Task
+from autoresearchd.domain.task import Task
 
 KARPATHY, PI, DISTILLATION = "karpathy/autoresearch", "pi-autoresearch", "autoresearch-distillation"
 _READ_BYTES = 256 * 1024
@@ -43,11 +44,7 @@ _TIME_BUDGET = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A project that was recognised.
-
-    kind: whose layout it is; log: its experiments so far; text: a task.yaml that is there already, under another name;
-    notes: what the user should know.
-    """
+    """A project that was recognised. log: its experiments so far; text: a task.yaml under another name."""
 
     kind: str
     draft: Draft = field(default_factory=Draft)
@@ -57,10 +54,7 @@ class Layout:
 
 
 def recognise(folder: Path, name: str) -> Layout | None:
-    """The layout of a folder, None where it is none of those that are known; ``name``: which of its tasks is meant.
-
-    Raises UsageError: it has several tasks, and none of that name; ConfigError: a file of it cannot be used.
-    """
+    """The layout of a folder, None where it is none of those that are known; ``name``: which of its tasks is meant."""
     if not folder.is_dir():
         return None
     return _pi(folder) or _karpathy(folder) or _distillation(folder, name)
@@ -78,60 +72,49 @@ def detect(folder: Path, *, overrides: Overrides = Overrides()) -> Task | None: 
 
     There ``train.py`` is edited, ``prepare.py`` is not, and the job prints its metric itself: it is self-reported.
     """
-    if not (METRIC in start_of(folder / "train.py", MAX_EDITABLE_BYTES) and (folder / "prepare.py").is_file()):
+    draft = _karpathy_draft(folder)
+    if draft is None:
         return None
     by_uv = environment_of("uv run train.py", folder) if (folder / "uv.lock").is_file() else None
+    name = printable(folder.resolve().name, instead="-")[:200]
+    task = read_task_text(render_task_yaml(replace(draft, name=name or "autoresearch")), overrides=overrides)
     python = str(by_uv.python) if by_uv is not None and by_uv.python is not None else None
-    budget = clock(overrides.budget or DEFAULT_BUDGET)
-    name = printable(folder.resolve().name, instead="-")
-    return Task(
-        name=name or "autoresearch",
-        editable=("train.py",),
+    return replace(task, execution=replace(task.execution, python=python))
+
+
+def _karpathy_draft(folder: Path) -> Draft | None:
+    if not (METRIC in start_of(folder / "train.py", MAX_EDITABLE_BYTES) and (folder / "prepare.py").is_file()):
+        return None
+    return Draft(
+        target_file=("train.py",),
+        metric=METRIC,
+        direction="minimize",
         protected=("prepare.py",),
         data=(CACHE,) if Path(CACHE).expanduser().is_dir() else (),
-        execution=Execution(run_command="python train.py", budget=budget, python=python),
-        scoring=Scoring(
-            metric=Metric(METRIC, Direction.MINIMIZE),
-            source=MetricSource.STDOUT,
-            metrics=SUMMARY_KEYS,
-            display_metrics=("peak_vram_mb",),
-        ),
-        curve=Curve(check_every=min(MAX_CHECK_EVERY, budget.training / 10)),
+        metrics=SUMMARY_KEYS,
+        display_metrics=("peak_vram_mb",),
     )
 
 
 def _karpathy(folder: Path) -> Layout | None:
-    task = detect(folder)
-    if task is None:
+    draft = _karpathy_draft(folder)
+    if draft is None:
         return None
-    budget, notes = task.execution.budget.training, []
+    budget, notes = DEFAULT_BUDGET, tuple[str, ...]()
     if found := _TIME_BUDGET.search(_text(folder / "prepare.py")):
         budget = math.prod(float(factor.replace("_", "")) for factor in found[1].split("*"))
-        notes.append(f"train.py takes its time from TIME_BUDGET of prepare.py: change it there and in {FILE_NAME}")
-    draft = Draft(
-        target_file=task.editable,
-        run_command="uv run train.py" if (folder / "uv.lock").is_file() else task.execution.run_command,
-        metric=task.metric.name,
-        direction=task.metric.direction.value,
-        budget=budget,
-        protected=tuple(path for path in (*task.protected, "program.md") if (folder / path).is_file()),
-        data=task.data,
-        metrics=task.scoring.metrics,
-        display_metrics=task.scoring.display_metrics,
-    )
+        notes = (f"train.py takes its time from TIME_BUDGET of prepare.py: change it there and in {FILE_NAME}",)
+    command = f"{'uv run' if (folder / 'uv.lock').is_file() else 'python'} train.py"
+    instructions = ("program.md",) if (folder / "program.md").is_file() else ()
     log = folder / "results.tsv"
-    return Layout(KARPATHY, draft, log if _has_lines(log, 2) else None, notes=tuple(notes))
+    draft = replace(draft, run_command=command, budget=budget, protected=(*draft.protected, *instructions))
+    return Layout(KARPATHY, draft, log if _has_lines(log, 2) else None, notes=notes)
 
 
 # ---------------------------------------------------------------------- pi-autoresearch
 _PI_PARTS = ("measure.sh", "prompt.md", "log.jsonl", "checks.sh", "ideas.md", "config.json")
 _PI_NOW = tuple(f".auto/{part}" for part in _PI_PARTS)
-_PI_BEFORE = (
-    "autoresearch.sh",
-    "autoresearch.md",
-    "autoresearch.jsonl",
-    *(f"autoresearch.{part}" for part in _PI_PARTS[3:]),
-)
+_PI_BEFORE = tuple(f"autoresearch.{part}" for part in ("sh", "md", "jsonl", *_PI_PARTS[3:]))
 
 
 def _pi(folder: Path) -> Layout | None:
@@ -161,9 +144,8 @@ def _pi(folder: Path) -> Layout | None:
         checks=(f"bash {checks}",) if checks in protected else (),
         system=_words(sections, _text(folder / ideas)),
     )
-    has_log = _has_lines(folder / log, 1)
     notes = tuple(_pi_notes(folder, measure, prompt, config_file))
-    return Layout(PI, draft, folder / log if has_log else None, notes=notes)
+    return Layout(PI, draft, folder / log if _has_lines(folder / log, 1) else None, notes=notes)
 
 
 def _pi_notes(folder: Path, measure: str, prompt: str, config_file: str) -> Iterator[str]:
@@ -183,14 +165,10 @@ def _pi_notes(folder: Path, measure: str, prompt: str, config_file: str) -> Iter
 def _last_config(log: Path) -> dict[str, Any]:
     """The config line that holds at the end of a log; empty where there is none."""
     found: dict[str, Any] = {}
-    try:
-        with log.open(encoding="utf-8", errors="replace") as stream:
-            for line in stream:
-                if '"config"' in line[:_READ_BYTES]:
-                    entry = _json(line)
-                    found = entry if entry.get("type") == "config" else found
-    except OSError:
-        return {}
+    with suppress(OSError), log.open(encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            if '"config"' in line[:_READ_BYTES] and (entry := _json(line)).get("type") == "config":
+                found = entry
     return found
 
 
@@ -218,11 +196,10 @@ def _in_scope(folder: Path, text: str, others: tuple[str, ...]) -> tuple[str, ..
 
 
 def _file(folder: Path, word: str) -> str:
-    try:
+    with suppress(ValueError):
         path = inside_path(word)
-    except ValueError:
-        return ""
-    return path if (folder / path).is_file() and not (folder / path).is_symlink() else ""
+        return path if (folder / path).is_file() and not (folder / path).is_symlink() else ""
+    return ""
 
 
 def _words(told: Mapping[str, str], ideas: str) -> str:

@@ -174,18 +174,14 @@ def _proposing(file: TaskFile, overrides: Overrides) -> domain.Proposing:
 
 
 def _clock(execution: Execution, overrides: Overrides) -> domain.Budget:
-    """The three times of a run; see ``Execution`` for files that give ``timeout`` alone."""
-    training = overrides.budget or execution.budget
-    if training is None and execution.startup_grace is None and execution.timeout is not None:
-        return domain.Budget(execution.timeout, 0.0, execution.timeout)
-    grace = DEFAULT_GRACE if execution.startup_grace is None else execution.startup_grace
-    return clock(training or DEFAULT_BUDGET, grace, execution.timeout)
-
-
-def clock(training: float, grace: float = DEFAULT_GRACE, timeout: float | None = None) -> domain.Budget:
-    """The clock of a run; a ``timeout`` that leaves no room for budget and grace gives way to 2 × budget + grace."""
-    wall = timeout if timeout is not None and timeout >= training + grace else domain.Budget.usual_wall(training, grace)
-    return domain.Budget(training, grace, wall)
+    """The three times of a run. A ``timeout`` without room for budget and grace gives way to 2 × budget + grace."""
+    training, grace, timeout = overrides.budget or execution.budget, execution.startup_grace, execution.timeout
+    if training is None and grace is None and timeout is not None:
+        return domain.Budget(timeout, 0.0, timeout)
+    training, grace = training or DEFAULT_BUDGET, DEFAULT_GRACE if grace is None else grace
+    if timeout is None or timeout < training + grace:
+        timeout = domain.Budget.usual_wall(training, grace)
+    return domain.Budget(training, grace, timeout)
 
 
 def _check_every(file: TaskFile, budget: domain.Budget, overrides: Overrides) -> float:
