@@ -121,8 +121,7 @@ def explain(
 ) -> Iterator[Problem]:
     """Problems out of a validation error.
 
-    from_profile: the places that come from ``profile``, which was laid upon the file; advise: what to write in place of
-    a key that is not known, usually the nearest of the known ones.
+    from_profile: places laid upon the file by ``profile``; advise: what to write in place of a key that is not known.
     """
 
     def problem(place: Place, what: str, hint: str) -> Problem:
@@ -157,7 +156,6 @@ def explain(
 
 
 def _kind(details: ErrorDetails, text: str | None) -> tuple[str, str]:
-    """(what, hint) of a value of the wrong kind or size."""
     value, context = details["input"], details.get("ctx", {})
     if details["type"] in ("literal_error", "enum"):
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
@@ -189,7 +187,6 @@ def _found(value: Any) -> str:
 
 
 def _known_at(place: Place, top: type[BaseModel]) -> list[str]:
-    """Keys of the section at ``place``."""
     section: type[BaseModel] | None = top
     for step in place:
         if isinstance(step, str) and section is not None and step in section.model_fields:

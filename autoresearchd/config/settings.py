@@ -104,7 +104,6 @@ def _plain_options(given: object) -> object:
 
 
 def _schedule(cron: str) -> str:
-    """The text itself where the scheduler can keep it."""
     from apscheduler.triggers.cron import CronTrigger  # slow to import, and few files have a schedule
 
     hint = 'write five fields, e.g. "0 4 * * *" for 4:00 UTC; days of the week by name, e.g. "0 4 * * sun"'

@@ -105,10 +105,7 @@ def find_overlaps(
 
 
 def check_files(task: Task, root: Path, file: Path | None = None) -> None:
-    """Check that the task's files are there and are what they have to be; ConfigError tells all problems together.
-
-    root: the task's source folder; file: the task.yaml that names them, to say lines; it need not be there.
-    """
+    """Check that the files of a task are what they have to be; ConfigError tells all, with the lines of ``file``."""
     if not root.is_dir():
         raise ConfigError(f"the folder {str(root)!r} is not there", key="workspace.source_dir", hint="create it")
     private = task.evaluation.private if task.evaluation else ()

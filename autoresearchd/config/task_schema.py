@@ -83,7 +83,6 @@ def _curve_pattern(text: str) -> str:
 
 
 def _bounds(value: Any) -> tuple[float, float]:
-    """``LOW..HIGH``, or a list of the two."""
     hint = "write the lowest and the highest value: 1e-5..1e-1"
     try:
         if isinstance(value, str):

@@ -121,13 +121,8 @@ def look(
     raise PolicyError(what, label=Label.ERROR, hint="correct the file, or take another policy")
 
 
-def apply(text: str, changes: Mapping[str, Value], *, path: str = "train.py", profile: str = "cpu") -> str:
-    """The text with the literals of ``changes`` (name → new value) replaced, and not a byte more."""
-    return replace(text, find(text, path=path, profile=profile), changes)
-
-
 def replace(text: str, parameters: tuple[Parameter, ...], changes: Mapping[str, Value]) -> str:
-    """Like ``apply``, with the parameters that ``find`` gave for this very text."""
+    """The text with literals (name → new value) replaced, and not a byte more. parameters: found in this text."""
     known = {p.name: p for p in parameters}
     for name, value in changes.items():
         if name not in known:
@@ -143,10 +138,7 @@ def replace(text: str, parameters: tuple[Parameter, ...], changes: Mapping[str, 
 
 
 def means(key: str, name: str) -> bool:
-    """Whether a name that a person writes is that of a constant, or of a group that has it: ``BETAS`` of ``BETAS[0]``.
-
-    key: with or without the file and the number of the call. name: the constant's, e.g. ``train.py:AdamW.lr#1``.
-    """
+    """Whether what a person writes names the constant ``name``, or its group: ``BETAS`` of ``BETAS[0]``."""
     label = name.partition(":")[2]
     return any(
         key == full
@@ -157,8 +149,6 @@ def means(key: str, name: str) -> bool:
 
 
 class _Gatherer:
-    """Decides what each literal of a file is."""
-
     def __init__(self, path: str, source: Source, reasons: Mapping[int, str], search: Search) -> None:
         self._path, self.source, self._reasons, self._search = path, source, reasons, search
         self._found: dict[str, Parameter | LeftOut] = {}
@@ -214,11 +204,7 @@ class _Gatherer:
         against: str = "",
         options: tuple[Value, ...] = (),
     ) -> None:
-        """Decide about a literal.
-
-        why: a reason to leave it alone; against: one that gives way to a range, or a list of choices, which a person
-        has written. options: all that it may be.
-        """
+        """Decide about a literal. against: a reason that gives way to what a person wrote; options: what it may be."""
         asked, fixed, wrong = None, self.source.is_fixed(start, end), ""
         if not fixed:
             try:
@@ -248,7 +234,6 @@ class _Gatherer:
                 self._found[name] = Parameter(name, self._path, value, usual, start, end, source)
 
     def _usual(self, name: str, value: Value, end: int, options: tuple[Value, ...]) -> Range | str:
-        """What name and value give, else why nothing."""
         if options:
             return listed(value, (value, *(o for o in options if o != value))) or "no other value is known"
         if isinstance(value, bool):

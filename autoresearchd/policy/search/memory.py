@@ -142,10 +142,7 @@ class Memory:
                 heapq.heappop(self._best)
 
     def effects(self, values: Mapping[str, float], baseline: float | None) -> list[Effect]:
-        """The latest and the best, oldest first, each once.
-
-        values, baseline: what parents that are not in the history had, by commit, and all others.
-        """
+        """The latest and the best, oldest first. values, baseline: of parents that are not in the history."""
         chosen = {e.number: e for e in (*(e for _, _, e in self._best), *self._recent)}
         found = []
         for effect in (chosen[n] for n in sorted(chosen)):

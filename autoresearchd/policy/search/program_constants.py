@@ -161,10 +161,7 @@ def rule(task: Task, code: Mapping[str, str]) -> str:
 
 
 def changed(task: Task, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
-    """What an edit changes of what is measured, one phrase each: ``N, which makes the data that is measured``.
-
-    A constant that was renamed or removed counts, for nobody can tell what stands for it now.
-    """
+    """What an edit (also one that renames or removes) changes of what is measured: ``N, which makes the data …``."""
     if task.scoring.source is MetricSource.EVALUATOR:
         return ()
     found = []
@@ -209,7 +206,6 @@ def _look(text: str, metric: str) -> tuple[tuple[Constant, str], ...]:
 
 
 def _by_name(name: str) -> str:
-    """The reason that a name alone gives; empty where it gives none."""
     words = frozenset(words_of(name))
     if "seed" in words:
         return "it is a seed"

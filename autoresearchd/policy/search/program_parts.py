@@ -243,7 +243,7 @@ class Parts(ast.NodeVisitor):
     # -- values
 
     def _spread(self, one: Named, suffix: str = "", depth: int = 0) -> Iterator[Named]:
-        """What is in a value, each by itself. suffix: behind the name, the number of the call."""
+        """What is in a value, each by itself. suffix: the number of the call."""
         node = one.node
         if depth > _MAX_DEPTH:
             return
@@ -290,7 +290,6 @@ class Parts(ast.NodeVisitor):
 
 
 def _is_by_profile(node: ast.Dict) -> bool:
-    """Whether all keys of a dictionary are profiles."""
     keys = {key for key, _ in entries(node)}
     return 0 < len(keys) == len(node.keys) and keys <= _PROFILES
 

@@ -82,7 +82,6 @@ class Surrogate:
             self._rows.append(effect)
 
     def _scales(self, sigma: float | None) -> tuple[float, float]:
-        """Typical size of an effect, and the noise of one measurement."""
         sizes = sorted(abs(e.gain) for e in self._rows if e.gain is not None)
         middle = sizes[len(sizes) // 2] if sizes else 0.0
         noise = sigma if sigma is not None and sigma > 0 else 0.2 * middle
@@ -107,7 +106,6 @@ class Surrogate:
         self._weights: Array = (self._inverse * (gains - prior)).sum(axis=1)
 
     def _places(self, name: str) -> tuple[NDArray[np.int64], Array, Array]:
-        """The rows that a constant was changed in, with its places before and after."""
         rows, old, new = zip(*self._touched[name], strict=True)
         return np.array(rows), np.array(old), np.array(new)
 
@@ -162,10 +160,7 @@ def _weight(parameter: Parameter) -> float:
 
 
 def _invert(matrix: Array) -> Array:
-    """Inverse of a symmetric positive definite matrix, by Gauss-Jordan elimination row by row.
-
-    Not by LAPACK: its threads would fight with the running job for the processor.
-    """
+    """Inverse by Gauss-Jordan elimination: the threads of LAPACK would fight with the running job for the processor."""
     work: Array = matrix.copy()
     for k in range(len(work)):
         pivot = work[k, k]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.config import Overrides, check_files, detect, dump_task, parse_task
-from autoresearchd.config.foreign_layouts import DISTILLATION, KARPATHY, PI, recognise
+from autoresearchd.config.draft_task import DISTILLATION, KARPATHY, PI, recognise
 from autoresearchd.domain.errors import ConfigError, UsageError
 from autoresearchd.domain.task import Budget, Direction, Metric, MetricSource
 

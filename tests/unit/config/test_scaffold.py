@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.config import read_task_text
-from autoresearchd.config.write_task import Draft, render_task_yaml, write_new
+from autoresearchd.config.draft_task import Draft, render_task_yaml, write_new
 from autoresearchd.domain.errors import ConfigError, UsageError
 from autoresearchd.domain.task import Direction, Metric
 
