@@ -494,7 +494,7 @@ def space(which: WhichArgument = None, as_json: JsonOption = False) -> None:
     else:
         _print_space(found)
     if not found.parameters:
-        from autoresearchd.policy.search.program_constants import nothing_to_tune
+        from autoresearchd.policy.search.find_constants import nothing_to_tune
 
         error = nothing_to_tune(found.task)
         tell(error.what, error.hint)
