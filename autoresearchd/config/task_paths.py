@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from autoresearchd.config.problems import Conflict, raise_any, wrong
@@ -110,17 +110,17 @@ def check_files(task: Task, root: Path, file: Path | None = None) -> None:
         raise ConfigError(f"the folder {str(root)!r} is not there", key="workspace.source_dir", hint="create it")
     private = task.evaluation.private if task.evaluation else ()
     problems = list(find_overlaps(task.editable, task.protected, private, task.data))
+    looks = [("workspace.target_file", _editable_problem, task.editable)]
+    looks += [("workspace.protected", _protected_problem, task.protected)]
+    if not task.execution.setup_commands:
+        looks += [("workspace.data", _data_problem, task.data), ("evaluation.private", _data_problem, private)]
     try:
-        editable = _each("workspace.target_file", _editable_problem, task.editable, root)
-        problems += [*editable, *_each("workspace.protected", _protected_problem, task.protected, root)]
-        if not editable and (most := task.max_compressed) is not None:
+        problems += [(key, *found) for key, look, names in looks for name in names if (found := look(name, root))]
+        if (most := task.max_compressed) is not None and not any(_editable_problem(n, root) for n in task.editable):
             size = compressed_size({name: read_text(root / name) for name in task.editable})
             what = f"{', '.join(task.editable)} has {size:,} bytes once compressed already, and {most:,} are allowed"
             hint = f"write {size + size // 2:,} or more, or leave the limit out"
             problems += [("workspace.max_compressed_bytes", what, hint)] if size > most else []
-        if not task.execution.setup_commands:
-            problems += _each("workspace.data", _data_problem, task.data, root)
-            problems += _each("evaluation.private", _data_problem, private, root)
     except OSError as error:
         what = f"{error.filename!r} cannot be looked at: {error.strerror}"
         problems.append(("workspace", what, "check the permissions of the folders on the way to it"))
@@ -134,12 +134,6 @@ def _line(file: Path | None, key: str) -> int | None:
     except ConfigError:
         return None
     return document.line((*(("task",) if "task" in document.root else ()), *key.split(".")))
-
-
-def _each(
-    key: str, look: Callable[[str, Path], tuple[str, str] | None], names: Iterable[str], root: Path
-) -> list[Conflict]:
-    return [(key, *problem) for name in names if (problem := look(name, root))]
 
 
 def _editable_problem(name: str, root: Path) -> tuple[str, str] | None:

@@ -31,6 +31,13 @@ def run_program(task: Path, program: str, folder: Path, **values: str) -> subpro
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
+def environment(**extra: object) -> dict[str, str]:
+    """That of a job: ``TIME_BUDGET`` is AUTORESEARCHD_TIME_BUDGET."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("AUTORESEARCHD_")}
+    values = {f"AUTORESEARCHD_{key}": str(value) for key, value in extra.items()}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "AUTORESEARCHD_PROFILE": "cpu", **values}
+
+
 def run_together(folder: Path, *programs: str, **values: str) -> list[subprocess.CompletedProcess[str]]:
     """Run programs with their arguments side by side in a folder, with an exchange folder between them."""
     with tempfile.TemporaryDirectory() as exchange:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 
 from autoresearchd.config import load_task
 from autoresearchd.resources import bundled
-from tests.templates.programs import load_program, metrics_of
+from tests.templates.programs import environment, load_program, metrics_of
 
 FOLDER = bundled("templates") / "parameter-golf"
 load = partial(load_program, FOLDER)
@@ -46,12 +45,6 @@ REMEMBERS = """
 
     return model
 """
-
-
-def environment(**extra: object) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("AUTORESEARCHD_")}
-    told = {f"AUTORESEARCHD_{key}": str(value) for key, value in extra.items()}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "AUTORESEARCHD_PROFILE": "cpu", **told}
 
 
 def run_scorer(pristine: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
