@@ -215,7 +215,13 @@ class _Turn:
             together = [c for n, v in changes.items() for c in self._surrogate.judge(self._all[n], [v])]
             if self._new(together):
                 return together
-        ranked = [c for _, c in sorted(self._singles(), key=lambda scored: -scored[0])]
+        scored = []
+        for parameter in self._parameters.values():
+            if values := self._values(parameter):
+                for candidate in self._surrogate.judge(parameter, values):
+                    whim = math.exp(_WHIM * float(self._random.standard_normal()))
+                    scored.append((self._gain([candidate]) * whim, candidate))
+        ranked = [candidate for _, candidate in sorted(scored, key=lambda each: -each[0])]
         for first in ranked:
             chosen = self._combine(first, ranked)
             if self._new(chosen):
@@ -226,13 +232,6 @@ class _Turn:
         return self._anything()
 
     # -- candidates
-
-    def _singles(self) -> Iterator[tuple[float, Candidate]]:
-        for parameter in self._parameters.values():
-            if values := self._values(parameter):
-                for candidate in self._surrogate.judge(parameter, values):
-                    whim = math.exp(_WHIM * float(self._random.standard_normal()))
-                    yield self._gain([candidate]) * whim, candidate
 
     def _values(self, parameter: Parameter) -> list[Value]:
         if not parameter.numeric:
