@@ -115,7 +115,8 @@ def check_files(task: Task, root: Path, file: Path | None = None) -> None:
     if not task.execution.setup_commands:
         looks += [("workspace.data", _data_problem, task.data), ("evaluation.private", _data_problem, private)]
     try:
-        problems += [(key, *found) for key, look, names in looks for name in names if (found := look(name, root))]
+        for key, look, names in looks:
+            problems.extend((key, *found) for name in names if (found := look(name, root)))
         if (most := task.max_compressed) is not None and not any(_editable_problem(n, root) for n in task.editable):
             size = compressed_size({name: read_text(root / name) for name in task.editable})
             what = f"{', '.join(task.editable)} has {size:,} bytes once compressed already, and {most:,} are allowed"
