@@ -135,6 +135,10 @@ def _numbers_as_written(document: Document) -> None:
 def _task(file: TaskFile, profile: str, overrides: Overrides) -> domain.Task:
     workspace = file.workspace
     budget = _clock(file.execution, overrides)
+    # A tenth of the budget, at most 30 s; what the file says holds unless the command line's budget is too small.
+    check_every = file.curve.check_every or MAX_CHECK_EVERY
+    if file.curve.check_every is None or overrides.budget is not None:
+        check_every = min(check_every, budget.training / CHECKS_PER_RUN)
     execution = {key: value for key, value in file.execution if key not in ("budget", "startup_grace", "timeout")}
     return domain.Task(
         name=file.name,
@@ -148,7 +152,7 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> domain.Task:
         scoring=_scoring(file),
         evaluation=domain.Evaluation(**dict(file.evaluation)) if file.evaluation else None,
         checks=tuple(domain.Check(**dict(check)) for check in file.checks),
-        curve=domain.Curve(file.curve.pattern, _check_every(file, budget, overrides), file.curve.abort),
+        curve=domain.Curve(file.curve.pattern, check_every, file.curve.abort),
         prompt=domain.Prompt(**dict(file.prompt)),
         feedback=file.feedback.model_dump(exclude_none=True),
         roles=tuple(domain.Role(**dict(role)) for role in file.roles),
@@ -182,14 +186,6 @@ def _clock(execution: Execution, overrides: Overrides) -> domain.Budget:
     if timeout is None or timeout < training + grace:
         timeout = domain.Budget.usual_wall(training, grace)
     return domain.Budget(training, grace, timeout)
-
-
-def _check_every(file: TaskFile, budget: domain.Budget, overrides: Overrides) -> float:
-    """A tenth of the budget, at most 30 s; what the file says holds unless the command line's budget is too small."""
-    tenth = budget.training / CHECKS_PER_RUN
-    if file.curve.check_every is None:
-        return min(MAX_CHECK_EVERY, tenth)
-    return file.curve.check_every if overrides.budget is None else min(file.curve.check_every, tenth)
 
 
 def _scoring(file: TaskFile) -> domain.Scoring:

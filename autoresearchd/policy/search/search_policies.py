@@ -19,10 +19,9 @@ from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.policy.search.find_constants import Program
-from autoresearchd.policy.search.memory import Coupling, Effect, Memory, key
+from autoresearchd.policy.search.memory import Candidate, Coupling, Effect, Memory, Surrogate, expected_gain, key, where
 from autoresearchd.policy.search.name_ranges import BATCH, CONTEXT, PER_PASS, words_of
 from autoresearchd.policy.search.parameter import Parameter, Value
-from autoresearchd.policy.search.surrogate import Candidate, Surrogate, expected_gain, where
 
 Move = tuple[Parameter, Value]
 
