@@ -171,9 +171,8 @@ def _proposing(file: TaskFile, overrides: Overrides) -> domain.Proposing:
     given = {key: getattr(overrides, key) for key in ("group", "parents", "turns")}
     found = domain.Proposing(**dict(file.proposing) | {key: value for key, value in given.items() if value is not None})
     if file.history == "revert" and (found.group > 1 or found.parents != "incumbent"):
-        raise UsageError(
-            "history: revert has one parent for each experiment", hint="leave --group and --parents out, or history"
-        )
+        hint = "leave --group and --parents out, or history"
+        raise UsageError("history: revert has one parent for each experiment", hint=hint)
     return found
 
 
@@ -229,11 +228,8 @@ def load_check(folder: Path) -> domain.TaskCheck | None:
 def dump_task(task: domain.Task) -> str:
     """The task as one JSON object; numbers that are not finite are refused with ValueError."""
     values = asdict(task)
-    values["scoring"] |= {
-        "metric": task.metric.name,
-        "direction": task.metric.direction.value,
-        "source": task.scoring.source.value,
-    }
+    values["scoring"] |= values["scoring"]["metric"]  # its name and direction at the top, as in task.yaml
+    values["scoring"]["metric"] = values["scoring"].pop("name")
     budget = task.execution.budget
     values["execution"] |= {"budget": budget.training, "startup_grace": budget.grace, "timeout": budget.wall}
     values["execution"]["most_training"] = budget.most

@@ -450,9 +450,7 @@ class Edit(Section):
 class Cheat(Edit):
     """A dishonest one, and how it may end."""
 
-    expect: Annotated[tuple[Annotated[Line, _is_outcome], ...], BeforeValidator(one_or_many), Field(min_length=1)] = (
-        Label.NO_GAIN,
-    )
+    expect: Annotated[_Outcomes, BeforeValidator(one_or_many), Field(min_length=1)] = (Label.NO_GAIN,)
 
 
 class Figures(Section):
