@@ -115,7 +115,7 @@ def who_measures(task: Task, code: Mapping[str, str]) -> tuple[str, ...]:
     """What to know where the score is the edited program's own; none where it is not. code: the editable files."""
     if task.scoring.source is MetricSource.EVALUATOR:
         return ()
-    from autoresearchd.policy.search.program_constants import warnings_of  # only needed here
+    from autoresearchd.policy.search.find_constants import warnings_of  # only needed here
 
     return warnings_of(task, code)
 

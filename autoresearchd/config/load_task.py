@@ -135,6 +135,10 @@ def _numbers_as_written(document: Document) -> None:
 def _task(file: TaskFile, profile: str, overrides: Overrides) -> domain.Task:
     workspace = file.workspace
     budget = _clock(file.execution, overrides)
+    # A tenth of the budget, at most 30 s; what the file says holds unless the command line's budget is too small.
+    check_every = file.curve.check_every or MAX_CHECK_EVERY
+    if file.curve.check_every is None or overrides.budget is not None:
+        check_every = min(check_every, budget.training / CHECKS_PER_RUN)
     execution = {key: value for key, value in file.execution if key not in ("budget", "startup_grace", "timeout")}
     return domain.Task(
         name=file.name,
@@ -148,7 +152,7 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> domain.Task:
         scoring=_scoring(file),
         evaluation=domain.Evaluation(**dict(file.evaluation)) if file.evaluation else None,
         checks=tuple(domain.Check(**dict(check)) for check in file.checks),
-        curve=domain.Curve(file.curve.pattern, _check_every(file, budget, overrides), file.curve.abort),
+        curve=domain.Curve(file.curve.pattern, check_every, file.curve.abort),
         prompt=domain.Prompt(**dict(file.prompt)),
         feedback=file.feedback.model_dump(exclude_none=True),
         roles=tuple(domain.Role(**dict(role)) for role in file.roles),
@@ -167,33 +171,20 @@ def _proposing(file: TaskFile, overrides: Overrides) -> domain.Proposing:
     given = {key: getattr(overrides, key) for key in ("group", "parents", "turns")}
     found = domain.Proposing(**dict(file.proposing) | {key: value for key, value in given.items() if value is not None})
     if file.history == "revert" and (found.group > 1 or found.parents != "incumbent"):
-        raise UsageError(
-            "history: revert has one parent for each experiment", hint="leave --group and --parents out, or history"
-        )
+        hint = "leave --group and --parents out, or history"
+        raise UsageError("history: revert has one parent for each experiment", hint=hint)
     return found
 
 
 def _clock(execution: Execution, overrides: Overrides) -> domain.Budget:
-    """The three times of a run; see ``Execution`` for files that give ``timeout`` alone."""
-    training = overrides.budget or execution.budget
-    if training is None and execution.startup_grace is None and execution.timeout is not None:
-        return domain.Budget(execution.timeout, 0.0, execution.timeout)
-    grace = DEFAULT_GRACE if execution.startup_grace is None else execution.startup_grace
-    return clock(training or DEFAULT_BUDGET, grace, execution.timeout)
-
-
-def clock(training: float, grace: float = DEFAULT_GRACE, timeout: float | None = None) -> domain.Budget:
-    """The clock of a run; a ``timeout`` that leaves no room for budget and grace gives way to 2 × budget + grace."""
-    wall = timeout if timeout is not None and timeout >= training + grace else domain.Budget.usual_wall(training, grace)
-    return domain.Budget(training, grace, wall)
-
-
-def _check_every(file: TaskFile, budget: domain.Budget, overrides: Overrides) -> float:
-    """A tenth of the budget, at most 30 s; what the file says holds unless the command line's budget is too small."""
-    tenth = budget.training / CHECKS_PER_RUN
-    if file.curve.check_every is None:
-        return min(MAX_CHECK_EVERY, tenth)
-    return file.curve.check_every if overrides.budget is None else min(file.curve.check_every, tenth)
+    """The three times of a run. A ``timeout`` without room for budget and grace gives way to 2 × budget + grace."""
+    training, grace, timeout = overrides.budget or execution.budget, execution.startup_grace, execution.timeout
+    if training is None and grace is None and timeout is not None:
+        return domain.Budget(timeout, 0.0, timeout)
+    training, grace = training or DEFAULT_BUDGET, DEFAULT_GRACE if grace is None else grace
+    if timeout is None or timeout < training + grace:
+        timeout = domain.Budget.usual_wall(training, grace)
+    return domain.Budget(training, grace, timeout)
 
 
 def _scoring(file: TaskFile) -> domain.Scoring:
@@ -237,11 +228,8 @@ def load_check(folder: Path) -> domain.TaskCheck | None:
 def dump_task(task: domain.Task) -> str:
     """The task as one JSON object; numbers that are not finite are refused with ValueError."""
     values = asdict(task)
-    values["scoring"] |= {
-        "metric": task.metric.name,
-        "direction": task.metric.direction.value,
-        "source": task.scoring.source.value,
-    }
+    values["scoring"] |= values["scoring"]["metric"]  # its name and direction at the top, as in task.yaml
+    values["scoring"]["metric"] = values["scoring"].pop("name")
     budget = task.execution.budget
     values["execution"] |= {"budget": budget.training, "startup_grace": budget.grace, "timeout": budget.wall}
     values["execution"]["most_training"] = budget.most

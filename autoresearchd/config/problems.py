@@ -47,7 +47,6 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "dict_type": ("a mapping", "write keys with values: {KEY: value}"),
     "model_type": ("a mapping", "write its keys with their values, each on an indented line"),
 }
-"""Type of a pydantic error → what was expected, and how to write it."""
 
 _BOUNDS: Mapping[str, tuple[str, str, str]] = {
     "greater_than": ("gt", "too small", "more than"),
@@ -55,7 +54,6 @@ _BOUNDS: Mapping[str, tuple[str, str, str]] = {
     "less_than": ("lt", "too large", "less than"),
     "less_than_equal": ("le", "too large", "at most"),
 }
-"""Type of a pydantic error → the name of the bound in its context, what is wrong with the value, what is needed."""
 
 
 def wrong(what: str, hint: str) -> PydanticCustomError:
@@ -123,8 +121,7 @@ def explain(
 ) -> Iterator[Problem]:
     """Problems out of a validation error.
 
-    top: what all of the file was to be; from_profile: the places that come from ``profile``, which was laid upon the
-    file; advise: what to write in place of a key that is not known, usually the nearest of the known ones.
+    from_profile: places laid upon the file by ``profile``; advise: what to write in place of a key that is not known.
     """
 
     def problem(place: Place, what: str, hint: str) -> Problem:
@@ -159,7 +156,6 @@ def explain(
 
 
 def _kind(details: ErrorDetails, text: str | None) -> tuple[str, str]:
-    """(what, hint) of a value of the wrong kind or size."""
     value, context = details["input"], details.get("ctx", {})
     if details["type"] in ("literal_error", "enum"):
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
@@ -182,21 +178,15 @@ def _kind(details: ErrorDetails, text: str | None) -> tuple[str, str]:
 
 
 def _found(value: Any) -> str:
-    match value:
-        case Mapping():
-            return "a mapping"
-        case list() | tuple():
-            return "a list"
-        case str():
-            return f"the text {shown(value)}"
-        case int() | float() if not isinstance(value, bool):
-            return f"the number {shown(value)}"
-        case _:
-            return shown(value)
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    kind = "text " if isinstance(value, str) else "number " if type(value) in (int, float) else ""
+    return f"the {kind}{shown(value)}" if kind else shown(value)
 
 
 def _known_at(place: Place, top: type[BaseModel]) -> list[str]:
-    """Keys of the section at ``place``."""
     section: type[BaseModel] | None = top
     for step in place:
         if isinstance(step, str) and section is not None and step in section.model_fields:

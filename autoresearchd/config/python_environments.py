@@ -182,15 +182,12 @@ def _by_runner(command: str) -> tuple[str, str, str] | None:
 
 
 def _plain(command: str) -> str:
-    """A command with ``python`` for whatever version of it begins it."""
     found = _WORD.match(command)
     return "python" + command[found.end() :] if found and _PYTHON.fullmatch(found[1]) else command
 
 
 # ---------------------------------------------------------------------- where environments lie
 class _Finder:
-    """Looks for the environments of a folder."""
-
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self.folder, self._environ = folder, environ
         self._home = Path(environ.get("HOME") or "/")

@@ -49,14 +49,11 @@ def _is_http(text: str) -> bool:
 
 
 Whole = Annotated[int, Strict()]
+_Strictly = Annotated[bool, Strict()]
 # Far above what anybody charges or has: what is beyond is a slip, and sums of it would not be money any more.
 Dollars = Annotated[Number, Field(ge=0, le=1e9)]
 PerMillion = Annotated[Number, Field(ge=0, le=1e6)]
-Url = Annotated[
-    Line,
-    must(_is_http, "is not an http address", "write it as http://127.0.0.1:8000/v1"),
-    AfterValidator(lambda text: text.rstrip("/")),
-]
+_is_url = must(_is_http, "is not an http address", "write it as http://127.0.0.1:8000/v1")
 
 
 class PriceFile(Section):
@@ -76,7 +73,7 @@ class SpendFile(Section):
 class LocalFile(Section):
     """The endpoint of the policy ``local``."""
 
-    base_url: Url = "http://127.0.0.1:8000/v1"
+    base_url: Annotated[Line, _is_url, AfterValidator(lambda text: text.rstrip("/"))] = "http://127.0.0.1:8000/v1"
     model: Line | None = None
     key_file: Line | None = None
 
@@ -107,7 +104,6 @@ def _plain_options(given: object) -> object:
 
 
 def _schedule(cron: str) -> str:
-    """The text itself where the scheduler can keep it."""
     from apscheduler.triggers.cron import CronTrigger  # slow to import, and few files have a schedule
 
     hint = 'write five fields, e.g. "0 4 * * *" for 4:00 UTC; days of the week by name, e.g. "0 4 * * sun"'
@@ -149,9 +145,7 @@ class SettingsFile(Section):
     repairs: Annotated[Whole, Field(ge=0, le=2)] = 2
     feedback: Flag = True
     prompt: Literal["full", "brief"] = "full"
-    structured: Annotated[
-        Annotated[bool, Strict()] | None, BeforeValidator(lambda value: None if value == "auto" else value)
-    ] = None
+    structured: Annotated[_Strictly | None, BeforeValidator(lambda value: None if value == "auto" else value)] = None
     prices: dict[str, PriceFile] = Field(default_factory=dict)
     key_files: dict[str, Line] = Field(default_factory=dict)
     spend: SpendFile = SpendFile()
@@ -163,19 +157,10 @@ class SettingsFile(Section):
     group: Annotated[Whole, Field(ge=1, le=64)] = 1
 
 
-_SECTIONS: Mapping[str, type[Section]] = {
-    "spend": SpendFile,
-    "local": LocalFile,
-    "agent": AgentFile,
-    "learn": LearnFile,
-}
-
-
 def settings_path(environment: Mapping[str, str]) -> Path | None:
     """Where the settings are: ``$AUTORESEARCHD_CONFIG``, else below ``$XDG_CONFIG_HOME``, else below ``~/.config``.
 
-    None where there is no such place. A relative ``XDG_CONFIG_HOME`` does not count
-    (https://specifications.freedesktop.org/basedir-spec/latest/).
+    A relative ``XDG_CONFIG_HOME`` does not count (https://specifications.freedesktop.org/basedir-spec/latest/).
     """
     if environment.get(VARIABLE):
         return _path(environment[VARIABLE], Path(), environment)
@@ -186,10 +171,9 @@ def settings_path(environment: Mapping[str, str]) -> Path | None:
 
 
 def load_settings(environment: Mapping[str, str]) -> ModelSettings:
-    """The user's settings; the defaults where there is no file.
+    """The user's settings; the defaults where there is no file (``/dev/null`` stands for none).
 
-    Raises ConfigError: the file cannot be used, or ``$AUTORESEARCHD_CONFIG`` names none, as a cap that is relied upon
-    must not be left out in silence. ``/dev/null`` stands for no settings.
+    ConfigError: the file cannot be used, or is named and not there, as a cap must not be left out in silence.
     """
     path = settings_path(environment)
     if path is None or str(path) == os.devnull:
@@ -197,9 +181,9 @@ def load_settings(environment: Mapping[str, str]) -> ModelSettings:
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        if not environment.get(VARIABLE):
-            return ModelSettings()
-        raise ConfigError("there is no such file", file=str(path), hint=f"write it, or unset {VARIABLE}") from None
+        if environment.get(VARIABLE):
+            raise ConfigError("there is no such file", file=str(path), hint=f"write it, or unset {VARIABLE}") from None
+        return ModelSettings()
     except OSError:
         pass  # reading it says why
     return read_settings_text(read_text(path), file=str(path), environment=environment)
@@ -221,9 +205,8 @@ def read_settings_text(text: str, *, file: str = FILE_NAME, environment: Mapping
 
 def _path(text: str, folder: Path, environment: Mapping[str, str]) -> Path:
     """A path as users write it: with ``~/``, or relative to ``folder``."""
-    if text.startswith("~/") and environment.get("HOME"):
-        return Path(environment["HOME"], text[2:])
-    return folder / text
+    at_home = text.startswith("~/") and environment.get("HOME")
+    return Path(environment["HOME"], text[2:]) if at_home else folder / text
 
 
 # ---------------------------------------------------------------------- keys that do not belong here
@@ -234,12 +217,9 @@ def _key(kind: str) -> tuple[str, str]:
 
 def _pasted_keys(document: Document, value: object, place: Place) -> Iterator[Problem]:
     """Values that begin as keys do, though they may be too short or too plain for one."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _pasted_keys(document, inner, (*place, key))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _pasted_keys(document, inner, (*place, index))
+    if isinstance(value, (Mapping, list)):
+        for step, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _pasted_keys(document, inner, (*place, step))
     elif isinstance(value, str) and _KEY_VALUE.match(value.strip()):
         yield Problem(*_key("sk-…"), dotted(place), document.line(place))
 
@@ -251,7 +231,8 @@ def _advise(place: Place, known: list[str]) -> str:
         return _KEYS_BELONG
     if place == ("model",):
         return "write `policy: litellm:MODEL`, or for an endpoint of your own `local: {model: MODEL}`"
-    section = next((name for name, section in _SECTIONS.items() if key in section.model_fields), "")
+    fields = SettingsFile.model_fields.items()
+    section = next((name for name, field in fields if key in getattr(field.annotation, "model_fields", ())), "")
     if len(place) == 1 and section:
         return f"it belongs to {section}: `{section}: {{{key}: …}}`"
     return did_you_mean(key, known)
@@ -259,7 +240,7 @@ def _advise(place: Place, known: list[str]) -> str:
 
 # ---------------------------------------------------------------------- the settings after validation
 def _settings(file: SettingsFile, folder: Path, environment: Mapping[str, str]) -> ModelSettings:
-    values = {key: value for key, value in dict(file).items() if key not in _SECTIONS}
+    values = {key: value for key, value in dict(file).items() if key not in ("spend", "local", "agent", "learn")}
     local, learn = file.local, file.learn
     return ModelSettings(
         **values

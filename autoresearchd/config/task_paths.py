@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from autoresearchd.config.problems import Conflict, raise_any, wrong
-from autoresearchd.config.yaml_document import Problem, parse_yaml, read_text
+from autoresearchd.config.yaml_document import Document, Problem, parse_yaml, read_text
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.file_content import compressed_size
 from autoresearchd.domain.task import Task
@@ -40,17 +40,15 @@ def data_path(text: str) -> str:
 
 def hidden_path(text: str) -> str:
     """A place outside of the task: as ``data_path``, or in the interpreter's ``{purelib}`` or ``{stdlib}``."""
-    root, slash, rest = text.partition("/")
-    if root in HIDE_ROOTS and slash and rest.strip("/"):
+    root, _, rest = text.partition("/")
+    if root in HIDE_ROOTS and rest.strip("/"):
         return f"{root}/{inside_path(rest)}"
     if "{" in root:
-        raise wrong(
-            f"{text!r} begins with a place that is not known", f"known: {', '.join(HIDE_ROOTS)}, e.g. {{stdlib}}/test"
-        )
+        known = f"known: {', '.join(HIDE_ROOTS)}, e.g. {{stdlib}}/test"
+        raise wrong(f"{text!r} begins with a place that is not known", known)
     if not text.startswith(("/", "~")):
-        raise wrong(
-            f"{text!r} is a file of the task", "name it in evaluation.private; here: /…, ~/…, {stdlib}/… or {purelib}/…"
-        )
+        hint = "name it in evaluation.private; here: /…, ~/…, {stdlib}/… or {purelib}/…"
+        raise wrong(f"{text!r} is a file of the task", hint)
     return data_path(text)
 
 
@@ -107,22 +105,23 @@ def find_overlaps(
 
 
 def check_files(task: Task, root: Path, file: Path | None = None) -> None:
-    """Check that the task's files are there and are what they have to be; ConfigError tells all problems together.
-
-    root: the task's source folder; file: the task.yaml that names them, to say lines; it need not be there.
-    """
+    """Check that the files of a task are what they have to be; ConfigError tells all, with the lines of ``file``."""
     if not root.is_dir():
         raise ConfigError(f"the folder {str(root)!r} is not there", key="workspace.source_dir", hint="create it")
     private = task.evaluation.private if task.evaluation else ()
     problems = list(find_overlaps(task.editable, task.protected, private, task.data))
+    looks = [("workspace.target_file", _editable_problem, task.editable)]
+    looks += [("workspace.protected", _protected_problem, task.protected)]
+    if not task.execution.setup_commands:
+        looks += [("workspace.data", _data_problem, task.data), ("evaluation.private", _data_problem, private)]
     try:
-        editable = _each("workspace.target_file", _editable_problem, task.editable, root)
-        problems += [*editable, *_each("workspace.protected", _protected_problem, task.protected, root)]
-        if not editable and task.max_compressed is not None:
-            problems += _amount_problem(task, task.max_compressed, root)
-        if not task.execution.setup_commands:
-            problems += _each("workspace.data", _data_problem, task.data, root)
-            problems += _each("evaluation.private", _data_problem, private, root)
+        for key, look, names in looks:
+            problems.extend((key, *found) for name in names if (found := look(name, root)))
+        if (most := task.max_compressed) is not None and not any(_editable_problem(n, root) for n in task.editable):
+            size = compressed_size({name: read_text(root / name) for name in task.editable})
+            what = f"{', '.join(task.editable)} has {size:,} bytes once compressed already, and {most:,} are allowed"
+            hint = f"write {size + size // 2:,} or more, or leave the limit out"
+            problems += [("workspace.max_compressed_bytes", what, hint)] if size > most else []
     except OSError as error:
         what = f"{error.filename!r} cannot be looked at: {error.strerror}"
         problems.append(("workspace", what, "check the permissions of the folders on the way to it"))
@@ -131,33 +130,17 @@ def check_files(task: Task, root: Path, file: Path | None = None) -> None:
 
 def _line(file: Path | None, key: str) -> int | None:
     """The line of a key in a task.yaml, with or without a top key ``task:``; None where it cannot be told."""
-    if file is None or not file.is_file():
-        return None
     try:
-        document = parse_yaml(read_text(file), str(file))
+        document = parse_yaml(read_text(file), str(file)) if file is not None else Document()
     except ConfigError:
         return None
     return document.line((*(("task",) if "task" in document.root else ()), *key.split(".")))
 
 
-def _each(
-    key: str, look: Callable[[str, Path], tuple[str, str] | None], names: Iterable[str], root: Path
-) -> list[Conflict]:
-    return [(key, *problem) for name in names if (problem := look(name, root))]
-
-
-def _amount_problem(task: Task, most: int, root: Path) -> Iterator[Conflict]:
-    size = compressed_size({name: read_text(root / name) for name in task.editable})
-    if size > most:
-        what = f"{', '.join(task.editable)} has {size:,} bytes once compressed already, and {most:,} are allowed"
-        yield "workspace.max_compressed_bytes", what, f"write {size + size // 2:,} or more, or leave the limit out"
-
-
 def _editable_problem(name: str, root: Path) -> tuple[str, str] | None:
     path = root / name
     within = [*reversed(PurePosixPath(name).parents[:-1]), PurePosixPath(name)]
-    link = next((str(part) for part in within if (root / part).is_symlink()), None)
-    if link is not None:
+    if link := next((str(part) for part in within if (root / part).is_symlink()), ""):
         return f"{name!r}: {link!r} is a symbolic link", "put the file itself there: an edit through a link is lost"
     if not path.exists():
         return _missing(name, root)
@@ -191,8 +174,7 @@ def _data_problem(name: str, root: Path) -> tuple[str, str] | None:
     place = root / Path(name).expanduser()
     if place.exists():
         return None
-    inside = place.is_relative_to(root)
-    hint = _missing(name, root)[1] if inside else "correct the path, or put the data there"
+    hint = _missing(name, root)[1] if place.is_relative_to(root) else "correct the path, or put the data there"
     return f"{name!r} is not there (looked for {place})", f"{hint}; or let execution.setup_commands make it"
 
 

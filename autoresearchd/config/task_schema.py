@@ -83,7 +83,6 @@ def _curve_pattern(text: str) -> str:
 
 
 def _bounds(value: Any) -> tuple[float, float]:
-    """``LOW..HIGH``, or a list of the two."""
     hint = "write the lowest and the highest value: 1e-5..1e-1"
     try:
         if isinstance(value, str):
@@ -451,9 +450,7 @@ class Edit(Section):
 class Cheat(Edit):
     """A dishonest one, and how it may end."""
 
-    expect: Annotated[tuple[Annotated[Line, _is_outcome], ...], BeforeValidator(one_or_many), Field(min_length=1)] = (
-        Label.NO_GAIN,
-    )
+    expect: Annotated[_Outcomes, BeforeValidator(one_or_many), Field(min_length=1)] = (Label.NO_GAIN,)
 
 
 class Figures(Section):

@@ -66,10 +66,7 @@ def kind_of(path: str) -> str:
 
 @lru_cache(maxsize=8)  # one edit is looked at several times
 def meaning(path: str, text: str, without: re.Pattern[str] | None = None) -> str:
-    """What a file holds, whatever its comments and layout, but for the keys ``without``: equal for equal files.
-
-    MarkupError: it cannot be read.
-    """
+    """What a file holds but for the keys ``without``, whatever its layout. MarkupError: it cannot be read."""
     try:
         if kind_of(path) == "YAML":
             return repr([_of_node(node, without, [], 0) for node in _composed(text)])

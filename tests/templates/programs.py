@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
+
 
 def load_program(task: Path, program: str) -> ModuleType:
     """A program as a module under a name of its own: other tasks have modules of the same names."""
@@ -29,6 +31,13 @@ def run_program(task: Path, program: str, folder: Path, **values: str) -> subpro
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
+def environment(**extra: object) -> dict[str, str]:
+    """That of a job: ``TIME_BUDGET`` is AUTORESEARCHD_TIME_BUDGET."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("AUTORESEARCHD_")}
+    values = {f"AUTORESEARCHD_{key}": str(value) for key, value in extra.items()}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "AUTORESEARCHD_PROFILE": "cpu", **values}
+
+
 def run_together(folder: Path, *programs: str, **values: str) -> list[subprocess.CompletedProcess[str]]:
     """Run programs with their arguments side by side in a folder, with an exchange folder between them."""
     with tempfile.TemporaryDirectory() as exchange:
@@ -42,3 +51,25 @@ def run_together(folder: Path, *programs: str, **values: str) -> list[subprocess
         ]  # fmt: skip
         ended = [(process, *process.communicate(timeout=100)) for process in started]
         return [subprocess.CompletedProcess([], p.returncode, out, error) for p, out, error in ended]
+
+
+def metrics_of(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
+    """What a scorer measured."""
+    lines = [line.removeprefix("METRIC ") for line in done.stdout.splitlines() if line.startswith("METRIC ")]
+    return {name: float(value) for name, value in (line.split("=") for line in lines)}
+
+
+def is_no_score(task: Path, data: Path, folder: Path, name: str, content: object, **values: str) -> bool:
+    """Whether a scorer refuses a result: of bytes, an array, a link to a text's place, or none at all.
+
+    data: the task's, as set up; folder: where the result lies.
+    """
+    (folder / "data").symlink_to(data)
+    if isinstance(content, bytes):
+        (folder / name).write_bytes(content)
+    elif isinstance(content, str):
+        (folder / name).symlink_to(data / content)
+    elif content is not None:
+        np.save(folder / name, content, allow_pickle=True)
+    scored = run_program(task, "evaluate.py", folder, **values)
+    return scored.returncode == 1 and "METRIC" not in scored.stdout and "FAIL" in scored.stdout

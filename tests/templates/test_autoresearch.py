@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.templates.programs import environment, load_program, metrics_of
 
 pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
@@ -25,24 +24,7 @@ TEMPLATE = Path(__file__).resolve().parents[2] / "templates" / "autoresearch"
 FILES = ("train.py", "prepare.py", "evaluate.py", "serve_model.py", "serving.py")
 
 
-def load(path: Path, name: str) -> ModuleType:
-    """Import a script from a path, under a name of its own and without writing bytecode beside it."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-prepare = load(TEMPLATE / "prepare.py", "template_prepare")
-evaluate = load(TEMPLATE / "evaluate.py", "template_evaluate")
-
-
-def environment(**extra: object) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("AUTORESEARCHD_")}
-    values = {f"AUTORESEARCHD_{key}": str(value) for key, value in extra.items()}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "AUTORESEARCHD_PROFILE": "cpu", **values}
+prepare, evaluate = load_program(TEMPLATE, "prepare"), load_program(TEMPLATE, "evaluate")
 
 
 def train(folder: Path, budget: float, output: Path) -> tuple[int, str, str]:
@@ -70,11 +52,6 @@ def score(pristine: Path, workspace: Path, output: Path) -> tuple[subprocess.Com
         finally:
             model.kill()
         return scorer, model.returncode, stderr
-
-
-def metrics(output: str) -> dict[str, float]:
-    pairs = (line.removeprefix("METRIC ").split("=") for line in output.splitlines() if line.startswith("METRIC "))
-    return {name: float(value) for name, value in pairs}
 
 
 def workspace_with(base: Path, target: Path, edit: tuple[str, str] | None = None) -> Path:
@@ -203,7 +180,7 @@ def test_score_equals_a_direct_computation(pristine: Path, trained: tuple[Path, 
     scorer, model_code, model_stderr = score(pristine, workspace, output)
     assert scorer.returncode == 0, scorer.stderr + model_stderr
     assert model_code == 0, model_stderr
-    found = metrics(scorer.stdout)
+    found = metrics_of(scorer)
     assert found["causal"] == 1
     assert found["checkpoint_bytes"] == (output / "checkpoint.pt").stat().st_size
 
@@ -211,7 +188,7 @@ def test_score_equals_a_direct_computation(pristine: Path, trained: tuple[Path, 
     tokens = np.fromfile(pristine / "data" / "val.bin", dtype="<u2").astype(np.int64)
     available = (len(tokens) - 1) // plan.window
     count = min(plan.batches, available // plan.rows) * plan.rows
-    model = load(workspace / "train.py", "template_train").load_model(output / "checkpoint.pt", "cpu")
+    model = load_program(workspace, "train").load_model(output / "checkpoint.pt", "cpu")
     lengths = json.loads((pristine / "data" / "val_meta.json").read_text())["token_bytes"]
     nats, stood_for = 0.0, 0
     with torch.inference_mode():

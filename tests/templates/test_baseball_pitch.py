@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoresearchd.config import check_files, load_task
-from autoresearchd.policy.search.find_constants import find
 from autoresearchd.resources import bundled
-from tests.templates.programs import load_program, run_program
+from tests.templates.programs import is_no_score, load_program, metrics_of, run_program
 
 FOLDER = bundled("templates") / "baseball-pitch"
 run = partial(run_program, FOLDER)
@@ -36,13 +34,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_its_task_file_is_in_order() -> None:
-    task = load_task(FOLDER)
-    check_files(task, FOLDER, FOLDER / "task.yaml")
-    assert (task.metric.name, task.editable) == ("rmse_era", ("train.py",))
-    assert len(find((FOLDER / "train.py").read_text())) >= 6, "there is much to tune"
-
-
 def test_the_place_of_a_season_tells_nothing_of_its_line_in_the_databank() -> None:
     prepare = load_program(FOLDER, "prepare")
     (known, wanted), (known_again, again) = prepare.split(400), prepare.split(400)
@@ -54,10 +45,8 @@ def test_training_predicts_more_than_the_mean(prepared: Path) -> None:
     pytest.importorskip("sklearn")
     done = run("train.py", prepared, AUTORESEARCHD_SEED="3")
     assert done.returncode == 0, done.stderr
-    scored = run("evaluate.py", prepared)
-    found = dict(line.removeprefix("METRIC ").split("=") for line in scored.stdout.splitlines())
-    assert set(found) == {"rmse_era", "mae_era", "r2"}
-    assert float(found["r2"]) > 0.5
+    found = metrics_of(run("evaluate.py", prepared))
+    assert set(found) == {"rmse_era", "mae_era", "r2"} and found["r2"] > 0.5
 
 
 def test_the_error_is_the_root_of_the_mean_square(prepared: Path, tmp_path: Path) -> None:
@@ -68,24 +57,10 @@ def test_the_error_is_the_root_of_the_mean_square(prepared: Path, tmp_path: Path
 
 @pytest.mark.parametrize(
     "content",
-    [None, b"", b"not an array", np.zeros(WANTED - 1), np.full(WANTED, np.nan), np.zeros(WANTED, dtype=object),
-     np.zeros(WANTED, dtype=int), np.full(WANTED, 1 + 0j)],
-)  # fmt: skip
+    [np.zeros(WANTED - 1), np.full(WANTED, np.nan), np.zeros(WANTED, int), np.full(WANTED, 1 + 0j), "era.npy"],
+)
 def test_what_is_no_list_of_averages_is_no_score(prepared: Path, tmp_path: Path, content: object) -> None:
-    (tmp_path / "data").symlink_to(prepared / "data")
-    if isinstance(content, bytes):
-        (tmp_path / "predictions.npy").write_bytes(content)
-    elif content is not None:
-        np.save(tmp_path / "predictions.npy", content, allow_pickle=True)
-    scored = run("evaluate.py", tmp_path)
-    assert scored.returncode == 1 and "METRIC" not in scored.stdout and "FAIL" in scored.stdout
-
-
-def test_a_link_to_the_averages_is_no_score(prepared: Path, tmp_path: Path) -> None:
-    (tmp_path / "data").symlink_to(prepared / "data")
-    (tmp_path / "predictions.npy").symlink_to(prepared / "data/era.npy")
-    scored = run("evaluate.py", tmp_path)
-    assert scored.returncode == 1 and "METRIC" not in scored.stdout
+    assert is_no_score(FOLDER, prepared / "data", tmp_path, "predictions.npy", content)
 
 
 def test_other_seasons_than_those_of_the_package_are_refused(tmp_path: Path) -> None:

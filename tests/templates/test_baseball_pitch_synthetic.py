@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoresearchd.config import check_files, load_task
-from autoresearchd.policy.search.find_constants import find
 from autoresearchd.resources import bundled
-from tests.templates.programs import load_program, run_program
+from tests.templates.programs import is_no_score, load_program, metrics_of, run_program
 
 FOLDER = bundled("templates") / "baseball-pitch-synthetic"
 load = partial(load_program, FOLDER)
@@ -28,13 +26,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run("prepare.py", folder)
     assert done.returncode == 0, done.stderr
     return folder
-
-
-def test_its_task_file_is_in_order() -> None:
-    task = load_task(FOLDER)
-    check_files(task, FOLDER, FOLDER / "task.yaml")
-    assert (task.metric.name, task.editable) == ("rmse_mph", ("train.py",))
-    assert len(find((FOLDER / "train.py").read_text())) >= 5, "there is much to tune"
 
 
 def test_no_two_set_ups_have_the_same_answers(prepared: Path, tmp_path: Path) -> None:
@@ -57,21 +48,10 @@ def test_what_no_program_can_know_is_the_noise_that_it_says() -> None:
 def test_training_predicts_more_than_the_mean(prepared: Path) -> None:
     done = run("train.py", prepared, AUTORESEARCHD_SEED="3")
     assert done.returncode == 0, done.stderr
-    scored = run("evaluate.py", prepared)
-    found = dict(line.removeprefix("METRIC ").split("=") for line in scored.stdout.splitlines())
-    assert prepare.NOISE < float(found["rmse_mph"]) < 3.3 and float(found["r2"]) > 0.5
+    found = metrics_of(run("evaluate.py", prepared))
+    assert prepare.NOISE < found["rmse_mph"] < 3.3 and found["r2"] > 0.5
 
 
-@pytest.mark.parametrize(
-    "content", [None, b"not an array", np.zeros(prepare.WANTED - 1), np.full(prepare.WANTED, np.nan), "link"]
-)
+@pytest.mark.parametrize("content", [None, np.zeros(prepare.WANTED - 1), np.full(prepare.WANTED, np.nan), "mph.npy"])
 def test_what_is_no_list_of_speeds_is_no_score(prepared: Path, tmp_path: Path, content: object) -> None:
-    (tmp_path / "data").symlink_to(prepared / "data")
-    if isinstance(content, bytes):
-        (tmp_path / "predictions.npy").write_bytes(content)
-    elif isinstance(content, str):
-        (tmp_path / "predictions.npy").symlink_to(prepared / "data/mph.npy")
-    elif content is not None:
-        np.save(tmp_path / "predictions.npy", content)
-    scored = run("evaluate.py", tmp_path)
-    assert scored.returncode == 1 and "METRIC" not in scored.stdout and "FAIL" in scored.stdout
+    assert is_no_score(FOLDER, prepared / "data", tmp_path, "predictions.npy", content)

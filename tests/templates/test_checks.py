@@ -12,12 +12,13 @@ import pytest
 from autoresearchd.app.tasks.check_task import SHORT, check_held
 from autoresearchd.app.tasks.task_folder import task_folder
 from autoresearchd.cli.main import run
-from autoresearchd.config import load_task
+from autoresearchd.config import check_files, load_task
 from autoresearchd.config.load_task import CHECK_FILE, load_check
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.task import Task, TaskCheck, Variant
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.evaluator.rules.task_variants import changed
+from autoresearchd.policy.search.find_constants import find
 from autoresearchd.resources import bundled
 
 FOLDERS = sorted(path.parent for path in bundled("templates").glob(f"*/{CHECK_FILE}"))
@@ -48,6 +49,18 @@ def test_every_edit_and_cheat_fits_the_program_as_it_is(folder: Path) -> None:
         assert any(after[path] != before.get(path) for path in after), variant.name
     for edit in check.edits:
         check_edit(task, before, edited(folder, task, edit))
+
+
+@pytest.mark.parametrize("profile", ["cpu", "cuda"])
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_task_file_is_in_order_and_leaves_much_to_tune(folder: Path, profile: str) -> None:
+    task = load_task(folder, profile=profile)
+    check_files(task, folder, folder / "task.yaml")
+    others = {path.name for path in folder.glob("*.py")} - {*task.editable, *task.protected}
+    assert others <= {"finetune.py"}, "each program is edited or protected, but for the other profile's"
+    (edited,) = task.editable
+    if folder.name in OF_REAL_DATA | {"baseball-pitch-synthetic"}:
+        assert len(find((folder / edited).read_text(), path=edited, profile=profile)) >= 8
 
 
 OF_REAL_DATA = {

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.config import check_files, load_task
 from autoresearchd.resources import bundled
 from tests.templates.programs import load_program, run_together
 
@@ -42,13 +41,6 @@ def relative_time(folder: Path) -> float:
     found = re.search(r"METRIC relative_time=([\d.]+)", scored.stdout)
     assert found is not None and scored.returncode == served.returncode == 0, scored.stderr + served.stderr
     return float(found[1])
-
-
-def test_its_task_file_is_in_order() -> None:
-    task = load_task(FOLDER)
-    check_files(task, FOLDER, FOLDER / "task.yaml")
-    assert (task.metric.name, task.editable) == ("relative_time", ("template.py",))
-    assert set(task.protected) == {p.name for p in FOLDER.glob("*.py")} - {"template.py"}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -13,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoresearchd.config import check_files, load_task
-from autoresearchd.policy.search.find_constants import find
+from autoresearchd.config import load_task
 from autoresearchd.resources import bundled
-from tests.templates.programs import load_program
+from tests.templates.programs import environment, load_program, metrics_of
 
 FOLDER = bundled("templates") / "parameter-golf"
 load = partial(load_program, FOLDER)
@@ -49,12 +47,6 @@ REMEMBERS = """
 """
 
 
-def environment(**extra: object) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("AUTORESEARCHD_")}
-    told = {f"AUTORESEARCHD_{key}": str(value) for key, value in extra.items()}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "AUTORESEARCHD_PROFILE": "cpu", **told}
-
-
 def run_scorer(pristine: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "evaluate.py"]
     return subprocess.run(command, cwd=pristine, env=env, capture_output=True, text=True, timeout=200)
@@ -72,11 +64,6 @@ def score(pristine: Path, output: Path) -> tuple[subprocess.CompletedProcess[str
             model.kill()
             _, said = model.communicate()
         return scorer, said
-
-
-def told(scorer: subprocess.CompletedProcess[str]) -> dict[str, float]:
-    lines = [line.removeprefix("METRIC ") for line in scorer.stdout.splitlines() if line.startswith("METRIC ")]
-    return {name: float(value) for name, value in (line.split("=") for line in lines)}
 
 
 def artifact(folder: Path, code: str, weights: bytes) -> Path:
@@ -106,14 +93,9 @@ def known(logit: int) -> bytes:
     return table.tobytes()
 
 
-@pytest.mark.parametrize("profile", ["cpu", "cuda"])
-def test_its_task_file_is_in_order(profile: str) -> None:
-    task = load_task(FOLDER, profile=profile)
-    check_files(task, FOLDER, FOLDER / "task.yaml")
-    assert task.metric.name == "val_bpb" and task.editable == ("train.py",)
-    assert task.execution.budget.training == {"cpu": 15, "cuda": 600}[profile]
-    assert len(find((FOLDER / "train.py").read_text(), path="train.py")) >= 12, "there is much to tune"
-    hidden = {path.removeprefix("{purelib}/") for path in task.evaluation.hide} if task.evaluation else set()
+def test_the_text_that_is_asked_about_is_hidden_from_the_job() -> None:
+    evaluation = load_task(FOLDER).evaluation
+    hidden = {path.removeprefix("{purelib}/") for path in evaluation.hide} if evaluation else set()
     assert hidden == set(load("prepare").HELD_OUT)
 
 
@@ -131,9 +113,9 @@ def test_validation_text_stands_nowhere_in_the_training_text(tmp_path: Path, mon
 def test_the_score_is_the_cross_entropy_in_bits(pristine: Path, tmp_path: Path) -> None:
     scorer, said = score(pristine, artifact(tmp_path / "out", HONEST, known(4)))
     assert scorer.returncode == 0, scorer.stderr + said
-    assert told(scorer)["artifact_bytes"] == 256 * 256 + len(HONEST)
+    assert metrics_of(scorer)["artifact_bytes"] == 256 * 256 + len(HONEST)
     log_sum = np.log(3 * np.exp(4) + 253)
-    assert told(scorer)["val_bpb"] == pytest.approx((log_sum - 4) / np.log(2), abs=1e-4)
+    assert metrics_of(scorer)["val_bpb"] == pytest.approx((log_sum - 4) / np.log(2), abs=1e-4)
 
 
 def test_a_model_learns_nothing_from_what_it_is_asked(pristine: Path, tmp_path: Path) -> None:
@@ -142,7 +124,7 @@ def test_a_model_learns_nothing_from_what_it_is_asked(pristine: Path, tmp_path: 
     scorer, said = score(pristine, artifact(tmp_path / "out", code, known(1)))
     assert scorer.returncode == 0, scorer.stderr + said
     log_sum = np.log(3 * np.exp(1) + 253)
-    assert told(scorer)["val_bpb"] == pytest.approx((log_sum - 1) / np.log(2), abs=1e-4)
+    assert metrics_of(scorer)["val_bpb"] == pytest.approx((log_sum - 1) / np.log(2), abs=1e-4)
 
 
 def test_the_program_counts_as_much_as_the_weights(pristine: Path, tmp_path: Path) -> None:
@@ -150,7 +132,9 @@ def test_the_program_counts_as_much_as_the_weights(pristine: Path, tmp_path: Pat
     env = environment(EXCHANGE_DIR=tmp_path, OUTPUT_DIR=output)
     scorer = run_scorer(pristine, env)
     assert scorer.returncode == 3 and "LABEL size_blocked" in scorer.stdout
-    assert told(scorer)["artifact_bytes"] == 256 * 256 + len(HONEST) + 63_000 and "val_bpb" not in told(scorer)
+    assert metrics_of(scorer)["artifact_bytes"] == 256 * 256 + len(HONEST) + 63_000 and "val_bpb" not in metrics_of(
+        scorer
+    )
 
 
 @pytest.mark.parametrize(

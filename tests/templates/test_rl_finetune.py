@@ -7,7 +7,7 @@ import itertools
 import os
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -17,10 +17,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from autoresearchd.config import check_files, load_task
+from autoresearchd.config import load_task
 from autoresearchd.evaluator.measure.log_text import parse_metrics
 from autoresearchd.evaluator.measure.logged_curve import read_curve
-from autoresearchd.policy.search.find_constants import find
 from autoresearchd.resources import bundled
 
 torch = pytest.importorskip("torch")
@@ -87,17 +86,6 @@ def score(folder: Path, output: Path, capsys: pytest.CaptureFixture[str]) -> tup
     finally:
         os.chdir(before)
     return code, capsys.readouterr().out
-
-
-@pytest.mark.parametrize("profile", ["cpu", "cuda"])
-def test_its_task_file_is_in_order(profile: str) -> None:
-    task = load_task(FOLDER, profile=profile)
-    check_files(task, FOLDER, FOLDER / "task.yaml")
-    assert task.metric.name == "pass_at_1"
-    assert task.editable == ("train.py",) if profile == "cpu" else ("grpo.py",)
-    programs = {path.name for path in FOLDER.glob("*.py")}
-    assert set(task.protected) | set(task.editable) == programs, "each program is edited or protected"
-    assert len(find((FOLDER / task.editable[0]).read_text(), path=task.editable[0])) >= 12, "there is much to tune"
 
 
 def test_every_solution_follows_from_its_problem() -> None:
@@ -229,27 +217,15 @@ def test_the_interval_is_wilson_s() -> None:
     assert (round(low, 3), round(high, 3)) == (0.490, 0.943)
 
 
-WRONG: list[Any] = [
-    None, b"", b"import os\n", np.zeros(5, np.float32), np.zeros((), np.float32), np.zeros(3, dtype=object), "link",
-    "weights of float64", "folder",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("content", WRONG, ids=lambda content: str(content)[:20])
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda _: np.zeros(5, np.float32), lambda _: np.zeros((), np.float32), lambda right: right.astype(np.float64)],
+    ids=["too few", "one", "of another precision"],
+)
 def test_what_is_no_weights_is_no_score(
-    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: Any
+    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: Callable[[Any], Any]
 ) -> None:
-    place = tmp_path / "weights.npy"
-    if isinstance(content, str) and content == "link":
-        place.symlink_to(prepared / "data/base.npy")
-    elif isinstance(content, str) and content == "folder":
-        place.mkdir()
-    elif isinstance(content, str):
-        np.save(place, np.load(prepared / "data/base.npy").astype(np.float64))
-    elif isinstance(content, bytes):
-        place.write_bytes(content)
-    elif content is not None:
-        np.save(place, content, allow_pickle=True)
+    np.save(tmp_path / "weights.npy", wrong(np.load(prepared / "data/base.npy")))
     code, text = score(prepared, tmp_path, capsys)
     assert code == 1 and "FAIL" in text and "METRIC" not in text
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoresearchd.config import check_files, load_task
 from autoresearchd.resources import bundled
 from tests.templates.programs import load_program, run_together
 
@@ -35,14 +34,6 @@ def copy(folder: Path, more: str = "", changes: tuple[tuple[str, str], ...] = ()
         text = text.replace(old, new)
     (folder / "kernel_cpu.py").write_text(text + more)
     return folder
-
-
-@pytest.mark.parametrize(("profile", "edited"), [("cpu", "kernel_cpu.py"), ("cuda", "kernel.py")])
-def test_its_task_file_is_in_order(profile: str, edited: str) -> None:
-    task = load_task(FOLDER, profile=profile)
-    check_files(task, FOLDER, FOLDER / "task.yaml")
-    assert (task.metric.name, task.editable) == ("relative_latency", (edited,))
-    assert set(task.protected) == {p.name for p in FOLDER.glob("*.py")} - {edited}
 
 
 def test_the_truth_is_what_the_formula_says() -> None:

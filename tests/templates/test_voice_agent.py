@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.config import check_files, load_task
 from autoresearchd.resources import bundled
 from tests.integration.smollm2 import model_file, safetensors
+from tests.templates.programs import metrics_of
 
 FOLDER = bundled("templates") / "voice-agent"
 MODULES = ("rules", "judge", "topics", "cases", "model", "evaluate", "prepare")
@@ -82,11 +82,6 @@ def run(program: str, folder: Path, *words: str, **values: str) -> subprocess.Co
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
 
 
-def told(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
-    lines = [line.removeprefix("METRIC ") for line in done.stdout.splitlines() if line.startswith("METRIC ")]
-    return {name: float(value) for name, value in (line.split("=") for line in lines)}
-
-
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the cases, and without the model, which takes longer."""
@@ -96,14 +91,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # ---------------------------------------------------------------------- the task
-def test_its_task_file_is_in_order() -> None:
-    task = load_task(FOLDER)
-    check_files(task, FOLDER, FOLDER / "task.yaml")
-    assert (task.metric.name, task.editable) == ("eval_score", ("system_prompt.txt",))
-    assert {path.name for path in FOLDER.glob("*.py")} == set(task.protected), "there is no program to edit"
-    assert rules.problem(PROMPT.encode()) is None
-
-
 def test_another_model_than_that_of_the_package_is_refused(tmp_path: Path) -> None:
     for package in prepare.NEEDED:
         pytest.importorskip(package)
@@ -308,7 +295,7 @@ def test_a_model_of_one_s_own_is_spoken_with_at_a_local_endpoint(prepared: Path)
     cases = [case for cases in CASES.values() for case in cases]
     asked: list[Any] = []
     with endpoint({case["asked"]: perfect(case) for case in cases}, asked) as address:
-        found = told(scored(prepared, address))
+        found = metrics_of(scored(prepared, address))
     assert found["eval_score"] == found["test_score"] == found["ask_score"] == found["decline_score"] == 1
     assert found["eval_score_low"] > 0.9 and found["unspeakable"] == 0
     assert {body["messages"][0]["content"] for body in asked} == {PROMPT.strip()}
@@ -319,7 +306,7 @@ def test_a_model_of_one_s_own_is_spoken_with_at_a_local_endpoint(prepared: Path)
 def test_one_reply_to_all_scores_nothing(prepared: Path, said: str) -> None:
     cases = [case for cases in CASES.values() for case in cases]
     with endpoint({case["asked"]: said for case in cases}, []) as address:
-        found = told(scored(prepared, address))
+        found = metrics_of(scored(prepared, address))
     assert found["eval_score"] == found["test_score"] == 0
 
 

@@ -15,9 +15,8 @@ from autoresearchd.app.tasks.check_task import Extent, Held, check_held
 from autoresearchd.app.tasks.job_programs import require_programs
 from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task
 from autoresearchd.config import read_task_text
-from autoresearchd.config.foreign_layouts import Layout
+from autoresearchd.config.draft_task import Draft, Layout, render_task_yaml, write_new
 from autoresearchd.config.python_environments import environment_of, how_to_run
-from autoresearchd.config.write_task import Draft, render_task_yaml, write_new
 from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.domain.task import Task

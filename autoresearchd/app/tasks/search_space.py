@@ -15,9 +15,8 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
 from autoresearchd.policy.policy_names import TUNERS, PolicySpec
-from autoresearchd.policy.search.find_constants import LeftOut, Space, means
+from autoresearchd.policy.search.find_constants import LeftOut, Program, Space, means, movable, spaces
 from autoresearchd.policy.search.parameter import Parameter
-from autoresearchd.policy.search.program_constants import Program, movable, spaces
 
 _NAMED, _NEAR, _LISTED = 4, 3, 12
 

@@ -21,8 +21,7 @@ from autoresearchd.domain.task import Direction
 if TYPE_CHECKING:
     from autoresearchd.app.tasks.check_task import Held, Tried
     from autoresearchd.app.tasks.search_space import SearchSpace
-    from autoresearchd.config.foreign_layouts import Layout
-    from autoresearchd.config.write_task import Draft
+    from autoresearchd.config.draft_task import Draft, Layout
     from autoresearchd.domain.task import Task
     from autoresearchd.policy.search.find_constants import LeftOut
     from autoresearchd.policy.search.parameter import Parameter
@@ -319,8 +318,7 @@ def init(
     from autoresearchd.app.start_checks import program_notes
     from autoresearchd.app.tasks import init_task as making
     from autoresearchd.app.tasks.task_folder import TASK_FILE, copy_template, read_task
-    from autoresearchd.config.foreign_layouts import recognise, with_answers
-    from autoresearchd.config.write_task import Draft
+    from autoresearchd.config.draft_task import Draft, recognise, with_answers
 
     given = any(value is not None for value in (file, command, metric, direction, budget))
     bundled = {folder.name: folder for folder in bundled_tasks()}
@@ -496,7 +494,7 @@ def space(which: WhichArgument = None, as_json: JsonOption = False) -> None:
     else:
         _print_space(found)
     if not found.parameters:
-        from autoresearchd.policy.search.program_constants import nothing_to_tune
+        from autoresearchd.policy.search.find_constants import nothing_to_tune
 
         error = nothing_to_tune(found.task)
         tell(error.what, error.hint)

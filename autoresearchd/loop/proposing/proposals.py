@@ -28,7 +28,7 @@ from autoresearchd.loop.session_view import SessionView
 from autoresearchd.policy.near_duplicates import WINDOW, NearDuplicates
 from autoresearchd.policy.policy_names import TUNERS
 from autoresearchd.policy.roles import off_surface
-from autoresearchd.policy.search.program_constants import changed, named
+from autoresearchd.policy.search.find_constants import changed, named
 
 LOG_LINES = 40
 MOST_FLAGGED = 1000

@@ -22,8 +22,8 @@ from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.prompt.quote import Quote
 from autoresearchd.policy.prompt.sections import Piece, Section, fit
 from autoresearchd.policy.search import find_constants
+from autoresearchd.policy.search.find_constants import space_of
 from autoresearchd.policy.search.parameter import Parameter, Value
-from autoresearchd.policy.search.program_constants import space_of
 
 BRIEF = "brief"
 """The setting ``prompt`` that asks for it."""

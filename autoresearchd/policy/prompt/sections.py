@@ -20,7 +20,7 @@ from autoresearchd.evaluator.feedback import MAX_REASON, feedback, fill
 from autoresearchd.models.client import Count, Message
 from autoresearchd.policy.prompt.digest import advice, bounds, digest_of, show_in_prompt, stuck_mode
 from autoresearchd.policy.prompt.quote import Quote, data_block, fence_block, fence_length
-from autoresearchd.policy.search.program_constants import rule
+from autoresearchd.policy.search.find_constants import rule
 
 CLOSE_ENOUGH = 0.01
 """Share of the budget that may stay unused: another count would not be worth its time."""

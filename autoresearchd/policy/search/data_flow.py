@@ -126,10 +126,7 @@ class _Scope:
 
 
 class _Flow:
-    """The look at one program.
-
-    shown: whether it prints its metric; of_model: what it prints comes out of something trained.
-    """
+    """The look at one program. shown: it prints its metric; of_model: what it prints comes out of something trained."""
 
     def __init__(self, parts: Parts, metric: str, *, everything: bool = False) -> None:
         self._parts, self._metric, self._everything = parts, metric, everything
@@ -286,7 +283,6 @@ class _Flow:
         self._take_up(scope.names, name, _TRAINED if name in scope.trained or name in self._models else value)
 
     def _take_up(self, values: dict[str, _Value], key: str, value: _Value) -> None:
-        """Join a value to what is under a key already."""
         joined = _join((values[key], value)) if key in values else value
         if joined != values.get(key):
             values[key], self._changed = joined, True
@@ -489,7 +485,6 @@ class _Flow:
         return bool(self._metric) and self._named.search(text_of(node)) is not None
 
     def _metric_values(self, node: ast.Call) -> Iterator[ast.expr]:
-        """What a call prints or logs under the name of the metric."""
         callee = known.last_name(node.func)
         yield from (k.value for k in node.keywords if k.arg and k.arg == self._metric)
         if callee in _LOGS and node.args and self._names_metric(node.args[0]):
@@ -509,7 +504,6 @@ class _Flow:
             self._reach(self._value(node))
 
     def _reach(self, value: _Value) -> None:
-        """It is the metric, or part of it."""
         self.of_model |= value.seen or value.model
         for source, strength in value.taints.items():
             name = self.constants[source].name

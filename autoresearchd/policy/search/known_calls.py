@@ -212,7 +212,6 @@ def trained_names(body: Sequence[ast.stmt]) -> frozenset[str]:
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes of a scope, without those of functions and classes in it."""
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
         yield node
         for child in ast.iter_child_nodes(node):

@@ -169,7 +169,10 @@ def _known_float(words: frozenset[str], value: int | float) -> Range | None:
     if words & {"dropout", "drop", "droppath"}:
         return _from_zero(0.6, 0.05, 0.6, 0.8, "dropout") if 0 <= value < 1 else None
     if words & {"beta", "momentum", "ema"} and 0 <= value < 1:
-        return _average(float(value))
+        low, high = max(1.0 - (1.0 - value) * 8, 0.5), min(1.0 - (1.0 - value) / 10, 0.99999)
+        if value < 0.5:
+            return Range(Kind.FLOAT, Scale.LINEAR, 0.0, 0.98, 0.15, 0.7, family="average")
+        return Range(Kind.FLOAT, Scale.COMPLEMENT, low, max(high, value), math.log(1.6), 0.8, family="average")
     rate = "lr" in words or {"learning", "rate"} <= words
     if rate and value > 0 and not words & _LEARNING_RATE_NOT:
         return _log(value, 10.0, 1.5, 0.6 if words & {"min", "eta"} else 1.4, "learning rate")
@@ -178,13 +181,6 @@ def _known_float(words: frozenset[str], value: int | float) -> Range | None:
     if fractional and words & _FRACTION and 0 <= value <= 1 and not words & _STEPS and not penalty:
         return _share(words, float(value))
     return None
-
-
-def _average(value: float) -> Range:
-    if value < 0.5:
-        return Range(Kind.FLOAT, Scale.LINEAR, 0.0, 0.98, 0.15, 0.7, family="average")
-    low, high = max(1.0 - (1.0 - value) * 8, 0.5), min(1.0 - (1.0 - value) / 10, 0.99999)
-    return Range(Kind.FLOAT, Scale.COMPLEMENT, low, max(high, value), math.log(1.6), 0.8, family="average")
 
 
 def _share(words: frozenset[str], value: float) -> Range:

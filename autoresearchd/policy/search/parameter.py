@@ -255,5 +255,4 @@ def _write_float(source: str, number: float) -> str:
 
 
 def _significant(number: float) -> float:
-    """Rounded to two significant digits."""
     return float(f"{number:.1e}")

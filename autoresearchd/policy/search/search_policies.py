@@ -18,11 +18,10 @@ from autoresearchd.domain.ports import Cancel, TrialHistory
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.policy.search.memory import Coupling, Effect, Memory, key
+from autoresearchd.policy.search.find_constants import Program
+from autoresearchd.policy.search.memory import Candidate, Coupling, Effect, Memory, Surrogate, expected_gain, key, where
 from autoresearchd.policy.search.name_ranges import BATCH, CONTEXT, PER_PASS, words_of
 from autoresearchd.policy.search.parameter import Parameter, Value
-from autoresearchd.policy.search.program_constants import Program
-from autoresearchd.policy.search.surrogate import Candidate, Surrogate, expected_gain, where
 
 Move = tuple[Parameter, Value]
 
@@ -164,7 +163,6 @@ def _proposal(
 
 
 def _show(value: Value) -> str:
-    """A value as people write it."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -194,8 +192,6 @@ def _hint(moves: Sequence[Move]) -> str:
 
 
 class _Turn:
-    """The choice of one proposal."""
-
     def __init__(
         self,
         state: ResearchState,
@@ -218,7 +214,13 @@ class _Turn:
             together = [c for n, v in changes.items() for c in self._surrogate.judge(self._all[n], [v])]
             if self._new(together):
                 return together
-        ranked = [c for _, c in sorted(self._singles(), key=lambda scored: -scored[0])]
+        scored = []
+        for parameter in self._parameters.values():
+            if values := self._values(parameter):
+                for candidate in self._surrogate.judge(parameter, values):
+                    whim = math.exp(_WHIM * float(self._random.standard_normal()))
+                    scored.append((self._gain([candidate]) * whim, candidate))
+        ranked = [candidate for _, candidate in sorted(scored, key=lambda each: -each[0])]
         for first in ranked:
             chosen = self._combine(first, ranked)
             if self._new(chosen):
@@ -229,14 +231,6 @@ class _Turn:
         return self._anything()
 
     # -- candidates
-
-    def _singles(self) -> Iterator[tuple[float, Candidate]]:
-        """Each change of one constant with its score."""
-        for parameter in self._parameters.values():
-            if values := self._values(parameter):
-                for candidate in self._surrogate.judge(parameter, values):
-                    whim = math.exp(_WHIM * float(self._random.standard_normal()))
-                    yield self._gain([candidate]) * whim, candidate
 
     def _values(self, parameter: Parameter) -> list[Value]:
         if not parameter.numeric:
@@ -270,10 +264,7 @@ class _Turn:
     # -- the choice
 
     def _combine(self, first: Candidate, ranked: Sequence[Candidate]) -> list[Candidate]:
-        """Add what helped or nearly helped in the past, where that makes success likelier.
-
-        A move that was discarded in a bundle rests for a while: each time it is the others that are judged with it.
-        """
+        """Add what helped or nearly helped in the past, where that makes success likelier."""
         chosen = [first, *self._together(first), *self._beside(first)]
         if first.parameter.name in self._coupling.doubtful:
             return chosen
@@ -296,10 +287,7 @@ class _Turn:
         return [c for name in names for c in self._surrogate.judge(self._all[name], [first.value])]
 
     def _rests(self, candidate: Candidate) -> bool:
-        """Whether a move was discarded twice on this incumbent, in a bundle lately, and one trial at most favours it.
-
-        A single lucky run would else be put beside whatever is tried next, again and again.
-        """
+        """Whether a move was discarded twice here, in a bundle lately, and one (lucky) trial at most favours it."""
         place = where(candidate.parameter, candidate.value)
         rises = self._surrogate.rises(candidate.parameter.name)
         same = [e for before, after, e in rises if (after - before) * place > 0]
@@ -309,10 +297,7 @@ class _Turn:
         return bundled and sum(e.kept or (e.gain or 0.0) > 0 for e in same) < _FAVOURED
 
     def _beside(self, first: Candidate) -> Iterator[Candidate]:
-        """Rows per pass, moved against a context length: a pass then has as many tokens as before.
-
-        As many fit into the memory, and fewer of them would leave the machine idle and cost a second pass.
-        """
+        """Rows per pass, moved against a context length: as many tokens fit into the memory as before."""
         moved = first.parameter
         if moved.range.family != CONTEXT or not isinstance(first.value, int) or isinstance(moved.value, (str, bool)):
             return
@@ -330,7 +315,6 @@ class _Turn:
         return key(self._state.parent, changes) not in self._memory.tried
 
     def _anything(self) -> list[Candidate]:
-        """All near values are used up: take anything that has not been tried on this incumbent."""
         free = {n: p for n, p in self._parameters.items() if n not in self._coupling.together}
         for _ in range(200):
             drawn = draw(free, self._random)
@@ -386,7 +370,6 @@ class _Turn:
 
 
 def _values(state: ResearchState) -> dict[str, float]:
-    """Values of kept commits that the state itself tells."""
     decided = [(e.commit, e.decision) for e in (*state.top, *state.recent)]
     values = {c: d.value for c, d in decided if c and d and d.status is Status.KEEP and d.value is not None}
     if state.incumbent_value is not None:

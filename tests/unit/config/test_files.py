@@ -17,7 +17,7 @@ from autoresearchd.config import check_files, read_task_text
 from autoresearchd.config.task_paths import data_path, hidden_path, inside_path
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.task import Evaluation, Task
-from tests.unit.config.test_load import MINIMAL
+from tests.unit.config.test_load_task import MINIMAL
 
 TASK = replace(read_task_text(MINIMAL), protected=("prepare.py",))
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autoresearchd.config import load_task, read_task_text
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.task import Task
-from tests.unit.config.test_load import HERE, MINIMAL
+from tests.unit.config.test_load_task import HERE, MINIMAL
 
 
 def mistake(text: str) -> ConfigError:

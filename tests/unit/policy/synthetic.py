@@ -15,6 +15,8 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Policy
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Direction
+from autoresearchd.policy.search.find_constants import find, replace
+from autoresearchd.policy.search.parameter import Value
 from tests.fakes.policies import MemoryHistory, make_state, make_task
 
 TOY = '''"""A toy."""
@@ -188,3 +190,8 @@ def research(
 def commit_of(code: str) -> str:
     """A stand-in for a commit's name."""
     return hashlib.sha1(code.encode()).hexdigest()
+
+
+def apply(text: str, changes: Mapping[str, Value], *, path: str = "train.py", profile: str = "cpu") -> str:
+    """A program with other constants."""
+    return replace(text, find(text, path=path, profile=profile), changes)

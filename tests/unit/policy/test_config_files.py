@@ -12,9 +12,11 @@ import yaml
 
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.task import Search
-from autoresearchd.policy.search.find_constants import apply, find, look
+from autoresearchd.policy.search.find_constants import find, look
 from autoresearchd.policy.search.parameter import Value
 from autoresearchd.policy.search.search_policies import draw
+
+from .synthetic import apply
 
 YAML = """\
 # Experiment Größe 7

@@ -14,7 +14,7 @@ import pytest
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.policy.prompt.sections import messages, render
-from autoresearchd.policy.search.program_constants import Program, changed, left_alone
+from autoresearchd.policy.search.find_constants import Program, changed, left_alone
 from tests.fakes.policies import make_state, make_task
 
 

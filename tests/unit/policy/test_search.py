@@ -15,13 +15,13 @@ from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.task import Direction, Metric, Search
-from autoresearchd.policy.search.find_constants import apply, find
+from autoresearchd.policy.search.find_constants import find
 from autoresearchd.policy.search.memory import Coupling, Memory
 from autoresearchd.policy.search.parameter import Value
 from autoresearchd.policy.search.search_policies import RandomPolicy, SearchPolicy
 from tests.fakes.policies import MemoryHistory, make_state, make_task
 
-from .synthetic import PROBLEMS, TOY, research
+from .synthetic import PROBLEMS, TOY, apply, research
 
 BASE = "a" * 40
 BASELINE = Trial(0, BASE, BASE, {}, Status.KEEP, Label.NONE, 1.0)

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.domain.errors import PolicyError
-from autoresearchd.policy.search.find_constants import apply, find, look
+from autoresearchd.policy.search.find_constants import find, look
 from autoresearchd.policy.search.parameter import Kind, Parameter, Scale, Value
 from autoresearchd.policy.search.search_policies import draw
 
-from .synthetic import TOY
+from .synthetic import TOY, apply
 
 TEMPLATE = Path(__file__).parents[3] / "templates" / "autoresearch" / "train.py"
 

@@ -1,17 +1,29 @@
-"""task.yaml in full: what is read, with which defaults, profiles and overrides."""
+"""task.yaml and check.yaml: what is read, with which defaults, profiles and overrides; and tasks in the store."""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import json
+import math
 import shutil
 import subprocess
 import sys
+import types
+import typing
+from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from autoresearchd.config import Overrides, load_task, read_task_text
-from autoresearchd.domain.errors import ConfigError, UsageError
+from autoresearchd.config import Overrides, dump_task, load_task, parse_task, read_task_text
+from autoresearchd.config.load_task import CHECK_FILE, load_check
+from autoresearchd.domain.errors import ConfigError, StoreError, UsageError
+from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import (
     Budget,
     Check,
@@ -23,6 +35,7 @@ from autoresearchd.domain.task import (
     Metric,
     MetricSource,
     Prompt,
+    Replacement,
     Role,
     Task,
 )
@@ -205,3 +218,141 @@ def test_reading_a_task_needs_neither_a_database_nor_git_nor_a_model() -> None:
     heavy = ["sqlalchemy", "git", "libcst", "optuna", "numpy", "torch", "typer", "rich", "matplotlib"]
     done = subprocess.run([sys.executable, "-c", program, *heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# ---------------------------------------------------------------------- check.yaml
+WHOLE = """\
+baseline:
+  cpu: {value: 73.40, sigma: 1.9, budget: 1.5s, within: 0.15}
+budget: 1s
+edits:
+  - name: half the rate
+    change: [{search: "RATE = 0.001", replace: "RATE = 0.0005"}]
+cheats:
+  - name: reads the answers
+    change: [{file: train.py, search: "import os\\n", after: "open('@PRIVATE@')\\n"}, {append: "# end\\n"}]
+    expect: error
+  - name: prints the metric
+    change: [{prepend: "print('METRIC loss=0')\\n"}]
+  - name: does both
+    change: [{text: "print(1)\\n"}]
+    expect: [error, metric_missing]
+"""
+
+
+def test_a_task_without_one_is_held_to_nothing(tmp_path: Path) -> None:
+    assert load_check(tmp_path) is None
+
+
+def test_the_whole_of_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / CHECK_FILE).write_text(WHOLE)
+    check = load_check(tmp_path)
+    assert check is not None
+    figures = check.baseline["cpu"]
+    assert (figures.value, figures.sigma, figures.budget, figures.within) == (73.4, 1.9, 1.5, 0.15)
+    assert figures.text == "73.40 ± 1.9", "as it is written, for it stands so in the README"
+    assert check.budget == 1
+    assert check.edits[0].change == (Replacement("replace", "RATE = 0.0005", "RATE = 0.001"),)
+    first, second, third = check.cheats
+    assert first.change == (
+        Replacement("after", "open('@PRIVATE@')\n", "import os\n", "train.py"),
+        Replacement("append", "# end\n"),
+    )
+    assert first.expected == {Label.ERROR}
+    assert second.expected == {Label.NO_GAIN}, "unless it says otherwise, a cheat is worthless"
+    assert third.expected == {Label.ERROR, Label.METRIC_MISSING}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("baselines: {}\n", "did you mean 'baseline'"),
+        ("baseline: {gpu: {value: 1, sigma: 0}}\n", "there is no such profile"),
+        ("cheats: [{name: a, change: [{search: x}]}]\n", "give one of replace"),
+        ("cheats: [{name: a, change: [{search: x, replace: y, append: z}]}]\n", "replace and append"),
+        ("cheats: [{name: a, change: [{replace: y}]}]\n", "replace needs it"),
+        ("cheats: [{name: a, change: []}]\n", "at least 1 item"),
+        ("cheats: [{name: a, change: [{append: x}], expect: wrong}]\n", "'wrong' is not an outcome's label"),
+        ("edits: [{name: a, change: [{append: x}]}]\ncheats: [{name: a, change: [{append: y}]}]\n", "named 'a'"),
+        ("edits: [{name: a, change: [{append: x}], expect: error}]\n", "there is no such key"),
+    ],
+)
+def test_a_slip_is_told_with_what_would_be_right(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / CHECK_FILE).write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load_check(tmp_path)
+    assert words in str(raised.value)
+    assert f"{CHECK_FILE}:" in raised.value.what
+
+
+# ---------------------------------------------------------------------- in the store
+SCALARS: dict[Any, st.SearchStrategy[Any]] = {
+    str: st.text(max_size=8),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    int: st.integers(),
+    bool: st.booleans(),
+    type(None): st.none(),
+}
+
+
+def values_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Any values of a type of the domain."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if kind in SCALARS:
+        return SCALARS[kind]
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return st.sampled_from(list(kind))
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return st.builds(kind, **{name: values_of(hint) for name, hint in typing.get_type_hints(kind).items()})
+    if origin is tuple and Ellipsis not in parts:
+        return st.tuples(*(values_of(part) for part in parts))
+    if origin is tuple:
+        return st.lists(values_of(parts[0]), max_size=2).map(tuple)
+    if origin is Mapping:
+        return st.dictionaries(values_of(parts[0]), values_of(parts[1]), max_size=2)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([values_of(part) for part in parts])
+    if origin is typing.Literal:
+        return st.sampled_from(typing.get_args(kind))
+    raise AssertionError(f"no values for {kind}")
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(values_of(Task))
+def test_a_task_comes_back_from_the_store_as_it_was(task: Task) -> None:
+    assert parse_task(dump_task(task)) == task
+
+
+def test_a_reader_without_this_package_finds_what_status_shows() -> None:
+    values = json.loads(dump_task(read_task_text(MINIMAL)))
+    assert values["name"] == "tiny"
+    assert {key: values["scoring"][key] for key in ("metric", "direction", "source")} == {
+        "metric": "val_loss",
+        "direction": "minimize",
+        "source": "self-reported",
+    }
+    assert values["execution"]["budget"] == 300
+
+
+def test_a_number_that_json_has_no_word_for_is_not_written() -> None:
+    task = read_task_text(MINIMAL)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        dump_task(dataclasses.replace(task, scoring=dataclasses.replace(task.scoring, reference=math.inf)))
+
+
+def test_a_task_stored_before_a_key_existed_has_its_default() -> None:
+    values = json.loads(dump_task(read_task_text(MINIMAL)))
+    for key in ("source_dir", "history", "checks", "roles", "prompt", "curve", "evaluation", "fleet"):
+        del values[key]
+    assert parse_task(json.dumps(values)) == read_task_text(MINIMAL)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"name": "x"}', pytest.param("[" * 200_000, id="nested without end"),
+     '{"name": "x", "scoring": {"metric": "m", "direction": "minimize", "source": "s"}, "execution": 1e999}',
+     '{"name": "log", "scoring": {"metric": "a"}, "execution": {"budget": null}}'],
+)  # fmt: skip
+def test_a_session_without_a_program_says_so_when_it_is_resumed(text: str) -> None:
+    with pytest.raises(StoreError, match="cannot be read"):
+        parse_task(text)
