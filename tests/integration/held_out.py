@@ -15,8 +15,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.learner.data.trajectories import Trajectory
 from autoresearchd.learner.gate.held_out_states import HeldOut, Source
 from autoresearchd.resources import bundled
-from autoresearchd.store.schema.database import Database, sqlite_url
-from autoresearchd.store.schema.migrate import alembic_config
+from autoresearchd.store.schema.database import Database, alembic_config, sqlite_url
 from tests.integration.bench import Bench
 
 

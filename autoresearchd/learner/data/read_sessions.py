@@ -28,7 +28,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.config.task_json import parse_task
+from autoresearchd.config.load_task import parse_task
 from autoresearchd.domain.errors import RepositoryError, StoreError, UsageError
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import RULES, Label, Status
@@ -36,6 +36,10 @@ from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.proposal import Answer, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
+from autoresearchd.learner.data.reward_signal import Signal, signal
+from autoresearchd.learner.data.trajectories import Dataset, Filters, Reason, Record, Split, Trajectory, dataset, split
+from autoresearchd.learner.data.trajectory_records import is_agent, records
+from autoresearchd.store.reader import Corpus
 from autoresearchd.evaluator.feedback import feedback
 from autoresearchd.evaluator.reward import FORMULA
 from autoresearchd.evaluator.reward import reward as reward_of
