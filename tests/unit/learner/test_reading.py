@@ -37,7 +37,7 @@ from autoresearchd.learner.data.trajectories import Dataset, Reason, Record, Spl
 from autoresearchd.learner.versions.base_models import base_model
 from autoresearchd.models.client import Reply
 from autoresearchd.policy.model_policy import ModelPolicy
-from autoresearchd.store.corpus import Transcript
+from autoresearchd.store.reader import Transcript
 from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
 from tests.fakes.policies import make_state, make_task
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
