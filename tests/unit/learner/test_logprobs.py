@@ -11,7 +11,6 @@ from torch import Tensor
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.learner.algorithms.ratios import k3
 from autoresearchd.learner.training.logprobs import Sample, collate, token_statistics
-from tests.unit.learner.reference import softmax_logs
 
 VOCABULARY = 7
 SAMPLES = (
@@ -34,7 +33,8 @@ def test_log_probability_entropy_and_likeliest_tokens_are_those_of_the_whole_voc
     assert found.top_logprobs is not None and found.top_indices is not None
     rows = [(sample, token) for sample in SAMPLES for token in sample.completion]
     for n, (sample, token) in enumerate(rows):
-        logs = softmax_logs(z[n].numpy() / sample.temperature)
+        weights = [math.exp(float(x) / sample.temperature) for x in z[n]]
+        logs = [math.log(weight / math.fsum(weights)) for weight in weights]
         best = sorted(range(VOCABULARY), key=lambda v: -logs[v])[:3]
         assert float(found.logprobs[BATCH.mask][n]) == pytest.approx(logs[token], abs=1e-12)
         assert float(found.entropy[BATCH.mask][n]) == pytest.approx(-math.fsum(math.exp(x) * x for x in logs))

@@ -1,9 +1,14 @@
-"""Each loss is its paper's, its gradient is that of the loss, and what is masked never matters."""
+"""Each loss is its paper's, its gradient is that of the loss, and what is masked never matters.
+
+What is expected is written from the papers' formulas, not from the code: in plain loops over Python floats. A batch is
+a dict of arrays, by the names of the losses' arguments.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -11,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from autoresearchd.learner.algorithms.grpo import grpo_loss
@@ -18,13 +24,162 @@ from autoresearchd.learner.algorithms.ppo import gae, ppo_loss
 from autoresearchd.learner.algorithms.ratios import Part
 from autoresearchd.learner.algorithms.sdpo import ema_update, sdpo_loss
 from autoresearchd.learner.algorithms.train_options import GSPO, GrpoOptions, Level, Mean, PpoOptions, SdpoOptions
-from tests.unit.learner import reference
-from tests.unit.learner.reference import Array, assert_same, differences, random_batch, softmax_logs, tensors
 
-COMBINATIONS = [(level, mean) for level in Level for mean in Mean]
+Array = NDArray[np.float64]
+Batch = Mapping[str, Any]
 ALPHAS = [0.0, 0.3, 0.5, 1.0]
 
 
+def differences(function: Callable[[Array], float], at: Array, step: float = 1e-6) -> Array:
+    """The gradient by central differences."""
+    gradient = np.zeros_like(at)
+    for place in np.ndindex(*at.shape):
+        above, below = at.copy(), at.copy()
+        above[place] += step
+        below[place] -= step
+        gradient[place] = (function(above) - function(below)) / (2 * step)
+    return gradient
+
+
+def softmax_logs(logits: Array) -> list[float]:
+    top = max(logits)
+    total = math.log(math.fsum(math.exp(x - top) for x in logits)) + top
+    return [float(x - total) for x in logits]
+
+
+def levelled(each: list[float], level: str) -> list[float]:
+    if level == "sequence":
+        return [math.fsum(each) / len(each)] * len(each)
+    return [math.fsum(each)] * len(each) if level == "completion" else each
+
+
+def averaged(rows: list[list[float]], how: str) -> float:
+    rows = [row for row in rows if row]
+    if how == "tokens":
+        return math.fsum(x for row in rows for x in row) / sum(map(len, rows))
+    return math.fsum(math.fsum(row) / len(row) for row in rows) / len(rows)
+
+
+def clipped(ratio: float, advantage: float, low: float, high: float, dual: float | None) -> float:
+    """To be maximised."""
+    gain = min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
+    return max(gain, dual * advantage) if dual is not None and advantage < 0 else gain
+
+
+def picked(batch: Batch, name: str) -> list[list[float]]:
+    """What stands where the mask is True, row by row."""
+    return [[float(x) for x in row[on]] for row, on in zip(batch[name], batch["mask"], strict=True)]
+
+
+def gaps(batch: Batch, new: str, old: str) -> list[list[float]]:
+    """Log-ratios of two policies, row by row."""
+    pairs = zip(picked(batch, new), picked(batch, old), strict=True)
+    return [[a - b for a, b in zip(one, other, strict=True)] for one, other in pairs]
+
+
+def plain_grpo(
+    batch: Batch,
+    *,
+    beta: float = 0.0,
+    mean: str = "tokens",
+    low: float = 0.2,
+    high: float = 0.28,
+    dual: float | None = 3.0,
+    level: str = "token",
+    cap: float = 2.0,
+) -> float:
+    acted = gaps(batch, "logprobs", "behaviour")
+    rows = [
+        [-clipped(math.exp(x), float(advantage), low, high, dual) for x in levelled(own, level)]
+        for own, advantage in zip(acted, batch["advantages"], strict=True)
+    ]
+    loss = averaged(rows, mean)
+    if beta:
+        estimates = [
+            [min(math.exp(x), cap) * (math.exp(gap) - gap - 1) for x, gap in zip(*both, strict=True)]
+            for both in zip(acted, gaps(batch, "reference", "logprobs"), strict=True)
+        ]
+        loss += beta * averaged(estimates, mean)
+    return loss
+
+
+def plain_ppo(
+    batch: Batch,
+    *,
+    level: str,
+    clip: float = 0.2,
+    value_clip: float = 0.2,
+    c1: float = 0.5,
+    c2: float = 0.01,
+    cap: float = 2.0,
+) -> float:
+    rows = []
+    both = gaps(batch, "logprobs", "proximal"), gaps(batch, "proximal", "behaviour")
+    for own, stale, advantage in zip(*both, batch["advantages"], strict=True):
+        pairs = zip(levelled(own, level), levelled(stale, level), strict=True)
+        rows.append(
+            [-min(math.exp(w), cap) * clipped(math.exp(x), float(advantage), clip, clip, None) for x, w in pairs]
+        )
+    errors = []
+    for v, old, target in zip(batch["values"], batch["old_values"], batch["returns"], strict=True):
+        bounded = old + min(max(v - old, -value_clip), value_clip)
+        errors.append(float(max((v - target) ** 2, (bounded - target) ** 2)))
+    spread = averaged(picked(batch, "entropy"), "sequences")
+    return averaged(rows, "sequences") + c1 * math.fsum(errors) / len(errors) - c2 * spread
+
+
+def kl(one: list[float], other: list[float]) -> float:
+    return math.fsum(math.exp(a) * (a - b) for a, b in zip(one, other, strict=True))
+
+
+def divergence(student: list[float], teacher: list[float], alpha: float) -> float:
+    if alpha == 0:
+        return kl(teacher, student)
+    if alpha == 1:
+        return kl(student, teacher)
+    mixed = [math.log((1 - alpha) * math.exp(s) + alpha * math.exp(t)) for s, t in zip(student, teacher, strict=True)]
+    return (1 - alpha) * kl(student, mixed) + alpha * kl(teacher, mixed)
+
+
+def with_tail(top: Array) -> list[float]:
+    listed = [float(x) for x in top]
+    return [*listed, math.log1p(-math.fsum(math.exp(x) for x in listed))]
+
+
+def plain_sdpo(batch: Batch, *, alpha: float, cap: float = 2.0) -> float:
+    terms = []
+    for at in zip(*np.nonzero(batch["mask"]), strict=True):
+        weight = min(math.exp(float(batch["logprobs"][at] - batch["proximal"][at])), cap)
+        weight *= min(math.exp(float(batch["proximal"][at] - batch["behaviour"][at])), cap)
+        student, teacher = with_tail(batch["student_top"][at]), with_tail(batch["teacher_top"][at])
+        terms.append(weight * divergence(student, teacher, alpha))
+    return math.fsum(terms) / len(terms)
+
+
+def random_batch(seed: int, rows: int = 6, width: int = 5, noise: float = 0.5) -> dict[str, Any]:
+    """Log-probabilities of policies that have drifted apart, advantages of both signs, a mask with holes."""
+    draw = np.random.default_rng(seed)
+    mask = draw.random((rows, width)) < 0.7
+    mask[:, 0] = True
+    behaviour = draw.uniform(-3.0, -0.1, (rows, width))
+    return {
+        "logprobs": behaviour + noise * draw.normal(size=(rows, width)),
+        "behaviour": behaviour,
+        "proximal": behaviour + noise * draw.normal(size=(rows, width)),
+        "reference": behaviour + noise * draw.normal(size=(rows, width)),
+        "advantages": draw.normal(size=rows),
+        "mask": mask,
+    }
+
+
+def tensors(batch: Batch) -> dict[str, Tensor]:
+    """As torch has it, float64 or bool."""
+    return {
+        name: torch.tensor(each, dtype=torch.bool if name == "mask" else torch.float64) for name, each in batch.items()
+    }
+
+
+# ---------------------------------------------------------------------- as the papers have it
 def with_values(seed: int) -> dict[str, Any]:
     """For PPO."""
     batch, draw = random_batch(seed, noise=0.15), np.random.default_rng(1000 + seed)
@@ -48,11 +203,18 @@ def loss_of(loss: Any, options: Any, batch: dict[str, Any], **changed: Tensor) -
 
 
 grpo, ppo, sdpo = (partial(loss_of, loss) for loss in (grpo_loss, ppo_loss, sdpo_loss))
+KEPT: dict[str, Any] = {"low": 3e-4, "high": 4e-4, "dual": None, "level": "sequence", "mean": "sequences"}
+PPO = ("logprobs", "values", "entropy")
 CASES = [
-    *((grpo, GrpoOptions(level=level, mean=mean, beta=0.1), random_batch) for level, mean in COMBINATIONS),
-    *((ppo, PpoOptions(level=level), with_values) for level in Level),
-    *((sdpo, SdpoOptions(alpha=alpha), with_tops) for alpha in ALPHAS),
-]
+    *(
+        (grpo, GrpoOptions(level=one, mean=mean, beta=0.1), random_batch,
+         partial(plain_grpo, level=one.value, mean=mean.value, beta=0.1), ("logprobs",))
+        for one in Level for mean in Mean
+    ),
+    (grpo, GSPO, partial(random_batch, noise=1e-3), partial(plain_grpo, **KEPT), ("logprobs",)),
+    *((ppo, PpoOptions(level=one), with_values, partial(plain_ppo, level=one.value), PPO) for one in Level),
+    *((sdpo, SdpoOptions(alpha=a), with_tops, partial(plain_sdpo, alpha=a), ("student_top",)) for a in ALPHAS),
+]  # fmt: skip
 
 
 def one(*values: float) -> Tensor:
@@ -63,51 +225,25 @@ def everywhere(width: int = 1) -> Tensor:
     return torch.ones((1, width), dtype=torch.bool)
 
 
-# ---------------------------------------------------------------------- as the papers have it
-@pytest.mark.parametrize(("level", "mean"), COMBINATIONS)
+def assert_same(loss: Any, options: Any, plain: Callable[[Batch], float], batch: Batch, name: str) -> None:
+    """The loss to 1e-6, its gradient to a relative 1e-4: as a whole and in each component."""
+    at = tensors(batch)[name].requires_grad_()
+    value = loss(options, batch, **{name: at}).loss
+    value.backward()
+    assert at.grad is not None
+    gradient, numeric = at.grad.numpy(), differences(lambda x: plain({**batch, name: x}), batch[name])
+    assert abs(float(value.detach()) - plain(batch)) < 1e-6
+    assert np.linalg.norm(gradient - numeric) <= 1e-4 * np.linalg.norm(numeric)
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize(("loss", "options", "batch_of", "plain", "names"), CASES)
 @pytest.mark.parametrize("seed", range(3))
-def test_grpo_agrees_with_plain_loops(level: Level, mean: Mean, seed: int) -> None:
-    batch, options = random_batch(seed), GrpoOptions(level=level, mean=mean, beta=0.1)
-    assert_same(
-        lambda x: grpo(options, batch, logprobs=x).loss,
-        lambda x: reference.grpo(batch | {"logprobs": x}, mean=mean.value, level=level.value, beta=0.1),
-        batch["logprobs"],
-    )
-
-
-def test_gspo_is_the_mean_over_completions_of_their_clipped_geometric_mean_ratio() -> None:
-    batch = random_batch(3, noise=1e-3)
-    kept: dict[str, Any] = {"low": 3e-4, "high": 4e-4, "dual": None, "level": "sequence", "mean": "sequences"}
-    figures = grpo(GSPO, batch).figures
-    assert 0 < figures["clipped_low"][0] + figures["clipped_high"][0] < 1
-    assert_same(
-        lambda x: grpo(GSPO, batch, logprobs=x).loss,
-        lambda x: reference.grpo(batch | {"logprobs": x}, **kept),
-        batch["logprobs"],
-    )
-
-
-@pytest.mark.parametrize("level", list(Level))
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", ["logprobs", "values", "entropy"])
-def test_ppo_agrees_with_plain_loops(level: Level, seed: int, name: str) -> None:
-    batch = with_values(seed)
-    assert_same(
-        lambda x: ppo(PpoOptions(level=level), batch, **{name: x}).loss,
-        lambda x: reference.ppo(batch | {name: x}, level=level.value),
-        batch[name],
-    )
-
-
-@pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("seed", range(2))
-def test_sdpo_agrees_with_plain_loops(alpha: float, seed: int) -> None:
-    batch = with_tops(seed)
-    assert_same(
-        lambda x: sdpo(SdpoOptions(alpha=alpha), batch, student_top=x).loss,
-        lambda x: reference.sdpo(batch | {"student_top": x}, alpha=alpha),
-        batch["student_top"],
-    )
+def test_loss_and_gradients_agree_with_plain_loops(
+    loss: Any, options: Any, batch_of: Any, plain: Any, names: tuple[str, ...], seed: int
+) -> None:
+    for name in names:
+        assert_same(loss, options, plain, batch_of(seed), name)
 
 
 def test_grpo_of_a_case_computed_by_hand() -> None:
@@ -245,7 +381,7 @@ def test_the_teacher_moves_a_share_of_the_way_and_nothing_is_changed_in_place() 
 
 
 # ---------------------------------------------------------------------- what does not matter
-@pytest.mark.parametrize(("loss", "options", "batch_of"), CASES)
+@pytest.mark.parametrize(("loss", "options", "batch_of"), [case[:3] for case in CASES])
 def test_padding_and_the_order_of_the_answers_never_matter(loss: Any, options: Any, batch_of: Any) -> None:
     """Rubbish wherever the mask is False, and more columns of it."""
     batch = batch_of(7)

@@ -26,8 +26,8 @@ from autoresearchd.learner.algorithms.train_options import (
     SftOptions,
     TrainOptions,
 )
-from autoresearchd.learner.data.examples import Example, imitable, replayable
-from autoresearchd.learner.data.trajectories import Trajectory
+from autoresearchd.learner.data.examples import Example, imitable, replayable, within
+from autoresearchd.learner.data.trajectories import Split, Trajectory
 from autoresearchd.learner.training.prompt_sharing import Sharing
 from autoresearchd.learner.training.train import train
 from tests.fakes.learnable import TinyLearnable
@@ -66,6 +66,22 @@ def test_only_kept_answers_with_a_reward_are_imitated_and_text_without_tokens_is
     assert [each.sample.completion for each in kept] == [model.tokens("abc")]
     assert left_out == {"not_kept": 3}
     assert data[3].good(kept=False) and not data[1].good(kept=False)
+
+
+def test_what_is_longer_is_left_out_and_fresh_answers_are_no_longer_than_what_stays() -> None:
+    usual = numbered(0.0)[0]
+
+    def answer(number: int, prompt: int, tokens: int) -> Trajectory:
+        return replace(usual, number=number, messages=({"content": "x" * prompt},), token_ids=(1,) * tokens)
+
+    train, held_out = (
+        (answer(1, 100, 20), answer(2, 300, 40), answer(3, 100, 250)),
+        (answer(4, 120, 30), answer(5, 390, 30)),
+    )
+    found = within(Split(train, held_out, "time"), lambda each: len(each.messages[0]["content"]), most=342)
+    assert [each.number for each in found.parts.train] == [1, 2]
+    assert [each.number for each in found.parts.held_out] == [4]
+    assert (found.left_out, found.answer) == (2, 40)
 
 
 # -- batches
