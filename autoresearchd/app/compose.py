@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from autoresearchd.config import parse_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.events import Event, EventKind
-from autoresearchd.domain.experiment import Session, Trial
+from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.ports import EventSink, Executor, Store
 from autoresearchd.domain.redaction import secrets_of_environment
 from autoresearchd.executor.local import LocalExecutor
@@ -35,17 +35,6 @@ from autoresearchd.sandbox.tiers import AUTO, check_name
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.task_workspace import open_workspace, setup_dir
-
-
-@dataclass(frozen=True, slots=True)
-class SessionTrials:
-    """The trials of one session, for policies that search."""
-
-    store: Store
-    session_id: int
-
-    def trials(self, after: int = -1) -> Sequence[Trial]:
-        return self.store.trials(self.session_id, after)
 
 
 def make_executor(spec: str) -> Executor:
@@ -107,28 +96,7 @@ def laboratory(
     if spec.kind == LOCAL:  # an agent asks the plain model: what is learned and compared is one answer to one question
         adapters = LiveVersions(AdapterShelf.of(project.root, store), store, session.id, str(spec), warn, place=named)
         adapters.sweep()
-    offer = Offer(
-        session_id=session.id,
-        task=task,
-        store=store,
-        workspace=workspace,
-        executor=executor,
-        clock=clock,
-        trials=SessionTrials(store, session.id),
-        pristine=site.pristine,
-        setup=site.setup,
-        source=folder,
-        settings=settings,
-        warn=warn,
-        max_usd=session.limits.max_usd,
-        environment=os.environ,
-        ending=stop,
-        adapters=adapters,
-    )
-
-    def waits(reason: str) -> None:
-        note_reason(store, session.tag, clock.now(), reason)
-
+    offer = Offer(session, task, store, workspace, executor, site, settings, warn, stop, adapters)
     return Context(
         session_id=session.id,
         tag=session.tag,
@@ -147,7 +115,7 @@ def laboratory(
         redactor=redactor,
         memo=Memo(layout.memo_path(project.root, session.tag)),
         ends_when_spent=ends_when_spent(session),
-        ended=lambda: _call_all(offer.ended),
+        ended=partial(_call_all, offer.ended),
         learning=schedule_of(
             project.root,
             session,
@@ -156,8 +124,8 @@ def laboratory(
             executor,
             stopping=stop,
             tell=tell,
-            waits=waits,
-            free=lambda: _call_all(offer.unloads),
+            waits=lambda reason: note_reason(store, session.tag, clock.now(), reason),
+            free=partial(_call_all, offer.unloads),
         ),
     )
 
@@ -167,15 +135,11 @@ def _call_all(actions: Sequence[Callable[[], None]]) -> None:
         action()
 
 
-def _digest(*facts: object) -> str:
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
 def segment_fingerprint(lab: Context, workspace_fingerprint: str) -> tuple[str, str]:
     """(fingerprint of what makes results comparable, hardware in words)."""
     facts, task = lab.facts(), lab.task
     hardware = f"{facts.get('device', 'cpu')} · {facts.get('cpu', platform.machine())}"
-    fingerprint = _digest(
+    comparable = (
         asdict(task.execution.budget),
         workspace_fingerprint,
         task.execution.run_command,
@@ -185,17 +149,16 @@ def segment_fingerprint(lab: Context, workspace_fingerprint: str) -> tuple[str, 
         facts.get("python"),
         hardware,
     )
-    return fingerprint, hardware
+    return hashlib.sha256(json.dumps(comparable).encode()).hexdigest()[:16], hardware
 
 
 def ensure_segment(lab: Context, protected_fingerprint: str) -> bool:
     """Open a segment at the start, and a new one when results would no longer be comparable; whether one was opened."""
     fingerprint, hardware = segment_fingerprint(lab, protected_fingerprint)
-    segment = lab.store.segment(lab.session_id)
-    if segment is not None and segment.fingerprint == fingerprint:
-        return False
-    reason = "start"
+    segment, reason = lab.store.segment(lab.session_id), "start"
     if segment is not None:
+        if segment.fingerprint == fingerprint:
+            return False
         known = f"{hardware}, Python {lab.facts().get('python', '')}"
         reason = f"the machine, Python, environment or task is another one than before ({known})"
     lab.store.open_segment(lab.session_id, fingerprint, reason, hardware, lab.clock.now())

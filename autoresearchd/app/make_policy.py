@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -14,13 +15,15 @@ from typing import TYPE_CHECKING
 
 from autoresearchd.app.models.spending import Roomy, SessionAnswers, UsersDay, daily_spend
 from autoresearchd.domain.errors import MissingCapability, UsageError
+from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import Adapters, Cancel, Clock, Executor, Policy, Store, TrialHistory
+from autoresearchd.domain.ports import Adapters, Cancel, Executor, Policy, Store
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.redaction import secret_parts
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.loop.context import Site, SystemClock
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble
 from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from autoresearchd.sandbox.agent_shell import AgentShells, Surroundings
 
 LOCAL = "local"
-MOST_TOKENS = 16
+_MOST_TOKENS = 16
 """Of the answer to the first question, whatever it is: some providers refuse to be asked for fewer."""
 _PATIENCE_S = 30.0
 _HOPELESS = FINAL | {Trouble.UNREACHABLE}
@@ -43,28 +46,21 @@ _HOPELESS = FINAL | {Trouble.UNREACHABLE}
 class Offer:
     """What a session offers to its policy.
 
-    pristine: the unedited task; setup: what the set-up commands made; source: the user's own folder; warn: tells the
-    user; max_usd: the session's spend cap. adapters: says which version of the local policy answers. ending: set once
-    the session is to end. unloads: gives back the memory of a policy's own model; ended: what is left to do once the
-    session has ended; whoever makes the policy adds to both.
+    ending: set once the session is to end. adapters: says which version of the local policy answers. unloads: gives
+    back the memory of a policy's own model; ended: what is left to do once the session has ended; whoever makes the
+    policy adds to both.
     """
 
-    session_id: int
+    session: Session
     task: Task
     store: Store
     workspace: GitWorkspace
     executor: Executor
-    clock: Clock
-    trials: TrialHistory
-    pristine: Path
-    setup: Path
-    source: Path
+    site: Site
     settings: ModelSettings
     warn: Callable[[str], None]
-    max_usd: float | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    adapters: Adapters | None = None
-    ending: Cancel | None = None
+    ending: Cancel
+    adapters: Adapters | None
     unloads: list[Callable[[], None]] = field(default_factory=list)
     ended: list[Callable[[], None]] = field(default_factory=list)
 
@@ -74,12 +70,17 @@ class Offer:
     def code_at(self, commit: str) -> Mapping[str, str]:
         return {path: self.workspace.read(commit, path) for path in self.task.editable}
 
+    def trials(self, after: int = -1) -> Sequence[Trial]:
+        return self.store.trials(self.session.id, after)
+
 
 def make_policy(spec: PolicySpec, offer: Offer) -> Policy:
     """The policy of ``--policy``; each is imported only when it is the one."""
     match spec.kind:
         case "auto" | "search":
-            return _search(offer)
+            from autoresearchd.policy.search.search_policies import SearchPolicy
+
+            return SearchPolicy(offer, offer.code_at)
         case "random":
             from autoresearchd.policy.search.search_policies import RandomPolicy
 
@@ -92,25 +93,19 @@ def make_policy(spec: PolicySpec, offer: Offer) -> Policy:
             return _with_model(spec, offer)
 
 
-def _search(offer: Offer) -> Policy:
-    from autoresearchd.policy.search.search_policies import SearchPolicy
-
-    return SearchPolicy(offer.trials, offer.code_at)
-
-
 def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
-    settings = offer.settings
-    day = UsersDay(daily_spend(offer.environment), offer.store, offer.clock, offer.warn, str(offer.source))
+    settings, store, clock, session_id = offer.settings, offer.store, SystemClock(), offer.session.id
+    day = UsersDay(daily_spend(os.environ), store, clock, offer.warn, str(offer.site.source))
     day.catch_up()
     offer.ended.append(day.close)
     caps = Caps(
-        session_usd=lambda: offer.store.totals(offer.session_id).usd,
+        session_usd=lambda: store.totals(session_id).usd,
         day_usd=day.usd,
-        session_cap=offer.max_usd,
+        session_cap=offer.session.limits.max_usd,
         day_cap=settings.per_day,
     )
-    check = EditCheck(offer.task, offer.store, offer.session_id, offer.pristine)
-    clients = make_clients(spec, settings, offer.source, offer.environment, offer.adapters, offer.warn)
+    check = EditCheck(offer.task, store, session_id, offer.site.pristine)
+    clients = make_clients(spec, settings, offer.site.source, os.environ, offer.adapters, offer.warn)
     make: Callable[..., Policy]
     if spec.kind == "agent":
         from autoresearchd.policy.agent.agent_policy import AgentPolicy
@@ -124,8 +119,8 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         clients,
         settings,
         name=str(spec),
-        answers=WatchedAnswers(SessionAnswers(offer.store, offer.session_id, offer.clock, day.spent), caps, offer.warn),
-        purse=Roomy(caps, offer.pristine),
+        answers=WatchedAnswers(SessionAnswers(store, session_id, clock, day.spent), caps, offer.warn),
+        purse=Roomy(caps, offer.site.pristine),
         check=check.legal,
         near=check.near,
         ending=offer.ending,
@@ -133,18 +128,17 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     offer.unloads.extend(client.unload for client in clients if isinstance(client, Unloadable))
     if isinstance(clients[0], Renewable):
         policy = Following(policy, clients[0])
-    return CapFallbackPolicy(policy, _search(offer), offer.warn) if settings.when_spent == "search" else policy
+    if settings.when_spent == "search":
+        return CapFallbackPolicy(policy, make_policy(PolicySpec("search"), offer), offer.warn)
+    return policy
 
 
 def _local_model(spec: PolicySpec, settings: ModelSettings, folder: Path) -> tuple[str | None, Path | None]:
     """The name of the policy's local model (None: a provider's) and its folder (None: a server's)."""
     kind, _, rest = spec.argument.partition(":")
-    if spec.kind == LOCAL:
-        name = spec.argument or settings.local_model
-    elif (spec.kind, kind) == ("agent", LOCAL):
-        name = rest or settings.local_model
-    else:
+    if spec.kind != LOCAL and (spec.kind, kind) != ("agent", LOCAL):
         return None, None
+    name = (spec.argument if spec.kind == LOCAL else rest) or settings.local_model
     place = folder / Path(name).expanduser()
     return name, place if name and place.exists() else None
 
@@ -155,10 +149,8 @@ def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, envir
         return
     name, place = _local_model(spec, settings, folder)
     if name is not None and place is None and name.startswith(("/", "./", "../", "~")):
-        missing = folder / Path(name).expanduser()
-        raise UsageError(
-            f"--policy {spec}: there is no folder {missing}", hint="give the folder of a model, or its name"
-        )
+        what = f"--policy {spec}: there is no folder {folder / Path(name).expanduser()}"
+        raise UsageError(what, hint="give the folder of a model, or its name")
     needed = {"litellm": "llm"} if name is None or settings.fallbacks else {}
     if name is not None:
         needed |= {"transformers": "learn"} if place is not None else {"httpx": "local"}
@@ -266,24 +258,34 @@ def ask_models(
                 tell(f"warning: ${usd:.6f} for asking {names[0]} is not in the book of the day: {error}\n")
 
     if book is not None and settings.per_day is not None:
-        spent = 0.0
         with contextlib.suppress(OSError):  # told of when the session keeps the book
-            spent = book.spent(at)
-        if spent >= settings.per_day:
-            tell("note: no model is asked now: the cap of the day is reached\n")
-            return
+            if book.spent(at) >= settings.per_day:
+                tell("note: no model is asked now: the cap of the day is reached\n")
+                return
+    question = Question(
+        ({"role": "user", "content": "Answer with the word OK."},),
+        max_tokens=_MOST_TOKENS,
+        temperature=settings.temperature,
+        timeout=min(_PATIENCE_S, settings.timeout),
+    )
     clients = {client.name: client for client in reversed(make_clients(spec, settings, folder, environment))}
     failures = []
     for client in reversed(clients.values()):
-        if not isinstance(client, Unloadable):
-            tell(f"asking {client.name} …\n")
-            failure = _failure(client, settings, charge)
-            failures += [failure] if failure else []
+        if isinstance(client, Unloadable):
+            continue
+        tell(f"asking {client.name} …\n")
+        try:
+            reply = client.ask(question, threading.Event())
+            charge(reply.cost, client.name, reply.model)
+        except ModelError as error:
+            if error.cost is not None:
+                charge(error.cost, client.name)
+            if error.trouble is not Trouble.REFUSED:  # it answers, whatever it says
+                failures.append(Failure(client.name, error))
     if len(failures) == len(clients) and all(failure.error.trouble in _HOPELESS for failure in failures):
         advice = "; ".join(dict.fromkeys(map(_advice, failures)))
-        raise UsageError(
-            f"no model answers: {Unanswered(failures).what}", hint=f"{advice}. --no-preflight starts all the same"
-        )
+        what = f"no model answers: {Unanswered(failures).what}"
+        raise UsageError(what, hint=f"{advice}. --no-preflight starts all the same")
     for failure in failures:
         tell(f"warning: {Unanswered([failure]).what}\n  → {hint(failure)}\n")
 
@@ -294,37 +296,19 @@ def _advice(failure: Failure) -> str:
     return hint(failure)
 
 
-def _failure(client: ModelClient, settings: ModelSettings, charge: Callable[..., None]) -> Failure | None:
-    """Why a model gives no answer; None where it does, whatever it says."""
-    question = Question(
-        ({"role": "user", "content": "Answer with the word OK."},),
-        max_tokens=MOST_TOKENS,
-        temperature=settings.temperature,
-        timeout=min(_PATIENCE_S, settings.timeout),
-    )
-    try:
-        reply = client.ask(question, threading.Event())
-    except ModelError as error:
-        if error.cost is not None:
-            charge(error.cost, client.name)
-        return None if error.trouble is Trouble.REFUSED else Failure(client.name, error)
-    charge(reply.cost, client.name, reply.model)
-    return None
-
-
 def _agent_shell(offer: Offer) -> AgentShells:
     from autoresearchd.executor.visible_files import agent_surroundings, link_data
     from autoresearchd.sandbox.agent_shell import AgentShells
 
-    executor = offer.executor
+    executor, task, site = offer.executor, offer.task, offer.site
     if not isinstance(executor, LocalExecutor):
         raise MissingCapability("--policy agent works on this machine only", hint="take --executor local")
 
     def copy(state: ResearchState, target: Path) -> None:
         offer.materialise(state, target)
-        link_data(target, offer.task, setup=offer.setup, source=offer.source)
+        link_data(target, task, setup=site.setup, source=site.source)
 
     def surroundings(tools: Path) -> Surroundings:
-        return agent_surroundings(offer.task, tools, setup=offer.setup, source=offer.source, pristine=offer.pristine)
+        return agent_surroundings(task, tools, setup=site.setup, source=site.source, pristine=site.pristine)
 
     return AgentShells(executor.tier, copy, surroundings)

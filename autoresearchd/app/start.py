@@ -10,16 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from autoresearchd.app.compose import (
-    ensure_segment,
-    executor_spec,
-    laboratory,
-    make_executor,
-    require_sandbox,
-)
+from autoresearchd.app.compose import ensure_segment, executor_spec, laboratory, make_executor, require_sandbox
 from autoresearchd.app.make_policy import ask_models, require_model
 from autoresearchd.app.project import Project
 from autoresearchd.app.repairs.repair import check_database, check_journal
@@ -49,10 +43,10 @@ from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import EventSink, NewSession
 from autoresearchd.domain.quantities import counted, format_duration
-from autoresearchd.domain.task import Task
 from autoresearchd.loop.context import BASELINE_RUNS, Context
 from autoresearchd.loop.daemon import serve
 from autoresearchd.loop.measuring.run_files import clean_logs
+from autoresearchd.loop.upkeep.housekeeping import note_reason
 from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, announce
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
@@ -62,7 +56,6 @@ from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.git import GitWorkspace
-from autoresearchd.workspace.layout import require_tag
 from autoresearchd.workspace.task_workspace import open_workspace
 
 _LOOK_EVERY = 0.1
@@ -74,10 +67,9 @@ _SILENT_S = 5.0
 class StartOptions:
     """What ``start`` was asked for.
 
-    Budget in seconds; task: a bundled name, a folder, None for the folder itself; sandbox: a tier, None for the best;
-    seed: of all that is drawn at random in the session, None: a new one. group, parents, turns: see ``Proposing``.
-    roles: whether those that come with the daemon take turns where the task has none; None: as config.yaml says.
-    preflight: whether the policy's models are asked first, see ``ask_models``.
+    task: a bundled name, a folder, None for the folder itself; sandbox: a tier, None for the best; seed: of all that is
+    drawn at random in the session, None: a new one. roles: whether those that come with the daemon take turns where the
+    task has none; None: as config.yaml says. preflight: whether the policy's models are asked first.
     """
 
     task: str | None
@@ -86,14 +78,10 @@ class StartOptions:
     policy: str = "auto"
     executor: str = "local"
     sandbox: str | None = None
-    budget: float | None = None
+    overrides: Overrides = field(default_factory=Overrides)
     limits: Limits = field(default_factory=Limits)
     foreground: bool = False
-    wait: bool = True
     seed: int | None = None
-    group: int | None = None
-    parents: str | None = None
-    turns: str | None = None
     roles: bool | None = None
     preflight: bool = True
 
@@ -111,12 +99,10 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
     if policy.kind == "auto":  # the model that the user has set up, else search
         policy = parse_spec(settings.policy) if settings.policy else PolicySpec("search")
     refuse_secret(options.policy)
-    executor = executor_spec(options.executor, options.sandbox)
-    _end_abandoned()
-    require_sandbox(make_executor(executor))
+    executor = _usable_executor(options.executor, options.sandbox)
     if options.tag is not None:
-        require_tag(options.tag)
-    overrides = _overrides(options, settings)
+        layout.require_tag(options.tag)
+    overrides = _overrides(options.overrides, settings)
     folder = task_folder(options.task, options.directory, undo)
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", hint="name the folder that holds the task")
@@ -128,7 +114,11 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
     if file.exists():
         preflight.check_committed(project.root, file)
     beside = refuse_second(project, options.tag)
-    task = _with_roles(read_task(folder, overrides=overrides), options, settings)
+    task = read_task(folder, overrides=overrides)
+    if options.roles is False:
+        task = replace(task, roles=())
+    elif options.roles or settings.roles:
+        task = replace(task, roles=preset(task))
     source = folder / task.source_dir
     require_model(policy, settings, source, os.environ)
     check_files(task, source, file)
@@ -153,30 +143,42 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
             ask_models(policy, settings, source, os.environ, _say)
         _say(learning_note(policy, settings, source))
         make_public_folder(project)
-        session = create_session(
-            store,
-            NewSession(
-                tag=tag,
-                branch=workspace.branch,
-                task_json=dump_task(task),
-                policy=str(policy),
-                executor=executor,
-                base_commit=base,
-                seed=secrets.randbelow(2**31) if options.seed is None else options.seed,
-                limits=options.limits,
-                folder=source.resolve().relative_to(project.root.resolve()).as_posix(),
-            ),
+        new = NewSession(
+            tag=tag,
+            branch=workspace.branch,
+            task_json=dump_task(task),
+            policy=str(policy),
+            executor=executor,
+            base_commit=base,
+            seed=secrets.randbelow(2**31) if options.seed is None else options.seed,
+            limits=options.limits,
+            folder=source.resolve().relative_to(project.root.resolve()).as_posix(),
         )
+        session = create_session(store, new)
         undo.pop_all()
         if options.foreground:
             return run(project, store, session, sinks)
-    return detach(project, tag, wait=options.wait)
+    return detach(project, tag, wait=True)
 
 
-def _end_abandoned() -> None:
-    """End what killed commands and daemons of this user have left running, in whatever repository."""
+def _overrides(asked: Overrides, settings: ModelSettings) -> Overrides:
+    """What the command line says, else what the user has set up where that is not the usual."""
+    usual = {each.name: each.default for each in fields(ModelSettings)}
+    missing = [name for name in ("group", "parents") if getattr(asked, name) is None]
+    own = {name: value for name in missing if (value := getattr(settings, name)) != usual[name]}
+    return replace(asked, **own)
+
+
+def _usable_executor(spec: str, sandbox: str | None) -> str:
+    """The executor as a session remembers it. Raises MissingCapability where it can isolate nothing.
+
+    What killed commands and daemons of this user have left running, in whatever repository, is ended.
+    """
+    executor = executor_spec(spec, sandbox)
     if found := end_abandoned():
         _say(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
+    require_sandbox(make_executor(executor))
+    return executor
 
 
 def _say(text: str) -> None:
@@ -204,15 +206,12 @@ def resume(
     with project.existing_store() as store:
         session = project.pick(store, tag)
         if session.policy == IMPORTED:
-            raise UsageError(
-                f"session {session.tag} was imported: there is nothing to go on with", hint="start a new one"
-            )
+            what = f"session {session.tag} was imported: there is nothing to go on with"
+            raise UsageError(what, hint="start a new one")
         pid = project.daemon(session.tag)
         if pid is not None:
             raise already_held(session.tag, pid)
-        executor = executor_spec(session.executor, sandbox)
-        _end_abandoned()
-        require_sandbox(make_executor(executor))
+        executor = _usable_executor(session.executor, sandbox)
         if executor != session.executor:
             store.set_executor(session.id, executor)
         named = {name: value for name, value in asdict(limits or Limits()).items() if value is not None}
@@ -286,12 +285,15 @@ def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
     for warning in lab.executor.warnings(lab.task):
         lab.emit(EventKind.WARNING, warning)
     if lab.task.execution.setup_commands:
-        lab.emit(EventKind.SETUP, "set-up: " + "; ".join(lab.task.execution.setup_commands))
+        words = "set-up: " + "; ".join(lab.task.execution.setup_commands)
+        lab.emit(EventKind.SETUP, words)
+        note_reason(lab.store, session.tag, lab.clock.now(), words)
         log = lab.site.runs / "setup.log"
         try:
             lab.executor.setup(lab.task, lab.site.pristine, lab.site.setup, log, lab.stop.now)
         finally:
             clean_logs(log.parent, lab.redactor)
+            note_reason(lab.store, session.tag, lab.clock.now(), "")
 
 
 # ---------------------------------------------------------------------- in the background
@@ -315,18 +317,18 @@ def detach(project: Project, tag: str, *, wait: bool) -> int:
     try:
         code = _wait_for_daemon(project, tag, daemon, ready=not wait)
         if code is None:
-            sys.stderr.write(
+            _say(
                 f"session {tag}: the daemon is process {daemon.pid}\n"
                 f"  watch  autoresearchd status --watch   (in {project.root})\n"
                 f"  log    {log}\n  stop   autoresearchd stop\n"
             )
-            code = _wait_for_first_result(project, tag, daemon) if wait else None
+            code = _wait_for_first_result(project, tag, daemon) if wait else 0
     except KeyboardInterrupt:
-        sys.stderr.write("left running in the background\n")
+        _say("left running in the background\n")
         return 0
-    if code is not None and code != 0:
-        sys.stderr.write(errors.read_text("utf-8", "replace"))
-    return code or 0
+    if code:
+        _say(errors.read_text("utf-8", "replace"))
+    return code
 
 
 def _wait_for_daemon(project: Project, tag: str, daemon: subprocess.Popen[bytes], *, ready: bool) -> int | None:
@@ -336,29 +338,29 @@ def _wait_for_daemon(project: Project, tag: str, daemon: subprocess.Popen[bytes]
         if project.daemon(tag, ready=ready) == daemon.pid:
             return None
         if time.monotonic() > patient_until:
-            sys.stderr.write(f"process {daemon.pid} is bringing session {tag} in order; Ctrl-C leaves it at that\n")
+            _say(f"process {daemon.pid} is bringing session {tag} in order; Ctrl-C leaves it at that\n")
             patient_until = math.inf
         time.sleep(_LOOK_EVERY)
     return code
 
 
-def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[bytes]) -> int | None:
-    """Until the daemon is at work and its first run is measured; its exit code if it ended."""
-    said, over = "", False
+def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[bytes]) -> int:
+    """Until the daemon is at work and its first run is measured; its exit code if it ended, else 0."""
+    said = ""
     while (code := daemon.poll()) is None:
         if project.daemon(tag) == daemon.pid:
             words, over = _first_step(project, tag)
             if words != said:
-                leave = "" if said or over else "; Ctrl-C leaves it running in the background"
-                sys.stderr.write(f"{words}{leave}\n")
+                _say(f"{words}{'' if said or over else '; Ctrl-C leaves it running in the background'}\n")
                 said = words
             if over:
-                return None
+                return 0
         time.sleep(_LOOK_EVERY)
     return code
 
 
 def _first_step(project: Project, tag: str) -> tuple[str, bool]:
+    """(what a daemon is at, whether the first result is there)."""
     measuring = "measuring the baseline", False
     try:
         with project.open_store() as store:
@@ -368,31 +370,11 @@ def _first_step(project: Project, tag: str) -> tuple[str, bool]:
         return measuring
     task = parse_task(session.task_json)
     if latest is None:
-        setup = "; ".join(task.execution.setup_commands)
-        return (session.reason or f"setting up: {setup}", False) if session.reason or setup else measuring
-    if latest.number == 0 and latest.good_runs:
-        run = latest.good_runs[0]
-        metric = f"{task.metric.name} {run.value:.4g} ({format_duration(run.duration_s)})"
-        return f"first of {BASELINE_RUNS} baseline runs: {metric}", True
-    return measuring if latest.number == 0 else ("the baseline is measured", True)
-
-
-# ---------------------------------------------------------------------- the task, as it was asked for
-def _overrides(options: StartOptions, settings: ModelSettings) -> Overrides:
-    """What the command line says, else what the user has set up where that is not the usual."""
-    usual = ModelSettings()
-    group = settings.group if settings.group != usual.group else None
-    parents = settings.parents if settings.parents != usual.parents else None
-    return Overrides(
-        options.budget,
-        group if options.group is None else options.group,
-        parents if options.parents is None else options.parents,
-        options.turns,
-    )
-
-
-def _with_roles(task: Task, options: StartOptions, settings: ModelSettings) -> Task:
-    if options.roles is False:
-        return replace(task, roles=())
-    wanted = settings.roles if options.roles is None else options.roles
-    return replace(task, roles=preset(task)) if wanted else task
+        return session.reason or measuring[0], False
+    if latest.number:
+        return "the baseline is measured", True
+    if not latest.good_runs:
+        return measuring
+    run = latest.good_runs[0]
+    metric = f"{task.metric.name} {run.value:.4g} ({format_duration(run.duration_s)})"
+    return f"first of {BASELINE_RUNS} baseline runs: {metric}", True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import tempfile
@@ -68,22 +69,19 @@ def refuse_second(project: Project, tag: str | None) -> list[str]:
 
 def choose_tag(project: Project, store: Store, tag: str | None) -> str:
     """The tag asked for, or today's (``nov21``, ``nov21-2``, …)."""
-    known = {session.tag: session for session in store.sessions()}
+    known = {session.tag: session.policy for session in store.sessions()}
     if tag is not None:
         if tag in known:
-            goes_on = "" if known[tag].policy == IMPORTED else f"`autoresearchd resume {tag}` goes on with it; or "
+            goes_on = "" if known[tag] == IMPORTED else f"`autoresearchd resume {tag}` goes on with it; or "
             raise UsageError(f"session {tag!r} is there already", hint=f"{goes_on}take another tag")
         preflight.check_tag(project.root, tag)
         return tag
     today = time.strftime("%b%d", time.localtime()).lower()
-    for number in itertools.count(1):
-        candidate = today if number == 1 else f"{today}-{number}"
-        try:
-            if candidate not in known:
+    for candidate in itertools.chain([today], (f"{today}-{number}" for number in itertools.count(2))):
+        if candidate not in known:
+            with contextlib.suppress(RepositoryError):  # a branch of that name is left from elsewhere
                 preflight.check_tag(project.root, candidate)
                 return candidate
-        except RepositoryError:
-            pass  # a branch of that name is left from elsewhere: take the next number
     raise AssertionError
 
 
@@ -94,10 +92,8 @@ def create_session(store: Store, new: NewSession) -> Session:
     except StoreError as error:
         if new.tag not in [session.tag for session in store.sessions()]:
             raise
-        raise SessionLocked(
-            f"another `start` began session {new.tag} at this moment",
-            hint=f"`autoresearchd status --session {new.tag}` shows it; `start --tag OTHER` begins another",
-        ) from error
+        hint = f"`autoresearchd status --session {new.tag}` shows it; `start --tag OTHER` begins another"
+        raise SessionLocked(f"another `start` began session {new.tag} at this moment", hint=hint) from error
 
 
 def make_public_folder(project: Project) -> None:
@@ -132,9 +128,9 @@ def learning_note(spec: PolicySpec, settings: ModelSettings, folder: Path) -> st
     # A model in this process tells them of any distribution.
     if spec.kind != LOCAL or heat == 1 or (heat != 0 and not served):
         return ""
-    told = "the server's own temperature, which nobody tells" if heat is None else f"temperature {heat:g}"
+    drawn = "the server's own temperature, which nobody tells" if heat is None else f"temperature {heat:g}"
     return (
-        f"warning: answers are drawn at {told}: `learn` cannot replay them, because the log-probabilities stored with "
+        f"warning: answers are drawn at {drawn}: `learn` cannot replay them, because the log-probabilities stored with "
         "them are those of temperature 1; set `temperature: 1` in config.yaml to learn from this session\n"
     )
 
@@ -142,10 +138,8 @@ def learning_note(spec: PolicySpec, settings: ModelSettings, folder: Path) -> st
 def empty_submodules(root: Path, folder: Path) -> tuple[str, ...]:
     """The sentence about submodules of the last commit whose files no run will see; none where all are at hand."""
     absent = preflight.absent_submodules(root, folder)
-    if not absent:
-        return ()
-    told = f"runs see empty folders in place of submodules that are not on this machine: {', '.join(absent)}"
-    return (f"{told}; `{FETCH}` brings them",)
+    what = f"runs see empty folders in place of submodules that are not on this machine: {', '.join(absent)}"
+    return (f"{what}; `{FETCH}` brings them",) if absent else ()
 
 
 def with_large_files(task: Task, root: Path, source: Path) -> tuple[Task, tuple[str, ...]]:
@@ -159,17 +153,16 @@ def with_large_files(task: Task, root: Path, source: Path) -> tuple[Task, tuple[
         )
     named = (*task.data, *(task.evaluation.private if task.evaluation else ()))
     absent = [name for name in found if not (source / name).is_file() or pointers(source / name)]
-    needed = [name for name in absent if _is_below(name, (*named, *task.protected))]
-    if needed:
+    if needed := [name for name in absent if _is_below(name, (*named, *task.protected))]:
         raise RepositoryError(f"of {listed(needed)} only the pointer of Git LFS is here", hint="git lfs pull")
     notes = [f"of {listed(absent)} only the pointer of Git LFS is here: `git lfs pull`"] if absent else []
     given = [name for name in found if name not in absent and not _is_below(name, named)]
-    told = f"the commit has pointers of Git LFS in place of {listed(given)}"
+    what = f"the commit has pointers of Git LFS in place of {listed(given)}"
     if len(given) > _MOST:
-        folders = sorted({name.rpartition("/")[0] or name for name in given})
-        notes.append(f"{told}, and so have runs; to give runs the files: workspace.data: [{', '.join(folders)}]")
+        folders = ", ".join(sorted({name.rpartition("/")[0] or name for name in given}))
+        notes.append(f"{what}, and so have runs; to give runs the files: workspace.data: [{folders}]")
     elif given:
-        notes.append(f"{told}: runs read your files, as data")
+        notes.append(f"{what}: runs read your files, as data")
         task = replace(task, data=(*task.data, *given))
     return task, tuple(notes)
 
@@ -197,8 +190,7 @@ def reached_limit(store: Store, session: Session) -> Reached | None:
         return None
     totals, limits = store.totals(session.id), session.limits
     waits_for_money = latest.phase is Phase.PROPOSING and limits.max_usd is not None and totals.usd >= limits.max_usd
-    settled = latest.phase is Phase.DECIDED and latest.overhead_ms is not None
-    if not settled and not waits_for_money:
+    if not waits_for_money and (latest.phase is not Phase.DECIDED or latest.overhead_ms is None):
         return None
     return limit_reached(
         max_experiments=limits.max_experiments,

@@ -101,13 +101,13 @@ def measured(value: Any, sigma: Any = None, *, sign: str = "-") -> str:
     return f"{value:{sign}.{max(0, decimals)}f}"
 
 
-def local_time(text: Any) -> str:
-    """A moment that a document names, in local time to the second; as it stands where it is none."""
+def read_time(text: Any) -> datetime | None:
+    """A moment that a document names; None where it names none."""
     try:
         at = datetime.fromisoformat(str(text))
     except ValueError:
-        return str(text)
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def width(text: str) -> int:

@@ -35,6 +35,10 @@ _EXTRAS = {
 """What the bundled tasks import beside the standard library: the extra that brings it, and what it is called there."""
 
 
+_OF_SOME_PROFILES = ("tokenizers", "transformers")
+"""What a task may be run without."""
+
+
 def read_task(folder: Path, *, overrides: Overrides | None = None, profile: str | None = None) -> Task:
     """The task of a folder: its task.yaml, or what its layout says. Checks what this machine must have."""
     device = str(find_devices())
@@ -95,9 +99,9 @@ class Needs(NamedTuple):
 
 
 def needs_of(folder: Path) -> Needs:
-    """Which extras of autoresearchd the programs of a task need, told from what they import; nothing is imported."""
+    """Which extras of autoresearchd the programs of a task need, by what they import; nothing is imported."""
     used = {name for path in folder.rglob("*.py") for name in _imported(path)}
-    wanted = {name: told for name, told in _EXTRAS.items() if name in used}
+    wanted = {name: package for name, package in _EXTRAS.items() if name in used}
     extras = tuple(dict.fromkeys(extra for extra, _ in wanted.values()))
     return Needs(extras, tuple(package for name, (_, package) in wanted.items() if find_spec(name) is None))
 
@@ -123,10 +127,9 @@ def _writing(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:  # shutil.Error is one, too: it holds those of all files
-        raise UsageError(
-            f"the task cannot be written to {directory}: {error.strerror or error}",
-            hint="name a folder that can be made and written to; `start` takes it with --dir",
-        ) from error
+        what = f"the task cannot be written to {directory}: {error.strerror or error}"
+        hint = "name a folder that can be made and written to; `start` takes it with --dir"
+        raise UsageError(what, hint=hint) from error
 
 
 # ---------------------------------------------------------------------- the folder of a session
@@ -137,13 +140,10 @@ def task_folder(task: str | None, directory: Path, undo: contextlib.ExitStack) -
     """
     asked, directory = directory, directory.resolve()
     if task is None:
-        with _writing(directory):
-            if directory.is_dir() and not any(directory.iterdir()):
-                raise UsageError(
-                    f"{directory} is empty: there is no task in it",
-                    hint="`autoresearchd start --task autoresearch` sets a bundled one up here; "
-                    "`autoresearchd task list` names them all",
-                )
+        if directory.is_dir() and not any(directory.iterdir()):
+            how = "`autoresearchd start --task autoresearch` sets a bundled one up here"
+            what = f"{directory} is empty: there is no task in it"
+            raise UsageError(what, hint=f"{how}; `autoresearchd task list` names them all")
         return directory
     folder = named_folder(task).resolve()
     if is_bundled(folder) and "/" not in task:
@@ -157,16 +157,15 @@ def task_folder(task: str | None, directory: Path, undo: contextlib.ExitStack) -
 
 
 def _scaffold(template: Path, directory: Path, undo: contextlib.ExitStack) -> Path:
+    name = template.name
     if (directory / TASK_FILE).is_file():  # scaffolded before, or the user's own variant of it
         try:
             found = load_task(directory).name
         except AutoresearchdError:  # told later
             return directory
-        if found != template.name:
-            raise UsageError(
-                f"{directory} holds the task {found}, and --task {template.name} is another",
-                hint=f"leave --task out to begin {found}; {template.name} needs an empty folder (--dir)",
-            )
+        if found != name:
+            what = f"{directory} holds the task {found}, and --task {name} is another"
+            raise UsageError(what, hint=f"leave --task out to begin {found}; {name} needs an empty folder (--dir)")
         return directory
     with _writing(directory):
         if directory.exists() and any(directory.iterdir()):
@@ -174,6 +173,13 @@ def _scaffold(template: Path, directory: Path, undo: contextlib.ExitStack) -> Pa
                 f"{directory} is not empty and has no {TASK_FILE}",
                 hint="go to an empty folder, or name one with --dir; `--task DIR` uses one that has a task.yaml",
             )
+    needs = needs_of(template)
+    if missing := [package for package in needs.missing if package not in _OF_SOME_PROFILES]:
+        raise MissingCapability(
+            f"the task {name} needs {', '.join(missing)}, not installed here",
+            hint=f"pip install 'autoresearchd[{','.join(needs.extras)}]'; for another interpreter, `autoresearchd task "
+            f"init {name} DIR` first, and execution.python in its task.yaml",
+        )
     made = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
     copy_template(template, directory)
     preflight.init_repository(directory)

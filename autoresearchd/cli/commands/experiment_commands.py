@@ -200,8 +200,9 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     yield "cost", _cost_words(record)
     overhead = real(record.get("overhead_ms"))
     yield "overhead", "" if overhead is None else f"{overhead:.0f} ms"
-    yield "started", clean(terminal_text.local_time(record.get("started_at") or ""))
-    yield "finished", clean(terminal_text.local_time(record.get("finished_at") or ""))
+    for name in ("started", "finished"):
+        at = terminal_text.read_time(record.get(f"{name}_at"))
+        yield name, "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _cost_words(record: Record) -> str:
