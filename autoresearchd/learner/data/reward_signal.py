@@ -92,8 +92,8 @@ def cold_start(found: Signal, algo: str, least: float = LEAST_USABLE) -> str:
     return lacking(found, algo) or (used if few else "")
 
 
-def outlook(found: Signal, algo: str) -> list[str]:
-    """What an algorithm would do with it, in sentences."""
+def outlook(found: Signal, algo: str, cold: str | None = None) -> list[str]:
+    """What an algorithm would do with it, in sentences. cold: see ``cold_start``, None: as that says."""
     answers = counted(found.answers, "answer")
     lines = [
         {
@@ -104,7 +104,7 @@ def outlook(found: Signal, algo: str) -> list[str]:
             "sdpo": f"SDPO is taught by the feedback on {found.taught:,} of {answers}",
         }[algo]
     ]
-    cold, missing = cold_start(found, algo), lacking(found, algo)
+    cold, missing = cold_start(found, algo) if cold is None else cold, lacking(found, algo)
     if cold and found.good:
         how = "for all of its steps" if missing else "for its first steps"
         lines.append(f"cold start: {how} it imitates the {counted(found.good, 'kept answer')}, because {cold}")
