@@ -13,8 +13,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from autoresearchd.app.compose import ensure_segment, executor_spec, laboratory, make_executor, require_sandbox
-from autoresearchd.app.make_policy import ask_models, require_model
+from autoresearchd.app.compose import (
+    ask_models,
+    ensure_segment,
+    executor_spec,
+    laboratory,
+    make_executor,
+    require_model,
+    require_sandbox,
+)
 from autoresearchd.app.project import Project
 from autoresearchd.app.repairs.repair import check_database, check_journal
 from autoresearchd.app.repairs.restore_session import ends_after

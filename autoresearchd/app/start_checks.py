@@ -12,9 +12,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from autoresearchd import keys
-from autoresearchd.app.make_policy import LOCAL, endpoint
+from autoresearchd.app.compose import LOCAL, endpoint, ends_when_spent
 from autoresearchd.app.project import Project
-from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import RepositoryError, SessionLocked, StoreError, UsageError
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import Phase
@@ -28,7 +27,7 @@ from autoresearchd.executor.visible_files import pointers
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources, read_tail
 from autoresearchd.loop.upkeep.session_lock import already_held, starting
-from autoresearchd.policy.policy_names import PolicySpec, parse_spec
+from autoresearchd.policy.policy_names import PolicySpec
 from autoresearchd.report.log_import import IMPORTED
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors
@@ -178,11 +177,6 @@ def listed(names: list[str]) -> str:
 
 
 # ---------------------------------------------------------------------- limits
-def ends_when_spent(session: Session) -> bool:
-    """Whether a session ends at its spend cap; else its policy goes on without a model."""
-    return not parse_spec(session.policy).asks_model or load_settings(os.environ).when_spent == "stop"
-
-
 def reached_limit(store: Store, session: Session) -> Reached | None:
     """The limit at which a session has ended; None when it can go on, or has something left to finish first."""
     latest, segment = store.latest(session.id), store.segment(session.id)

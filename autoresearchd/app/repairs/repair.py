@@ -12,8 +12,7 @@ import secrets
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +25,7 @@ from autoresearchd.config import parse_task
 from autoresearchd.domain.errors import EnvironmentFailure, StoreDamaged, StoreError, UsageError
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.labels import Phase, Status
-from autoresearchd.domain.ports import Executor, Store
+from autoresearchd.domain.ports import Store
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.backup import backups
@@ -39,7 +38,6 @@ from autoresearchd.workspace.history import recorded_sessions
 from autoresearchd.workspace.task_workspace import open_workspace
 
 _SIDE_FILES = ("-wal", "-shm", "-journal", "")
-REASON = "the database was repaired"
 
 
 def check_database(path: Path) -> str:
@@ -96,44 +94,33 @@ class Report:
     def lines(self) -> list[str]:
         if self.kept is None and not self.faults:
             return ["the database is sound, and knows all that git knows: nothing to repair"]
-        found = [f"damage: {fault}" for fault in self.faults]
-        if self.base is not None:
-            found.append(f"built on the backup {self.base.name}")
-        found += self.notes
-        if self.kept is not None:
-            found.append(f"the damaged database is kept in {self.kept}")
-        return [*found, "`autoresearchd resume` goes on"]
+        base = [f"built on the backup {self.base.name}"] if self.base is not None else []
+        kept = [f"the damaged database is kept in {self.kept}"] if self.kept is not None else []
+        faults = [f"damage: {fault}" for fault in self.faults]
+        return [*faults, *base, *self.notes, *kept, "`autoresearchd resume` goes on"]
 
 
-def repair(directory: Path, tag: str | None = None, executor: Executor | None = None) -> Report:
+def repair(directory: Path, tag: str | None = None) -> Report:
     """Repair the database of a repository. tag: of the sessions that only git knows, rebuild this one; None: all."""
     project = Project.at(directory)
     tags = recorded_sessions(project.root)
     if tag is not None and tag not in tags and not project.database.exists():
         raise UsageError(f"git knows nothing of a session {tag!r}", hint="known: " + (", ".join(tags) or "none"))
-    with _all_sessions_held(project, tags):
-        faults = _examine(project, tags)
+    with ExitStack() as stack:
+        for known in sorted({path.stem for path in project.locks.glob("*.lock")} | set(tags)):
+            if layout.valid_tag(known):
+                stack.enter_context(SessionLock(project.lock(known), known))
+        faults = _examine(project)
         if not faults:
             return Report([])
         if not (project.database.exists() or tags or backups.generations(project.backups)):
-            raise UsageError(
-                f"there is no session in {project.root} to repair", hint="`autoresearchd start` begins one"
-            )
-        return _rebuild(project, tags if tag is None else [tag], faults, executor or make_executor("local"))
-
-
-@contextmanager
-def _all_sessions_held(project: Project, tags: list[str]) -> Iterator[None]:
-    known = {path.stem for path in project.locks.glob("*.lock")} | set(tags)
-    with ExitStack() as stack:
-        for tag in sorted(known):
-            if layout.valid_tag(tag):
-                stack.enter_context(SessionLock(project.lock(tag), tag))
-        yield
+            what = f"there is no session in {project.root} to repair"
+            raise UsageError(what, hint="`autoresearchd start` begins one")
+        return _rebuild(project, tags if tag is None else [tag], faults)
 
 
 # ---------------------------------------------------------------------- what is wrong
-def _examine(project: Project, tags: list[str]) -> list[str]:
+def _examine(project: Project) -> list[str]:
     """All that is wrong with the database as it is: its structure first, then what it says."""
     path = project.database
     if not health.has_content(path):
@@ -149,28 +136,28 @@ def _examine(project: Project, tags: list[str]) -> list[str]:
 
 
 def _examine_sessions(project: Project, store: SqlStore) -> list[str]:
+    """What keeps sessions from going on: a row that cannot be read, a number that is missing, what only git knows."""
     found = []
     for session in store.sessions():
-        try:
-            if session.branch:
+        if session.branch:
+            try:
                 _check_session(project, store, session)
-        except StoreError as error:
-            found.append(f"session {session.tag}: {error.what}")
+            except StoreError as error:
+                found.append(f"session {session.tag}: {error.what}")
     return found
 
 
 def _check_session(project: Project, store: SqlStore, session: Session) -> None:
-    """What a session needs to go on: every row can be read, no number is missing, and git knows no more."""
     experiments = store.experiments(session.id)
     numbers = [e.number for e in experiments]
-    if numbers != list(range(len(numbers))):
-        raise StoreDamaged("experiments are missing", hint=health.HINT)
     unfinished = [e.number for e in experiments[:-1] if e.phase is not Phase.DECIDED]
+    if numbers != list(range(len(numbers))):
+        raise StoreDamaged("experiments are missing")
     if unfinished:
-        raise StoreDamaged(f"experiment {unfinished[0]} was never decided", hint=health.HINT)
+        raise StoreDamaged(f"experiment {unfinished[0]} was never decided")
     store.totals(session.id)
     if numbers and store.segment(session.id) is None:
-        raise StoreDamaged("it has no segment", hint=health.HINT)
+        raise StoreDamaged("it has no segment")
     with closing(_workspace(project, session)) as workspace:
         check_journal(store, workspace, session)
 
@@ -180,17 +167,15 @@ def _workspace(project: Project, session: Session) -> GitWorkspace:
 
 
 # ---------------------------------------------------------------------- the new database
-def _rebuild(project: Project, tags: list[str], faults: list[str], executor: Executor) -> Report:
+def _rebuild(project: Project, tags: list[str], faults: list[str]) -> Report:
     report = Report(faults)
-    state = layout.state_dir(project.root)
     try:
-        with tempfile.TemporaryDirectory(prefix="repair-", dir=state) as name:
+        with tempfile.TemporaryDirectory(prefix="repair-", dir=layout.state_dir(project.root)) as name:
             folder = Path(name)
             new = folder / "state.db"
-            base = _newest_good(project, report, folder)
-            with Draft(new, base) as draft:
-                _complete(project, draft, tags, report, executor)
-                draft.finish(REASON)
+            with Draft(new, _newest_good(project, report, folder)) as draft:
+                _complete(project, draft, tags, report)
+                draft.finish("the database was repaired")
             _accept(project, new)
             report.kept = _put_in_place(project, new)
     except OSError as error:
@@ -239,9 +224,9 @@ def _read_through(path: Path, probe: Path) -> tuple[str, datetime]:
     return "", written
 
 
-def _complete(project: Project, draft: Draft, tags: list[str], report: Report, executor: Executor) -> None:
+def _complete(project: Project, draft: Draft, tags: list[str], report: Report) -> None:
     """What git and the logs of runs know beside the rows."""
-    known = {session.tag: session for session in draft.store.sessions()}
+    known, executor = {session.tag: session for session in draft.store.sessions()}, make_executor("local")
     for tag in tags:
         if tag not in known:
             new, at = plan_session(project, tag, seed=secrets.randbelow(2**31))
@@ -262,8 +247,9 @@ def _limits(limits: Limits) -> str:
     words = [counted(limits.max_experiments, "experiment")] if limits.max_experiments is not None else []
     words += [format_duration(limits.max_seconds)] if limits.max_seconds is not None else []
     words += [f"{limits.max_usd:g} USD"] if limits.max_usd is not None else []
-    told = ", ".join(words)
-    return f"limits as its log tells: {told}" if told else "no limits (`resume --max-experiments N` sets one)"
+    if not words:
+        return "no limits (`resume --max-experiments N` sets one)"
+    return f"limits as its log tells: {', '.join(words)}"
 
 
 def _accept(project: Project, new: Path) -> None:

@@ -62,7 +62,9 @@ class Restorer:
         last = self._last(set(numbers))
         for number in range(last + 1):
             phase, commit = numbers.get(number, (None, None))
-            if phase == Phase.DECIDED and not self._kept_since(number, commit):
+            ref = self._refs.get(number)
+            kept_since = ref in self._on_branch and ref != commit  # as another commit than its row says
+            if phase == Phase.DECIDED and not kept_since:
                 self._parent = commit if commit in self._on_branch and commit is not None else self._parent
                 continue
             notes += self._restore(number, is_last=number == last)
@@ -76,14 +78,9 @@ class Restorer:
             read_tail(self._log, _LOG_BYTES),
             re.MULTILINE,
         )
-        told = [self._draft.opened(self._session.id) - 1, *map(int, logged[-1:])]
+        given_out = [self._draft.opened(self._session.id) - 1, *map(int, logged[-1:])]
         # A log of an earlier session of this tag tells nothing of this one.
-        return max([sure, *(n for n in told if sure >= 0 and n <= sure + _FARTHEST)])
-
-    def _kept_since(self, number: int, commit: str | None) -> bool:
-        """Whether git knows an experiment as kept under another commit than its row."""
-        ref = self._refs.get(number)
-        return ref is not None and ref != commit and ref in self._on_branch
+        return max([sure, *(n for n in given_out if sure >= 0 and n <= sure + _FARTHEST)])
 
     # -- one experiment
     def _restore(self, number: int, *, is_last: bool) -> list[str]:
@@ -93,7 +90,10 @@ class Restorer:
         e = self._draft.ensure_experiment(session_id, number, self._parent, self._at)
         if record is not None and record.parent is not None:
             self._at = record.at
-        is_baseline = self._is_baseline(e, own)
+        if e.proposal is not None:
+            is_baseline = e.proposal.policy == BASELINE
+        else:
+            is_baseline = own is None and (number == 0 or self._draft.first_of_segment(session_id, number))
         kept = record is not None and self._was_kept(record, is_last=is_last)
         ahead = e.proposal is None and own is not None  # git has a commit of it, and its row does not know a proposal
         if is_last and e.decision is None and not kept and is_whole(e) and not ahead:
@@ -124,13 +124,7 @@ class Restorer:
     def _was_kept(self, record: RecordedCommit, *, is_last: bool) -> bool:
         """The final commit of a keep is on the branch, or about to be moved there by whoever settles it."""
         tip = self._branch[-1] if self._branch else self._session.base_commit
-        there = record.commit in self._on_branch or (is_last and record.parent == tip)
-        return "Metric" in record.trailers and there
-
-    def _is_baseline(self, e: Experiment, own: RecordedCommit | None) -> bool:
-        if e.proposal is not None:
-            return e.proposal.policy == BASELINE
-        return own is None and (e.number == 0 or self._draft.first_of_segment(self._session.id, e.number))
+        return "Metric" in record.trailers and (record.commit in self._on_branch or (is_last and record.parent == tip))
 
     # -- parts of an experiment
     def _with_proposal(self, e: Experiment, own: RecordedCommit | None, *, is_baseline: bool) -> tuple[Experiment, str]:
@@ -204,9 +198,9 @@ class Restorer:
 
     def _twin(self, e: Experiment, proposal: Proposal) -> int | None:
         """An earlier experiment with the same program: then this one was never committed."""
-        after = {**self._code(e.parent), **proposal.files}
-        digest = f"{self._draft.segment_of(self._session.id, e.number)}:{code_hash(after)}"
-        found = self._draft.store.find_duplicate(self._session.id, digest)
+        digest = code_hash({**self._code(e.parent), **proposal.files})
+        segment = self._draft.segment_of(self._session.id, e.number)
+        found = self._draft.store.find_duplicate(self._session.id, f"{segment}:{digest}")
         return found if found is not None and found < e.number else None
 
 
