@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -93,9 +93,8 @@ class Held:
     """How a task stood up to its check.yaml.
 
     values: of the unedited program, by seed; sigma: their spread, None for a single one; run_s: seconds of the median
-    run, all of it; evaluation: the share of the evaluation in it; seconds: of the whole check, set-up included;
-    known_edits, known_cheats: how many check.yaml has, of which ``edits`` and ``cheats`` were tried;
-    faults: what is not as it should be, a sentence each; notes: what the user should know about it.
+    run; evaluation: the share of the evaluation in it; seconds: of the whole check, set-up included; known_edits,
+    known_cheats: how many check.yaml has; faults: what is not as it should be; notes: what else to know.
     """
 
     metric: str
@@ -132,11 +131,8 @@ def check_held(
     """Hold a task to its check.yaml; one that has none only gives its baseline and noise.
 
     profile: None: what this machine has; at_once: how many edits and cheats run beside each other, None: two, where
-    there are as many processors.
-
-    Raises BaselineError where it gives no metric or its set-up fails, RepositoryError where no session could start from
-    the folder, MissingCapability where the ``sandbox`` (None: any) does not work, and ConfigError where check.yaml
-    cannot be used or an edit in it does not fit the program any more.
+    there are as many processors. Raises BaselineError: it gives no metric, or its set-up fails; RepositoryError: no
+    session could start from the folder; ConfigError: an edit of check.yaml does not fit the program any more.
     """
     began = time.monotonic()
     wanted = load_check(folder) or TaskCheck()
@@ -160,7 +156,7 @@ def check_held(
         faults = [f"{words}{busy}" for words in differs]
         faults += [f"the edit {one.name!r} was refused: {one.label}: {one.detail}" for one in edits if not one.right]
         faults += [f"the cheat {one.name!r} ended as {one.label}: {one.detail}" for one in cheats if not one.right]
-        texts = {**bench.sources(), **bench.files()}
+        texts = {**read_sources(bench.task, bench.pristine), **bench.files()}
         took = median(stage.duration_s for stage in stages) if stages else None
         return Held(
             metric=bench.task.metric.name,
@@ -242,9 +238,6 @@ class _Bench:
     def files(self) -> dict[str, str]:
         return {path: self.text(path) for path in self.task.editable}
 
-    def sources(self) -> dict[str, str]:
-        return read_sources(self.task, self.pristine)
-
     def edited(self, variant: Variant, places: Mapping[str, str]) -> dict[str, str]:
         """The files as a variant changes them: the editable ones, and what else it names."""
         first = self.task.editable[0]
@@ -255,12 +248,9 @@ class _Bench:
         """What a cheat may know of this machine: where the answers lie, and the scorer."""
         private = self.task.evaluation.private if self.task.evaluation else ()
         found = find_data(private[:1], (self.setup, self.source), "evaluation.private")
-        return {
-            "@PRIVATE@": str(found[0].real if found else self.setup),
-            "@SETUP@": str(self.setup),
-            "@SOURCE@": str(self.source),
-            "@PRISTINE@": str(self.pristine),
-        }
+        places = {"@PRIVATE@": found[0].real if found else self.setup, "@SETUP@": self.setup}
+        places |= {"@SOURCE@": self.source, "@PRISTINE@": self.pristine}
+        return {mark: str(place) for mark, place in places.items()}
 
     def begin(self, seed: int, files: Mapping[str, str] | None = None, budget: float | None = None) -> RunningProgram:
         """Start a run of the program, with ``files`` in place of its own."""
@@ -373,12 +363,10 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(other, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
+    with ExitStack() as stack:
+        for number in numbers:
+            stack.callback(signal.signal, number, signal.signal(number, end))
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # ---------------------------------------------------------------------- edits and cheats
@@ -386,16 +374,11 @@ class _Trials:
     """Runs of edits and cheats beside the unedited program, all under one budget and one seed."""
 
     def __init__(
-        self,
-        bench: _Bench,
-        budget: float | None,
-        documented: Documented | None,
-        ended: Sequence[_Ended],
-        at_once: int,
+        self, bench: _Bench, budget: float | None, documented: Documented | None, ended: Sequence[_Ended], at_once: int
     ) -> None:
         self._bench, self._budget, self._documented, self._ended = bench, budget, documented, ended
         self._at_once = at_once
-        self._files, self._sources = bench.files(), bench.sources()
+        self._files, self._sources = bench.files(), read_sources(bench.task, bench.pristine)
         self._required = required_symbols(bench.task, self._sources)
         self._places = bench.places()
 
