@@ -23,8 +23,7 @@ from autoresearchd.app.compose import (
     require_sandbox,
 )
 from autoresearchd.app.project import Project
-from autoresearchd.app.repairs.repair import check_database, check_journal
-from autoresearchd.app.repairs.restore_session import ends_after
+from autoresearchd.app.repair import check_database, check_journal, ends_after
 from autoresearchd.app.session_requests import discard_session
 from autoresearchd.app.start_checks import (
     choose_tag,

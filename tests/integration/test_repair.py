@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.app.project import Project
-from autoresearchd.app.repairs.repair import Report, check_database, check_journal, repair
-from autoresearchd.app.repairs.restore_session import _limits_in_log, ends_after
+from autoresearchd.app.repair import Report, _limits_in_log, check_database, check_journal, ends_after, repair
 from autoresearchd.domain.errors import SessionLocked, StoreDamaged, UsageError
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Experiment, Limits

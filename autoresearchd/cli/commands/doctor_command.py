@@ -60,7 +60,7 @@ def doctor(
     repair the database of the repository here instead; the damaged one is kept.
     """
     if repair:
-        from autoresearchd.app.repairs.repair import repair as repair_database
+        from autoresearchd.app.repair import repair as repair_database
 
         report = repair_database(here(), session)
         print(json_text(report.as_dict(), indent=2) if as_json else "\n".join(clean(s, 1000) for s in report.lines()))
