@@ -80,12 +80,6 @@ def executor_spec(spec: str, sandbox: str | None) -> str:
     return kind if check_name(sandbox) == AUTO else f"{kind}:{sandbox}"
 
 
-def require_sandbox(executor: Executor) -> None:
-    """Raise MissingCapability where an executor of this machine can isolate no job and was not told to do without."""
-    if isinstance(executor, LocalExecutor):
-        _ = executor.tier
-
-
 def laboratory(
     project: Project, session: Session, store: Store, folder: Path, sinks: Sequence[EventSink], executor: Executor
 ) -> Context:

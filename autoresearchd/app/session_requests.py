@@ -21,7 +21,9 @@ from autoresearchd.domain.errors import (
     UsageError,
 )
 from autoresearchd.domain.experiment import Session
-from autoresearchd.domain.labels import SessionState
+from autoresearchd.domain.labels import Phase, SessionState
+from autoresearchd.domain.limits import Reached, limit_reached
+from autoresearchd.domain.ports import Store
 from autoresearchd.domain.quantities import counted
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.upkeep.session_lock import SessionLock, holder, process_began, starting
@@ -58,8 +60,6 @@ def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", 
             raise NothingRunning(what, hint="ask again in a moment")
         pid = project.daemon(session.tag)
         if pid is None:
-            from autoresearchd.app.start_checks import reached_limit  # slow to import, and seldom needed
-
             reached = reached_limit(store, session)  # then a bare `resume` would start nothing
             why, more = (f"has ended, {reached.reason}", f" {reached.more}") if reached else ("has no daemon", "")
             how = f"`autoresearchd resume {session.tag}{more}` goes on with it"
@@ -79,6 +79,27 @@ def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", 
         # Asked for all the same where it seems to be so: it may have changed in the next moment.
         store.add_control(session.id, kind, SystemClock().now())
         return f"{named} {words}"
+
+
+def reached_limit(store: Store, session: Session) -> Reached | None:
+    """The limit at which a session has ended; None when it can go on, or has something left to finish first."""
+    from autoresearchd.app.compose import ends_when_spent  # slow to import, and seldom needed
+
+    latest, segment = store.latest(session.id), store.segment(session.id)
+    if latest is None or segment is None:
+        return None
+    totals, limits = store.totals(session.id), session.limits
+    waits_for_money = latest.phase is Phase.PROPOSING and limits.max_usd is not None and totals.usd >= limits.max_usd
+    if not waits_for_money and (latest.phase is not Phase.DECIDED or latest.overhead_ms is None):
+        return None
+    return limit_reached(
+        max_experiments=limits.max_experiments,
+        max_seconds=limits.max_seconds,
+        max_usd=limits.max_usd if ends_when_spent(session) else None,
+        experiments=max(0, totals.experiments - segment.number - 1),  # one baseline for each segment
+        seconds=session.active_seconds,
+        usd=totals.usd,
+    )
 
 
 def _last_asked(store: SqlStore, session: Session, pid: int, kinds: Sequence[str]) -> str | None:

@@ -3,57 +3,66 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import secrets
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
+from autoresearchd import keys
 from autoresearchd.app.compose import (
+    LOCAL,
     ask_models,
+    endpoint,
     ensure_segment,
     executor_spec,
     laboratory,
     make_executor,
     require_model,
-    require_sandbox,
 )
 from autoresearchd.app.project import Project
 from autoresearchd.app.repair import check_database, check_journal, ends_after
-from autoresearchd.app.session_requests import discard_session
-from autoresearchd.app.start_checks import (
-    choose_tag,
-    create_session,
+from autoresearchd.app.session_requests import discard_session, reached_limit
+from autoresearchd.app.tasks.job_programs import require_bits, require_programs, require_tool
+from autoresearchd.app.tasks.search_space import require_tunable
+from autoresearchd.app.tasks.task_folder import (
+    TASK_FILE,
     empty_submodules,
-    learning_note,
-    make_public_folder,
     program_notes,
-    reached_limit,
-    refuse_second,
-    refuse_secret,
+    read_task,
+    task_folder,
     who_measures,
     with_large_files,
 )
-from autoresearchd.app.tasks.job_programs import require_bits, require_programs, require_tool
-from autoresearchd.app.tasks.search_space import require_tunable
-from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task, task_folder
 from autoresearchd.config import Overrides, check_files, dump_task, parse_task
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.errors import BaselineError, LimitReached, MissingCapability, PolicyError, UsageError
+from autoresearchd.domain.errors import (
+    BaselineError,
+    LimitReached,
+    MissingCapability,
+    PolicyError,
+    RepositoryError,
+    SessionLocked,
+    StoreError,
+    UsageError,
+)
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import EventSink, NewSession
+from autoresearchd.domain.ports import EventSink, NewSession, Store
 from autoresearchd.domain.quantities import counted, format_duration
-from autoresearchd.loop.context import BASELINE_RUNS, Context
+from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.loop.context import BASELINE_RUNS, Context, SystemClock
 from autoresearchd.loop.daemon import serve
 from autoresearchd.loop.measuring.run_files import clean_logs
 from autoresearchd.loop.upkeep.housekeeping import note_reason
-from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, announce
+from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, announce, starting
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
 from autoresearchd.report.log_import import IMPORTED
@@ -167,6 +176,88 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
     return detach(project, tag, wait=True)
 
 
+# ---------------------------------------------------------------------- what is looked at first
+def refuse_secret(policy: str) -> None:
+    """The policy's command is stored and shown; a key in it would be, too."""
+    found = keys.redactor().found(policy)
+    if found:
+        raise UsageError(
+            f"--policy holds a secret ({found[0][2]}), and the command is stored and shown",
+            hint="put the secret into an environment variable: the command sees the whole environment",
+        )
+
+
+def refuse_second(project: Project, tag: str | None) -> list[str]:
+    """Refuse a ``start`` without a tag beside a running session; warnings of those that will share the machine."""
+    beside: list[str] = []
+    if not project.database.exists():
+        return beside
+    with project.open_store() as store:
+        sessions = store.sessions()
+    for session in sessions:
+        pid = project.daemon(session.tag) or starting(project.lock(session.tag))
+        if pid is not None and tag in (None, session.tag):
+            raise already_held(session.tag, pid)
+        if pid is not None:
+            beside.append(
+                f"warning: session {session.tag} is running here, too (process {pid}): the two share this machine, "
+                "so each run gets less done in its budget and the results of both are noisier\n"
+            )
+    return beside
+
+
+def choose_tag(project: Project, store: Store, tag: str | None) -> str:
+    """The tag asked for, or today's (``nov21``, ``nov21-2``, …)."""
+    known = {session.tag: session.policy for session in store.sessions()}
+    if tag is not None:
+        if tag in known:
+            goes_on = "" if known[tag] == IMPORTED else f"`autoresearchd resume {tag}` goes on with it; or "
+            raise UsageError(f"session {tag!r} is there already", hint=f"{goes_on}take another tag")
+        preflight.check_tag(project.root, tag)
+        return tag
+    today = time.strftime("%b%d", time.localtime()).lower()
+    for candidate in itertools.chain([today], (f"{today}-{number}" for number in itertools.count(2))):
+        if candidate not in known:
+            with contextlib.suppress(RepositoryError):  # a branch of that name is left from elsewhere
+                preflight.check_tag(project.root, candidate)
+                return candidate
+    raise AssertionError
+
+
+def create_session(store: Store, new: NewSession) -> Session:
+    """The session. Raises SessionLocked where another ``start`` took the tag a moment ago."""
+    try:
+        return store.create_session(new, SystemClock().now())
+    except StoreError as error:
+        if new.tag not in [session.tag for session in store.sessions()]:
+            raise
+        hint = f"`autoresearchd status --session {new.tag}` shows it; `start --tag OTHER` begins another"
+        raise SessionLocked(f"another `start` began session {new.tag} at this moment", hint=hint) from error
+
+
+def make_public_folder(project: Project) -> None:
+    """The folder of logs and results, which nothing works without. Raises RepositoryError where it cannot be one."""
+    folder = layout.public_dir(project.root)
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise RepositoryError(f"{folder} is not a folder, and logs and results go there", hint="move it away")
+    with disk_errors(f"writing to {folder}"):
+        folder.mkdir(exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()  # before a session is made that could not even say why it ends
+
+
+def learning_note(spec: PolicySpec, settings: ModelSettings, folder: Path) -> str:
+    """A warning where answers will be stored with log-probabilities that the learner cannot use; else empty."""
+    heat, served = settings.temperature, bool(endpoint(spec, settings, folder))
+    # A model in this process tells them of any distribution.
+    if spec.kind != LOCAL or heat == 1 or (heat != 0 and not served):
+        return ""
+    drawn = "the server's own temperature, which nobody tells" if heat is None else f"temperature {heat:g}"
+    return (
+        f"warning: answers are drawn at {drawn}: `learn` cannot replay them, because the log-probabilities stored with "
+        "them are those of temperature 1; set `temperature: 1` in config.yaml to learn from this session\n"
+    )
+
+
 def _overrides(asked: Overrides, settings: ModelSettings) -> Overrides:
     """What the command line says, else what the user has set up where that is not the usual."""
     usual = {each.name: each.default for each in fields(ModelSettings)}
@@ -183,7 +274,9 @@ def _usable_executor(spec: str, sandbox: str | None) -> str:
     executor = executor_spec(spec, sandbox)
     if found := end_abandoned():
         _say(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
-    require_sandbox(make_executor(executor))
+    made = make_executor(executor)
+    if isinstance(made, LocalExecutor):
+        _ = made.tier  # refused where nothing isolates here
     return executor
 
 

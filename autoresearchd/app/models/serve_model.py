@@ -29,8 +29,6 @@ from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.quantities import format_duration
-from autoresearchd.loop.context import StopSwitch
-from autoresearchd.loop.daemon import signals
 from autoresearchd.loop.measuring.run_files import read_tail
 from autoresearchd.workspace import layout
 
@@ -76,34 +74,14 @@ class Patience(NamedTuple):
 USUAL = Patience()
 
 
-def serve(
-    model: str | None,
-    folder: Path,
-    say: Callable[[str], None],
-    *,
-    adapter: Path | None = None,
-    port: int = 8000,
-    engine: str = "auto",
-    python: str | None = None,
-    log: Path | None = None,
-) -> int:
-    """Serve until a signal comes; the exit code.
-
-    model: a folder, or a name at the Hugging Face hub; None: that of config.yaml. adapter: folder of a LoRA adapter,
-    served under its name. engine: auto, vllm or transformers. python: interpreter of the server's environment, None:
-    this one. log: None: ``.autoresearchd/serve.log`` of the repository here, else with the user's state.
-    """
+def prepare(
+    model: str | None, folder: Path, *, adapter: Path | None, port: int, engine: str, python: str | None
+) -> ServerCommand:
+    """How a server is started; see ``command_of`` and ``find_program``. model: None: that of config.yaml."""
     model = model or load_settings(os.environ).local_model
     _place(model, folder)  # what was asked wrongly is said before what this machine lacks
     require_free(port)
-    program = find_program(engine, python)
-    command = command_of(model, program, folder, adapter=adapter, port=port)
-    log = log or _log(folder, port)
-    say(f"starting {program.name} on 127.0.0.1:{port}; log: {log}; Ctrl-C ends it")
-    stop = StopSwitch()
-    with signals(stop):
-        keep_up(command, log, stop, say)
-    return 128 + stop.signal if stop.signal is not None else 0
+    return command_of(model, find_program(engine, python), folder, adapter=adapter, port=port)
 
 
 def find_program(engine: str, python: str | None) -> Path:
@@ -170,7 +148,7 @@ def require_free(port: int) -> None:
             raise UsageError(what, hint="name another with --port, and in local.base_url of config.yaml") from error
 
 
-def _log(folder: Path, port: int) -> Path:
+def usual_log(folder: Path, port: int) -> Path:
     """Where the server's log goes when nobody says: with the repository's other logs, else with the user's state."""
     with contextlib.suppress(RepositoryError):
         public = layout.public_dir(layout.find_root(folder))

@@ -6,21 +6,34 @@ import ast
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from autoresearchd.config import Overrides, detect, load_task
 from autoresearchd.config.check_file import CHECK_FILE
-from autoresearchd.domain.errors import AutoresearchdError, ConfigError, MissingCapability, StoreError, UsageError
-from autoresearchd.domain.task import Task
+from autoresearchd.domain.errors import (
+    AutoresearchdError,
+    ConfigError,
+    MissingCapability,
+    RepositoryError,
+    StoreError,
+    UsageError,
+)
+from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.evaluator.measure.log_text import compile_pattern
+from autoresearchd.evaluator.rules.program_text import about_seed
+from autoresearchd.evaluator.rules.run_time import about_budget
 from autoresearchd.executor.devices import find_devices
+from autoresearchd.executor.visible_files import pointers
+from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources, read_tail
 from autoresearchd.resources import bundled
 from autoresearchd.store.reader import Reader
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import remove_tree
+from autoresearchd.workspace.objects import FETCH
 
 TASK_FILE = "task.yaml"
 _LEFT_BEHIND = (CHECK_FILE, "__pycache__", "*.pyc", ".venv", ".git", ".autoresearchd")
@@ -37,6 +50,9 @@ _EXTRAS = {
 
 _OF_SOME_PROFILES = ("tokenizers", "transformers")
 """What a task may be run without."""
+
+_MOST, _SHOWN = 32, 5
+"""How many large files are given to jobs one by one, and how many names are shown in a sentence."""
 
 
 def read_task(folder: Path, *, overrides: Overrides | None = None, profile: str | None = None) -> Task:
@@ -201,3 +217,61 @@ def _take_back(directory: Path, written: list[Path], made: list[Path]) -> None:
             remove_tree(path)
         for folder in made:
             folder.rmdir()
+
+
+# ---------------------------------------------------------------------- what to know of a task before it is run
+def who_measures(task: Task, code: Mapping[str, str]) -> tuple[str, ...]:
+    """What to know where the score is the edited program's own; none where it is not. code: the editable files."""
+    if task.scoring.source is MetricSource.EVALUATOR:
+        return ()
+    from autoresearchd.policy.search.program_constants import warnings_of  # only needed here
+
+    return warnings_of(task, code)
+
+
+def program_notes(task: Task, source: Path) -> tuple[str, ...]:
+    """What the user should know of a program in a folder, its budget and its seed, before anything is run."""
+    texts = {path: read_tail(source / path, RESULT_BYTES) for path in task.editable} | read_sources(task, source)
+    return (*about_budget(task, texts), *about_seed(task, texts))
+
+
+def empty_submodules(root: Path, folder: Path) -> tuple[str, ...]:
+    """The sentence about submodules of the last commit whose files no run will see; none where all are at hand."""
+    absent = preflight.absent_submodules(root, folder)
+    what = f"runs see empty folders in place of submodules that are not on this machine: {', '.join(absent)}"
+    return (f"{what}; `{FETCH}` brings them",) if absent else ()
+
+
+def with_large_files(task: Task, root: Path, source: Path) -> tuple[Task, tuple[str, ...]]:
+    """The task with the files of Git LFS among its data, as the commit has only pointers; sentences to show."""
+    found = preflight.lfs_pointers(root, source)
+    edited = [name for name in found if name in task.editable]
+    if edited:
+        raise RepositoryError(
+            f"{edited[0]} is in the commit as a pointer of Git LFS, and not as text",
+            hint=f"git lfs untrack {edited[0]} && git add --renormalize -- {edited[0]} && git commit",
+        )
+    named = (*task.data, *(task.evaluation.private if task.evaluation else ()))
+    absent = [name for name in found if not (source / name).is_file() or pointers(source / name)]
+    if needed := [name for name in absent if _is_below(name, (*named, *task.protected))]:
+        raise RepositoryError(f"of {listed(needed)} only the pointer of Git LFS is here", hint="git lfs pull")
+    notes = [f"of {listed(absent)} only the pointer of Git LFS is here: `git lfs pull`"] if absent else []
+    given = [name for name in found if name not in absent and not _is_below(name, named)]
+    what = f"the commit has pointers of Git LFS in place of {listed(given)}"
+    if len(given) > _MOST:
+        folders = ", ".join(sorted({name.rpartition("/")[0] or name for name in given}))
+        notes.append(f"{what}, and so have runs; to give runs the files: workspace.data: [{folders}]")
+    elif given:
+        notes.append(f"{what}: runs read your files, as data")
+        task = replace(task, data=(*task.data, *given))
+    return task, tuple(notes)
+
+
+def _is_below(name: str, places: Iterable[str]) -> bool:
+    return any(PurePosixPath(name).is_relative_to(place.rstrip("/")) for place in places)
+
+
+def listed(names: list[str]) -> str:
+    """The first of some names, for a sentence."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"

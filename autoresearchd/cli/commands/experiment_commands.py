@@ -319,15 +319,11 @@ def _print_diff(record: Record, paint: Paint) -> None:
             colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
             print(paint(strip_controls(line), "bold" if line.startswith(("+++", "---")) else colour))
     elif record.get("policy") == "imported":
-        commit = clean(record.get("commit") or "", 40)
-        here = f"; where this repository has its commit: git show {commit}" if commit else ""
-        say(f"an imported log holds no diffs{here}")
-    elif record.get("policy") == "baseline":
-        say("this is the program as it was: nothing was changed")
+        say("an imported log holds no diffs; where this repository has the commit, `git show` has its diff")
     elif record.get("commit") is None:
         say("nothing was committed, so there is no diff: no proposal, or none that may be run; `show` says why")
     else:
-        say("this experiment changed nothing")
+        say("nothing was changed: this is the program as it was")
 
 
 def _print_answers(answers: Sequence[Record], paint: Paint) -> None:
@@ -337,14 +333,13 @@ def _print_answers(answers: Sequence[Record], paint: Paint) -> None:
     before: Sequence[Any] = ()
     for i, answer in enumerate(answers, 1):
         messages = answer.get("messages") or []
-        facts = (
-            clean(answer.get("model") or "", 60),
-            _outcome(answer),
-            f"{_count(answer.get('tokens_in'))} tokens in, {_count(answer.get('tokens_out'))} out",
+        facts = [clean(answer.get("model") or "", 60), _outcome(answer)]
+        facts.append(f"{_count(answer.get('tokens_in'))} tokens in, {_count(answer.get('tokens_out'))} out")
+        facts += [
             _price(answer.get("cost_usd")),
             _seconds(answer.get("seconds")),
             clean(answer.get("finish") or "", 20),
-        )
+        ]
         print(paint(f"==> answer {i} of {len(answers)}: {', '.join(filter(None, facts))} <==", "bold"))
         pairs = list(zip(before, messages, strict=False))
         shared = next((k for k, (old, new) in enumerate(pairs) if old != new), len(pairs))

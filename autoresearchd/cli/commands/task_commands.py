@@ -138,9 +138,8 @@ def _check(
     folder: Path, trial: Trial | None, stream: TextIO, *, constants: bool
 ) -> tuple[str, int, Held | None, Sequence[str]]:
     """(name of the task, exit code, how it stood up to its check.yaml, faults); all of it is told as well."""
-    from autoresearchd.app.start_checks import program_notes, who_measures
     from autoresearchd.app.tasks.job_programs import require_programs
-    from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task
+    from autoresearchd.app.tasks.task_folder import TASK_FILE, program_notes, read_task, who_measures
     from autoresearchd.config import check_files
 
     name, paint = folder.resolve().name, Paint(stream)
@@ -235,9 +234,8 @@ def _constants(folder: Path) -> tuple[str, ...]:
 
 def _of_repository(folder: Path, task: Task) -> tuple[str, ...]:
     """What would keep ``start`` from a task that is in order itself."""
-    from autoresearchd.app.start_checks import with_large_files
     from autoresearchd.app.tasks.check_task import repository_notes
-    from autoresearchd.app.tasks.task_folder import is_bundled
+    from autoresearchd.app.tasks.task_folder import is_bundled, with_large_files
 
     if is_bundled(folder):
         return ()
@@ -289,9 +287,8 @@ def init(
     their layout and adopted with their experiments; for any other it takes --file, --command and --metric, or asks for
     them on a terminal.
     """
-    from autoresearchd.app.start_checks import program_notes
     from autoresearchd.app.tasks import init_task as making
-    from autoresearchd.app.tasks.task_folder import TASK_FILE, copy_template, read_task
+    from autoresearchd.app.tasks.task_folder import TASK_FILE, copy_template, program_notes, read_task
     from autoresearchd.config.foreign_layouts import recognise, with_answers
     from autoresearchd.config.write_task import Draft
 

@@ -126,6 +126,14 @@ def test_a_second_pause_and_a_second_unpause_say_that_nothing_changes(daemon: Sq
 
 
 @pytest.mark.parametrize("name", ["stop", "pause", "unpause"])
+@pytest.mark.usefixtures("repository")
+def test_without_a_daemon_it_is_said_that_nothing_runs_and_how_it_goes_on(command: Command, name: str) -> None:
+    answer = command(name)
+    assert answer.code == 0, "no failure: a script that stops or holds whatever there is goes on"
+    assert "nothing is running: session mar8" in answer.err and "resume mar8" in answer.err
+
+
+@pytest.mark.parametrize("name", ["stop", "pause", "unpause"])
 def test_nothing_is_asked_of_an_imported_session(repository: Path, command: Command, name: str) -> None:
     command("export", "--format", "tsv", "-o", "results.tsv")
     assert command("import", "results.tsv").code == 0
