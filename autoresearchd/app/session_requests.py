@@ -11,15 +11,7 @@ from typing import Literal
 
 from autoresearchd import keys
 from autoresearchd.app.project import Project
-from autoresearchd.domain.errors import (
-    AutoresearchdError,
-    EnvironmentFailure,
-    NothingRunning,
-    SessionLocked,
-    StoreDamaged,
-    StoreError,
-    UsageError,
-)
+from autoresearchd.domain import errors
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import Phase, SessionState
 from autoresearchd.domain.limits import Reached, limit_reached
@@ -50,14 +42,14 @@ def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", 
     with project.existing_store() as store:
         session = project.pick(store, tag)
         if session.policy == IMPORTED:
-            raise UsageError(
+            raise errors.UsageError(
                 f"session {session.tag} was imported: no daemon ever works on it",
                 hint="`autoresearchd start` begins a session of your own",
             )
         coming = starting(project.lock(session.tag))
         if coming is not None:  # else it would be thrown away with what is left of requests to a dead daemon
             what = f"session {session.tag} is only starting (process {coming}): it takes no request yet"
-            raise NothingRunning(what, hint="ask again in a moment")
+            raise errors.NothingRunning(what, hint="ask again in a moment")
         pid = project.daemon(session.tag)
         if pid is None:
             reached = reached_limit(store, session)  # then a bare `resume` would start nothing
@@ -112,7 +104,7 @@ def stop(directory: Path, tag: str | None, now: bool) -> str:
     """Ask the daemon to stop, by signals where its database takes no request or is gone; the sentence to show."""
     try:
         return request(directory, tag, "stop_now" if now else "stop")
-    except (EnvironmentFailure, SessionLocked, StoreDamaged) as error:
+    except (errors.EnvironmentFailure, errors.SessionLocked, errors.StoreDamaged) as error:
         project = Project.of_session(directory)
         locks = [project.lock(tag)] if tag is not None else sorted(project.locks.glob("*.lock"))
         alive = [(lock, pid) for lock in locks if (pid := holder(lock)) is not None]
@@ -183,12 +175,12 @@ def _runs(project: Project, tag: str) -> Path:
 
 
 def discard_session(
-    project: Project, store: SqlStore, workspace: GitWorkspace, session: Session, error: AutoresearchdError
+    project: Project, store: SqlStore, workspace: GitWorkspace, session: Session, error: errors.AutoresearchdError
 ) -> None:
     """Leave of a session without a result only its logs, and the words that say why: ``error``."""
     if store.totals(session.id).experiments:
         return
-    with contextlib.suppress(StoreError):  # the session goes all the same
+    with contextlib.suppress(errors.StoreError):  # the session goes all the same
         with Reader(project.database) as reader:
             status = {**reader.status(session.tag, alive=False), "current": None}
         failed = FailedStart(session.tag, SystemClock().now(), error.exit_code, error.what, error.hint, status)

@@ -16,16 +16,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from autoresearchd import keys
-from autoresearchd.app.compose import (
-    LOCAL,
-    ask_models,
-    endpoint,
-    ensure_segment,
-    executor_spec,
-    laboratory,
-    make_executor,
-    require_model,
-)
+from autoresearchd.app import compose
 from autoresearchd.app.project import Project
 from autoresearchd.app.repair import check_database, check_journal, ends_after
 from autoresearchd.app.session_requests import discard_session, reached_limit
@@ -42,16 +33,7 @@ from autoresearchd.app.tasks.task_folder import (
 )
 from autoresearchd.config import Overrides, check_files, dump_task, parse_task
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.errors import (
-    BaselineError,
-    LimitReached,
-    MissingCapability,
-    PolicyError,
-    RepositoryError,
-    SessionLocked,
-    StoreError,
-    UsageError,
-)
+from autoresearchd.domain import errors
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.model_settings import ModelSettings
@@ -120,7 +102,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
     overrides = _overrides(options.overrides, settings)
     folder = task_folder(options.task, options.directory, undo)
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}", hint="name the folder that holds the task")
+        raise errors.UsageError(f"there is no folder {folder}", hint="name the folder that holds the task")
     file = folder / TASK_FILE
     if file.exists():
         read_task(folder, overrides=overrides)  # its mistakes are told before it is to be committed
@@ -135,7 +117,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
     elif options.roles or settings.roles:
         task = replace(task, roles=preset(task))
     source = folder / task.source_dir
-    require_model(policy, settings, source, os.environ)
+    compose.require_model(policy, settings, source, os.environ)
     check_files(task, source, file)
     notes = list(require_programs(task, source))
     proposes = options.limits.max_experiments != 0  # else the baseline is all that is wanted
@@ -155,7 +137,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
         notes += [*program_notes(task, source), *who_measures(task, code)]
         _say("".join((*beside, *(f"note: {note}\n" for note in notes))))
         if options.preflight and proposes:
-            ask_models(policy, settings, source, os.environ, _say)
+            compose.ask_models(policy, settings, source, os.environ, _say)
         _say(learning_note(policy, settings, source))
         make_public_folder(project)
         new = NewSession(
@@ -181,7 +163,7 @@ def refuse_secret(policy: str) -> None:
     """The policy's command is stored and shown; a key in it would be, too."""
     found = keys.redactor().found(policy)
     if found:
-        raise UsageError(
+        raise errors.UsageError(
             f"--policy holds a secret ({found[0][2]}), and the command is stored and shown",
             hint="put the secret into an environment variable: the command sees the whole environment",
         )
@@ -212,13 +194,13 @@ def choose_tag(project: Project, store: Store, tag: str | None) -> str:
     if tag is not None:
         if tag in known:
             goes_on = "" if known[tag] == IMPORTED else f"`autoresearchd resume {tag}` goes on with it; or "
-            raise UsageError(f"session {tag!r} is there already", hint=f"{goes_on}take another tag")
+            raise errors.UsageError(f"session {tag!r} is there already", hint=f"{goes_on}take another tag")
         preflight.check_tag(project.root, tag)
         return tag
     today = time.strftime("%b%d", time.localtime()).lower()
     for candidate in itertools.chain([today], (f"{today}-{number}" for number in itertools.count(2))):
         if candidate not in known:
-            with contextlib.suppress(RepositoryError):  # a branch of that name is left from elsewhere
+            with contextlib.suppress(errors.RepositoryError):  # a branch of that name is left from elsewhere
                 preflight.check_tag(project.root, candidate)
                 return candidate
     raise AssertionError
@@ -228,18 +210,18 @@ def create_session(store: Store, new: NewSession) -> Session:
     """The session. Raises SessionLocked where another ``start`` took the tag a moment ago."""
     try:
         return store.create_session(new, SystemClock().now())
-    except StoreError as error:
+    except errors.StoreError as error:
         if new.tag not in [session.tag for session in store.sessions()]:
             raise
         hint = f"`autoresearchd status --session {new.tag}` shows it; `start --tag OTHER` begins another"
-        raise SessionLocked(f"another `start` began session {new.tag} at this moment", hint=hint) from error
+        raise errors.SessionLocked(f"another `start` began session {new.tag} at this moment", hint=hint) from error
 
 
 def make_public_folder(project: Project) -> None:
     """The folder of logs and results, which nothing works without. Raises RepositoryError where it cannot be one."""
     folder = layout.public_dir(project.root)
     if os.path.lexists(folder) and not folder.is_dir():
-        raise RepositoryError(f"{folder} is not a folder, and logs and results go there", hint="move it away")
+        raise errors.RepositoryError(f"{folder} is not a folder, and logs and results go there", hint="move it away")
     with disk_errors(f"writing to {folder}"):
         folder.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # before a session is made that could not even say why it ends
@@ -247,9 +229,9 @@ def make_public_folder(project: Project) -> None:
 
 def learning_note(spec: PolicySpec, settings: ModelSettings, folder: Path) -> str:
     """A warning where answers will be stored with log-probabilities that the learner cannot use; else empty."""
-    heat, served = settings.temperature, bool(endpoint(spec, settings, folder))
+    heat, served = settings.temperature, bool(compose.endpoint(spec, settings, folder))
     # A model in this process tells them of any distribution.
-    if spec.kind != LOCAL or heat == 1 or (heat != 0 and not served):
+    if spec.kind != compose.LOCAL or heat == 1 or (heat != 0 and not served):
         return ""
     drawn = "the server's own temperature, which nobody tells" if heat is None else f"temperature {heat:g}"
     return (
@@ -271,10 +253,10 @@ def _usable_executor(spec: str, sandbox: str | None) -> str:
 
     What killed commands and daemons of this user have left running, in whatever repository, is ended.
     """
-    executor = executor_spec(spec, sandbox)
+    executor = compose.executor_spec(spec, sandbox)
     if found := end_abandoned():
         _say(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
-    made = make_executor(executor)
+    made = compose.make_executor(executor)
     if isinstance(made, LocalExecutor):
         _ = made.tier  # refused where nothing isolates here
     return executor
@@ -306,7 +288,7 @@ def resume(
         session = project.pick(store, tag)
         if session.policy == IMPORTED:
             what = f"session {session.tag} was imported: there is nothing to go on with"
-            raise UsageError(what, hint="start a new one")
+            raise errors.UsageError(what, hint="start a new one")
         pid = project.daemon(session.tag)
         if pid is not None:
             raise already_held(session.tag, pid)
@@ -316,7 +298,7 @@ def resume(
         named = {name: value for name, value in asdict(limits or Limits()).items() if value is not None}
         wanted = replace(store.session(session.tag), limits=replace(session.limits, **named))
         if reached := reached_limit(store, wanted):  # a limit that nothing can be done under is not remembered
-            with contextlib.suppress(PolicyError):  # that nothing came of it was said when it ended
+            with contextlib.suppress(errors.PolicyError):  # that nothing came of it was said when it ended
                 run(project, store, wanted, ())  # what a crash left unfinished is still finished
             _say(
                 f"session {session.tag} is at its limit, so nothing was started: {reached.reason}\n"
@@ -339,10 +321,10 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
         preflight.check_not_checked_out(project.root, session.branch)
         folder = project.root / session.folder
         if not folder.is_dir():
-            raise UsageError(f"the task's folder {folder} is gone", hint="put it back, or start a new session")
-        require_model(parse_spec(session.policy), load_settings(os.environ), folder, os.environ)
-        lab = laboratory(project, session, store, folder, sinks, make_executor(session.executor))
-        workspace = lab.workspace
+            raise errors.UsageError(f"the task's folder {folder} is gone", hint="put it back, or start a new session")
+        compose.require_model(parse_spec(session.policy), load_settings(os.environ), folder, os.environ)
+        lab = compose.laboratory(project, session, store, folder, sinks, compose.make_executor(session.executor))
+        workspace, base = lab.workspace, session.base_commit
         assert isinstance(workspace, GitWorkspace)
         check_journal(store, workspace, session)
         if unchecked:
@@ -356,12 +338,12 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
                 database=project.database,
                 refuse=store.refuse,
                 prepare=lambda: _prepare(lab, workspace, session),
-                conditions=lambda: ensure_segment(lab, workspace.fingerprint(session.base_commit, lab.task.protected)),
+                conditions=lambda: compose.ensure_segment(lab, workspace.fingerprint(base, lab.task.protected)),
                 ready=lock.ready,
                 begun=lock.begun,
                 waits=lock.waits,
             )
-        except (BaselineError, LimitReached, MissingCapability) as error:
+        except (errors.BaselineError, errors.LimitReached, errors.MissingCapability) as error:
             discard_session(project, store, workspace, session, error)
             raise
 
@@ -399,10 +381,10 @@ def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
 def detach(project: Project, tag: str, *, wait: bool) -> int:
     """Leave a daemon behind; the exit code, with ``wait`` once the first run has been measured."""
     log = layout.daemon_log(project.root)
-    errors = log.with_name(f"daemon-{tag}.err")
-    with disk_errors(f"writing {errors}"):
+    complaints = log.with_name(f"daemon-{tag}.err")
+    with disk_errors(f"writing {complaints}"):
         log.parent.mkdir(parents=True, exist_ok=True)
-        stderr = errors.open("wb")
+        stderr = complaints.open("wb")
     with stderr:
         daemon = subprocess.Popen(
             [sys.executable, "-P", "-m", "autoresearchd", "resume", tag, "--foreground", "--quiet"],
@@ -426,7 +408,7 @@ def detach(project: Project, tag: str, *, wait: bool) -> int:
         _say("left running in the background\n")
         return 0
     if code:
-        _say(errors.read_text("utf-8", "replace"))
+        _say(complaints.read_text("utf-8", "replace"))
     return code
 
 

@@ -261,17 +261,8 @@ class _Bench:
         shutil.copytree(self.top / "clean", workspace, symlinks=True)
         for path, text in (files or {}).items():
             (workspace / path).write_text(text, "utf-8")
-        request = RunRequest(
-            key=f"check/{task.name}",
-            task=task,
-            commit="",
-            seed=seed,
-            workspace=workspace,
-            pristine=self.pristine,
-            setup=self.setup,
-            run_dir=self.top / f"run-{number}",
-            source=self.source,
-        )
+        key, run_dir = f"check/{task.name}", self.top / f"run-{number}"
+        request = RunRequest(key, task, "", seed, workspace, self.pristine, self.setup, run_dir, self.source)
         self.trials.append(launch(self.executor, self._protected, request))
         return self.trials[-1]
 

@@ -236,30 +236,27 @@ def _document(look: _Look) -> dict[str, Any]:
     def part(*names: str) -> dict[str, Any]:
         return {name: facts[name] for name in names}
 
+    sessions: list[dict[str, Any]] = []
+    for each in reading.sessions:
+        told: dict[str, Any] = {"name": each.name, "repository": str(each.root), "tag": each.tag}
+        told |= {
+            "task": each.task.name if each.task else None,
+            "policy": each.policy,
+            "experiments": each.decided,
+            "answers": each.answers,
+            "foreign": each.foreign,
+        }
+        sessions.append(told)
+    left_out = {reason.name.lower(): count for reason, count in summary.dropped.items()}
+    answers = part("read", "kept", "first", "last", "tokens", "with_feedback")
     return {
         "algo": look.algo,
         "mode": look.mode,
         "model": None if look.base is None else asdict(look.base),
         "constants": dict(look.values),
-        "sessions": [
-            {
-                "name": session.name,
-                "repository": str(session.root),
-                "tag": session.tag,
-                "task": None if session.task is None else session.task.name,
-                "policy": session.policy,
-                "experiments": session.decided,
-                "answers": session.answers,
-                "foreign": session.foreign,
-            }
-            for session in reading.sessions
-        ],
+        "sessions": sessions,
         "models": dict(reading.models),
-        "answers": {
-            **part("read", "kept", "first", "last", "tokens", "with_feedback"),
-            "left_out": {reason.name.lower(): count for reason, count in summary.dropped.items()},
-            "without_model_hash": reading.unknown,
-        },
+        "answers": {**answers, "left_out": left_out, "without_model_hash": reading.unknown},
         "groups": {"all": summary.groups, **part("singles", "zero_variance")},
         "rewards": part("mean", "deviation", "least", "most", "censored"),
         **part("labels", "versions"),
