@@ -35,20 +35,18 @@ from autoresearchd.learner.schedule import schedule_of
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from autoresearchd.learner.versions.live_versions import LiveVersions
 from autoresearchd.loop.context import Context, Site, StopSwitch, SystemClock
+from autoresearchd.loop.daemon import Fanout, FileSink
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.proposing.session_memo import Memo
-from autoresearchd.loop.upkeep.event_sinks import Fanout, FileSink, StoreSink
 from autoresearchd.loop.upkeep.housekeeping import note_reason
 from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble
 from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced
-from autoresearchd.policy.exchange import Failure, Unanswered, hint
-from autoresearchd.policy.model_renewal import Following, Renewable, Unloadable
+from autoresearchd.policy.exchange import Failure, Unloadable
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.sandbox.tiers import AUTO, check_name
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.git import GitWorkspace
-from autoresearchd.workspace.task_workspace import open_workspace, setup_dir
+from autoresearchd.workspace.git import GitWorkspace, open_workspace, setup_dir
 
 if TYPE_CHECKING:
     from autoresearchd.sandbox.agent_shell import AgentShells, Surroundings
@@ -92,9 +90,7 @@ def laboratory(
     if isinstance(store, SqlStore):
         store.hide(redactor)
     clock = SystemClock()
-    sink = Fanout(
-        [FileSink(layout.daemon_log(project.root), session.tag), StoreSink(store, session.id), *sinks], redactor
-    )
+    sink = Fanout([FileSink(layout.daemon_log(project.root), session.tag), *sinks], redactor)
     site = Site(
         source=folder,
         pristine=workspace.pristine(session.base_commit),
@@ -127,7 +123,6 @@ def laboratory(
         sink=sink,
         stop=stop,
         site=site,
-        max_experiments=session.limits.max_experiments,
         restore=lambda: workspace.pristine(session.base_commit),
         redactor=redactor,
         memo=Memo(layout.memo_path(project.root, session.tag)),
@@ -256,9 +251,9 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     clients = make_clients(spec, settings, offer.site.source, os.environ, offer.adapters, offer.warn)
     make: Callable[..., Policy]
     if spec.kind == "agent":
-        from autoresearchd.policy.agent.agent_policy import AgentPolicy
+        from autoresearchd.policy.agent_policy import AgentPolicy
 
-        make = partial(AgentPolicy, shells=_agent_shell(offer))
+        make = partial(AgentPolicy, open_shell=_agent_shell(offer).open)
     else:
         from autoresearchd.policy.model_policy import ModelPolicy
 
@@ -274,8 +269,6 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         ending=offer.ending,
     )
     offer.unloads.extend(client.unload for client in clients if isinstance(client, Unloadable))
-    if isinstance(clients[0], Renewable):
-        policy = Following(policy, clients[0])
     if settings.when_spent == "search":
         return CapFallbackPolicy(policy, make_policy(PolicySpec("search"), offer), offer.warn)
     return policy
@@ -432,16 +425,16 @@ def ask_models(
                 failures.append(Failure(client.name, error))
     if len(failures) == len(clients) and all(failure.error.trouble in _HOPELESS for failure in failures):
         advice = "; ".join(dict.fromkeys(map(_advice, failures)))
-        what = f"no model answers: {Unanswered(failures).what}"
+        what = f"no model answers: {'; '.join(map(str, failures))}"
         raise UsageError(what, hint=f"{advice}. --no-preflight starts all the same")
     for failure in failures:
-        tell(f"warning: {Unanswered([failure]).what}\n  → {hint(failure)}\n")
+        tell(f"warning: {failure}\n  → {failure.hint}\n")
 
 
 def _advice(failure: Failure) -> str:
     if failure.error.trouble is Trouble.UNREACHABLE and not failure.error.hint:
         return f"see to the network, and to the address of {failure.model} if a variable of the environment names one"
-    return hint(failure)
+    return failure.hint
 
 
 def _agent_shell(offer: Offer) -> AgentShells:

@@ -46,14 +46,13 @@ from autoresearchd.loop.messages import BASELINE, unified_diff
 from autoresearchd.loop.run import measure_run
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.policy.policy_names import TUNERS
-from autoresearchd.store.backup import backups
-from autoresearchd.store.backup.rebuild import Draft, is_whole
+from autoresearchd.store import backups
+from autoresearchd.store.backups import Draft, is_whole
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.git import GitWorkspace
+from autoresearchd.workspace.git import GitWorkspace, open_workspace
 from autoresearchd.workspace.history import RecordedCommit, recorded_sessions
-from autoresearchd.workspace.task_workspace import open_workspace
 
 _SIDE_FILES = ("-wal", "-shm", "-journal", "")
 LOST = "lost with the database"
@@ -237,9 +236,9 @@ def _read_through(path: Path, probe: Path) -> tuple[str, datetime]:
         return faults[0], written
     try:
         with Draft(probe, path) as draft:
-            for session in draft.store.sessions():
+            for session in draft.sessions():
                 written = max(written, session.heartbeat_at or session.started_at)
-                for experiment in draft.store.experiments(session.id):
+                for experiment in draft.experiments(session.id):
                     written = max(written, experiment.finished_at or experiment.started_at)
     except StoreError as error:
         return error.what, written
@@ -248,7 +247,7 @@ def _read_through(path: Path, probe: Path) -> tuple[str, datetime]:
 
 def _complete(project: Project, draft: Draft, tags: list[str], report: Report) -> None:
     """What git and the logs of runs know beside the rows."""
-    known, executor = {session.tag: session for session in draft.store.sessions()}, make_executor("local")
+    known, executor = {session.tag: session for session in draft.sessions()}, make_executor("local")
     for tag in tags:
         if tag not in known:
             new, at = plan_session(project, tag, seed=secrets.randbelow(2**31))
@@ -325,7 +324,7 @@ class Restorer:
 
     def run(self) -> list[str]:
         notes = []
-        numbers = self._draft.numbers(self._session.id)
+        numbers = {e.number: (e.phase, e.commit) for e in self._draft.experiments(self._session.id)}
         last = self._last(set(numbers))
         for number in range(last + 1):
             phase, commit = numbers.get(number, (None, None))
@@ -351,7 +350,7 @@ class Restorer:
 
     # -- one experiment
     def _restore(self, number: int, *, is_last: bool) -> list[str]:
-        session_id, store = self._session.id, self._draft.store
+        session_id, store = self._session.id, self._draft
         record = self._record(number)
         own = record if record is not None and record.number == number else None
         e = self._draft.ensure_experiment(session_id, number, self._parent, self._at)
@@ -467,7 +466,7 @@ class Restorer:
         """An earlier experiment with the same program: then this one was never committed."""
         digest = code_hash({**self._code(e.parent), **proposal.files})
         segment = self._draft.segment_of(self._session.id, e.number)
-        found = self._draft.store.find_duplicate(self._session.id, f"{segment}:{digest}")
+        found = self._draft.find_duplicate(self._session.id, f"{segment}:{digest}")
         return found if found is not None and found < e.number else None
 
 
@@ -500,7 +499,7 @@ def _limits_in_log(log: Path, tag: str) -> Limits:
 
 def plan_session(project: Project, tag: str, *, seed: int) -> tuple[NewSession, datetime]:
     """What a session can be created from again, and when it began."""
-    with closing(GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())) as probe:
+    with closing(GitWorkspace(project.root, tag, task_folder=project.root, editable=())) as probe:
         history = probe.history()
         base = history.experiment(0)
         if base is None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,7 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.upkeep.session_lock import SessionLock, holder, process_began, starting
 from autoresearchd.policy.policy_names import TUNERS
-from autoresearchd.report.log_import import IMPORTED
+from autoresearchd.report.log_files import IMPORTED
 from autoresearchd.store.failed_start import FailedStart, remember
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
@@ -85,9 +86,7 @@ def reached_limit(store: Store, session: Session) -> Reached | None:
     if not waits_for_money and (latest.phase is not Phase.DECIDED or latest.overhead_ms is None):
         return None
     return limit_reached(
-        max_experiments=limits.max_experiments,
-        max_seconds=limits.max_seconds,
-        max_usd=limits.max_usd if ends_when_spent(session) else None,
+        limits if ends_when_spent(session) else replace(limits, max_usd=None),
         experiments=max(0, totals.experiments - segment.number - 1),  # one baseline for each segment
         seconds=session.active_seconds,
         usd=totals.usd,
@@ -162,12 +161,12 @@ def remove(directory: Path, tag: str) -> None:
             if session.branch:
                 why = "a branch that is checked out cannot be removed"
                 preflight.check_not_checked_out(project.root, session.branch, why)
-                workspace = GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())
+                workspace = GitWorkspace(project.root, tag, task_folder=project.root, editable=())
                 with contextlib.closing(workspace):
                     workspace.forget(session.base_commit)
                 with disk_errors(f"removing {_runs(project, tag)}"):
                     remove_tree(_runs(project, tag))
-            store.remove_session(tag)
+            store.delete_session(tag, even_with_keeps=True)
 
 
 def _runs(project: Project, tag: str) -> Path:

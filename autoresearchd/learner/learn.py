@@ -16,19 +16,18 @@ from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLe
 from autoresearchd.domain.ports import Executor
 from autoresearchd.domain.quantities import counted
 from autoresearchd.learner.algorithms.learnable import Sample, Who
-from autoresearchd.learner.data.data_summary import describe, summarise
+from autoresearchd.learner.data.data_summary import describe
+from autoresearchd.learner.data.examples import Lengths, prompt_tokens, within
 from autoresearchd.learner.data.read_sessions import (
     Material,
     Reading,
     Seen,
-    filters_for,
     lesson,
     locate,
     material,
     read_sessions,
     seen,
 )
-from autoresearchd.learner.data.token_lengths import Lengths, prompt_tokens, within
 from autoresearchd.learner.data.trajectories import Split, Trajectory
 from autoresearchd.learner.gate.compare_policies import Verdict
 from autoresearchd.learner.gate.gate import Exam, Gate
@@ -39,7 +38,7 @@ from autoresearchd.learner.live_rounds import LiveRounds
 from autoresearchd.learner.training import checkpoint
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.training.out_of_memory import trial_step
-from autoresearchd.learner.training.trackers import Tracking
+from autoresearchd.learner.training.trackers import Log, tracking
 from autoresearchd.learner.training.train import CANCELLED, StepFigures, Trained, train
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.learner.versions.base_models import base_model, fetched, model_place
@@ -128,11 +127,11 @@ class LearnerRun:
         base = base_model(place)
         roots, warnings = locate(self._directory, self._request.places)
         reading = read_sessions(roots, self._root)
-        filters, settings = filters_for(self._request.mode, base), self._constants.gate
-        found = material(reading, filters, self._constants.share, at_home=settings.at_home)
+        at_home = self._constants.gate.at_home
+        found = material(reading, self._request.mode, base, self._constants.share, at_home=at_home)
         for text in (*warnings, *reading.warnings):
             self._tell(text)
-        self._tell(describe(summarise(found.data, found.parts)))
+        self._tell(describe(found.data, found.parts))
         if found.parts is None:
             raise UsageError(f"not enough to learn from: {found.problem}", hint=found.hint)
         parent = next((version for version in self._store.promoted_versions() if version.fits(base)), None)
@@ -172,8 +171,8 @@ class LearnerRun:
         trial_step(model, [self._sample(model, each, lengths.answer) for each in largest])
         before = model.adapter_state()
         folder = layout.public_dir(self._root) / "learner" / str(run_id)
-        with Tracking(folder, constants.trackers, f"{self._request.algo}-{run_id}", self._tell) as tracking:
-            trained = self._train(model, ground, tracking, lengths.answer)
+        with tracking(folder, constants.trackers, f"{self._request.algo}-{run_id}", self._tell) as log:
+            trained = self._train(model, ground, log, lengths.answer)
             version = self._kept(model, ground, trained, run_id, lessons)
             if trained.stopped:
                 verdict = Verdict(False, (trained.stopped,), {})
@@ -183,7 +182,7 @@ class LearnerRun:
                     model.set_teacher(before)
                     rival = Who.TEACHER
                 verdict = gate.verdict(model, rival, Who.POLICY, lengths.answer)
-                tracking.log(trained.steps, {f"gate/{name}": value for name, value in verdict.figures.items()})
+                log(trained.steps, {f"gate/{name}": value for name, value in verdict.figures.items()})
         outcome = self._decided(version, ground, verdict, trained)
         for old in self._checkpoints.glob("*.checkpoint*"):  # those of runs that nobody went on with, too
             old.unlink(missing_ok=True)
@@ -237,16 +236,17 @@ class LearnerRun:
         self._tell(f"learned: {version.version} ({counted(trained.steps, 'step')})")
         return version
 
-    def _train(self, model: LocalModel, ground: _Ground, tracking: Tracking, answer: int) -> Trained:
+    def _train(self, model: LocalModel, ground: _Ground, log: Log, answer: int) -> Trained:
         began = time.monotonic()
         parent = None if ground.parent is None else ground.parent.version
-        start = (parent, self._constants.model.lora, model.sharing)
+        shape = self._constants.model
+        start = (parent, shape.rank, shape.alpha, shape.dropout, model.sharing)
         options = replace(self._constants.train, start=repr(start))
         first: list[int] = []
 
         def on_step(step: StepFigures) -> None:
             first.append(step.step)
-            tracking.log(step.step, step.flat())
+            log(step.step, step.flat())
             self._steps = step.step
             self._tell(progress(step, time.monotonic() - began, first[0]))
 

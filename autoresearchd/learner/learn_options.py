@@ -7,23 +7,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.learner.algorithms.advantages import Scale
-from autoresearchd.learner.algorithms.ratios import Level
 from autoresearchd.learner.algorithms.train_options import (
     GSPO,
     Algo,
     ColdStart,
     Collapse,
-    GroupOptions,
     GrpoOptions,
-    MdpOptions,
+    Level,
     PpoOptions,
+    Scale,
     SdpoOptions,
     TrainOptions,
 )
 from autoresearchd.learner.gate.gate import GateSettings
 from autoresearchd.learner.training.constant_values import SHARE, values_of
-from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
+from autoresearchd.learner.training.load_model import ModelOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +83,19 @@ def constants_of(request: LearnRequest) -> Constants:
         usual,
         **some("learning_rate", "weight_decay", "batch", "micro", "epochs", "clip", "warmup", "seed", "save_every"),
         **some("shuffle_rewards", "kl_every"),
-        grpo=replace(grpo, **some("clip_low", "clip_high", "beta")),
-        groups=replace(GroupOptions(), **some("leave_one_out", "neighbours", "scale")),
-        ppo=replace(
-            PpoOptions(), **some("level", "clip_high", clip="clip_low", value_weight="c1", entropy_weight="c2")
+        grpo=replace(grpo, **some("clip_low", "clip_high", "beta", "leave_one_out", "neighbours", "scale")),
+        ppo=PpoOptions(
+            **some("level", "clip_high", "gamma", "lam", "horizon", "target_kl"),
+            **some(clip="clip_low", value_weight="c1", entropy_weight="c2"),
         ),
-        mdp=replace(MdpOptions(), **some("gamma", "lam", "horizon", "target_kl")),
         sdpo=replace(SdpoOptions(), **some("top", alpha="sdpo_alpha", rate="teacher_rate")),
         cold_start=replace(ColdStart(), **some(allowed="cold_start", valid_share="valid_share")),
         collapse=replace(Collapse(), **some(entropy="least_entropy", kl="most_kl")),
     )
     model = ModelOptions(
-        lora=replace(LoraOptions(), **some("rank", "alpha", "dropout")),
         value_head=request.algo == "ppo",
         seed=train.seed,
-        **some("device", "dtype", "threads", "checkpointing", "generated", "share_prompts"),
+        **some("rank", "alpha", "dropout", "device", "dtype", "threads", "checkpointing", "generated", "share_prompts"),
     )
     gate = replace(GateSettings(), **some("judge", "states", "count", "max_tokens", "temperature", "run_foreign"))
     return Constants(train, model, gate, **some("share", "rounds", "max_length", "trackers"))

@@ -74,8 +74,8 @@ class LiveRounds:
             self._tell(f"round {number + 1}: mean reward {mean:.2f} over {counted(len(made), 'proposal')}")
             seed = derive_seed(constants.train.seed, number, "live")
             # Proposals of a round do not follow from each other: none is paid for what came of its neighbours.
-            alone = replace(constants.train.mdp, gamma=0.0)
-            options = replace(constants.train, steps=each, seed=seed, warmup=0, mdp=alone)
+            alone = replace(constants.train.ppo, gamma=0.0)
+            options = replace(constants.train, steps=each, seed=seed, warmup=0, ppo=alone)
             before = len(history)
 
             def told(step: StepFigures, before: int = before, about: Mapping[str, float] = about) -> None:
@@ -145,7 +145,6 @@ class LiveRounds:
             at=datetime.now(UTC),
             policy_version="",
             messages=state.messages,
-            prompt_ids=None,
             completion=drawn.text,
             token_ids=drawn.ids,
             logprobs=drawn.logprobs,

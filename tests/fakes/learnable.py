@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ class TinyLearnable:
             if values:
                 last = torch.tensor([len(each.prompt) - 1 for each in samples])
                 value = (hidden[torch.arange(len(samples)), last] @ self._adapter["value"]).float()
-        return Statistics(batch, found, value)
+        return replace(found, values=value)
 
     def trainable(self) -> list[torch.nn.Parameter]:
         return list(self._adapter.values())

@@ -15,8 +15,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.learner.data.trajectories import Trajectory
 from autoresearchd.learner.gate.held_out_states import HeldOut, Source
 from autoresearchd.resources import bundled
-from autoresearchd.store.schema.database import Database, sqlite_url
-from autoresearchd.store.schema.migrate import alembic_config
+from autoresearchd.store.schema.database import Database, alembic_config, sqlite_url
 from tests.integration.bench import Bench
 
 
@@ -54,7 +53,6 @@ def trajectory(number: int, session: str = "t", **changed: Any) -> Trajectory:
         "at": datetime(2026, 11, 1, tzinfo=UTC) + timedelta(minutes=number),
         "policy_version": "",
         "messages": ({"role": "user", "content": f"Propose experiment {number}."},),
-        "prompt_ids": None,
         "completion": "x",
         "token_ids": None,
         "logprobs": None,

@@ -32,7 +32,7 @@ from autoresearchd.app.tasks.task_folder import (
     with_large_files,
 )
 from autoresearchd.config import Overrides, check_files
-from autoresearchd.config.check_file import CHECK_FILE, load_check
+from autoresearchd.config.load_task import CHECK_FILE, load_check
 from autoresearchd.domain.errors import BaselineError, PolicyError
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
@@ -48,13 +48,12 @@ from autoresearchd.evaluator.rules.task_variants import Reference, changed, doub
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.visible_files import find_data
 from autoresearchd.loop.measuring.advice import hint_job
-from autoresearchd.loop.measuring.protected_files import ProtectedFiles
-from autoresearchd.loop.measuring.run_files import read_logs, read_sources, read_tail
+from autoresearchd.loop.measuring.run_files import ProtectedFiles, read_logs, read_sources, read_tail
 from autoresearchd.loop.run import RunningProgram, launch
 from autoresearchd.sandbox.tiers import AUTO
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.files import remove_tree
-from autoresearchd.workspace.task_workspace import open_workspace
+from autoresearchd.workspace.git import open_workspace
 
 SEED = 1
 PROFILE = "cpu"
@@ -304,7 +303,7 @@ def _open_bench(folder: Path, budget: float | None, profile: str | None, sandbox
         targets = top / "pristine", top / "clean"
         if is_bundled(folder):
             for target in targets:
-                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", CHECK_FILE), symlinks=True)
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", CHECK_FILE))
         else:
             project = Project.at(folder)
             task, large = with_large_files(task, project.root, source)

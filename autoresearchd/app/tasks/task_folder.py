@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from autoresearchd.config import Overrides, detect, load_task
-from autoresearchd.config.check_file import CHECK_FILE
+from autoresearchd.config.load_task import CHECK_FILE
 from autoresearchd.domain.errors import (
     AutoresearchdError,
     ConfigError,

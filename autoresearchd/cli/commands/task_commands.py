@@ -176,7 +176,7 @@ def _run_task(
 ) -> tuple[str, Sequence[str], Held]:
     """(what it gave, notes, how it stood up to its check.yaml). once: one run where it has none."""
     from autoresearchd.app.tasks.check_task import PROFILE, check_held
-    from autoresearchd.config.check_file import load_check
+    from autoresearchd.config.load_task import load_check
 
     wanted = load_check(folder)
     if wanted is not None:

@@ -26,15 +26,15 @@ from autoresearchd.evaluator.feedback import feedback
 from autoresearchd.evaluator.keep.decide import decide, incumbent_value
 from autoresearchd.evaluator.keep.keep_rule import KeepRule
 from autoresearchd.evaluator.measure.log_text import shorten
-from autoresearchd.evaluator.reward import RewardFormula, resources_saved, reward
+from autoresearchd.evaluator.reward import resources_saved, reward
 from autoresearchd.evaluator.rules.run_time import held
 from autoresearchd.learner.gate.held_out_states import UNUSABLE, Ground, HeldOut, reason_of
 from autoresearchd.learner.gate.judge_answers import Attempt, Examined, HeldOutState, Outcome, examine, outcome, settled
 from autoresearchd.loop.deciding import resources
-from autoresearchd.loop.measuring.protected_files import ProtectedFiles
+from autoresearchd.loop.measuring.run_files import ProtectedFiles
 from autoresearchd.loop.messages import commit_of
 from autoresearchd.loop.run import RunningProgram, launch
-from autoresearchd.policy.agent.workspace_copy import put
+from autoresearchd.policy.workspace_copy import put
 from autoresearchd.workspace.files import disk_errors, remove_tree
 
 JUDGE = "judge"
@@ -93,7 +93,7 @@ class RealJudge:
     def __init__(
         self, held_out: HeldOut, executor: Executor, *, cancel: Cancel | None = None, run_foreign: bool = False
     ) -> None:
-        self._held_out, self._formula, self._run_foreign = held_out, RewardFormula(), run_foreign
+        self._held_out, self._run_foreign = held_out, run_foreign
         self._runs = _Runs(executor, cancel or threading.Event())
         self._ended: dict[_Key, _Ended] = {}
 
@@ -116,7 +116,7 @@ class RealJudge:
         jobs = [job for state, found in seen if found.label is Label.NONE for job in self._jobs(state, found)]
         wanted = {job.key: job for job in jobs if job.key not in self._ended}
         self._ended |= self._runs.all(list(wanted.values()))
-        return [settled(state, found, self._formula) or self._judged(state, found) for state, found in seen]
+        return [settled(state, found) or self._judged(state, found) for state, found in seen]
 
     def _permitted(self, session: str) -> None:
         """Raise UsageError where the experiments of a session must not run here."""
@@ -217,7 +217,6 @@ class RealJudge:
             sure=decision.sure,
             saved=resources_saved(resources(tested), resources(now)),
             distance=seen.novelty,
-            formula=self._formula,
         )
         return replace(tested, decision=decision), None if earned is None else earned.total
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.evaluator.measure.log_text import shorten
-from autoresearchd.evaluator.reward import RewardFormula, novelty, reward
+from autoresearchd.evaluator.reward import novelty, reward
 from autoresearchd.evaluator.rules.legality import code_hash
 from autoresearchd.loop.messages import unified_diff
 from autoresearchd.policy.edits.edit import EditError
@@ -167,14 +167,14 @@ class CheckingJudge:
     """
 
     def __init__(self, rules: Rules) -> None:
-        self._rules, self._formula = rules, RewardFormula()
+        self._rules = rules
 
     def judge(self, state: HeldOutState, completion: str) -> Outcome:
         """What one answer is worth."""
         seen = examine(state, completion, self._rules)
-        found = reward(Label.NONE, 0.0, None, None, distance=seen.novelty, formula=self._formula)
+        found = reward(Label.NONE, 0.0, None, None, distance=seen.novelty)
         bonus = 0.0 if found is None else found.parts.get("novelty", 0.0)
-        return settled(state, seen, self._formula) or outcome(state, seen, bonus, not_run=True)
+        return settled(state, seen) or outcome(state, seen, bonus, not_run=True)
 
     def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         return [self.judge(state, completion) for state, completion in attempts]
@@ -205,11 +205,11 @@ def examine(state: HeldOutState, completion: str, rules: Rules) -> Examined:
     )
 
 
-def settled(state: HeldOutState, seen: Examined, formula: RewardFormula) -> Outcome | None:
+def settled(state: HeldOutState, seen: Examined) -> Outcome | None:
     """The outcome of an answer that is not worth a run; None where only a run tells."""
     if seen.label is Label.NONE:
         return None
-    penalty = reward(seen.label, None, None, None, formula=formula)
+    penalty = reward(seen.label, None, None, None)
     return outcome(state, seen, None if penalty is None else penalty.total)
 
 
