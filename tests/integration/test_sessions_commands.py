@@ -112,7 +112,7 @@ def test_a_removal_that_was_killed_in_the_middle_is_done_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(SqlStore, "remove_session", killed)  # the last step
+        patch.setattr(SqlStore, "delete_session", killed)  # the last step
         assert run(["sessions", "remove", "t", "--yes"]) != 0
     assert refs(bench) == ["refs/heads/main", "refs/heads/mine"]
     assert [one["tag"] for one in listed(capsys)] == ["t"]
