@@ -24,7 +24,7 @@ from pathlib import Path
 
 from autoresearchd.app.project import Project
 from autoresearchd.app.start import StartOptions, start
-from autoresearchd.config import parse_task
+from autoresearchd.config import Overrides, parse_task
 from autoresearchd.domain.experiment import Experiment, Limits, Run
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.quantities import parse_duration
@@ -195,7 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder.parent.mkdir(parents=True, exist_ok=True)
         prepare(folder, abort=name == "with")
         limits = Limits(max_experiments=options.experiments)
-        start(StartOptions(None, folder, tag="bench", policy="search", budget=parse_duration(options.budget),
+        start(StartOptions(None, folder, tag="bench", policy="search",
+                           overrides=Overrides(parse_duration(options.budget)),
                            limits=limits, foreground=True, seed=options.seed))  # fmt: skip
         store = Project.at(folder).open_store()
         rates[name] = report(name, store)

@@ -35,7 +35,7 @@ from scipy.stats import t as student
 from autoresearchd.app.compose import laboratory, make_executor
 from autoresearchd.app.project import Project
 from autoresearchd.app.start import StartOptions, resume, start
-from autoresearchd.config import load_task
+from autoresearchd.config import Overrides, load_task
 from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
@@ -186,6 +186,8 @@ def environment(**variables: str) -> Iterator[None]:
 def session(project: Path, cell: Cell, options: argparse.Namespace) -> None:
     """Run the session, or go on with it."""
     limits = Limits(max_experiments=options.experiments, max_usd=options.max_usd)
+    more = {**USUAL, **VARIANTS[cell.variant].options}
+    roles, budget = more.pop("roles"), None if options.budget is None else parse_duration(options.budget)
     if begun(project):
         code = resume(project, TAG, foreground=True)
     else:
@@ -195,11 +197,11 @@ def session(project: Path, cell: Cell, options: argparse.Namespace) -> None:
                 project,
                 tag=TAG,
                 policy=cell.policy,
-                budget=None if options.budget is None else parse_duration(options.budget),
+                overrides=Overrides(budget, **more),
                 limits=limits,
                 foreground=True,
                 seed=options.seed + cell.repeat,
-                **{**USUAL, **VARIANTS[cell.variant].options},
+                roles=roles,
             )
         )
     if code > SIGNALLED:

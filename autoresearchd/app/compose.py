@@ -1,51 +1,61 @@
-"""Adapters for ports: from a session's row to a laboratory that can run it."""
+"""Adapters for ports: from a session's row to a laboratory that can run it, with the policy and its models."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autoresearchd import keys
-from autoresearchd.app.make_policy import LOCAL, Offer, make_policy, model_secrets
+from autoresearchd.app.models.spending import Roomy, SessionAnswers, UsersDay, daily_spend
 from autoresearchd.app.project import Project
-from autoresearchd.app.start_checks import ends_when_spent
 from autoresearchd.config import parse_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Session, Trial
-from autoresearchd.domain.ports import EventSink, Executor
-from autoresearchd.domain.redaction import secrets_of_environment
+from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.ports import Adapters, Cancel, EventSink, Executor, Policy
+from autoresearchd.domain.proposal import Cost
+from autoresearchd.domain.redaction import secret_parts, secrets_of_environment
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.task import Task
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.learner.schedule import schedule_of
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from autoresearchd.learner.versions.live_versions import LiveVersions
 from autoresearchd.loop.context import Context, Site, StopSwitch, SystemClock
 from autoresearchd.loop.daemon import Fanout, FileSink
+from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.proposing.session_memo import Memo
 from autoresearchd.loop.upkeep.housekeeping import note_reason
-from autoresearchd.policy.policy_names import parse_spec
+from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble
+from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced
+from autoresearchd.policy.exchange import Failure, Unloadable
+from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.sandbox.tiers import AUTO, check_name
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.git import open_workspace, setup_dir
+from autoresearchd.workspace.git import GitWorkspace, open_workspace, setup_dir
 
+if TYPE_CHECKING:
+    from autoresearchd.sandbox.agent_shell import AgentShells, Surroundings
 
-@dataclass(frozen=True, slots=True)
-class SessionTrials:
-    """The trials of one session, for policies that search."""
-
-    store: SqlStore
-    session_id: int
-
-    def trials(self, after: int = -1) -> Sequence[Trial]:
-        return self.store.trials(self.session_id, after)
+LOCAL = "local"
+_MOST_TOKENS = 16
+"""Of the answer to the first question, whatever it is: some providers refuse to be asked for fewer."""
+_PATIENCE_S = 30.0
+_HOPELESS = FINAL | {Trouble.UNREACHABLE}
 
 
 def make_executor(spec: str) -> Executor:
@@ -66,12 +76,6 @@ def executor_spec(spec: str, sandbox: str | None) -> str:
     if kind != "local":
         raise UsageError(f"--sandbox goes with --executor local, not {kind}", hint="leave one of them out")
     return kind if check_name(sandbox) == AUTO else f"{kind}:{sandbox}"
-
-
-def require_sandbox(executor: Executor) -> None:
-    """Raise MissingCapability where an executor of this machine can isolate no job and was not told to do without."""
-    if isinstance(executor, LocalExecutor):
-        _ = executor.tier
 
 
 def laboratory(
@@ -104,28 +108,7 @@ def laboratory(
     if spec.kind == LOCAL:  # an agent asks the plain model: what is learned and compared is one answer to one question
         adapters = LiveVersions(AdapterShelf.of(project.root, store), store, session.id, str(spec), warn, place=named)
         adapters.sweep()
-    offer = Offer(
-        session_id=session.id,
-        task=task,
-        store=store,
-        workspace=workspace,
-        executor=executor,
-        clock=clock,
-        trials=SessionTrials(store, session.id),
-        pristine=site.pristine,
-        setup=site.setup,
-        source=folder,
-        settings=settings,
-        warn=warn,
-        max_usd=session.limits.max_usd,
-        environment=os.environ,
-        ending=stop,
-        adapters=adapters,
-    )
-
-    def waits(reason: str) -> None:
-        note_reason(store, session.tag, clock.now(), reason)
-
+    offer = Offer(session, task, store, workspace, executor, site, settings, warn, stop, adapters)
     return Context(
         session_id=session.id,
         tag=session.tag,
@@ -143,7 +126,7 @@ def laboratory(
         redactor=redactor,
         memo=Memo(layout.memo_path(project.root, session.tag)),
         ends_when_spent=ends_when_spent(session),
-        ended=lambda: _call_all(offer.ended),
+        ended=partial(_call_all, offer.ended),
         learning=schedule_of(
             project.root,
             session,
@@ -152,8 +135,8 @@ def laboratory(
             executor,
             stopping=stop,
             tell=tell,
-            waits=waits,
-            free=lambda: _call_all(offer.unloads),
+            waits=lambda reason: note_reason(store, session.tag, clock.now(), reason),
+            free=partial(_call_all, offer.unloads),
         ),
     )
 
@@ -163,15 +146,16 @@ def _call_all(actions: Sequence[Callable[[], None]]) -> None:
         action()
 
 
-def _digest(*facts: object) -> str:
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+def ends_when_spent(session: Session) -> bool:
+    """Whether a session ends at its spend cap; else its policy goes on without a model."""
+    return not parse_spec(session.policy).asks_model or load_settings(os.environ).when_spent == "stop"
 
 
 def segment_fingerprint(lab: Context, workspace_fingerprint: str) -> tuple[str, str]:
     """(fingerprint of what makes results comparable, hardware in words)."""
     facts, task = lab.facts(), lab.task
     hardware = f"{facts.get('device', 'cpu')} · {facts.get('cpu', platform.machine())}"
-    fingerprint = _digest(
+    comparable = (
         asdict(task.execution.budget),
         workspace_fingerprint,
         task.execution.run_command,
@@ -181,20 +165,290 @@ def segment_fingerprint(lab: Context, workspace_fingerprint: str) -> tuple[str, 
         facts.get("python"),
         hardware,
     )
-    return fingerprint, hardware
+    return hashlib.sha256(json.dumps(comparable).encode()).hexdigest()[:16], hardware
 
 
 def ensure_segment(lab: Context, protected_fingerprint: str) -> bool:
     """Open a segment at the start, and a new one when results would no longer be comparable; whether one was opened."""
     fingerprint, hardware = segment_fingerprint(lab, protected_fingerprint)
-    segment = lab.store.segment(lab.session_id)
-    if segment is not None and segment.fingerprint == fingerprint:
-        return False
-    reason = "start"
+    segment, reason = lab.store.segment(lab.session_id), "start"
     if segment is not None:
+        if segment.fingerprint == fingerprint:
+            return False
         known = f"{hardware}, Python {lab.facts().get('python', '')}"
         reason = f"the machine, Python, environment or task is another one than before ({known})"
     lab.store.open_segment(lab.session_id, fingerprint, reason, hardware, lab.clock.now())
     if segment is not None:
         lab.emit(EventKind.WARNING, f"{reason}; the incumbent is measured again")
     return True
+
+
+# ---------------------------------------------------------------------- the policy
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a session offers to its policy.
+
+    ending: set once the session is to end. adapters: says which version of the local policy answers. unloads: gives
+    back the memory of a policy's own model; ended: what is left to do once the session has ended; whoever makes the
+    policy adds to both.
+    """
+
+    session: Session
+    task: Task
+    store: SqlStore
+    workspace: GitWorkspace
+    executor: Executor
+    site: Site
+    settings: ModelSettings
+    warn: Callable[[str], None]
+    ending: Cancel
+    adapters: Adapters | None
+    unloads: list[Callable[[], None]] = field(default_factory=list)
+    ended: list[Callable[[], None]] = field(default_factory=list)
+
+    def materialise(self, state: ResearchState, target: Path) -> None:
+        self.workspace.materialise(state.parent, target)
+
+    def code_at(self, commit: str) -> Mapping[str, str]:
+        return {path: self.workspace.read(commit, path) for path in self.task.editable}
+
+    def trials(self, after: int = -1) -> Sequence[Trial]:
+        return self.store.trials(self.session.id, after)
+
+
+def make_policy(spec: PolicySpec, offer: Offer) -> Policy:
+    """The policy of ``--policy``; each is imported only when it is the one."""
+    match spec.kind:
+        case "auto" | "search":
+            from autoresearchd.policy.search.search_policies import SearchPolicy
+
+            return SearchPolicy(offer, offer.code_at)
+        case "random":
+            from autoresearchd.policy.search.search_policies import RandomPolicy
+
+            return RandomPolicy()
+        case "command":
+            from autoresearchd.policy.command_policy import CommandPolicy
+
+            return CommandPolicy(spec.argument, offer.materialise)
+        case _:
+            return _with_model(spec, offer)
+
+
+def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
+    settings, store, clock, session_id = offer.settings, offer.store, SystemClock(), offer.session.id
+    day = UsersDay(daily_spend(os.environ), store, clock, offer.warn, str(offer.site.source))
+    day.catch_up()
+    offer.ended.append(day.close)
+    caps = Caps(
+        session_usd=lambda: store.totals(session_id).usd,
+        day_usd=day.usd,
+        session_cap=offer.session.limits.max_usd,
+        day_cap=settings.per_day,
+    )
+    check = EditCheck(offer.task, store, session_id, offer.site.pristine)
+    clients = make_clients(spec, settings, offer.site.source, os.environ, offer.adapters, offer.warn)
+    make: Callable[..., Policy]
+    if spec.kind == "agent":
+        from autoresearchd.policy.agent_policy import AgentPolicy
+
+        make = partial(AgentPolicy, open_shell=_agent_shell(offer).open)
+    else:
+        from autoresearchd.policy.model_policy import ModelPolicy
+
+        make = ModelPolicy
+    policy: Policy = make(
+        clients,
+        settings,
+        name=str(spec),
+        answers=WatchedAnswers(SessionAnswers(store, session_id, clock, day.spent), caps, offer.warn),
+        purse=Roomy(caps, offer.site.pristine),
+        check=check.legal,
+        near=check.near,
+        ending=offer.ending,
+    )
+    offer.unloads.extend(client.unload for client in clients if isinstance(client, Unloadable))
+    if settings.when_spent == "search":
+        return CapFallbackPolicy(policy, make_policy(PolicySpec("search"), offer), offer.warn)
+    return policy
+
+
+def _local_model(spec: PolicySpec, settings: ModelSettings, folder: Path) -> tuple[str | None, Path | None]:
+    """The name of the policy's local model (None: a provider's) and its folder (None: a server's)."""
+    kind, _, rest = spec.argument.partition(":")
+    if spec.kind != LOCAL and (spec.kind, kind) != ("agent", LOCAL):
+        return None, None
+    name = (spec.argument if spec.kind == LOCAL else rest) or settings.local_model
+    place = folder / Path(name).expanduser()
+    return name, place if name and place.exists() else None
+
+
+def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, environment: Mapping[str, str]) -> None:
+    """Raise MissingCapability where a package is not installed, or no key is set, that the policy's models need."""
+    if not spec.asks_model:
+        return
+    name, place = _local_model(spec, settings, folder)
+    if name is not None and place is None and name.startswith(("/", "./", "../", "~")):
+        what = f"--policy {spec}: there is no folder {folder / Path(name).expanduser()}"
+        raise UsageError(what, hint="give the folder of a model, or its name")
+    needed = {"litellm": "llm"} if name is None or settings.fallbacks else {}
+    if name is not None:
+        needed |= {"transformers": "learn"} if place is not None else {"httpx": "local"}
+    for package, extra in needed.items():
+        if find_spec(package) is None:
+            raise MissingCapability(
+                f"--policy {spec} needs the package {package}", hint=f"pip install 'autoresearchd[{extra}]'"
+            )
+    if name is None and not settings.fallbacks and spec.argument.partition("/")[0] not in settings.key_files:
+        from autoresearchd.models.provider_errors import absent_key
+
+        # The environment of a process does not change: without a key the session would wait for ever.
+        if variable := absent_key(spec.argument, environment):
+            raise MissingCapability(
+                f"--policy {spec} needs a key, and {variable} is not set",
+                hint=f"export {variable}=…, or name the file that holds it under key_files in the settings file; "
+                "--policy search needs none",
+            )
+
+
+def endpoint(spec: PolicySpec, settings: ModelSettings, folder: Path) -> str:
+    """The address of a policy's model; empty where that is a provider's, one in this process, or none."""
+    name, place = _local_model(spec, settings, folder)
+    return settings.base_url if name is not None and place is None else ""
+
+
+def make_clients(
+    spec: PolicySpec,
+    settings: ModelSettings,
+    folder: Path,
+    environment: Mapping[str, str],
+    adapters: Adapters | None = None,
+    warn: Callable[[str], None] = lambda text: None,
+) -> list[ModelClient]:
+    """The model of a policy, then those that are asked in its place.
+
+    A local model answers with the version that ``adapters`` names; ``warn`` is told where it cannot. An agent asks the
+    plain model: what is learned and compared is one answer to one question.
+    """
+    name, place = _local_model(spec, settings, folder)
+    adapters = adapters if spec.kind == LOCAL else None
+    clients: list[ModelClient] = []
+    if place is not None:
+        from autoresearchd.models.transformers_client import TransformersClient
+
+        clients.append(TransformersClient(place, adapters=adapters, warn=warn))
+    elif name is not None:
+        from autoresearchd.models.openai_client import OpenAIClient, read_key
+
+        key = read_key(settings.key_file, environment)
+        url, prices = settings.base_url, settings.prices
+        clients.append(OpenAIClient(url, name, adapters=adapters, warn=warn, key=key, prices=prices))
+    hosted = settings.fallbacks if name is not None else (spec.argument, *settings.fallbacks)
+    if hosted:
+        from autoresearchd.models.litellm_client import LitellmClient
+
+        keys = provider_keys(settings)
+        clients += [LitellmClient(model, prices=settings.prices, keys=keys) for model in hosted]
+    return clients
+
+
+def provider_keys(settings: ModelSettings) -> dict[str, str]:
+    """The keys of providers that lie in files, by provider; UsageError where one cannot be read."""
+    from autoresearchd.models.openai_client import read_key
+
+    return {name: read_key(path) for name, path in settings.key_files.items()}
+
+
+def model_secrets(settings: ModelSettings) -> list[str]:
+    """All keys that lie in files which the settings name; a file that cannot be read holds none that was used."""
+    from autoresearchd.models.openai_client import read_key
+
+    found: list[str] = []
+    for path in (settings.key_file, *settings.key_files.values()):
+        if path:
+            with contextlib.suppress(UsageError):
+                found.extend(secret_parts(read_key(path)))
+    return found
+
+
+def ask_models(
+    spec: PolicySpec,
+    settings: ModelSettings,
+    folder: Path,
+    environment: Mapping[str, str],
+    tell: Callable[[str], None],
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> None:
+    """Ask each model once that the policy would ask; one in this process is not asked. What may pass by itself is told.
+
+    The cost goes into the user's book of the day; where the cap of the day is reached, nothing is asked. Raises
+    UsageError: every one of them refuses its key or its name, or cannot be reached.
+    """
+    if not spec.asks_model:
+        return
+    book, at = daily_spend(environment), now()
+
+    def charge(cost: Cost, *names: str) -> None:
+        usd = priced(cost, settings.prices, *names).usd
+        if book is not None and usd:
+            try:
+                book.add(at, usd, str(folder))
+            except OSError as error:
+                tell(f"warning: ${usd:.6f} for asking {names[0]} is not in the book of the day: {error}\n")
+
+    if book is not None and settings.per_day is not None:
+        with contextlib.suppress(OSError):  # told of when the session keeps the book
+            if book.spent(at) >= settings.per_day:
+                tell("note: no model is asked now: the cap of the day is reached\n")
+                return
+    question = Question(
+        ({"role": "user", "content": "Answer with the word OK."},),
+        max_tokens=_MOST_TOKENS,
+        temperature=settings.temperature,
+        timeout=min(_PATIENCE_S, settings.timeout),
+    )
+    clients = {client.name: client for client in reversed(make_clients(spec, settings, folder, environment))}
+    failures = []
+    for client in reversed(clients.values()):
+        if isinstance(client, Unloadable):
+            continue
+        tell(f"asking {client.name} …\n")
+        try:
+            reply = client.ask(question, threading.Event())
+            charge(reply.cost, client.name, reply.model)
+        except ModelError as error:
+            if error.cost is not None:
+                charge(error.cost, client.name)
+            if error.trouble is not Trouble.REFUSED:  # it answers, whatever it says
+                failures.append(Failure(client.name, error))
+    if len(failures) == len(clients) and all(failure.error.trouble in _HOPELESS for failure in failures):
+        advice = "; ".join(dict.fromkeys(map(_advice, failures)))
+        what = f"no model answers: {'; '.join(map(str, failures))}"
+        raise UsageError(what, hint=f"{advice}. --no-preflight starts all the same")
+    for failure in failures:
+        tell(f"warning: {failure}\n  → {failure.hint}\n")
+
+
+def _advice(failure: Failure) -> str:
+    if failure.error.trouble is Trouble.UNREACHABLE and not failure.error.hint:
+        return f"see to the network, and to the address of {failure.model} if a variable of the environment names one"
+    return failure.hint
+
+
+def _agent_shell(offer: Offer) -> AgentShells:
+    from autoresearchd.executor.visible_files import agent_surroundings, link_data
+    from autoresearchd.sandbox.agent_shell import AgentShells
+
+    executor, task, site = offer.executor, offer.task, offer.site
+    if not isinstance(executor, LocalExecutor):
+        raise MissingCapability("--policy agent works on this machine only", hint="take --executor local")
+
+    def copy(state: ResearchState, target: Path) -> None:
+        offer.materialise(state, target)
+        link_data(target, task, setup=site.setup, source=site.source)
+
+    def surroundings(tools: Path) -> Surroundings:
+        return agent_surroundings(task, tools, setup=site.setup, source=site.source, pristine=site.pristine)
+
+    return AgentShells(executor.tier, copy, surroundings)

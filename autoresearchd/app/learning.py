@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,32 +20,38 @@ from autoresearchd.loop.context import SystemClock
 
 if TYPE_CHECKING:
     from autoresearchd.learner.learn_options import LearnRequest
+    from autoresearchd.store.repository import SqlStore
 
 _KILLED = "its process ended before it did"
+
+
+@contextlib.contextmanager
+def _open_shelf(directory: Path) -> Iterator[tuple[Project, SqlStore, AdapterShelf]]:
+    """The versions of a repository; what a dead process has left of one is removed first."""
+    project = Project.of_session(directory)
+    with project.existing_store() as store:
+        shelf = AdapterShelf.of(project.root, store)
+        shelf.sweep()
+        yield project, store, shelf
 
 
 def learn(request: LearnRequest, directory: Path, tell: Tell) -> Mapping[str, Any]:
     """Learn from what the sessions of a repository, and of others, hold; what came of it, as ``--json`` prints it.
 
-    Raises as ``LearnerRun.go`` does; UsageError, too, where there is no session here, and SessionLocked where another
-    learner is at work.
+    Raises as ``LearnerRun.go`` does; SessionLocked, too, where another learner is at work.
     """
     from autoresearchd.learner.learn import LearnerRun
     from autoresearchd.learner.learn_options import constants_of
 
     constants = constants_of(request)
-    project = Project.of_session(directory)
-    if not project.database.exists():
-        raise UsageError(
-            f"there is no session in {project.root}, whose policy could use what is learned",
-            hint="go to the repository whose policy is to learn; a session begins there with start --policy local",
-        )
-    with project.existing_store() as store, hold_learner_lock(project.locks), stoppable(request.mode, tell) as cancel:
+    with (
+        _open_shelf(directory) as (project, store, shelf),
+        hold_learner_lock(project.locks),
+        stoppable(request.mode, tell) as cancel,
+    ):
         for run in store.learner_runs():
             if run.status is LearnerStatus.RUNNING:  # nobody else can be at work: the lock is ours
                 store.record_learner_run(run.id, LearnerStatus.FAILED, SystemClock().now(), detail=_KILLED)
-        shelf = AdapterShelf.of(project.root, store)
-        shelf.sweep()
         _tell_of_daemons(project, store, tell)
         whole = LearnerRun(request, constants, directory, project.root, store, shelf, make_executor, tell, cancel)
         return whole.go()
@@ -56,13 +63,13 @@ def _tell_of_daemons(project: Project, store: Store, tell: Tell) -> None:
     for session in store.sessions():
         if project.daemon(session.tag) in (None, os.getppid()):  # the one that has begun this learner knows
             continue
+        does = "is at work and does not wait: its experiments are measured beside this run"
         if waits:
-            tell(
-                f"session {session.tag} is at work: where both compute on the same device, its next experiment waits "
-                "for this run (learn: {pause: never} in config.yaml lets it go on)"
+            does = (
+                "is at work: where both compute on the same device, its next experiment waits for this run (learn: "
+                "{pause: never} in config.yaml lets it go on)"
             )
-        else:
-            tell(f"session {session.tag} is at work and does not wait: its experiments are measured beside this run")
+        tell(f"session {session.tag} {does}")
 
 
 def promote(directory: Path, name: str) -> str:
@@ -70,10 +77,7 @@ def promote(directory: Path, name: str) -> str:
 
     Raises UsageError for a version that is not there, AdapterDamaged for one whose files are not whole.
     """
-    project = Project.of_session(directory)
-    with project.existing_store() as store:
-        shelf = AdapterShelf.of(project.root, store)
-        shelf.sweep()
+    with _open_shelf(directory) as (_, _, shelf):
         found = shelf.find(name)
         if found.status is VersionStatus.PROMOTED:
             return f"{found.version} is in use already"
@@ -84,16 +88,13 @@ def promote(directory: Path, name: str) -> str:
 
 def roll_back(directory: Path) -> str:
     """Go back to the version before the one in use; the sentence to show. Raises UsageError where none is in use."""
-    project = Project.of_session(directory)
-    with project.existing_store() as store:
+    with _open_shelf(directory) as (_, store, shelf):
         promoted = store.promoted_versions()
         if not promoted:
-            raise UsageError(
-                "no version is in use: the plain model answers already",
-                hint="`autoresearchd adapters list` shows which there are, `autoresearchd adapters promote` uses one",
-            )
+            hint = "`autoresearchd adapters list` shows which there are, `autoresearchd adapters promote` uses one"
+            raise UsageError("no version is in use: the plain model answers already", hint=hint)
         left = promoted[0].version
-        restored = AdapterShelf.of(project.root, store).roll_back(left, "rolled back by hand")
+        restored = shelf.roll_back(left, "rolled back by hand")
         name = "the plain model" if restored is None else restored.version
         return f"{left} is rolled back: {name} answers from the next experiment on"
 
@@ -104,8 +105,5 @@ def prune(directory: Path, keep: int, *, dry_run: bool = False) -> tuple[Pruned,
     keep: how many of those that were in use are kept for a rollback, for each base model. Raises SessionLocked while a
     learner is at work here, EnvironmentFailure where the files cannot be removed.
     """
-    project = Project.of_session(directory)
-    with project.existing_store() as store, hold_learner_lock(project.locks):
-        shelf = AdapterShelf.of(project.root, store)
-        shelf.sweep()
+    with _open_shelf(directory) as (project, store, shelf), hold_learner_lock(project.locks):
         return tuple(shelf.prune(keep, store.versions_at_work(), dry_run=dry_run))

@@ -65,11 +65,24 @@ class Project:
         return layout.backups_dir(self.root)
 
     def open_store(self) -> SqlStore:
-        """The store, created or upgraded when needed; never created in the place of one that was lost."""
+        """The store, created or upgraded when needed; never created in the place of one that was lost.
+
+        Raises StoreDamaged: it was lost; SessionLocked: it would be upgraded under a daemon of the version that wrote
+        it.
+        """
         from autoresearchd.store.repository import SqlStore
+        from autoresearchd.store.schema import health
 
         self._refuse_gone()
-        self._refuse_upgrade()
+        held = holders(self.locks)
+        if older := health.older_revision(self.database) if held else "":
+            named = ", ".join(f"session {tag} (process {pid})" for tag, pid in held.items())
+            kill = " and ".join(f"`kill -TERM {pid}`" for pid in held.values())
+            raise SessionLocked(
+                f"the database {self.database} is of an older version (revision {older}) and can be upgraded only once "
+                f"no daemon of that version is at work: {named}",
+                hint=f"{kill}, wait for the running experiment to end, then `autoresearchd resume`",
+            )
         return SqlStore.open(f"sqlite:///{self.database}").hide(keys.redactor(folder=self.root))
 
     def existing_store(self) -> SqlStore:
@@ -104,21 +117,6 @@ class Project:
         if not health.has_content(self.database) and backups.generations(self.backups):
             raise StoreDamaged(f"{self.database} is gone, but there are backups of it", hint=health.HINT)
 
-    def _refuse_upgrade(self) -> None:
-        """Raise SessionLocked where the database would be upgraded under a daemon of the version that wrote it."""
-        from autoresearchd.store.schema import health
-
-        held = holders(self.locks)
-        older = health.older_revision(self.database) if held else ""
-        if older:
-            named = ", ".join(f"session {tag} (process {pid})" for tag, pid in held.items())
-            kill = " and ".join(f"`kill -TERM {pid}`" for pid in held.values())
-            raise SessionLocked(
-                f"the database {self.database} is of an older version (revision {older}) and can be upgraded only once "
-                f"no daemon of that version is at work: {named}",
-                hint=f"{kill}, wait for the running experiment to end, then `autoresearchd resume`",
-            )
-
     def daemon(self, tag: str, *, ready: bool = False) -> int | None:
         """Pid of the session's live daemon; ``ready``: only when it has found everything in order."""
         return holder(self.lock(tag), ready=ready) if layout.valid_tag(tag) else None
@@ -133,15 +131,13 @@ class Project:
         tags = [name for name, _ in sessions]
         if tag is not None:
             if tag not in tags:
-                hint = f"name one of them: {', '.join(tags)}"
-                raise UsageError(f"there is no session {tag[:60]!r} in {self.root}", hint=hint)
+                what = f"there is no session {tag[:60]!r} in {self.root}"
+                raise UsageError(what, hint=f"name one of them: {', '.join(tags)}")
             return tag
         running = [name for name in tags if self.daemon(name) is not None]
         if len(running) > 1:
-            raise UsageError(
-                f"several sessions run in {self.root}: {', '.join(running)}",
-                hint=f"say which: --session {' or --session '.join(running)}",
-            )
+            what = f"several sessions run in {self.root}: {', '.join(running)}"
+            raise UsageError(what, hint=f"say which: --session {' or --session '.join(running)}")
         own = [name for name, policy in sessions if policy != "imported"]
         return (running or own or tags)[-1]
 

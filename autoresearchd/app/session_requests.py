@@ -6,26 +6,22 @@ import contextlib
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from autoresearchd import keys
 from autoresearchd.app.project import Project
-from autoresearchd.domain.errors import (
-    AutoresearchdError,
-    EnvironmentFailure,
-    NothingRunning,
-    SessionLocked,
-    StoreDamaged,
-    StoreError,
-    UsageError,
-)
+from autoresearchd.domain import errors
 from autoresearchd.domain.experiment import Session
-from autoresearchd.domain.labels import SessionState
+from autoresearchd.domain.labels import Phase, SessionState
+from autoresearchd.domain.limits import Reached, limit_reached
+from autoresearchd.domain.ports import Store
 from autoresearchd.domain.quantities import counted
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.upkeep.session_lock import SessionLock, holder, process_began, starting
 from autoresearchd.policy.policy_names import TUNERS
+from autoresearchd.report.log_files import IMPORTED
 from autoresearchd.store.failed_start import FailedStart, remember
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
@@ -42,41 +38,30 @@ _SENTENCES = {
 
 
 def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", "pause", "unpause"]) -> str:
-    """Ask the daemon for something; the sentence to show.
-
-    Where no daemon runs, what stop and pause want is so already; going on is what `unpause` cannot bring about.
-    """
+    """Ask the daemon for something; the sentence to show, where none runs that one and how to go on."""
     project = Project.of_session(directory)
     with project.existing_store() as store:
         session = project.pick(store, tag)
-        if session.policy == "imported":
-            raise UsageError(
+        if session.policy == IMPORTED:
+            raise errors.UsageError(
                 f"session {session.tag} was imported: no daemon ever works on it",
                 hint="`autoresearchd start` begins a session of your own",
             )
         coming = starting(project.lock(session.tag))
         if coming is not None:  # else it would be thrown away with what is left of requests to a dead daemon
-            raise NothingRunning(
-                f"session {session.tag} is only starting (process {coming}): it takes no request yet",
-                hint="ask again in a moment",
-            )
+            what = f"session {session.tag} is only starting (process {coming}): it takes no request yet"
+            raise errors.NothingRunning(what, hint="ask again in a moment")
         pid = project.daemon(session.tag)
         if pid is None:
-            from autoresearchd.app.start_checks import reached_limit  # slow to import, and seldom needed
-
             reached = reached_limit(store, session)  # then a bare `resume` would start nothing
-            how = f"`autoresearchd resume {session.tag}{f' {reached.more}' if reached else ''}` goes on with it"
-            why = f"has ended, {reached.reason}" if reached else "has no daemon"
-            what = f"nothing is running: session {session.tag} {why}"
-            if kind == "unpause":
-                raise NothingRunning(what, hint=how)
-            return f"{what}; {how}"
+            why, more = (f"has ended, {reached.reason}", f" {reached.more}") if reached else ("has no daemon", "")
+            how = f"`autoresearchd resume {session.tag}{more}` goes on with it"
+            return f"nothing is running: session {session.tag} {why}; {how}"
+        named = f"session {session.tag} (process {pid})"
         if kind == "stop" and _last_asked(store, session, pid, ("stop", "stop_now")):
             # Asked for once more it would mean at once, as a second signal does.
-            return (
-                f"session {session.tag} (process {pid}) was asked to stop before, and does after the running "
-                "experiment; `autoresearchd stop --now` ends that"
-            )
+            asked = "was asked to stop before, and does after the running experiment"
+            return f"{named} {asked}; `autoresearchd stop --now` ends that"
         words, at_rest = _SENTENCES[kind], session.state is SessionState.PAUSED
         last = _last_asked(store, session, pid, ("pause", "unpause"))
         to_pause = at_rest if last is None else last == "pause"
@@ -86,7 +71,26 @@ def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", 
             words = "is not paused, so nothing changes"
         # Asked for all the same where it seems to be so: it may have changed in the next moment.
         store.add_control(session.id, kind, SystemClock().now())
-        return f"session {session.tag} (process {pid}) {words}"
+        return f"{named} {words}"
+
+
+def reached_limit(store: Store, session: Session) -> Reached | None:
+    """The limit at which a session has ended; None when it can go on, or has something left to finish first."""
+    from autoresearchd.app.compose import ends_when_spent  # slow to import, and seldom needed
+
+    latest, segment = store.latest(session.id), store.segment(session.id)
+    if latest is None or segment is None:
+        return None
+    totals, limits = store.totals(session.id), session.limits
+    waits_for_money = latest.phase is Phase.PROPOSING and limits.max_usd is not None and totals.usd >= limits.max_usd
+    if not waits_for_money and (latest.phase is not Phase.DECIDED or latest.overhead_ms is None):
+        return None
+    return limit_reached(
+        limits if ends_when_spent(session) else replace(limits, max_usd=None),
+        experiments=max(0, totals.experiments - segment.number - 1),  # one baseline for each segment
+        seconds=session.active_seconds,
+        usd=totals.usd,
+    )
 
 
 def _last_asked(store: SqlStore, session: Session, pid: int, kinds: Sequence[str]) -> str | None:
@@ -99,33 +103,27 @@ def stop(directory: Path, tag: str | None, now: bool) -> str:
     """Ask the daemon to stop, by signals where its database takes no request or is gone; the sentence to show."""
     try:
         return request(directory, tag, "stop_now" if now else "stop")
-    except (EnvironmentFailure, SessionLocked, StoreDamaged) as error:
-        return _stop_by_signal(Project.of_session(directory), tag, now, error)
-
-
-def _stop_by_signal(
-    project: Project, tag: str | None, now: bool, error: EnvironmentFailure | SessionLocked | StoreDamaged
-) -> str:
-    """Stop the only daemon that can be meant; raises the error where there is none, or more than one."""
-    locks = [project.lock(tag)] if tag is not None else sorted(project.locks.glob("*.lock"))
-    alive = [(lock, pid) for lock in locks if (pid := holder(lock)) is not None]
-    if len(alive) != 1:
-        raise error
-    [(lock, pid)] = alive
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise error from None
-    try:
-        if holder(lock) != pid:  # it ended, and its number may be another process's by now
-            raise error
-        # Either means "after this experiment", the second one "at once"; of two alike the kernel may deliver one.
-        for number in (signal.SIGTERM, signal.SIGINT) if now else (signal.SIGTERM,):
-            signal.pidfd_send_signal(process, number)
-    finally:
-        os.close(process)
-    how = "stops at once" if now else _SENTENCES["stop"]
-    return f"session {lock.stem} (process {pid}) {how}; it was sent a signal, because of its database: {error.what}"
+    except (errors.EnvironmentFailure, errors.SessionLocked, errors.StoreDamaged) as error:
+        project = Project.of_session(directory)
+        locks = [project.lock(tag)] if tag is not None else sorted(project.locks.glob("*.lock"))
+        alive = [(lock, pid) for lock in locks if (pid := holder(lock)) is not None]
+        if len(alive) != 1:  # nobody can be meant, or more than one
+            raise
+        [(lock, pid)] = alive
+        try:
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise error from None
+        try:
+            if holder(lock) != pid:  # it ended, and its number may be another process's by now
+                raise
+            # Either means "after this experiment", the second one "at once"; of two alike the kernel may deliver one.
+            for number in (signal.SIGTERM, signal.SIGINT) if now else (signal.SIGTERM,):
+                signal.pidfd_send_signal(process, number)
+        finally:
+            os.close(process)
+        how = "stops at once" if now else _SENTENCES["stop"]
+        return f"session {lock.stem} (process {pid}) {how}; it was sent a signal, because of its database: {error.what}"
 
 
 def note(directory: Path, tag: str | None, text: str) -> str:
@@ -135,10 +133,8 @@ def note(directory: Path, tag: str | None, text: str) -> str:
         session = project.pick(store, tag)
         store.add_note(session.id, text, SystemClock().now())
     if session.policy in TUNERS | {"auto"}:
-        return (
-            f"noted, and kept for policies that read notes (command: and models): {session.policy}, which session "
-            f"{session.tag} uses, does not"
-        )
+        kept = "noted, and kept for policies that read notes (command: and models)"
+        return f"{kept}: {session.policy}, which session {session.tag} uses, does not"
     return f"noted; session {session.tag} reads it with its next proposal"
 
 
@@ -148,14 +144,12 @@ def removal(directory: Path, tag: str) -> str:
     with project.existing_store() as store:
         branch = project.pick(store, tag).branch
     with Reader(project.database) as reader:
-        told = reader.status(tag, alive=False)["session"]
-    tried = counted(int(told["experiments"]), "experiment")
+        counts = reader.status(tag, alive=False)["session"]
+    tried = f"session {tag}: {counted(int(counts['experiments']), 'experiment')}"
     if not branch:
-        return f"session {tag}: {tried}, imported"
-    return (
-        f"session {tag}: {tried} ({told['keeps']} kept), the branch {branch}, refs/autoresearch/{tag}/ and the folder "
-        f"{_runs(project, tag)}"
-    )
+        return f"{tried}, imported"
+    places = f"the branch {branch}, refs/autoresearch/{tag}/ and the folder {_runs(project, tag)}"
+    return f"{tried} ({counts['keeps']} kept), {places}"
 
 
 def remove(directory: Path, tag: str) -> None:
@@ -180,12 +174,12 @@ def _runs(project: Project, tag: str) -> Path:
 
 
 def discard_session(
-    project: Project, store: SqlStore, workspace: GitWorkspace, session: Session, error: AutoresearchdError
+    project: Project, store: SqlStore, workspace: GitWorkspace, session: Session, error: errors.AutoresearchdError
 ) -> None:
     """Leave of a session without a result only its logs, and the words that say why: ``error``."""
     if store.totals(session.id).experiments:
         return
-    with contextlib.suppress(StoreError):  # the session goes all the same
+    with contextlib.suppress(errors.StoreError):  # the session goes all the same
         with Reader(project.database) as reader:
             status = {**reader.status(session.tag, alive=False), "current": None}
         failed = FailedStart(session.tag, SystemClock().now(), error.exit_code, error.what, error.hint, status)

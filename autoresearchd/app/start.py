@@ -3,57 +3,48 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import secrets
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from autoresearchd.app.compose import (
-    ensure_segment,
-    executor_spec,
-    laboratory,
-    make_executor,
-    require_sandbox,
-)
-from autoresearchd.app.make_policy import ask_models, require_model
+from autoresearchd import keys
+from autoresearchd.app import compose
 from autoresearchd.app.project import Project
-from autoresearchd.app.repairs.repair import check_database, check_journal
-from autoresearchd.app.repairs.restore_session import ends_after
-from autoresearchd.app.session_requests import discard_session
-from autoresearchd.app.start_checks import (
-    choose_tag,
-    create_session,
+from autoresearchd.app.repair import check_database, check_journal, ends_after
+from autoresearchd.app.session_requests import discard_session, reached_limit
+from autoresearchd.app.tasks.job_programs import require_bits, require_programs, require_tool
+from autoresearchd.app.tasks.search_space import require_tunable
+from autoresearchd.app.tasks.task_folder import (
+    TASK_FILE,
     empty_submodules,
-    learning_note,
-    make_public_folder,
     program_notes,
-    reached_limit,
-    refuse_second,
-    refuse_secret,
+    read_task,
+    task_folder,
     who_measures,
     with_large_files,
 )
-from autoresearchd.app.tasks.job_programs import require_bits, require_programs, require_tool
-from autoresearchd.app.tasks.search_space import require_tunable
-from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task, task_folder
 from autoresearchd.config import Overrides, check_files, dump_task, parse_task
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.errors import BaselineError, LimitReached, MissingCapability, PolicyError, UsageError
+from autoresearchd.domain import errors
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import EventSink, NewSession
+from autoresearchd.domain.ports import EventSink, NewSession, Store
 from autoresearchd.domain.quantities import counted, format_duration
-from autoresearchd.domain.task import Task
-from autoresearchd.loop.context import BASELINE_RUNS, Context
+from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.loop.context import BASELINE_RUNS, Context, SystemClock
 from autoresearchd.loop.daemon import serve
 from autoresearchd.loop.measuring.run_files import clean_logs
-from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, announce
+from autoresearchd.loop.upkeep.housekeeping import note_reason
+from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, announce, starting
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
 from autoresearchd.report.log_files import IMPORTED
@@ -62,7 +53,6 @@ from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.git import GitWorkspace, open_workspace
-from autoresearchd.workspace.layout import require_tag
 
 _LOOK_EVERY = 0.1
 _SILENT_S = 5.0
@@ -73,10 +63,9 @@ _SILENT_S = 5.0
 class StartOptions:
     """What ``start`` was asked for.
 
-    Budget in seconds; task: a bundled name, a folder, None for the folder itself; sandbox: a tier, None for the best;
-    seed: of all that is drawn at random in the session, None: a new one. group, parents, turns: see ``Proposing``.
-    roles: whether those that come with the daemon take turns where the task has none; None: as config.yaml says.
-    preflight: whether the policy's models are asked first, see ``ask_models``.
+    task: a bundled name, a folder, None for the folder itself; sandbox: a tier, None for the best; seed: of all that is
+    drawn at random in the session, None: a new one. roles: whether those that come with the daemon take turns where the
+    task has none; None: as config.yaml says. preflight: whether the policy's models are asked first.
     """
 
     task: str | None
@@ -85,14 +74,10 @@ class StartOptions:
     policy: str = "auto"
     executor: str = "local"
     sandbox: str | None = None
-    budget: float | None = None
+    overrides: Overrides = field(default_factory=Overrides)
     limits: Limits = field(default_factory=Limits)
     foreground: bool = False
-    wait: bool = True
     seed: int | None = None
-    group: int | None = None
-    parents: str | None = None
-    turns: str | None = None
     roles: bool | None = None
     preflight: bool = True
 
@@ -110,15 +95,13 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
     if policy.kind == "auto":  # the model that the user has set up, else search
         policy = parse_spec(settings.policy) if settings.policy else PolicySpec("search")
     refuse_secret(options.policy)
-    executor = executor_spec(options.executor, options.sandbox)
-    _end_abandoned()
-    require_sandbox(make_executor(executor))
+    executor = _usable_executor(options.executor, options.sandbox)
     if options.tag is not None:
-        require_tag(options.tag)
-    overrides = _overrides(options, settings)
+        layout.require_tag(options.tag)
+    overrides = _overrides(options.overrides, settings)
     folder = task_folder(options.task, options.directory, undo)
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}", hint="name the folder that holds the task")
+        raise errors.UsageError(f"there is no folder {folder}", hint="name the folder that holds the task")
     file = folder / TASK_FILE
     if file.exists():
         read_task(folder, overrides=overrides)  # its mistakes are told before it is to be committed
@@ -127,9 +110,13 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
     if file.exists():
         preflight.check_committed(project.root, file)
     beside = refuse_second(project, options.tag)
-    task = _with_roles(read_task(folder, overrides=overrides), options, settings)
+    task = read_task(folder, overrides=overrides)
+    if options.roles is False:
+        task = replace(task, roles=())
+    elif options.roles or settings.roles:
+        task = replace(task, roles=preset(task))
     source = folder / task.source_dir
-    require_model(policy, settings, source, os.environ)
+    compose.require_model(policy, settings, source, os.environ)
     check_files(task, source, file)
     notes = list(require_programs(task, source))
     proposes = options.limits.max_experiments != 0  # else the baseline is all that is wanted
@@ -149,33 +136,129 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
         notes += [*program_notes(task, source), *who_measures(task, code)]
         _say("".join((*beside, *(f"note: {note}\n" for note in notes))))
         if options.preflight and proposes:
-            ask_models(policy, settings, source, os.environ, _say)
+            compose.ask_models(policy, settings, source, os.environ, _say)
         _say(learning_note(policy, settings, source))
         make_public_folder(project)
-        session = create_session(
-            store,
-            NewSession(
-                tag=tag,
-                branch=workspace.branch,
-                task_json=dump_task(task),
-                policy=str(policy),
-                executor=executor,
-                base_commit=base,
-                seed=secrets.randbelow(2**31) if options.seed is None else options.seed,
-                limits=options.limits,
-                folder=source.resolve().relative_to(project.root.resolve()).as_posix(),
-            ),
+        new = NewSession(
+            tag=tag,
+            branch=workspace.branch,
+            task_json=dump_task(task),
+            policy=str(policy),
+            executor=executor,
+            base_commit=base,
+            seed=secrets.randbelow(2**31) if options.seed is None else options.seed,
+            limits=options.limits,
+            folder=source.resolve().relative_to(project.root.resolve()).as_posix(),
         )
+        session = create_session(store, new)
         undo.pop_all()
         if options.foreground:
             return run(project, store, session, sinks)
-    return detach(project, tag, wait=options.wait)
+    return detach(project, tag, wait=True)
 
 
-def _end_abandoned() -> None:
-    """End what killed commands and daemons of this user have left running, in whatever repository."""
+# ---------------------------------------------------------------------- what is looked at first
+def refuse_secret(policy: str) -> None:
+    """The policy's command is stored and shown; a key in it would be, too."""
+    found = keys.redactor().found(policy)
+    if found:
+        raise errors.UsageError(
+            f"--policy holds a secret ({found[0][2]}), and the command is stored and shown",
+            hint="put the secret into an environment variable: the command sees the whole environment",
+        )
+
+
+def refuse_second(project: Project, tag: str | None) -> list[str]:
+    """Refuse a ``start`` without a tag beside a running session; warnings of those that will share the machine."""
+    beside: list[str] = []
+    if not project.database.exists():
+        return beside
+    with project.open_store() as store:
+        sessions = store.sessions()
+    for session in sessions:
+        pid = project.daemon(session.tag) or starting(project.lock(session.tag))
+        if pid is not None and tag in (None, session.tag):
+            raise already_held(session.tag, pid)
+        if pid is not None:
+            beside.append(
+                f"warning: session {session.tag} is running here, too (process {pid}): the two share this machine, "
+                "so each run gets less done in its budget and the results of both are noisier\n"
+            )
+    return beside
+
+
+def choose_tag(project: Project, store: Store, tag: str | None) -> str:
+    """The tag asked for, or today's (``nov21``, ``nov21-2``, …)."""
+    known = {session.tag: session.policy for session in store.sessions()}
+    if tag is not None:
+        if tag in known:
+            goes_on = "" if known[tag] == IMPORTED else f"`autoresearchd resume {tag}` goes on with it; or "
+            raise errors.UsageError(f"session {tag!r} is there already", hint=f"{goes_on}take another tag")
+        preflight.check_tag(project.root, tag)
+        return tag
+    today = time.strftime("%b%d", time.localtime()).lower()
+    for candidate in itertools.chain([today], (f"{today}-{number}" for number in itertools.count(2))):
+        if candidate not in known:
+            with contextlib.suppress(errors.RepositoryError):  # a branch of that name is left from elsewhere
+                preflight.check_tag(project.root, candidate)
+                return candidate
+    raise AssertionError
+
+
+def create_session(store: Store, new: NewSession) -> Session:
+    """The session. Raises SessionLocked where another ``start`` took the tag a moment ago."""
+    try:
+        return store.create_session(new, SystemClock().now())
+    except errors.StoreError as error:
+        if new.tag not in [session.tag for session in store.sessions()]:
+            raise
+        hint = f"`autoresearchd status --session {new.tag}` shows it; `start --tag OTHER` begins another"
+        raise errors.SessionLocked(f"another `start` began session {new.tag} at this moment", hint=hint) from error
+
+
+def make_public_folder(project: Project) -> None:
+    """The folder of logs and results, which nothing works without. Raises RepositoryError where it cannot be one."""
+    folder = layout.public_dir(project.root)
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise errors.RepositoryError(f"{folder} is not a folder, and logs and results go there", hint="move it away")
+    with disk_errors(f"writing to {folder}"):
+        folder.mkdir(exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()  # before a session is made that could not even say why it ends
+
+
+def learning_note(spec: PolicySpec, settings: ModelSettings, folder: Path) -> str:
+    """A warning where answers will be stored with log-probabilities that the learner cannot use; else empty."""
+    heat, served = settings.temperature, bool(compose.endpoint(spec, settings, folder))
+    # A model in this process tells them of any distribution.
+    if spec.kind != compose.LOCAL or heat == 1 or (heat != 0 and not served):
+        return ""
+    drawn = "the server's own temperature, which nobody tells" if heat is None else f"temperature {heat:g}"
+    return (
+        f"warning: answers are drawn at {drawn}: `learn` cannot replay them, because the log-probabilities stored with "
+        "them are those of temperature 1; set `temperature: 1` in config.yaml to learn from this session\n"
+    )
+
+
+def _overrides(asked: Overrides, settings: ModelSettings) -> Overrides:
+    """What the command line says, else what the user has set up where that is not the usual."""
+    usual = {each.name: each.default for each in fields(ModelSettings)}
+    missing = [name for name in ("group", "parents") if getattr(asked, name) is None]
+    own = {name: value for name in missing if (value := getattr(settings, name)) != usual[name]}
+    return replace(asked, **own)
+
+
+def _usable_executor(spec: str, sandbox: str | None) -> str:
+    """The executor as a session remembers it. Raises MissingCapability where it can isolate nothing.
+
+    What killed commands and daemons of this user have left running, in whatever repository, is ended.
+    """
+    executor = compose.executor_spec(spec, sandbox)
     if found := end_abandoned():
         _say(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
+    made = compose.make_executor(executor)
+    if isinstance(made, LocalExecutor):
+        _ = made.tier  # refused where nothing isolates here
+    return executor
 
 
 def _say(text: str) -> None:
@@ -203,21 +286,18 @@ def resume(
     with project.existing_store() as store:
         session = project.pick(store, tag)
         if session.policy == IMPORTED:
-            raise UsageError(
-                f"session {session.tag} was imported: there is nothing to go on with", hint="start a new one"
-            )
+            what = f"session {session.tag} was imported: there is nothing to go on with"
+            raise errors.UsageError(what, hint="start a new one")
         pid = project.daemon(session.tag)
         if pid is not None:
             raise already_held(session.tag, pid)
-        executor = executor_spec(session.executor, sandbox)
-        _end_abandoned()
-        require_sandbox(make_executor(executor))
+        executor = _usable_executor(session.executor, sandbox)
         if executor != session.executor:
             store.set_executor(session.id, executor)
         named = {name: value for name, value in asdict(limits or Limits()).items() if value is not None}
         wanted = replace(store.session(session.tag), limits=replace(session.limits, **named))
         if reached := reached_limit(store, wanted):  # a limit that nothing can be done under is not remembered
-            with contextlib.suppress(PolicyError):  # that nothing came of it was said when it ended
+            with contextlib.suppress(errors.PolicyError):  # that nothing came of it was said when it ended
                 run(project, store, wanted, ())  # what a crash left unfinished is still finished
             _say(
                 f"session {session.tag} is at its limit, so nothing was started: {reached.reason}\n"
@@ -240,10 +320,10 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
         preflight.check_not_checked_out(project.root, session.branch)
         folder = project.root / session.folder
         if not folder.is_dir():
-            raise UsageError(f"the task's folder {folder} is gone", hint="put it back, or start a new session")
-        require_model(parse_spec(session.policy), load_settings(os.environ), folder, os.environ)
-        lab = laboratory(project, session, store, folder, sinks, make_executor(session.executor))
-        workspace = lab.workspace
+            raise errors.UsageError(f"the task's folder {folder} is gone", hint="put it back, or start a new session")
+        compose.require_model(parse_spec(session.policy), load_settings(os.environ), folder, os.environ)
+        lab = compose.laboratory(project, session, store, folder, sinks, compose.make_executor(session.executor))
+        workspace, base = lab.workspace, session.base_commit
         assert isinstance(workspace, GitWorkspace)
         check_journal(store, workspace, session)
         if unchecked:
@@ -258,9 +338,9 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
                 database=project.database,
                 refuse=store.refuse,
                 prepare=lambda: _prepare(lab, workspace, session),
-                conditions=lambda: ensure_segment(lab, workspace.fingerprint(session.base_commit, lab.task.protected)),
+                conditions=lambda: compose.ensure_segment(lab, workspace.fingerprint(base, lab.task.protected)),
             )
-        except (BaselineError, LimitReached, MissingCapability) as error:
+        except (errors.BaselineError, errors.LimitReached, errors.MissingCapability) as error:
             discard_session(project, store, workspace, session, error)
             raise
 
@@ -283,22 +363,25 @@ def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
     for warning in lab.executor.warnings(lab.task):
         lab.emit(EventKind.WARNING, warning)
     if lab.task.execution.setup_commands:
-        lab.emit(EventKind.SETUP, "set-up: " + "; ".join(lab.task.execution.setup_commands))
+        words = "set-up: " + "; ".join(lab.task.execution.setup_commands)
+        lab.emit(EventKind.SETUP, words)
+        note_reason(lab.store, session.tag, lab.clock.now(), words)
         log = lab.site.runs / "setup.log"
         try:
             lab.executor.setup(lab.task, lab.site.pristine, lab.site.setup, log, lab.stop.now)
         finally:
             clean_logs(log.parent, lab.redactor)
+            note_reason(lab.store, session.tag, lab.clock.now(), "")
 
 
 # ---------------------------------------------------------------------- in the background
 def detach(project: Project, tag: str, *, wait: bool) -> int:
     """Leave a daemon behind; the exit code, with ``wait`` once the first run has been measured."""
     log = layout.daemon_log(project.root)
-    errors = log.with_name(f"daemon-{tag}.err")
-    with disk_errors(f"writing {errors}"):
+    complaints = log.with_name(f"daemon-{tag}.err")
+    with disk_errors(f"writing {complaints}"):
         log.parent.mkdir(parents=True, exist_ok=True)
-        stderr = errors.open("wb")
+        stderr = complaints.open("wb")
     with stderr:
         daemon = subprocess.Popen(
             [sys.executable, "-P", "-m", "autoresearchd", "resume", tag, "--foreground", "--quiet"],
@@ -312,18 +395,18 @@ def detach(project: Project, tag: str, *, wait: bool) -> int:
     try:
         code = _wait_for_daemon(project, tag, daemon, ready=not wait)
         if code is None:
-            sys.stderr.write(
+            _say(
                 f"session {tag}: the daemon is process {daemon.pid}\n"
                 f"  watch  autoresearchd status --watch   (in {project.root})\n"
                 f"  log    {log}\n  stop   autoresearchd stop\n"
             )
-            code = _wait_for_first_result(project, tag, daemon) if wait else None
+            code = _wait_for_first_result(project, tag, daemon) if wait else 0
     except KeyboardInterrupt:
-        sys.stderr.write("left running in the background\n")
+        _say("left running in the background\n")
         return 0
-    if code is not None and code != 0:
-        sys.stderr.write(errors.read_text("utf-8", "replace"))
-    return code or 0
+    if code:
+        _say(complaints.read_text("utf-8", "replace"))
+    return code
 
 
 def _wait_for_daemon(project: Project, tag: str, daemon: subprocess.Popen[bytes], *, ready: bool) -> int | None:
@@ -333,29 +416,29 @@ def _wait_for_daemon(project: Project, tag: str, daemon: subprocess.Popen[bytes]
         if project.daemon(tag, ready=ready) == daemon.pid:
             return None
         if time.monotonic() > patient_until:
-            sys.stderr.write(f"process {daemon.pid} is bringing session {tag} in order; Ctrl-C leaves it at that\n")
+            _say(f"process {daemon.pid} is bringing session {tag} in order; Ctrl-C leaves it at that\n")
             patient_until = math.inf
         time.sleep(_LOOK_EVERY)
     return code
 
 
-def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[bytes]) -> int | None:
-    """Until the daemon is at work and its first run is measured; its exit code if it ended."""
-    said, over = "", False
+def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[bytes]) -> int:
+    """Until the daemon is at work and its first run is measured; its exit code if it ended, else 0."""
+    said = ""
     while (code := daemon.poll()) is None:
         if project.daemon(tag) == daemon.pid:
             words, over = _first_step(project, tag)
             if words != said:
-                leave = "" if said or over else "; Ctrl-C leaves it running in the background"
-                sys.stderr.write(f"{words}{leave}\n")
+                _say(f"{words}{'' if said or over else '; Ctrl-C leaves it running in the background'}\n")
                 said = words
             if over:
-                return None
+                return 0
         time.sleep(_LOOK_EVERY)
     return code
 
 
 def _first_step(project: Project, tag: str) -> tuple[str, bool]:
+    """(what a daemon is at, whether the first result is there)."""
     measuring = "measuring the baseline", False
     try:
         with project.open_store() as store:
@@ -365,31 +448,11 @@ def _first_step(project: Project, tag: str) -> tuple[str, bool]:
         return measuring
     task = parse_task(session.task_json)
     if latest is None:
-        setup = "; ".join(task.execution.setup_commands)
-        return (session.reason or f"setting up: {setup}", False) if session.reason or setup else measuring
-    if latest.number == 0 and latest.good_runs:
-        run = latest.good_runs[0]
-        metric = f"{task.metric.name} {run.value:.4g} ({format_duration(run.duration_s)})"
-        return f"first of {BASELINE_RUNS} baseline runs: {metric}", True
-    return measuring if latest.number == 0 else ("the baseline is measured", True)
-
-
-# ---------------------------------------------------------------------- the task, as it was asked for
-def _overrides(options: StartOptions, settings: ModelSettings) -> Overrides:
-    """What the command line says, else what the user has set up where that is not the usual."""
-    usual = ModelSettings()
-    group = settings.group if settings.group != usual.group else None
-    parents = settings.parents if settings.parents != usual.parents else None
-    return Overrides(
-        options.budget,
-        group if options.group is None else options.group,
-        parents if options.parents is None else options.parents,
-        options.turns,
-    )
-
-
-def _with_roles(task: Task, options: StartOptions, settings: ModelSettings) -> Task:
-    if options.roles is False:
-        return replace(task, roles=())
-    wanted = settings.roles if options.roles is None else options.roles
-    return replace(task, roles=preset(task)) if wanted else task
+        return session.reason or measuring[0], False
+    if latest.number:
+        return "the baseline is measured", True
+    if not latest.good_runs:
+        return measuring
+    run = latest.good_runs[0]
+    metric = f"{task.metric.name} {run.value:.4g} ({format_duration(run.duration_s)})"
+    return f"first of {BASELINE_RUNS} baseline runs: {metric}", True

@@ -46,12 +46,11 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def _plain_line(event: Event) -> str:
-    at = event.at.astimezone().strftime("%H:%M:%S")
     where = f"#{event.experiment:<4} " if event.experiment is not None else ""
-    message = clean(event.message)
+    message = event.message
     if event.kind is EventKind.SESSION_STOPPED and (event.data.get("state") == "crashed" or event.data.get("raised")):
-        message = clean(event.data.get("state"))  # the command itself says why, and how to fix it
-    return f"{at}  {where}{_LOUD.get(event.kind, '')}{message}"
+        message = str(event.data.get("state"))  # the command itself says why, and how to fix it
+    return f"{event.at.astimezone():%H:%M:%S}  {where}{_LOUD.get(event.kind, '')}{clean(message)}"
 
 
 class LiveDisplay:

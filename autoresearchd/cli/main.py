@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -108,25 +109,24 @@ def _examples(*lines: str) -> str:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (None: that of the process) and return its exit code."""
+    return guarded(partial(_run, arguments))
 
-    def command() -> int:
-        try:
-            code = typer.main.get_command(build()).main(
-                args=arguments and list(arguments), prog_name=PROGRAM, standalone_mode=False
-            )
-        except typer.Abort:
-            print("aborted", file=sys.stderr)
-            return 1
-        except typer.TyperException as error:
-            if error.format_message().startswith("Usage: "):  # a group without a command is answered by its help
-                print(error.format_message(), file=sys.stderr)
-                return error.exit_code
-            raise _explained(error) from error
-        except SystemExit as end:  # completion ends so
-            code = end.code
-        return code if isinstance(code, int) else 0 if code is None else 1
 
-    return guarded(command)
+def _run(arguments: Sequence[str] | None) -> int:
+    given = list(arguments) if arguments else None
+    try:
+        code = typer.main.get_command(build()).main(args=given, prog_name=PROGRAM, standalone_mode=False)
+    except typer.Abort:
+        print("aborted", file=sys.stderr)
+        return 1
+    except typer.TyperException as error:
+        if error.format_message().startswith("Usage: "):  # a group without a command is answered by its help
+            print(error.format_message(), file=sys.stderr)
+            return error.exit_code
+        raise _explained(error) from error
+    except SystemExit as end:  # completion ends so
+        code = end.code
+    return code if isinstance(code, int) else 0 if code is None else 1
 
 
 def _version(wanted: bool) -> None:

@@ -64,10 +64,8 @@ class Place:
         if not reason and self.project.daemon(tag, ready=True) is not None:
             silent = (datetime.now(UTC) - self.reader.heartbeat(tag)).total_seconds()
             if silent > SILENT_S:
-                return (
-                    f"the daemon has not written its database for {format_duration(silent)}: "
-                    "its disk may be read-only, or the process is stopped; daemon.log may say more"
-                )
+                reason = f"the daemon has not written its database for {format_duration(silent)}: its disk may be "
+                reason += "read-only, or the process is stopped; daemon.log may say more"
         return reason
 
 

@@ -38,9 +38,9 @@ class Paint:
 
     def __init__(self, stream: TextIO | None = None, *, enabled: bool | None = None) -> None:
         if enabled is None:
-            env, stream = os.environ, stream if stream is not None else sys.stdout
-            shown = bool(env.get("FORCE_COLOR")) or (is_terminal(stream) and env.get("TERM") != "dumb")
-            enabled = shown and not env.get("NO_COLOR")
+            env = os.environ
+            terminal = is_terminal(stream or sys.stdout) and env.get("TERM") != "dumb"
+            enabled = (terminal or bool(env.get("FORCE_COLOR"))) and not env.get("NO_COLOR")
         self.enabled = enabled
 
     def __call__(self, text: str, *styles: str) -> str:
@@ -101,13 +101,13 @@ def measured(value: Any, sigma: Any = None, *, sign: str = "-") -> str:
     return f"{value:{sign}.{max(0, decimals)}f}"
 
 
-def local_time(text: Any) -> str:
-    """A moment that a document names, in local time to the second; as it stands where it is none."""
+def read_time(text: Any) -> datetime | None:
+    """A moment that a document names; None where it names none."""
     try:
         at = datetime.fromisoformat(str(text))
     except ValueError:
-        return str(text)
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def width(text: str) -> int:
@@ -172,15 +172,6 @@ def print_table(
     """Print a table on stdout; ``fits``: what is too long for a terminal is cut."""
     total = terminal_width() if fits and is_terminal(sys.stdout) else None
     print("\n".join(table(headers, rows, paint=Paint(sys.stdout), right=right, colours=colours, total=total)))
-
-
-def print_json_list(records: Iterable[Mapping[str, Any]]) -> None:
-    """Records as one JSON list, one record on a line, written as they come."""
-    separator = "["
-    for record in records:
-        sys.stdout.write(f"{separator}\n{json_text(record)}")
-        separator = ","
-    sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
 
 
 def guarded(command: Callable[[], int | None]) -> int:

@@ -193,7 +193,7 @@ def _serve(root: Path, doom: Doom, *, often: bool, clock_seed: int | None) -> in
     """
     from autoresearchd.app.compose import ensure_segment, laboratory, make_executor
     from autoresearchd.app.project import Project
-    from autoresearchd.app.repairs.repair import check_database, check_journal
+    from autoresearchd.app.repair import check_database, check_journal
     from autoresearchd.loop.daemon import serve
     from autoresearchd.loop.session import Backoff
     from autoresearchd.loop.upkeep import housekeeping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.conftest import PROGRAM, TASK, Project
+from tests.e2e.conftest import Project
 
 
 def refused(project: Project, code: int, *words: str, **more: object) -> None:
@@ -20,16 +20,6 @@ def refused(project: Project, code: int, *words: str, **more: object) -> None:
 
 def test_no_git(project: Project) -> None:
     refused(project, 5, "git", env={"PATH": "/nonexistent"})
-
-
-def test_modified_tracked_files(project: Project) -> None:
-    project.write("train.py", PROGRAM + "# mine\n")
-    refused(project, 2, "train.py", "commit")
-
-
-def test_a_wrong_key_is_named_with_its_line(project: Project) -> None:
-    project.put({"task.yaml": TASK.replace("budget: 20", "budgte: 20")})
-    refused(project, 2, "task.yaml:3", "budgte", "budget")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.start_checks import with_large_files
 from autoresearchd.app.tasks.check_task import Extent, check_held
+from autoresearchd.app.tasks.task_folder import with_large_files
 from autoresearchd.config import load_task
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.executor.visible_files import find_data, place_links

@@ -38,10 +38,13 @@ def test_names_are_quoted_and_below_the_folder_of_the_source(tmp_path: Path) -> 
     assert begin[-1] == str(folder)
 
 
-def test_what_the_usual_policy_cannot_tune_is_not_begun_with_it(tmp_path: Path) -> None:
-    put(tmp_path / "prompt")
-    (tmp_path / "prompt" / "task.yaml").write_text(TASK.replace("a b;touch x.py", "prompt.txt"))
-    *_, begin = (shlex.split(line) for line in next_commands(tmp_path / "prompt"))
+def test_what_the_usual_policy_cannot_tune_is_not_begun_with_it_and_a_repository_is_made_where_there_is_none(
+    tmp_path: Path,
+) -> None:
+    put(tmp_path / "my prompt")
+    (tmp_path / "my prompt" / "task.yaml").write_text(TASK.replace("a b;touch x.py", "prompt.txt"))
+    first, *_, begin = (shlex.split(line) for line in next_commands(tmp_path / "my prompt"))
+    assert first[:4] == ["git", "-C", str(tmp_path / "my prompt"), "init"]
     assert begin[-2:] == ["--policy", "command:CMD"]
 
 
@@ -68,9 +71,3 @@ def test_of_a_copy_in_a_repository_all_is_committed_and_nothing_beside_it(
     made = {f"sub/made/{path.relative_to(tmp_path / 'sub/made')}" for path in (tmp_path / "sub/made").rglob("*.*")}
     assert made <= set(there.splitlines()) and "sub/made/README.md" in made
     assert "of-mine.txt" not in there
-
-
-def test_a_folder_without_a_repository_gets_one_where_it_is(tmp_path: Path) -> None:
-    put(tmp_path / "my task")
-    first = shlex.split(next(next_commands(tmp_path / "my task")))
-    assert first[:4] == ["git", "-C", str(tmp_path / "my task"), "init"]

@@ -101,20 +101,6 @@ def test_after_a_fault_the_loop_goes_on_with_the_next_answer(name: str, tmp_path
         assert [error.startswith("no reply: ") for error in charged] == [True] * (name in {"a hang", "2 MB"})
 
 
-def test_a_malformed_answer_is_sent_back_with_its_error_and_both_are_stored(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    with ScriptedServer([turns.edits("train.py", "NOT THERE = 1", "x = 2"), GOOD]) as scripted:
-        bench.policy = policy(bench, scripted, reasks=1)
-        first = run(bench, 1)[1]
-        asked = scripted.questions
-    assert first.decision.status is Status.KEEP
-    answers = bench.store.answers(bench.session.id, 1)
-    assert [bool(a.error) for a in answers] == [True, False]
-    assert "NOT THERE" in str(asked[1]["messages"][-2:])
-    totals = bench.store.totals(bench.session.id)
-    assert totals.tokens_in == sum(a.cost.tokens_in for a in answers)
-
-
 JSON = json.dumps(
     {
         "hypothesis": "the bowl may have its bottom at two",
@@ -177,18 +163,6 @@ def test_what_a_program_logs_is_no_instruction_to_the_model(tmp_path: Path) -> N
     assert "ignore all rules" in user, "the log is shown"
     assert "data" in system
     assert "\nSYSTEM:" not in user, "a line of a log that stands at the left margin, outside of its section"
-
-
-def test_a_broken_program_is_given_back_to_the_model_that_wrote_it(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.job = failing("SCALES", "NameError: name 'SCALES' is not defined\n")
-    slip = turns.edits("train.py", "SCALE = 1.0", "SCALE = 2.0\nSCALES")
-    fixed = turns.edits("train.py", "SCALE = 2.0\nSCALES", "SCALE = 2.0")
-    with ScriptedServer([slip, fixed]) as scripted:
-        bench.policy = policy(bench, scripted)
-        first = run(bench, 1)[1]
-    assert first.decision.status is Status.KEEP
-    assert [a.attempt for a in bench.store.answers(bench.session.id, 1)] == [0, 1]
 
 
 def test_a_spend_cap_stops_within_one_call_of_the_limit(tmp_path: Path) -> None:

@@ -20,10 +20,8 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from autoresearchd.app.models.spending import state_home
 from autoresearchd.config.settings import load_settings
@@ -31,8 +29,6 @@ from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.quantities import format_duration
-from autoresearchd.loop.context import StopSwitch
-from autoresearchd.loop.daemon import signals
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.files import read_tail
 
@@ -44,14 +40,15 @@ _ON_ITS_OWN = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 _QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 _PLAIN = json.dumps({"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0})
 """Sampling from the whole distribution, whatever the model's own settings say: the learner weighs with it."""
-MAX_LOG_BYTES = 16 * 1024 * 1024
+_MAX_LOG_BYTES = 16 * 1024 * 1024
+_LONGEST_PAUSE_S, _SETTLED_S, _STARTS = 60.0, 300.0, 5
+"""Between two starts at most; after which an end counts as the first; how many may fail in a row."""
 _TAIL_BYTES, _TAIL_LINES = 16 * 1024, 12
 # File 3 is the pipe from this process.
 _WRAPPER = 'exec 3<&0; { read -r _ <&3; kill -KILL 0; } >/dev/null 2>&1 </dev/null & exec 3<&-; exec "$@" </dev/null'
 
 
-@dataclass(frozen=True, slots=True)
-class ServerCommand:
+class ServerCommand(NamedTuple):
     """How a server is started. environment: beside that of this process; port: on 127.0.0.1."""
 
     arguments: tuple[str, ...]
@@ -59,13 +56,11 @@ class ServerCommand:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(NamedTuple):
     """How long a server is waited for, in seconds.
 
     ready: for its first sign of life (a large model takes minutes to load). silent: without one, before it is started
-    again (it may be at work on a long answer). look: between two looks. first, longest: pauses before it is started
-    again, doubled each time. settled: after which its next end counts as the first. starts: that may fail in a row.
+    again (it may be at work on a long answer). look: between two looks. first: before a new start, doubled each time.
     end: for it to end by itself when it is told to.
     """
 
@@ -73,55 +68,34 @@ class Patience:
     silent: float = 600.0
     look: float = 2.0
     first: float = 1.0
-    longest: float = 60.0
-    settled: float = 300.0
-    starts: int = 5
     end: float = 10.0
 
 
-def serve(
-    model: str | None,
-    folder: Path,
-    say: Callable[[str], None],
-    *,
-    adapter: Path | None = None,
-    port: int = 8000,
-    engine: str = "auto",
-    python: str | None = None,
-    log: Path | None = None,
-) -> int:
-    """Serve until a signal comes; the exit code.
+USUAL = Patience()
 
-    model: a folder, or a name at the Hugging Face hub; None: that of config.yaml. adapter: folder of a LoRA adapter,
-    served under its name. engine: auto, vllm or transformers. python: interpreter of the server's environment, None:
-    this one. log: None: ``.autoresearchd/serve.log`` of the repository here, else with the user's state.
-    """
+
+def prepare(
+    model: str | None, folder: Path, *, adapter: Path | None, port: int, engine: str, python: str | None
+) -> ServerCommand:
+    """How a server is started; see ``command_of`` and ``find_program``. model: None: that of config.yaml."""
     model = model or load_settings(os.environ).local_model
     _place(model, folder)  # what was asked wrongly is said before what this machine lacks
     require_free(port)
-    program = find_program(engine, python)
-    command = command_of(model, program, folder, adapter=adapter, port=port)
-    log = log or _log(folder, port)
-    say(f"starting {program.name} on 127.0.0.1:{port}; log: {log}; Ctrl-C ends it")
-    stop = StopSwitch()
-    with signals(stop):
-        keep_up(command, log, stop, say)
-    return 128 + stop.signal if stop.signal is not None else 0
+    return command_of(model, find_program(engine, python), folder, adapter=adapter, port=port)
 
 
 def find_program(engine: str, python: str | None) -> Path:
     """The server's program, of this environment or of the one whose interpreter is named."""
     scripts = Path(sysconfig.get_path("scripts"))
     if python is not None and python != sys.executable:
-        found = shutil.which(str(Path(python).expanduser()))
+        program = Path(shutil.which(str(Path(python).expanduser())) or python).absolute()
         try:
-            probe = [str(Path(found or python).absolute()), "-c", _PROBE]
+            probe = [str(program), "-c", _PROBE]
             done = subprocess.run(probe, cwd="/", capture_output=True, text=True, timeout=_PROBE_S, check=True)
         except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
-            raise UsageError(
-                f"--python: {python} cannot be run as a Python: {type(error).__name__}",
-                hint="name the interpreter of an environment, e.g. --python ~/.venvs/vllm/bin/python",
-            ) from error
+            what = f"--python: {python} cannot be run as a Python: {type(error).__name__}"
+            hint = "name the interpreter of an environment, e.g. --python ~/.venvs/vllm/bin/python"
+            raise UsageError(what, hint=hint) from error
         scripts = Path(done.stdout.strip())
     wanted = ("vllm", "transformers") if engine == "auto" else (engine,)
     for each in wanted:
@@ -158,10 +132,8 @@ def command_of(
         roots = (os.environ.get(_LORA_ROOTS, ""), str(here), str(adapter or ""))  # folders that exist
         environment[_LORA_ROOTS] = os.pathsep.join(filter(None, roots))
     elif adapter is not None:
-        raise UsageError(
-            "transformers serve does not load adapters",
-            hint="take --engine vllm, or name the folder: --policy local:FOLDER loads it into the daemon",
-        )
+        hint = "take --engine vllm, or name the folder: --policy local:FOLDER loads it into the daemon"
+        raise UsageError("transformers serve does not load adapters", hint=hint)
     return ServerCommand(tuple(arguments), environment, port)
 
 
@@ -172,13 +144,11 @@ def require_free(port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
-            raise UsageError(
-                f"port {port} cannot be used: {getattr(error, 'strerror', '') or error}",
-                hint="name another with --port, and in local.base_url of config.yaml",
-            ) from error
+            what = f"port {port} cannot be used: {getattr(error, 'strerror', '') or error}"
+            raise UsageError(what, hint="name another with --port, and in local.base_url of config.yaml") from error
 
 
-def _log(folder: Path, port: int) -> Path:
+def usual_log(folder: Path, port: int) -> Path:
     """Where the server's log goes when nobody says: with the repository's other logs, else with the user's state."""
     with contextlib.suppress(RepositoryError):
         public = layout.public_dir(layout.find_root(folder))
@@ -213,29 +183,26 @@ def _adapter(adapter: Path | None, folder: Path) -> Path | None:
 
 # ---------------------------------------------------------------------- the server's life
 def keep_up(
-    command: ServerCommand, log: Path, cancel: Cancel, say: Callable[[str], None], patience: Patience | None = None
+    command: ServerCommand, log: Path, cancel: Cancel, say: Callable[[str], None], patience: Patience = USUAL
 ) -> None:
     """Keep a server up until ``cancel`` is set. Raises EnvironmentFailure: it ended several times in a row."""
-    patience = patience or Patience()
     failures = 0
     while not cancel.is_set():
         began = time.monotonic()
-        with _running(command, log, patience) as process:
+        with _running(command, log, patience.end) as process:
             reason = _watch(process, command.port, cancel, say, patience)
         if cancel.is_set():
             return
-        failures = 1 if time.monotonic() - began >= patience.settled else failures + 1
-        if failures >= patience.starts:
-            raise EnvironmentFailure(
-                f"the server ended {failures} times in a row; the last time it {reason}{tail(log)}",
-                hint=f"its whole log: {log}",
-            )
-        pause = min(patience.longest, patience.first * 2 ** (failures - 1))
+        failures = 1 if time.monotonic() - began >= _SETTLED_S else failures + 1
+        if failures >= _STARTS:
+            what = f"the server ended {failures} times in a row; the last time it {reason}{tail(log)}"
+            raise EnvironmentFailure(what, hint=f"its whole log: {log}")
+        pause = min(_LONGEST_PAUSE_S, patience.first * 2 ** (failures - 1))
         say(f"the server {reason}; it is started again in {format_duration(pause)}; log: {log}")
         cancel.wait(pause)
 
 
-def answers(port: int, timeout: float = 10.0) -> bool:
+def _answers(port: int, timeout: float) -> bool:
     """Whether a server on loopback gives a sign of life: ``/health``, or the list of its models."""
     for path in ("/health", "/v1/models"):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
@@ -265,7 +232,7 @@ def _watch(
         code = process.poll()
         if code is not None:
             return f"ended with exit code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
-        if answers(port, timeout=max(patience.look, 10.0)):
+        if _answers(port, timeout=max(patience.look, 10.0)):
             if not ready:
                 say(f"ready: http://127.0.0.1:{port}/v1")
             ready, seen = True, time.monotonic()
@@ -275,8 +242,8 @@ def _watch(
     return "was stopped"
 
 
-@contextmanager
-def _running(command: ServerCommand, log: Path, patience: Patience) -> Iterator[subprocess.Popen[bytes]]:
+@contextlib.contextmanager
+def _running(command: ServerCommand, log: Path, patience: float) -> Iterator[subprocess.Popen[bytes]]:
     """The server, for as long as the block lasts; nothing of its process group is left behind."""
     with _open_log(log) as output:
         try:
@@ -297,7 +264,7 @@ def _running(command: ServerCommand, log: Path, patience: Patience) -> Iterator[
         if process.poll() is None:
             _signal(process.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(patience.end)
+                process.wait(patience)
         _signal(process.pid, signal.SIGKILL)
         process.wait()
         if process.stdin is not None:
@@ -308,13 +275,11 @@ def _open_log(log: Path) -> IO[bytes]:
     """The log, begun anew when it has grown large."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
+        if log.exists() and log.stat().st_size > _MAX_LOG_BYTES:
             log.replace(log.with_name(f"{log.name}.1"))
         return log.open("ab")
     except OSError as error:
-        raise EnvironmentFailure(
-            f"the log {log} cannot be written: {error}", hint="name another: --log FILE"
-        ) from error
+        raise EnvironmentFailure(f"the log {log} cannot be written: {error}", hint="name another: --log") from error
 
 
 def _signal(group: int, number: signal.Signals) -> None:

@@ -93,9 +93,7 @@ class UsersDay:
             except OSError as error:
                 self._complain(error)
                 return
-            self._pending.extend(
-                charge for charge in self._journal.charges_since(_midnight(now)) if charge not in known
-            )
+            self._pending.extend(each for each in self._journal.charges_since(_midnight(now)) if each not in known)
             self._write(self._book)
 
     def close(self) -> None:
@@ -159,10 +157,8 @@ def state_home(environment: Mapping[str, str]) -> Path | None:
     """Our folder of state of a user, None: there is no place; see the XDG Base Directory Specification."""
     state, home = environment.get("XDG_STATE_HOME", ""), environment.get("HOME", "")
     if not state.startswith("/"):
-        if not home.startswith("/"):
-            return None
         state = f"{home}/.local/state"
-    return Path(state) / "autoresearchd"
+    return Path(state) / "autoresearchd" if state.startswith("/") else None
 
 
 def daily_spend(environment: Mapping[str, str]) -> DailySpend | None:

@@ -13,18 +13,24 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
 from types import FrameType
+from typing import NamedTuple
 
-from autoresearchd.app.compose import require_sandbox
 from autoresearchd.app.project import Project
-from autoresearchd.app.start_checks import empty_submodules, listed, with_large_files
 from autoresearchd.app.tasks.job_programs import require_bits
-from autoresearchd.app.tasks.task_folder import TASK_FILE, is_bundled, read_task
+from autoresearchd.app.tasks.task_folder import (
+    TASK_FILE,
+    empty_submodules,
+    is_bundled,
+    listed,
+    read_task,
+    with_large_files,
+)
 from autoresearchd.config import Overrides, check_files
 from autoresearchd.config.load_task import CHECK_FILE, load_check
 from autoresearchd.domain.errors import BaselineError, PolicyError
@@ -42,7 +48,7 @@ from autoresearchd.evaluator.rules.task_variants import Reference, changed, doub
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.visible_files import find_data
 from autoresearchd.loop.measuring.advice import hint_job
-from autoresearchd.loop.measuring.run_files import ProtectedFiles, read_logs, read_result_file, read_sources
+from autoresearchd.loop.measuring.run_files import ProtectedFiles, read_logs, read_sources
 from autoresearchd.loop.run import RunningProgram, launch
 from autoresearchd.sandbox.tiers import AUTO
 from autoresearchd.workspace import preflight
@@ -92,9 +98,8 @@ class Held:
     """How a task stood up to its check.yaml.
 
     values: of the unedited program, by seed; sigma: their spread, None for a single one; run_s: seconds of the median
-    run, all of it; evaluation: the share of the evaluation in it; seconds: of the whole check, set-up included;
-    known_edits, known_cheats: how many check.yaml has, of which ``edits`` and ``cheats`` were tried;
-    faults: what is not as it should be, a sentence each; notes: what the user should know about it.
+    run; evaluation: the share of the evaluation in it; seconds: of the whole check, set-up included; known_edits,
+    known_cheats: how many check.yaml has; faults: what is not as it should be; notes: what else to know.
     """
 
     metric: str
@@ -131,11 +136,8 @@ def check_held(
     """Hold a task to its check.yaml; one that has none only gives its baseline and noise.
 
     profile: None: what this machine has; at_once: how many edits and cheats run beside each other, None: two, where
-    there are as many processors.
-
-    Raises BaselineError where it gives no metric or its set-up fails, RepositoryError where no session could start from
-    the folder, MissingCapability where the ``sandbox`` (None: any) does not work, and ConfigError where check.yaml
-    cannot be used or an edit in it does not fit the program any more.
+    there are as many processors. Raises BaselineError: it gives no metric, or its set-up fails; RepositoryError: no
+    session could start from the folder; ConfigError: an edit of check.yaml does not fit the program any more.
     """
     began = time.monotonic()
     wanted = load_check(folder) or TaskCheck()
@@ -159,7 +161,7 @@ def check_held(
         faults = [f"{words}{busy}" for words in differs]
         faults += [f"the edit {one.name!r} was refused: {one.label}: {one.detail}" for one in edits if not one.right]
         faults += [f"the cheat {one.name!r} ended as {one.label}: {one.detail}" for one in cheats if not one.right]
-        texts = {**bench.sources(), **bench.files()}
+        texts = {**read_sources(bench.task, bench.pristine), **bench.texts(bench.task.editable)}
         took = median(stage.duration_s for stage in stages) if stages else None
         return Held(
             metric=bench.task.metric.name,
@@ -171,7 +173,7 @@ def check_held(
             sigma=estimate_sigma(values),
             documented=documented,
             run_s=median(one.result.duration_s for one in ended),
-            evaluation=fmean(one.evaluation for one in ended),
+            evaluation=fmean(map(_evaluation, ended)),
             seconds=time.monotonic() - began,
             edits=edits,
             cheats=cheats,
@@ -183,19 +185,12 @@ def check_held(
 
 
 # ---------------------------------------------------------------------- trial runs
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """A trial run. log: of the training, or of the evaluation where that failed; wrote: whether a result file."""
+class _Ended(NamedTuple):
+    """A trial run. log: of the training, or of the evaluation where that failed."""
 
     measurement: Measurement
     result: RunResult
     log: str
-    wrote: bool
-
-    @property
-    def evaluation(self) -> float:
-        stage = self.result.stage(EVALUATION)
-        return stage.duration_s / self.result.duration_s if stage and self.result.duration_s > 0 else 0.0
 
 
 def _end(program: RunningProgram) -> _Ended:
@@ -203,12 +198,17 @@ def _end(program: RunningProgram) -> _Ended:
     try:
         result = program.handle.wait()
         assert result is not None
-        measurement, logs = program.measure(result), read_logs(result)
-        log = logs.get(EVALUATION if measurement.detail.startswith(EVALUATION_FAILED) else TRAINING, "")
-        wrote = read_result_file(program.request.task, program.request.run_dir) is not None
-        return _Ended(measurement, result, log, wrote)
+        measurement = program.measure(result)
+        stage = EVALUATION if measurement.detail.startswith(EVALUATION_FAILED) else TRAINING
+        return _Ended(measurement, result, read_logs(result).get(stage, ""))
     finally:
         _close(program)
+
+
+def _evaluation(ended: _Ended) -> float:
+    """The share of the evaluation in a run."""
+    stage = ended.result.stage(EVALUATION)
+    return stage.duration_s / ended.result.duration_s if stage and ended.result.duration_s > 0 else 0.0
 
 
 def _close(program: RunningProgram) -> None:
@@ -234,32 +234,23 @@ class _Bench:
         self.pristine, self.setup = self.top / "pristine", self.top / "setup"
         self._protected = ProtectedFiles(self.task, self.pristine, lambda: None)
 
-    def text(self, path: str) -> str:
-        """A file of the task; empty where there is none."""
-        return read_tail(self.pristine / path, _TEXT_BYTES)
-
-    def files(self) -> dict[str, str]:
-        return {path: self.text(path) for path in self.task.editable}
-
-    def sources(self) -> dict[str, str]:
-        return read_sources(self.task, self.pristine)
+    def texts(self, paths: Iterable[str]) -> dict[str, str]:
+        """Files of the task; empty where there is none."""
+        return {path: read_tail(self.pristine / path, _TEXT_BYTES) for path in paths}
 
     def edited(self, variant: Variant, places: Mapping[str, str]) -> dict[str, str]:
         """The files as a variant changes them: the editable ones, and what else it names."""
         first = self.task.editable[0]
         paths = {*self.task.editable, *(step.file or first for step in variant.change)}
-        return changed(variant, {path: self.text(path) for path in paths}, first, places)
+        return changed(variant, self.texts(paths), first, places)
 
     def places(self) -> dict[str, str]:
         """What a cheat may know of this machine: where the answers lie, and the scorer."""
         private = self.task.evaluation.private if self.task.evaluation else ()
         found = find_data(private[:1], (self.setup, self.source), "evaluation.private")
-        return {
-            "@PRIVATE@": str(found[0].real if found else self.setup),
-            "@SETUP@": str(self.setup),
-            "@SOURCE@": str(self.source),
-            "@PRISTINE@": str(self.pristine),
-        }
+        places = {"@PRIVATE@": found[0].real if found else self.setup, "@SETUP@": self.setup}
+        places |= {"@SOURCE@": self.source, "@PRISTINE@": self.pristine}
+        return {mark: str(place) for mark, place in places.items()}
 
     def begin(self, seed: int, files: Mapping[str, str] | None = None, budget: float | None = None) -> RunningProgram:
         """Start a run of the program, with ``files`` in place of its own."""
@@ -269,17 +260,8 @@ class _Bench:
         shutil.copytree(self.top / "clean", workspace, symlinks=True)
         for path, text in (files or {}).items():
             (workspace / path).write_text(text, "utf-8")
-        request = RunRequest(
-            key=f"check/{task.name}",
-            task=task,
-            commit="",
-            seed=seed,
-            workspace=workspace,
-            pristine=self.pristine,
-            setup=self.setup,
-            run_dir=self.top / f"run-{number}",
-            source=self.source,
-        )
+        key, run_dir = f"check/{task.name}", self.top / f"run-{number}"
+        request = RunRequest(key, task, "", seed, workspace, self.pristine, self.setup, run_dir, self.source)
         self.trials.append(launch(self.executor, self._protected, request))
         return self.trials[-1]
 
@@ -295,10 +277,6 @@ class _Bench:
                 hint=hint_job(found.detail, self.source, self.pristine) or (f"{known}; {words}" if known else words),
             )
         require_bounded(self.task, found.metrics, self.task.name)
-        named = self.task.scoring.result_file
-        if named and not ended.wrote:
-            told = f"scoring.result_file: a run wrote no {named} into $AUTORESEARCHD_OUTPUT_DIR, so none was read"
-            self.notes = tuple(dict.fromkeys((*self.notes, told)))
         return ended
 
 
@@ -315,7 +293,7 @@ def _with_budget(task: Task, training: float | None) -> Task:
 def _open_bench(folder: Path, budget: float | None, profile: str | None, sandbox: str | None) -> Iterator[_Bench]:
     """Set a task up as a session would: the last commit and the data that task.yaml names; a bundled one as it is."""
     executor = LocalExecutor(tier=sandbox or AUTO)
-    require_sandbox(executor)
+    _ = executor.tier  # refused where nothing isolates here
     task = read_task(folder, overrides=Overrides(budget=budget), profile=profile)
     source = (folder / task.source_dir).resolve()
     check_files(task, source, folder / TASK_FILE)
@@ -372,12 +350,10 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(other, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
+    with ExitStack() as stack:
+        for number in numbers:
+            stack.callback(signal.signal, number, signal.signal(number, end))
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # ---------------------------------------------------------------------- edits and cheats
@@ -385,16 +361,11 @@ class _Trials:
     """Runs of edits and cheats beside the unedited program, all under one budget and one seed."""
 
     def __init__(
-        self,
-        bench: _Bench,
-        budget: float | None,
-        documented: Documented | None,
-        ended: Sequence[_Ended],
-        at_once: int,
+        self, bench: _Bench, budget: float | None, documented: Documented | None, ended: Sequence[_Ended], at_once: int
     ) -> None:
         self._bench, self._budget, self._documented, self._ended = bench, budget, documented, ended
         self._at_once = at_once
-        self._files, self._sources = bench.files(), bench.sources()
+        self._files, self._sources = bench.texts(bench.task.editable), read_sources(bench.task, bench.pristine)
         self._required = required_symbols(bench.task, self._sources)
         self._places = bench.places()
 

@@ -28,10 +28,7 @@ RUNS = 3
 
 
 def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) -> None:
-    """Write the task.yaml of a folder.
-
-    layout: whose layout the project has, None where it is nobody's; draft: what the file says, nothing where a
-    project's own file is taken as it is.
+    """Write the task.yaml of a folder. layout: whose layout the project has, None where it is nobody's.
 
     Raises UsageError: an editable file is not there, or a task.yaml is; ConfigError: what was found or asked for makes
     no task; MissingCapability: the command begins with a program that is not there. Then nothing is written.
@@ -42,10 +39,9 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
         return
     for target in draft.target_file:
         if not (directory / target).is_file():
-            raise UsageError(
-                f"{directory / target} does not exist", hint="--file is a path in DIR: put the program there first"
-            )
-    text = render_task_yaml(_named(draft, name, layout))
+            hint = "--file is a path in DIR: put the program there first"
+            raise UsageError(f"{directory / target} does not exist", hint=hint)
+    text = _render(draft, name, layout)
     if layout is None:  # what others have run is as it is, and `task check` says what is wrong with it
         task = read_task_text(text, file=str(path))
         if draft.python is not None and not Path(draft.python).exists():  # its environment is yet to be made
@@ -59,10 +55,9 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
     write_new(path, text)
 
 
-def _named(draft: Draft, name: str, layout: Layout | None) -> Draft:
-    """The draft with the task's name, and with where it comes from."""
+def _render(draft: Draft, name: str, layout: Layout | None) -> str:
     remarks = (f"Adopted from {layout.kind}: the program prints its own score.",) if layout else ()
-    return replace(draft, name=name, remarks=remarks)
+    return render_task_yaml(replace(draft, name=name, remarks=remarks))
 
 
 def in_its_environment(draft: Draft, directory: Path) -> tuple[Draft, str]:
@@ -96,7 +91,7 @@ def measure_baseline(directory: Path, name: str, layout: Layout | None, draft: D
         text = f"# Adopted from {layout.kind}, as it was there. Baseline, {words}.\n{layout.text}"
     else:
         baseline = float(f"{fmean(held.values):.6g}")
-        text = render_task_yaml(replace(_named(draft, name, layout), baseline=baseline, measured=words))
+        text = _render(replace(draft, baseline=baseline, measured=words), name, layout)
     (directory / TASK_FILE).write_text(text, "utf-8")
     return held
 

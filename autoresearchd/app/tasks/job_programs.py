@@ -5,6 +5,7 @@ A command is a line for ``sh``; what only a shell can tell of it is let pass.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import re
@@ -41,9 +42,8 @@ def require_tool(command: str, workspace: GitWorkspace, commit: str, source: Pat
         _require_bit("--policy command", first, workspace, commit)
     elif not _known_to_shell(first):
         here = f"; a script of the task's folder is written ./{first}" if (source / first).is_file() else ""
-        raise UsageError(
-            f"--policy command: there is no program {first!r} on PATH", hint=f"install it, or correct its name{here}"
-        )
+        what = f"--policy command: there is no program {first!r} on PATH"
+        raise UsageError(what, hint=f"install it, or correct its name{here}")
     if not script or script.startswith("-") or _EXPANDED & set(script):
         return
     named_as_file = "/" in script or "." in script
@@ -63,7 +63,7 @@ def require_bits(task: Task, workspace: GitWorkspace, commit: str) -> None:
 
 def require_programs(task: Task, source: Path) -> tuple[str, ...]:
     """Refuse a command that begins with a program no job will find; sentences on what set-up has to make."""
-    path = task.execution.env.get("PATH", "")
+    path, made = task.execution.env.get("PATH", ""), bool(task.execution.setup_commands)
     notes = []
     for key, command in _job_commands(task):
         words = _first_words(command)
@@ -74,14 +74,13 @@ def require_programs(task: Task, source: Path) -> tuple[str, ...]:
         # Links to the task's own interpreter are made for each run.
         own = words[0] in ("python", "python3") and "PATH" not in task.execution.env
         if own or _is_there(words[0], source, path):
-            if runner and not task.execution.setup_commands:
-                notes.append(f"{key} begins with {words[0]!r}: {runner}")
+            notes += [f"{key} begins with {words[0]!r}: {runner}"] if runner and not made else []
             continue
         where = "at that place" if "/" in words[0] else f"on its PATH ({path})"
         what = f"{key} begins with {words[0]!r}, and a job finds no such program {where}"
-        if not task.execution.setup_commands:
-            correct = "correct the command in task.yaml, or install the program there; `python` is the interpreter that"
-            raise MissingCapability(what, hint=runner or f"{correct} execution.python names")
+        if not made:
+            hint = "correct the command in task.yaml, or install the program there; `python` is the interpreter that "
+            raise MissingCapability(what, hint=runner or f"{hint}execution.python names")
         notes.append(f"{what}: a setup command has to make it")
     return tuple(notes)
 
@@ -96,10 +95,8 @@ def _job_commands(task: Task) -> Iterator[tuple[str, str]]:
 
 def _python(task: Task, source: Path) -> Path:
     """The interpreter of the jobs, as far as it can be known before set-up."""
-    if task.execution.python is None:
-        return Path(sys.executable)
     try:
-        return resolve_python(task, source)
+        return Path(sys.executable) if task.execution.python is None else resolve_python(task, source)
     except MissingCapability as error:
         if task.execution.setup_commands:
             return Path(sys.executable)
@@ -164,20 +161,15 @@ def _require_file(word: str, workspace: GitWorkspace, commit: str, source: Path)
             raise UsageError(f"--policy command: there is no {word}", hint="correct the path, or put the tool there")
         return
     path = posixpath.normpath(word)
-    try:
-        if not path.startswith(".."):
+    if not path.startswith(".."):
+        with contextlib.suppress(RepositoryError):
             workspace.check_tracked(commit, [path])
             return
-    except RepositoryError:
-        pass
-    if not (source / word).is_file():
-        raise UsageError(
-            f"--policy command: there is no {word}, neither in the task's folder nor in its commit {commit[:10]}",
-            hint="correct the path, or put the script there and commit it; a tool that lies elsewhere is named by "
-            "its absolute path",
-        )
-    raise UsageError(
-        f"--policy command: runs in a copy of the task's folder as committed ({commit[:10]}), "
-        f"and {word} is not in that",
-        hint=f"commit it (git add -- {shlex.quote(path)} && git commit), or name it by {(source / word).resolve()}",
-    )
+    if (source / word).is_file():
+        what = f"runs in a copy of the task's folder as committed ({commit[:10]}), and {word} is not in that"
+        add = f"git add -- {shlex.quote(path)} && git commit"
+        hint = f"commit it ({add}), or name it by {(source / word).resolve()}"
+    else:
+        what = f"there is no {word}, neither in the task's folder nor in its commit {commit[:10]}"
+        hint = "correct the path, or commit the script; a tool that lies elsewhere is named by its absolute path"
+    raise UsageError(f"--policy command: {what}", hint=hint)

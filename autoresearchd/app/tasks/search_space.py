@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import NamedTuple
 
 from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task
 from autoresearchd.config import check_files
@@ -21,8 +21,7 @@ from autoresearchd.policy.search.parameter import Parameter
 _NAMED, _NEAR, _LISTED = 4, 3, 12
 
 
-@dataclass(frozen=True, slots=True)
-class SearchSpace:
+class SearchSpace(NamedTuple):
     """The search space of a task. lines: of each constant in its file, by its name."""
 
     task: Task
@@ -44,8 +43,8 @@ def search_space(folder: Path) -> SearchSpace:
     left_out += [
         LeftOut(p.name, p.path, p.source, p.start, "no other value in its range") for p in parameters if not movable(p)
     ]
-    places = [(p.name, p.path, p.start) for p in parameters] + [(left.name, left.path, left.start) for left in left_out]
-    lines = {name: code[path].encode().count(b"\n", 0, start) + 1 for name, path, start in places}
+    every: list[Parameter | LeftOut] = [*parameters, *left_out]
+    lines = {one.name: code[one.path].encode().count(b"\n", 0, one.start) + 1 for one in every}
     return SearchSpace(task, tuple(p for p in parameters if movable(p)), tuple(left_out), lines)
 
 
@@ -65,10 +64,9 @@ def summary(folder: Path) -> tuple[str, ...]:
 
 
 def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str], file: Path = Path(TASK_FILE)) -> None:
-    """Refuse a policy that turns constants where it finds none: no proposal of it could ever be made.
+    """Refuse a policy that turns constants where it finds none, and bounds that make no sense.
 
-    Bounds that make no sense are refused, too. A program that cannot be parsed is left to the baseline, whose error
-    says more. file: the task.yaml, to say the line of what is wrong.
+    A program that cannot be parsed is left to the baseline, whose error says more. file: the task.yaml.
     """
     if spec.kind not in TUNERS:
         return
@@ -98,8 +96,10 @@ def _unknown(task: Task, found: Mapping[str, Space], file: Path) -> Iterator[Con
     for key, place in asked:
         if not any(means(key, name) for name in names):
             written = f"search.fixed[{place[1]}]" if place[0] == "fixed" else f"search.{place[0]}.{key}"
-            what = f"no constant of {', '.join(task.editable)} is called {key!r}"
-            line = _line(file, task.profile, place)
+            what, line = (
+                f"no constant of {', '.join(task.editable)} is called {key!r}",
+                _line(file, task.profile, place),
+            )
             yield ConfigError(what, file=str(file), line=line, key=written, hint=_near(key, names))
 
 

@@ -6,21 +6,34 @@ import ast
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from autoresearchd.config import Overrides, detect, load_task
 from autoresearchd.config.load_task import CHECK_FILE
-from autoresearchd.domain.errors import AutoresearchdError, ConfigError, MissingCapability, StoreError, UsageError
-from autoresearchd.domain.task import Task
+from autoresearchd.domain.errors import (
+    AutoresearchdError,
+    ConfigError,
+    MissingCapability,
+    RepositoryError,
+    StoreError,
+    UsageError,
+)
+from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.evaluator.measure.log_text import compile_pattern
+from autoresearchd.evaluator.rules.program_text import about_seed
+from autoresearchd.evaluator.rules.run_time import about_budget
 from autoresearchd.executor.devices import find_devices
+from autoresearchd.executor.visible_files import pointers
+from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources
 from autoresearchd.resources import bundled
 from autoresearchd.store.reader import Reader
 from autoresearchd.workspace import layout, preflight
-from autoresearchd.workspace.files import remove_tree
+from autoresearchd.workspace.files import read_tail, remove_tree
+from autoresearchd.workspace.objects import FETCH
 
 TASK_FILE = "task.yaml"
 _LEFT_BEHIND = (CHECK_FILE, "__pycache__", "*.pyc", ".venv", ".git", ".autoresearchd")
@@ -33,6 +46,13 @@ _EXTRAS = {
     "transformers": ("learn", "transformers"),
 }
 """What the bundled tasks import beside the standard library: the extra that brings it, and what it is called there."""
+
+
+_OF_SOME_PROFILES = ("tokenizers", "transformers")
+"""What a task may be run without."""
+
+_MOST, _SHOWN = 32, 5
+"""How many large files are given to jobs one by one, and how many names are shown in a sentence."""
 
 
 def read_task(folder: Path, *, overrides: Overrides | None = None, profile: str | None = None) -> Task:
@@ -95,9 +115,9 @@ class Needs(NamedTuple):
 
 
 def needs_of(folder: Path) -> Needs:
-    """Which extras of autoresearchd the programs of a task need, told from what they import; nothing is imported."""
+    """Which extras of autoresearchd the programs of a task need, by what they import; nothing is imported."""
     used = {name for path in folder.rglob("*.py") for name in _imported(path)}
-    wanted = {name: told for name, told in _EXTRAS.items() if name in used}
+    wanted = {name: package for name, package in _EXTRAS.items() if name in used}
     extras = tuple(dict.fromkeys(extra for extra, _ in wanted.values()))
     return Needs(extras, tuple(package for name, (_, package) in wanted.items() if find_spec(name) is None))
 
@@ -123,10 +143,9 @@ def _writing(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:  # shutil.Error is one, too: it holds those of all files
-        raise UsageError(
-            f"the task cannot be written to {directory}: {error.strerror or error}",
-            hint="name a folder that can be made and written to; `start` takes it with --dir",
-        ) from error
+        what = f"the task cannot be written to {directory}: {error.strerror or error}"
+        hint = "name a folder that can be made and written to; `start` takes it with --dir"
+        raise UsageError(what, hint=hint) from error
 
 
 # ---------------------------------------------------------------------- the folder of a session
@@ -137,13 +156,10 @@ def task_folder(task: str | None, directory: Path, undo: contextlib.ExitStack) -
     """
     asked, directory = directory, directory.resolve()
     if task is None:
-        with _writing(directory):
-            if directory.is_dir() and not any(directory.iterdir()):
-                raise UsageError(
-                    f"{directory} is empty: there is no task in it",
-                    hint="`autoresearchd start --task autoresearch` sets a bundled one up here; "
-                    "`autoresearchd task list` names them all",
-                )
+        if directory.is_dir() and not any(directory.iterdir()):
+            how = "`autoresearchd start --task autoresearch` sets a bundled one up here"
+            what = f"{directory} is empty: there is no task in it"
+            raise UsageError(what, hint=f"{how}; `autoresearchd task list` names them all")
         return directory
     folder = named_folder(task).resolve()
     if is_bundled(folder) and "/" not in task:
@@ -157,16 +173,15 @@ def task_folder(task: str | None, directory: Path, undo: contextlib.ExitStack) -
 
 
 def _scaffold(template: Path, directory: Path, undo: contextlib.ExitStack) -> Path:
+    name = template.name
     if (directory / TASK_FILE).is_file():  # scaffolded before, or the user's own variant of it
         try:
             found = load_task(directory).name
         except AutoresearchdError:  # told later
             return directory
-        if found != template.name:
-            raise UsageError(
-                f"{directory} holds the task {found}, and --task {template.name} is another",
-                hint=f"leave --task out to begin {found}; {template.name} needs an empty folder (--dir)",
-            )
+        if found != name:
+            what = f"{directory} holds the task {found}, and --task {name} is another"
+            raise UsageError(what, hint=f"leave --task out to begin {found}; {name} needs an empty folder (--dir)")
         return directory
     with _writing(directory):
         if directory.exists() and any(directory.iterdir()):
@@ -174,6 +189,13 @@ def _scaffold(template: Path, directory: Path, undo: contextlib.ExitStack) -> Pa
                 f"{directory} is not empty and has no {TASK_FILE}",
                 hint="go to an empty folder, or name one with --dir; `--task DIR` uses one that has a task.yaml",
             )
+    needs = needs_of(template)
+    if missing := [package for package in needs.missing if package not in _OF_SOME_PROFILES]:
+        raise MissingCapability(
+            f"the task {name} needs {', '.join(missing)}, not installed here",
+            hint=f"pip install 'autoresearchd[{','.join(needs.extras)}]'; for another interpreter, `autoresearchd task "
+            f"init {name} DIR` first, and execution.python in its task.yaml",
+        )
     made = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
     copy_template(template, directory)
     preflight.init_repository(directory)
@@ -195,3 +217,61 @@ def _take_back(directory: Path, written: list[Path], made: list[Path]) -> None:
             remove_tree(path)
         for folder in made:
             folder.rmdir()
+
+
+# ---------------------------------------------------------------------- what to know of a task before it is run
+def who_measures(task: Task, code: Mapping[str, str]) -> tuple[str, ...]:
+    """What to know where the score is the edited program's own; none where it is not. code: the editable files."""
+    if task.scoring.source is MetricSource.EVALUATOR:
+        return ()
+    from autoresearchd.policy.search.find_constants import warnings_of  # only needed here
+
+    return warnings_of(task, code)
+
+
+def program_notes(task: Task, source: Path) -> tuple[str, ...]:
+    """What the user should know of a program in a folder, its budget and its seed, before anything is run."""
+    texts = {path: read_tail(source / path, RESULT_BYTES) for path in task.editable} | read_sources(task, source)
+    return (*about_budget(task, texts), *about_seed(task, texts))
+
+
+def empty_submodules(root: Path, folder: Path) -> tuple[str, ...]:
+    """The sentence about submodules of the last commit whose files no run will see; none where all are at hand."""
+    absent = preflight.absent_submodules(root, folder)
+    what = f"runs see empty folders in place of submodules that are not on this machine: {', '.join(absent)}"
+    return (f"{what}; `{FETCH}` brings them",) if absent else ()
+
+
+def with_large_files(task: Task, root: Path, source: Path) -> tuple[Task, tuple[str, ...]]:
+    """The task with the files of Git LFS among its data, as the commit has only pointers; sentences to show."""
+    found = preflight.lfs_pointers(root, source)
+    edited = [name for name in found if name in task.editable]
+    if edited:
+        raise RepositoryError(
+            f"{edited[0]} is in the commit as a pointer of Git LFS, and not as text",
+            hint=f"git lfs untrack {edited[0]} && git add --renormalize -- {edited[0]} && git commit",
+        )
+    named = (*task.data, *(task.evaluation.private if task.evaluation else ()))
+    absent = [name for name in found if not (source / name).is_file() or pointers(source / name)]
+    if needed := [name for name in absent if _is_below(name, (*named, *task.protected))]:
+        raise RepositoryError(f"of {listed(needed)} only the pointer of Git LFS is here", hint="git lfs pull")
+    notes = [f"of {listed(absent)} only the pointer of Git LFS is here: `git lfs pull`"] if absent else []
+    given = [name for name in found if name not in absent and not _is_below(name, named)]
+    what = f"the commit has pointers of Git LFS in place of {listed(given)}"
+    if len(given) > _MOST:
+        folders = ", ".join(sorted({name.rpartition("/")[0] or name for name in given}))
+        notes.append(f"{what}, and so have runs; to give runs the files: workspace.data: [{folders}]")
+    elif given:
+        notes.append(f"{what}: runs read your files, as data")
+        task = replace(task, data=(*task.data, *given))
+    return task, tuple(notes)
+
+
+def _is_below(name: str, places: Iterable[str]) -> bool:
+    return any(PurePosixPath(name).is_relative_to(place.rstrip("/")) for place in places)
+
+
+def listed(names: list[str]) -> str:
+    """The first of some names, for a sentence."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from autoresearchd.cli.command_options import JsonOption
-from autoresearchd.cli.repository_here import here
+from autoresearchd.cli.repository_here import find_place, here
 from autoresearchd.cli.terminal_text import clean, json_text, print_table, say
 from autoresearchd.domain.errors import AdapterDamaged
 from autoresearchd.domain.quantities import counted
+from autoresearchd.workspace import layout
 
 _COLOURS = {"promoted": "green", "candidate": "yellow", "refused": "grey", "retired": "grey"}
 _REASON = 100
@@ -26,9 +27,6 @@ def list_versions(as_json: JsonOption = False) -> None:
     The promoted one answers; a candidate has not been judged; a refused one was no better, or was rolled back; a
     retired one was in use until another took its place.
     """
-    from autoresearchd.cli.repository_here import find_place
-    from autoresearchd.workspace import layout
-
     place = find_place(here())
     folder = layout.adapters_dir(place.root)
     found = [{**version, **_files_of(folder, version)} for version in place.reader.versions()]
@@ -61,10 +59,7 @@ def rollback() -> None:
 
 def prune(
     keep: Annotated[
-        int,
-        typer.Option(
-            "--keep", metavar="N", min=0, help="Of those that were in use, keep the last N of each model for rollbacks."
-        ),
+        int, typer.Option("--keep", metavar="N", min=0, help="Keep the last N of each model that were in use.")
     ] = 3,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
     as_json: JsonOption = False,
@@ -80,15 +75,16 @@ def prune(
     found = prune_versions(here(), keep, dry_run=dry_run)
     total = sum(each.bytes for each in found)
     if as_json:
-        names = [{"version": each.version.version, "status": each.version.status.value} for each in found]
-        removed = [{**name, "bytes": each.bytes} for name, each in zip(names, found, strict=True)]
+        removed = [
+            {"version": each.version.version, "status": each.version.status.value, "bytes": each.bytes}
+            for each in found
+        ]
         print(json_text({"removed": removed, "bytes": total, "dry_run": dry_run}, indent=2))
         return
     for each in found:
         say(f"{each.version.version} ({each.version.status.value}): {each.bytes / 1e6:.1f} MB")
-    done = "would be removed" if dry_run else "removed"
-    files = f"files of {counted(len(found), 'version')} {done}, {total / 1e6:.1f} MB"
-    say(files if found else "there is nothing to remove")
+    files = f"files of {counted(len(found), 'version')} {'would be removed' if dry_run else 'removed'}"
+    say(f"{files}, {total / 1e6:.1f} MB" if found else "there is nothing to remove")
 
 
 def _print_versions(records: Sequence[Mapping[str, Any]]) -> None:
@@ -96,21 +92,15 @@ def _print_versions(records: Sequence[Mapping[str, Any]]) -> None:
     several = len({record.get("model_hash") for record in records}) > 1
     rows, colours = [], []
     for record in records:
-        status, damaged = str(record["status"]), record.get("damage")
+        status, damaged, pruned = str(record["status"]), record.get("damage"), record.get("pruned")
         reason = f"damaged: {damaged}" if damaged else str(record.get("reason") or "")
-        if record.get("pruned"):
-            reason = f"files removed {str(record['pruned'])[:10]}" + (f"; {reason}" if reason else "")
-        cells = [
-            clean(record["version"]),
-            status,
-            clean(record["algo"]) or "—",
-            clean(record["parent"] or "") or "—",
-            str(record["created_at"] or "")[:16].replace("T", " "),
-        ]
-        if several:
-            cells.append(_model(record))
-        rows.append([*cells, clean(reason, _REASON)])
-        colours.append({1: _COLOURS.get(status, ""), len(cells): "red" if damaged else ""})
+        if pruned:
+            reason = f"files removed {str(pruned)[:10]}" + (f"; {reason}" if reason else "")
+        made = str(record["created_at"] or "")[:16].replace("T", " ")
+        names = [clean(record[key] or "") or "—" for key in ("algo", "parent")]
+        model = [_model(record)] if several else []
+        rows.append([clean(record["version"]), status, *names, made, *model, clean(reason, _REASON)])
+        colours.append({1: _COLOURS.get(status, ""), len(rows[-1]) - 1: "red" if damaged else ""})
     headers = ("version", "status", "by", "from", "made (UTC)", *(["model"] if several else []), "why")
     print_table(headers, rows, colours=colours, fits=True)
 

@@ -31,8 +31,7 @@ _KEYS = (
     "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY",
     "DEEPSEEK_API_KEY", "OPENROUTER_API_KEY", "XAI_API_KEY", "TOGETHERAI_API_KEY", "AZURE_API_KEY", "HF_TOKEN",
 )  # fmt: skip
-_COLOURS = {"ok": "green", "warning": "yellow", "missing": "red"}
-_MARKS = {"ok": "✓", "warning": "!", "missing": "✗"}
+_SHOWN = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "missing": ("✗", "red")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +47,11 @@ class Finding:
 def doctor(
     as_json: JsonOption = False,
     repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair", help="Rebuild a damaged database from its newest good backup, git and the runs' logs."
-        ),
+        bool, typer.Option("--repair", help="Rebuild a damaged database from a good backup, git and the runs' logs.")
     ] = False,
     session: Annotated[
         str | None,
-        typer.Option(
-            "--session", metavar="TAG", help="With --repair: of the sessions that only git knows, rebuild this one."
-        ),
+        typer.Option("--session", metavar="TAG", help="With --repair: rebuild this one of those that only git knows."),
     ] = None,
 ) -> None:
     """Show what this machine offers.
@@ -66,7 +60,10 @@ def doctor(
     repair the database of the repository here instead; the damaged one is kept.
     """
     if repair:
-        _repair(session, as_json)
+        from autoresearchd.app.repair import repair as repair_database
+
+        report = repair_database(here(), session)
+        print(json_text(report.as_dict(), indent=2) if as_json else "\n".join(clean(s, 1000) for s in report.lines()))
         return
     if session is not None:
         raise UsageError("--session goes with --repair", hint="autoresearchd status --session TAG shows one session")
@@ -77,125 +74,117 @@ def doctor(
     paint = Paint(sys.stdout)
     wide = max(len(finding.name) for finding in findings)
     for finding in findings:
-        mark = paint(_MARKS[finding.status], _COLOURS[finding.status], "bold")
-        print(f"{mark} {finding.name:<{wide}}  {finding.value}")
+        mark, colour = _SHOWN[finding.status]
+        print(f"{paint(mark, colour, 'bold')} {finding.name:<{wide}}  {finding.value}")
         if finding.hint:
             print(f"  {'':<{wide}}  {paint('→ ' + finding.hint, 'dim')}")
-
-
-def _repair(tag: str | None, as_json: bool) -> None:
-    from autoresearchd.app.repairs.repair import repair
-
-    report = repair(here(), tag)
-    print(json_text(report.as_dict(), indent=2) if as_json else "\n".join(clean(s, 1000) for s in report.lines()))
 
 
 def _examine() -> Iterator[Finding]:
     """All findings; one that fails to be found out is a warning and stops no other."""
     for probe in (_python, _git, _leftovers, _sandbox, _gpu, _torch, _cpu, _memory, _disk, _keys, _session):
+        name = probe.__name__.strip("_")
         try:
-            yield probe()
+            yield Finding(name, *probe())
         except (OSError, ValueError, subprocess.SubprocessError, AutoresearchdError, ImportError) as error:
-            yield Finding(probe.__name__.strip("_"), "warning", f"cannot be found out: {clean(error, 160)}")
+            yield Finding(name, "warning", f"cannot be found out: {clean(error, 160)}")
 
 
-def _python() -> Finding:
-    return Finding("python", "ok", f"{platform.python_version()} ({sys.executable})")
+# Each gives the status, the value, and a hint where one is needed.
+def _python() -> tuple[str, ...]:
+    return "ok", f"{platform.python_version()} ({sys.executable})"
 
 
-def _git() -> Finding:
+def _git() -> tuple[str, ...]:
     program = shutil.which("git")
     if program is None:
-        return Finding("git", "missing", "not installed", "apt install git, or see https://git-scm.com/downloads")
+        return "missing", "not installed", "apt install git, or see https://git-scm.com/downloads"
     answer = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
     found = re.search(r"(\d+)\.(\d+)(?:\.\d+)*", answer)
     if found is None or (int(found[1]), int(found[2])) < OLDEST:
-        hint = f"install git {OLDEST[0]}.{OLDEST[1]} or later"
-        return Finding("git", "missing", f"{clean(answer, 60)} is too old", hint)
-    return Finding("git", "ok", found[0])
+        return "missing", f"{clean(answer, 60)} is too old", f"install git {OLDEST[0]}.{OLDEST[1]} or later"
+    return "ok", found[0]
 
 
-def _leftovers() -> Finding:
+def _leftovers() -> tuple[str, ...]:
     from autoresearchd.sandbox.launch import end_abandoned
 
-    found = end_abandoned()
-    value = f"ended {counted(found, 'process tree')} that killed commands had left running" if found else "none"
-    return Finding("leftovers", "ok", value)
+    ended = end_abandoned()
+    return "ok", f"ended {counted(ended, 'process tree')} that killed commands had left running" if ended else "none"
 
 
-def _sandbox() -> Finding:
+def _sandbox() -> tuple[str, ...]:
     from autoresearchd.sandbox.tiers import available, probe
 
     tier = probe()
     if not tier.isolates:
         hint = "apt install bubblewrap, and allow user namespaces; or start --sandbox none, which isolates nothing"
-        return Finding("sandbox", "missing", f"none works here: {clean(tier.reason, 300)}", hint)
+        return "missing", f"none works here: {clean(tier.reason, 300)}", hint
     warnings = tier.warnings()
     others = ", ".join(other.name.value for other in available() if other.name is not tier.name)
     value = f"{tier.name.value} (also here: {others})" + (f": {clean(warnings[0], 300)}" if warnings else "")
-    return Finding("sandbox", "warning" if warnings else "ok", value)
+    return "warning" if warnings else "ok", value
 
 
-def _gpu() -> Finding:
+def _gpu() -> tuple[str, ...]:
     program = shutil.which("nvidia-smi")
     if program is None:
-        return Finding("gpu", "warning", "none (no nvidia-smi); tasks run with their cpu profile")
+        return "warning", "none (no nvidia-smi); tasks run with their cpu profile"
     query = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
     names = [clean(line, 120) for line in done.stdout.splitlines() if line.strip()]
     if done.returncode != 0 or not names:
-        value = f"nvidia-smi fails: {clean(done.stderr or done.stdout, 120)}"
-        return Finding("gpu", "warning", value, "check the driver")
-    return Finding("gpu", "ok", "; ".join(names))
+        return "warning", f"nvidia-smi fails: {clean(done.stderr or done.stdout, 120)}", "check the driver"
+    return "ok", "; ".join(names)
 
 
-def _torch() -> Finding:
+def _torch() -> tuple[str, ...]:
     try:
-        return Finding("torch", "ok", metadata.version("torch"))
+        return "ok", metadata.version("torch")
     except metadata.PackageNotFoundError:
         hint = "pip install 'autoresearchd[train]', or name the task's own interpreter in execution.python"
-        return Finding("torch", "warning", "not installed beside autoresearchd; bundled training tasks need it", hint)
+        return "warning", "not installed beside autoresearchd; bundled training tasks need it", hint
 
 
-def _cpu() -> Finding:
-    return Finding("cpu", "ok", counted(len(os.sched_getaffinity(0)), "core"))
+def _cpu() -> tuple[str, ...]:
+    return "ok", counted(len(os.sched_getaffinity(0)), "core")
 
 
-def _memory() -> Finding:
+def _memory() -> tuple[str, ...]:
     from autoresearchd.sandbox.process_tree import memory_of_machine
 
     total, free = (size / 2**30 for size in memory_of_machine())
-    low = free < _LEAST_MEMORY_GB
-    hint = "close other programs, or choose a smaller model in the task" if low else ""
-    return Finding("memory", "warning" if low else "ok", f"{free:.1f} of {total:.1f} GiB free", hint)
+    value = f"{free:.1f} of {total:.1f} GiB free"
+    if free < _LEAST_MEMORY_GB:
+        return "warning", value, "close other programs, or choose a smaller model in the task"
+    return "ok", value
 
 
-def _disk() -> Finding:
+def _disk() -> tuple[str, ...]:
     free = shutil.disk_usage(here()).free / 2**30
-    low = free < _LEAST_DISK_GB
-    hint = "free some space: the loop waits when it is full" if low else ""
-    return Finding("disk", "warning" if low else "ok", f"{free:.1f} GiB free", hint)
+    if free < _LEAST_DISK_GB:
+        return "warning", f"{free:.1f} GiB free", "free some space: the loop waits when it is full"
+    return "ok", f"{free:.1f} GiB free"
 
 
-def _keys() -> Finding:
+def _keys() -> tuple[str, ...]:
     names = [name for name in _KEYS if os.environ.get(name)]
-    return Finding("keys", "ok", ", ".join(names) if names else "none set; none is needed for the search policy")
+    return "ok", ", ".join(names) if names else "none set; none is needed for the search policy"
 
 
-def _session() -> Finding:
+def _session() -> tuple[str, ...]:
     try:
         place = find_place(here())
         running = [found.tag for found in place.reader.sessions() if place.alive(found.tag)]
         if len(running) > 1:
             value = f"{len(running)} run here and share this machine: {', '.join(running)}"
-            return Finding("session", "warning", value, "autoresearchd status --session TAG shows one of them")
+            return "warning", value, "autoresearchd status --session TAG shows one of them"
         tag = place.pick(None)
         session = place.status(tag)["session"]
     except StoreDamaged as error:
-        return Finding("session", "missing", clean(error.what, 300), error.hint)
+        return "missing", clean(error.what, 300), error.hint
     except AutoresearchdError as error:
-        return Finding("session", "ok", f"none here ({clean(error.what, 160)})")
+        return "ok", f"none here ({clean(error.what, 160)})"
     tried = f"{counted(int(session.get('experiments') or 0), 'experiment')}, {session.get('keeps')} kept"
-    state = str(session.get("state"))
-    hint = f"autoresearchd resume {tag}" if state == "crashed" else ""
-    return Finding("session", "warning" if hint else "ok", f"{tag}: {state}, {tried}", hint)
+    value = f"{tag}: {session.get('state')}, {tried}"
+    return ("warning", value, f"autoresearchd resume {tag}") if session.get("state") == "crashed" else ("ok", value)

@@ -24,7 +24,6 @@ from autoresearchd.cli.terminal_text import (
     json_text,
     measured,
     number,
-    print_json_list,
     real,
     say,
     strip_controls,
@@ -34,6 +33,7 @@ from autoresearchd.domain.experiment import FAILURES
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.quantities import counted
 from autoresearchd.evaluator.measure.log_text import tells
+from autoresearchd.workspace import layout
 
 Record = Mapping[str, Any]
 
@@ -66,11 +66,14 @@ def experiments(
         known = [str(found["name"]) for found in place.reader.status(tag)["roles"]]
         if role not in known:
             hint = f"there are {', '.join(known)}" if known else "no role has taken a turn: `start --roles` has them do"
-            what = f"no role {clean(role, 40)!r} has proposed anything in session {tag}"
-            raise UsageError(what, hint=clean(hint, 400))
+            raise UsageError(f"no role {role[:40]!r} has proposed anything in session {tag}", hint=clean(hint, 400))
     found = place.reader.experiments(tag, status=status.value if status else None, last=last, role=role)
     if as_json:
-        print_json_list(found)
+        separator = "["
+        for record in found:  # one on a line, written as they come
+            sys.stdout.write(f"{separator}\n{json_text(record)}")
+            separator = ","
+        sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
         return
     records, terminal = list(found), terminal_text.is_terminal(sys.stdout)
     if not records:
@@ -137,8 +140,6 @@ def show(
 
 def _log_files(root: Path, tag: str, experiment: int) -> list[Path]:
     """The logs of an experiment's runs, in the order of the runs, training before evaluation."""
-    from autoresearchd.workspace import layout
-
     folder = layout.run_dir(root, tag, experiment, 0).parent
     logs = [log for log in folder.glob("*/*.log") if log.parent.name.isdigit()]
     return sorted(logs, key=lambda log: (int(log.parent.name), log.name != "training.log", log.name))
@@ -200,8 +201,9 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     yield "cost", _cost_words(record)
     overhead = real(record.get("overhead_ms"))
     yield "overhead", "" if overhead is None else f"{overhead:.0f} ms"
-    yield "started", clean(terminal_text.local_time(record.get("started_at") or ""))
-    yield "finished", clean(terminal_text.local_time(record.get("finished_at") or ""))
+    for name in ("started", "finished"):
+        at = terminal_text.read_time(record.get(f"{name}_at"))
+        yield name, "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _cost_words(record: Record) -> str:
@@ -213,6 +215,10 @@ def _cost_words(record: Record) -> str:
     if known := sum(price or 0.0 for price in prices):
         return f"at least {_price(known)}, {_UNKNOWN_PRICE} for {prices.count(None)} of {len(answers)} answers"
     return _UNKNOWN_PRICE if answers or record.get("policy") else ""
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], paint: Paint, **how: Any) -> list[str]:
+    return ["  " + line for line in terminal_text.table(headers, rows, paint=paint, **how)]
 
 
 def _run_table(record: Record, paint: Paint) -> list[str]:
@@ -237,24 +243,21 @@ def _run_table(record: Record, paint: Paint) -> list[str]:
         for run in runs
     ]  # fmt: skip
     headers = ("seed", "value", "time", "exit", *(("program",) if beside else ()), "label")
-    return ["", *("  " + line for line in terminal_text.table(headers, rows, paint=paint, right=(0, 1, 2, 3)))]
+    return ["", *_table(headers, rows, paint, right=(0, 1, 2, 3))]
 
 
 def _answer_table(answers: Sequence[Record], paint: Paint) -> list[str]:
     if not answers:
         return []
     rows = [
-        [
-            str(i), clean(answer.get("model") or "", 40), _count(answer.get("tokens_in")),
-            _count(answer.get("tokens_out")), _price(answer.get("cost_usd")), _seconds(answer.get("seconds")),
-            clean(answer.get("finish") or "", 20), _outcome(answer) or "—",
-        ]
+        [str(i), clean(answer.get("model") or "", 40), _count(answer.get("tokens_in")),
+         _count(answer.get("tokens_out")), _price(answer.get("cost_usd")), _seconds(answer.get("seconds")),
+         clean(answer.get("finish") or "", 20), _outcome(answer) or "—"]
         for i, answer in enumerate(answers, 1)
     ]  # fmt: skip
     colours = [{7: "red" if answer.get("error") else "green"} for answer in answers]
     headers = ("#", "model", "in", "out", "cost", "time", "finish", "gave")
-    table = terminal_text.table(headers, rows, paint=paint, right=(0, 2, 3, 4, 5), colours=colours)
-    return ["", *("  " + line for line in table)]
+    return ["", *_table(headers, rows, paint, right=(0, 2, 3, 4, 5), colours=colours)]
 
 
 def look_lines(looks: Sequence[Record], paint: Paint) -> list[str]:
@@ -265,18 +268,15 @@ def look_lines(looks: Sequence[Record], paint: Paint) -> list[str]:
     verdict = f"let go on; the last look, {sentence}" if sentence else "let go on"
     if looks[-1].get("abort"):
         verdict = f"ended {sentence}".rstrip()
-    lines = ["", f"  {paint('early abort', 'bold')}  {verdict}"]
     names = ("forecast", "low", "high", "bar")
     rows = [
         [f"{100 * (real(look.get('progress')) or 0.0):.0f}%", *(number(look[name]) for name in names)]
         for look in looks
         if all(real(look.get(name)) is not None for name in names)
     ]
-    if rows:
-        headers = ("at", "forecast", "90% from", "to", "bar")
-        table = terminal_text.table(headers, rows[-_MOST_LOOKS:], paint=paint, right=range(5))
-        lines += ["  " + line for line in table]
-    return lines
+    headers = ("at", "forecast", "90% from", "to", "bar")
+    table = _table(headers, rows[-_MOST_LOOKS:], paint, right=range(5)) if rows else []
+    return ["", f"  {paint('early abort', 'bold')}  {verdict}", *table]
 
 
 def _value(value: Any) -> str:
@@ -319,15 +319,11 @@ def _print_diff(record: Record, paint: Paint) -> None:
             colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
             print(paint(strip_controls(line), "bold" if line.startswith(("+++", "---")) else colour))
     elif record.get("policy") == "imported":
-        commit = clean(record.get("commit") or "", 40)
-        here = f"; where this repository has its commit: git show {commit}" if commit else ""
-        say(f"an imported log holds no diffs{here}")
-    elif record.get("policy") == "baseline":
-        say("this is the program as it was: nothing was changed")
+        say("an imported log holds no diffs; where this repository has the commit, `git show` has its diff")
     elif record.get("commit") is None:
         say("nothing was committed, so there is no diff: no proposal, or none that may be run; `show` says why")
     else:
-        say("this experiment changed nothing")
+        say("nothing was changed: this is the program as it was")
 
 
 def _print_answers(answers: Sequence[Record], paint: Paint) -> None:
@@ -337,14 +333,13 @@ def _print_answers(answers: Sequence[Record], paint: Paint) -> None:
     before: Sequence[Any] = ()
     for i, answer in enumerate(answers, 1):
         messages = answer.get("messages") or []
-        facts = (
-            clean(answer.get("model") or "", 60),
-            _outcome(answer),
-            f"{_count(answer.get('tokens_in'))} tokens in, {_count(answer.get('tokens_out'))} out",
+        facts = [clean(answer.get("model") or "", 60), _outcome(answer)]
+        facts.append(f"{_count(answer.get('tokens_in'))} tokens in, {_count(answer.get('tokens_out'))} out")
+        facts += [
             _price(answer.get("cost_usd")),
             _seconds(answer.get("seconds")),
             clean(answer.get("finish") or "", 20),
-        )
+        ]
         print(paint(f"==> answer {i} of {len(answers)}: {', '.join(filter(None, facts))} <==", "bold"))
         pairs = list(zip(before, messages, strict=False))
         shared = next((k for k, (old, new) in enumerate(pairs) if old != new), len(pairs))

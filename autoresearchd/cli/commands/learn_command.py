@@ -44,13 +44,8 @@ def learn(
         typer.Option("--mode", help="replay: learn from stored answers; live: run experiments for new ones."),
     ] = "replay",
     model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="DIR|HUB_ID",
-            help="The base model (default: local.model of config.yaml). Answers of another one are left out.",
-        ),
-    ] = None,
+        str, typer.Option("--model", metavar="DIR|HUB_ID", help="The base model (default: local.model of config.yaml).")
+    ] = "",
     steps: Annotated[int | None, typer.Option("--steps", metavar="N", min=1, help="Steps of the optimiser.")] = None,
     places: Annotated[
         list[Path] | None,
@@ -60,17 +55,10 @@ def learn(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A constant of the algorithm; may be given several times."),
     ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show what would be learned from, with what --set says, and learn nothing."),
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be learned from; learn nothing.")] = False,
     export: Annotated[
         Path | None,
-        typer.Option(
-            "--export",
-            metavar="FILE.parquet",
-            help="Write what would be learned from, one row for each answer, and learn nothing.",
-        ),
+        typer.Option("--export", metavar="FILE.parquet", help="Write it, a row for each answer, and learn nothing."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -81,7 +69,14 @@ def learn(
     """
     others, given = tuple(places or ()), _parse_options(options or ())
     if dry_run or export is not None:
-        _look(algo, mode, model or "", others, given, export, as_json=as_json)
+        look = _look(algo, mode, model, others, given, export)
+        if as_json:
+            print(json_text(_document(look), indent=2))
+        else:
+            print("\n".join(strip_controls(line) for line in _lines(look)))
+        if export is not None:
+            sys.stdout.flush()
+            say(f"wrote {export}: {counted(len(look.found.data.trajectories), 'answer')}")
         return
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:  # before anything that imports them
@@ -92,7 +87,7 @@ def learn(
     from autoresearchd.app.learning import learn as run
     from autoresearchd.learner.learn_options import LearnRequest
 
-    outcome = run(LearnRequest(algo, mode, model or "", steps, others, given), here(), say)
+    outcome = run(LearnRequest(algo, mode, model, steps, others, given), here(), say)
     if as_json:
         print(json_text(dict(outcome), indent=2))
 
@@ -123,15 +118,9 @@ class _Look:
 
 
 def _look(
-    algo: str,
-    mode: str,
-    model: str,
-    others: Sequence[Path],
-    given: Mapping[str, str],
-    export: Path | None,
-    *,
-    as_json: bool,
-) -> None:
+    algo: str, mode: str, model: str, others: Sequence[Path], given: Mapping[str, str], export: Path | None
+) -> _Look:
+    """Read what there is, warn of what it lacks, and export it where that is asked for."""
     from autoresearchd.learner.data.data_summary import write_parquet
     from autoresearchd.learner.data.read_sessions import home_of, locate, material, read_sessions
     from autoresearchd.learner.training.constant_values import SHARE, asks_at_home, values_of
@@ -139,14 +128,6 @@ def _look(
     values = values_of(given, algo)
     if export is not None and export.suffix != ".parquet":
         raise UsageError(f"--export {export}: only Parquet is written", hint="name a file that ends with .parquet")
-    if export is not None:
-        try:
-            export.with_name(f"{export.name}.part").is_dir()  # it is written under that name first
-            fits = export.parent.is_dir() and not export.is_dir()
-        except OSError:
-            fits = False
-        if not fits:
-            raise UsageError(f"--export {export}: no file can be there", hint="name a file in a folder that exists")
     base = _base(model)
     roots, warnings = locate(here(), others)
     reading = read_sessions(roots, home_of(here()))
@@ -158,9 +139,8 @@ def _look(
         try:
             write_parquet(found.data.trajectories, export)
         except OSError as error:
-            raise UsageError(
-                f"cannot write {export}: {error.strerror or error}", hint="name a file in a folder that exists"
-            ) from error
+            what = f"cannot write {export}: {error.strerror or error}"
+            raise UsageError(what, hint="name a file in a folder that exists") from error
     for warning in (*warnings, *reading.warnings):
         say(warning)
     if base is None and len(reading.models) > 1:
@@ -168,14 +148,7 @@ def _look(
         say(f"answers of several models are read together ({named}): --model DIR leaves out those of others")
     elif base is None and model:
         say(f"--model {model} is no folder here: whether the answers are its own is not looked at")
-    look = _Look(algo, mode, base, reading, found, values)
-    if as_json:
-        print(json_text(_document(look), indent=2))
-    else:
-        print("\n".join(strip_controls(line) for line in _lines(look)))
-    sys.stdout.flush()
-    if export is not None:
-        say(f"wrote {export}: {counted(len(found.data.trajectories), 'answer')}")
+    return _Look(algo, mode, base, reading, found, values)
 
 
 def _base(model: str) -> BaseModel | None:
@@ -194,7 +167,7 @@ def _base(model: str) -> BaseModel | None:
 
 
 def _lines(look: _Look) -> Iterator[str]:
-    from autoresearchd.learner.data.data_summary import describe
+    from autoresearchd.learner.data.data_summary import LEAST_USABLE, describe, outlook
     from autoresearchd.learner.data.read_sessions import UNKNOWN_HINT
     from autoresearchd.learner.gate.promotion_needs import lines as promotion_lines
     from autoresearchd.learner.gate.promotion_needs import promotion
@@ -222,12 +195,10 @@ def _lines(look: _Look) -> Iterator[str]:
     if look.mode == "live":
         yield "live: these answers lend their states; proposals are made and run anew"
     elif found.data.trajectories:
-        from autoresearchd.learner.data.data_summary import LEAST_USABLE, outlook
-
         least, allowed = values.get("valid_share", LEAST_USABLE), values.get("cold_start", True)
         yield from outlook(found.signal, look.algo, least=least, allowed=allowed)
     if any(session.foreign for session in answered):
-        run = "are run, too: --set run_foreign=true" if values.get("run_foreign") else "are not run"
+        run = "are run, too" if values.get("run_foreign") else "are not run"
         yield f"foreign sessions are learned from; their experiments {run}"
     if values:
         yield f"constants: {', '.join(f'{name}={_text(value)}' for name, value in values.items())}"
@@ -257,41 +228,34 @@ def _document(look: _Look) -> dict[str, Any]:
     def part(*names: str) -> dict[str, Any]:
         return {name: facts[name] for name in names}
 
+    sessions: list[dict[str, Any]] = []
+    for each in reading.sessions:
+        told: dict[str, Any] = {"name": each.name, "repository": str(each.root), "tag": each.tag}
+        told |= {
+            "task": each.task.name if each.task else None,
+            "policy": each.policy,
+            "experiments": each.decided,
+            "answers": each.answers,
+            "foreign": each.foreign,
+        }
+        sessions.append(told)
+    parts, split = found.parts, {}
+    if parts is not None:
+        split = {"by": parts.by, "train": len(parts.train), "held_out": len(parts.held_out), "leaked": parts.leaked}
+    left_out = {reason.name.lower(): count for reason, count in found.data.dropped.items()}
+    answers = part("read", "kept", "first", "last", "tokens", "with_feedback")
     return {
         "algo": look.algo,
         "mode": look.mode,
         "model": None if look.base is None else asdict(look.base),
         "constants": dict(look.values),
-        "sessions": [
-            {
-                "name": session.name,
-                "repository": str(session.root),
-                "tag": session.tag,
-                "task": None if session.task is None else session.task.name,
-                "policy": session.policy,
-                "experiments": session.decided,
-                "answers": session.answers,
-                "foreign": session.foreign,
-            }
-            for session in reading.sessions
-        ],
+        "sessions": sessions,
         "models": dict(reading.models),
-        "answers": {
-            **part("read", "kept", "first", "last", "tokens", "with_feedback"),
-            "left_out": {reason.name.lower(): count for reason, count in found.data.dropped.items()},
-            "without_model_hash": reading.unknown,
-        },
+        "answers": {**answers, "left_out": left_out, "without_model_hash": reading.unknown},
         "groups": {"all": facts["groups"], **part("singles", "zero_variance")},
         "rewards": part("mean", "deviation", "least", "most", "censored"),
         **part("labels", "versions"),
-        "split": None
-        if found.parts is None
-        else {
-            "by": found.parts.by,
-            "train": len(found.parts.train),
-            "held_out": len(found.parts.held_out),
-            "leaked": found.parts.leaked,
-        },
+        "split": None if parts is None else split,
         "signal": asdict(found.signal) if replay else None,
         "lacking": lacking(found.signal, look.algo) if replay else "",
         "cold_start": cold_start(found.signal, look.algo, least) if cold else "",

@@ -39,9 +39,7 @@ def logs(
     from autoresearchd.workspace import layout
 
     path = layout.daemon_log(layout.find_session_root(here()))
-    hide = keys.redactor().text
-    if not path.exists() and not follow:
-        raise UsageError(f"there is no log yet: {path}", hint="it begins with `autoresearchd start`")
+    hide, position, inode = keys.redactor().text, 0, -1
     if path.exists():
         with path.open("rb") as stream:
             last = deque(_of_session(_plain_lines(stream), session), maxlen=lines)
@@ -50,9 +48,10 @@ def logs(
             for line in last:
                 print(hide(line))
             position, inode = stream.tell(), os.fstat(stream.fileno()).st_ino
-    else:
+    elif follow:
         say(f"waiting for {path}")
-        position, inode = 0, -1
+    else:
+        raise UsageError(f"there is no log yet: {path}", hint="it begins with `autoresearchd start`")
     if follow:
         sys.stdout.flush()
         for line in _of_session(followed(path, position, inode), session):
@@ -82,8 +81,8 @@ def print_log(path: Path) -> None:
     except OSError as error:
         say(f"cannot read {path}: {error.strerror}")
         return
-    rest = pending + hidden.close()
-    _print_lines(rest.removesuffix("\n").split("\n") if rest else [])
+    if rest := pending + hidden.close():
+        _print_lines(rest.removesuffix("\n").split("\n"))
 
 
 def _print_lines(lines: Iterable[str]) -> None:

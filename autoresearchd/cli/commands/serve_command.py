@@ -39,6 +39,14 @@ def serve(
     It is watched, and started again when it ends or falls silent. Ctrl-C or TERM ends it. Its endpoint is
     http://127.0.0.1:P/v1: where P is not 8000, local.base_url in config.yaml has to say so.
     """
-    from autoresearchd.app.models.serve_model import serve
+    from autoresearchd.app.models.serve_model import keep_up, prepare, usual_log
+    from autoresearchd.loop.context import StopSwitch
+    from autoresearchd.loop.daemon import signals
 
-    raise typer.Exit(serve(model, here(), say, adapter=adapter, port=port, engine=engine, python=python, log=log))
+    command = prepare(model, here(), adapter=adapter, port=port, engine=engine, python=python)
+    log = log or usual_log(here(), port)
+    say(f"starting {Path(command.arguments[0]).name} on 127.0.0.1:{port}; log: {log}; Ctrl-C ends it")
+    stop = StopSwitch()
+    with signals(stop):
+        keep_up(command, log, stop, say)
+    raise typer.Exit(128 + stop.signal if stop.signal is not None else 0)

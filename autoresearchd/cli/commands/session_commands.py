@@ -16,17 +16,11 @@ from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.experiment import Limits
 
 ForegroundOption = Annotated[
-    bool,
-    typer.Option(
-        "--foreground", help="Stay in this terminal and show what happens, instead of leaving a daemon behind."
-    ),
+    bool, typer.Option("--foreground", help="Stay in this terminal and show what happens; else a daemon is left.")
 ]
-
 ExperimentsOption = Annotated[
     int | None,
-    typer.Option(
-        "--max-experiments", metavar="N", min=0, max=LARGEST, help="End after N experiments beside the baseline."
-    ),
+    typer.Option("--max-experiments", metavar="N", min=0, max=LARGEST, help="End after N beside the baseline."),
 ]
 TimeOption = Annotated[str | None, typer.Option("--max-time", metavar="DUR", help="End after this time, e.g. 8h.")]
 CostOption = Annotated[
@@ -37,9 +31,7 @@ CostOption = Annotated[
 def start(
     task: Annotated[
         str | None,
-        typer.Option(
-            "--task", metavar="NAME|DIR", help="A bundled task or a folder with a task.yaml (default: this folder)."
-        ),
+        typer.Option("--task", metavar="NAME|DIR", help="A bundled task or a folder with a task.yaml (default: here)."),
     ] = None,
     directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where to work (default: here).")] = Path(),
     tag: Annotated[
@@ -67,15 +59,10 @@ def start(
     ] = None,
     parents: Annotated[
         str | None,
-        typer.Option(
-            "--parents",
-            metavar="incumbent|puct",
-            help="What edits are made on: the best, or any by PUCT (experimental).",
-        ),
+        typer.Option("--parents", metavar="incumbent|puct", help="Edit the best, or any by PUCT (experimental)."),
     ] = None,
     roles: Annotated[
-        bool | None,
-        typer.Option("--roles/--no-roles", help="Specialists take turns (experimental)."),
+        bool | None, typer.Option("--roles/--no-roles", help="Specialists take turns (experimental).")
     ] = None,
     turns: Annotated[
         str | None,
@@ -101,20 +88,18 @@ def start(
         raise UsageError(f"--slots {slots}: this version runs one experiment at a time", hint="use --slots auto")
     from autoresearchd.app.start import StartOptions, start
     from autoresearchd.cli.foreground import foreground_sink
+    from autoresearchd.config import Overrides
 
     options = StartOptions(
-        task=task,
-        directory=directory,
-        tag=tag,
-        policy=policy,
-        executor=executor,
-        sandbox=sandbox,
-        budget=seconds,
-        limits=limits,
+        task,
+        directory,
+        tag,
+        policy,
+        executor,
+        sandbox,
+        Overrides(seconds, group, parents, turns),
+        limits,
         foreground=foreground,
-        group=group,
-        parents=parents,
-        turns=turns,
         roles=roles,
         preflight=not no_preflight,
     )
@@ -133,9 +118,7 @@ def resume(
     max_cost: CostOption = None,
     sandbox: SandboxOption = None,
     foreground: ForegroundOption = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="With --foreground: show nothing, as the daemon does.")
-    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="With --foreground: show nothing, as a daemon does.")] = False,
 ) -> None:
     """Go on with a session where it was.
 
@@ -144,13 +127,12 @@ def resume(
     """
     if None not in (tag, session) and tag != session:
         raise UsageError(f"resume {tag} --session {session}: two sessions are named", hint="name one of them")
-    tag = tag or session
     limits = _limits(max_experiments, max_time, max_cost)
     from autoresearchd.app.start import resume
     from autoresearchd.cli.foreground import foreground_sink
 
     with foreground_sink(live=foreground and not quiet) as sink:
-        code = resume(here(), tag, foreground, [] if quiet else [sink], sandbox=sandbox, limits=limits)
+        code = resume(here(), tag or session, foreground, [] if quiet else [sink], sandbox=sandbox, limits=limits)
     raise typer.Exit(code)
 
 
@@ -189,10 +171,7 @@ def _limits(experiments: int | None, time: str | None, usd: float | None) -> Lim
     return Limits(experiments, read_duration("--max-time", time), usd)
 
 
-def note(
-    text: Annotated[str, typer.Argument(help="What to say; in quotes.")],
-    session: SessionOption = None,
-) -> None:
+def note(text: Annotated[str, typer.Argument(help="What to say; in quotes.")], session: SessionOption = None) -> None:
     """Leave a message for the agent.
 
     It is in the next prompt of a policy that reads prompts (command:, models); the loop does not stop for it.
@@ -214,13 +193,13 @@ def list_sessions(as_json: JsonOption = False) -> None:
         for row in place.reader.sessions():
             status = place.status(row.tag)
             session, metric = status["session"], status["metric"]
-            facts = {"tag": row.tag, "task": row.task}
-            facts |= {key: session[key] for key in ("state", "experiments", "keeps")}
-            sessions.append(
-                facts | {"metric": metric["name"], "best": metric["best"], "started_at": session["started_at"]}
-            )
+            facts = {"tag": row.tag, "task": row.task} | {
+                key: session[key] for key in ("state", "experiments", "keeps")
+            }
+            facts |= {"metric": metric["name"], "best": metric["best"], "started_at": session["started_at"]}
+            sessions.append(facts)
         if not sessions:
-            say(str(place.project.no_session()))
+            raise place.project.no_session()
     except NoSession as none:
         say(str(none))
     if as_json:

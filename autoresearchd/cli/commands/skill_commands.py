@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,18 +13,17 @@ from autoresearchd.domain.errors import ConfigError, UsageError
 from autoresearchd.domain.quantities import counted
 from autoresearchd.resources import bundled
 
-SKILL_FILE = "SKILL.md"
 CLAUDE, CODEX = Path("~/.claude/skills"), Path("~/.agents/skills")
 """Where Claude Code and Codex look for skills of a user."""
 
 
 def list_skills(as_json: JsonOption = False) -> None:
     """List the skills that come with autoresearchd."""
-    found = [{"name": one.name, "description": one.description, "path": str(one.folder)} for one in skills()]
+    found = skills()
     if as_json:
         print(json_text(found, indent=2))
-        return
-    print_table(("name", "what it is for"), [[one["name"], one["description"]] for one in found], fits=True)
+    else:
+        print_table(("name", "what it is for"), [[one["name"], one["description"]] for one in found], fits=True)
 
 
 def add(
@@ -45,75 +43,57 @@ def add(
     wanted = [place for asked, place in places if asked]
     if not wanted:
         raise UsageError("for whom?", hint="name --claude, --codex or --dir D; several are fine")
-    names = ", ".join(skill.name for skill in skills())
+    names = ", ".join(skill["name"] for skill in skills())
     for target in wanted:
-        added = install(target.expanduser(), force=force)
-        for place in added.replaced:
-            say(f"replaced {place}")
-        count = len(added.written) + len(added.replaced)
-        say(f"{names} in {target}: {counted(count, 'file')} written, {len(added.same)} there already")
+        written, same = install(target.expanduser(), force=force)
+        say(f"{names} in {target}: {counted(written, 'file')} written, {same} there already")
 
 
-@dataclass(frozen=True, slots=True)
-class Skill:
-    """One skill: its folder's name, what it is for, and where it lies."""
-
-    name: str
-    description: str
-    folder: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """What ``install`` did, by path: written for the first time, replaced, and left because it is the same already."""
-
-    written: tuple[Path, ...]
-    replaced: tuple[Path, ...]
-    same: tuple[Path, ...]
-
-
-def skills() -> list[Skill]:
-    """The skills that come with the program, by name."""
+def skills() -> list[dict[str, str]]:
+    """Name, description and path of each skill that comes with the program, by name."""
     from autoresearchd.config.yaml_document import parse_yaml
 
     found = []
-    for path in sorted(bundled("skills").glob(f"*/{SKILL_FILE}")):
+    for path in sorted(bundled("skills").glob("*/SKILL.md")):
         parts = path.read_text("utf-8").split("---\n", 2)
         if len(parts) != 3 or parts[0]:
             raise ConfigError("has no front matter", file=str(path), hint="reinstall autoresearchd")
         facts = parse_yaml(parts[1], str(path)).root
-        found.append(Skill(str(facts["name"]), str(facts["description"]), path.parent))
+        found.append({"name": facts["name"], "description": facts["description"], "path": str(path.parent)})
     return found
 
 
-def install(target: Path, *, force: bool = False) -> Added:
-    """Copy all skills into a folder of skills; nothing where files differ and ``force`` is not set."""
+def install(target: Path, *, force: bool = False) -> tuple[int, int]:
+    """Copy all skills into a folder of skills: (files written, the same already).
+
+    Nothing is written where files differ and ``force`` is not set; with it, those that were replaced are told.
+    """
     top = bundled("skills")
-    paths = [path for skill in skills() for path in sorted(skill.folder.rglob("*"))]
-    sources = [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
-    plan = [(source, target / source.relative_to(top)) for source in sources]
+    paths = [path for skill in skills() for path in sorted(Path(skill["path"]).rglob("*"))]
+    files = [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
+    plan = {target / path.relative_to(top): path for path in files}
     try:
-        different = [place for source, place in plan if _differs(source, place)]
+        different = [place for place, source in plan.items() if _differs(source, place)]
         if different and not force:
             raise UsageError(
                 f"files that differ from those that come with autoresearchd: {', '.join(map(str, different))}",
                 hint="look at them; --force replaces them, --dir puts the skills elsewhere",
             )
-        same = tuple(place for source, place in plan if place.exists() and place not in different)
-        for source, place in plan:
-            if place not in same:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                if place.is_symlink():
-                    place.unlink()
-                place.write_bytes(source.read_bytes())
-                place.chmod(0o755 if source.suffix == ".sh" else 0o644)
+        wanted = [place for place in plan if place in different or not place.exists()]
+        for place in wanted:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if place.is_symlink():
+                place.unlink()
+            place.write_bytes(plan[place].read_bytes())
+            place.chmod(0o755 if place.suffix == ".sh" else 0o644)
+            if place in different:
+                say(f"replaced {place}")
     except OSError as error:
         raise UsageError(
             f"cannot write {error.filename or target}: {error.strerror or error}",
             hint="name a folder that you may write to with --dir",
         ) from error
-    written = tuple(place for _, place in plan if place not in same and place not in different)
-    return Added(written, tuple(different), same)
+    return len(wanted), len(plan) - len(wanted)
 
 
 def _differs(source: Path, place: Path) -> bool:

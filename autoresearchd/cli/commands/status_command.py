@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TextIO
+from typing import Annotated, Any
 
 import typer
 
 from autoresearchd.cli import terminal_text
 from autoresearchd.cli.command_options import JsonOption, SessionOption
 from autoresearchd.cli.repository_here import Place, find_place, here, shown_path, way_to
-from autoresearchd.cli.terminal_text import COLOURS, Paint, all_whole, clean, json_text, number, real
+from autoresearchd.cli.terminal_text import COLOURS, Paint, all_whole, clean, json_text, number, read_time, real
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.limits import explain_noise, noise_has_grown
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.upkeep.session_lock import process_began
 from autoresearchd.store.failed_start import FailedStart
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.files import read_tail
 
 Record = Mapping[str, Any]
 
@@ -33,24 +31,14 @@ _START_S = 60.0
 _NAMES = (("keeps", "kept", "green"), ("discards", "discarded", "grey"), ("crashes", "crashed", "red"),
           ("checks_failed", "failed a check", "magenta"))  # fmt: skip
 _BEYOND_COMPARE, _LONGEST = 1000, 600
-_TAIL_BYTES = 16 * 1024
-_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)Z (\S+) (\w+) ?(.*)")
-_ROUNDED = timedelta(seconds=2)
-"""The log knows no parts of seconds, and the start of a process is known to the second."""
-_BESIDE = ("housekeeping", "warning", "fault")
-"""What may be logged while something else goes on."""
-_MEANWHILE = ("setup", "waiting")
 
 
 def status(
     as_json: JsonOption = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Stay and refresh every second until the session stops.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay and refresh until the session stops.")] = False,
     session: SessionOption = None,
     directory: Annotated[
-        Path | None,
-        typer.Option("--dir", metavar="DIR", help="The repository (default: the one here)."),
+        Path | None, typer.Option("--dir", metavar="DIR", help="The repository (default: the one here).")
     ] = None,
 ) -> None:
     """Show how a session stands.
@@ -106,78 +94,23 @@ def _watch(place: Place, tag: str) -> None:
 def lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: bool = True) -> list[str]:
     """A status as text, with the newest experiments of the session. hints: what to do next."""
     newest = list(place.reader.experiments(tag, last=_RECENT + 1))
-    if status.get("current") and newest and not newest[-1].get("status"):
-        status = {**status, "current": {**status["current"], "description": newest[-1].get("description")}}
-    recent = [record for record in newest if record.get("status")][-_RECENT:]
-    lines = status_lines(status, recent, paint, facts=daemon_facts(place, tag, status))
-    if hints:
-        log = layout.daemon_log(place.root)
-        lines += ["", *_hints(status, shown_path(log) if log.exists() else "", way_to(place.root), paint)]
-    return lines
-
-
-class Meanwhile(NamedTuple):
-    """What goes on while no experiment does: set-up commands, a learner's work. words: as the log names it."""
-
-    words: str
-    began: datetime
-
-
-class DaemonFacts(NamedTuple):
-    """Each None where it is not known, or not so.
-
-    meanwhile: what holds experiments up; began: when the process that holds the session started; last: when a
-    daemon of the session last wrote.
-    """
-
-    meanwhile: Meanwhile | None = None
-    began: datetime | None = None
-    last: datetime | None = None
-
-
-def daemon_facts(place: Place, tag: str, status: Record) -> DaemonFacts:
-    """The facts about the daemon of a session whose status is this."""
-    session = status.get("session") or {}
-    found = meanwhile_in(layout.daemon_log(place.root), tag) if session.get("state") == "running" else None
-    pid = session.get("pid")
-    began = process_began(pid) if isinstance(pid, int) else None
-    if found is not None and began is not None and found.began < began - _ROUNDED:
-        found = None  # of a daemon that was killed during it
-    return DaemonFacts(found, began, place.reader.heartbeat(tag))
-
-
-def meanwhile_in(log: Path, tag: str) -> Meanwhile | None:
-    """The set-up or the wait that the log of the daemons ends with for a session; None where more has come after it."""
-    for line in reversed(read_tail(log, _TAIL_BYTES).splitlines()):
-        found = _LINE.fullmatch(line)
-        if found is None or found[2] != tag or found[3] in _BESIDE:
-            continue
-        began = _time(found[1])
-        return Meanwhile(clean(found[4]), began) if began is not None and found[3] in _MEANWHILE else None
-    return None
-
-
-def status_lines(
-    status: Record,
-    recent: Sequence[Record],
-    paint: Paint,
-    *,
-    facts: DaemonFacts | None = None,
-    now: datetime | None = None,
-) -> list[str]:
-    """The status as a block of lines."""
-    columns, facts, now = terminal_text.terminal_width(), facts or DaemonFacts(), now or datetime.now(UTC)
-    session, metric = status.get("session") or {}, status.get("metric") or {}
+    columns, now = terminal_text.terminal_width(), datetime.now(UTC)
+    session, metric, current = status["session"], status["metric"], status.get("current") or {}
+    if current and newest and not newest[-1].get("status"):
+        current = {**current, "description": newest[-1].get("description")}
+    held_up = clean(session.get("reason") or "") if session["state"] == "running" and not current else ""
     rows = (
         ("metric", _metric_words(metric, paint)),
         ("noise", _noise_words(metric, paint)),
         ("tried", _tried_words(session, paint)),
-        ("now", _now_words(status, facts.meanwhile, paint, now, columns)),
+        ("now", paint(terminal_text.fit(held_up, columns - 10), "cyan") or _now_words(current, session, paint)),
         ("abort", _abort_words(status.get("abort") or {})),
         ("cost", _cost_words(status)),
     )
-    lines = [_head(session, status.get("policy") or {}, paint, facts, now), ""]
-    lines += [f"  {paint(f'{name:<8}', 'dim')}{words}" for name, words in rows if words]
+    when = _since(session, place.reader.heartbeat(tag), now, paint)
+    parts = ["" if held_up else clean(session.get("reason") or "", 120), _policy_words(status.get("policy") or {})]
+    parts.append(f"branch {clean(session['branch'])}" if session.get("branch") else "")
+    lines = [_head(session, [*when, *parts], paint), "", *_named(rows, paint)]
     if roles := status.get("roles"):
         cells = [
             [clean(role.get("name") or "", 30), f"{role.get('experiments') or 0:,}", f"{role.get('keeps') or 0:,}",
@@ -186,12 +119,15 @@ def status_lines(
         ]  # fmt: skip
         table = terminal_text.table(("role", "tried", "kept", "mean reward"), cells, paint=paint, right=(1, 2, 3))
         lines += ["", *("  " + line for line in table)]
-    if recent:
+    if recent := [record for record in newest if record.get("status")][-_RECENT:]:
         lines += ["", *("  " + line for line in experiment_table(recent, paint, total=columns - 2))]
-        more = int(session.get("experiments") or 0) - len(recent)
-        if more > 0:
+        if (more := int(session.get("experiments") or 0) - len(recent)) > 0:
             lines.append(paint(f"  {more:,} before these: autoresearchd experiments", "dim"))
-    return lines
+    return [*lines, "", *_hints(status, place.root, paint)] if hints else lines
+
+
+def _named(rows: Iterable[tuple[str, str]], paint: Paint) -> list[str]:
+    return [f"  {paint(f'{name:<8}', 'dim')}{words}" for name, words in rows if words]
 
 
 def experiment_table(records: Sequence[Record], paint: Paint, *, total: int | None = None) -> list[str]:
@@ -218,47 +154,37 @@ def experiment_table(records: Sequence[Record], paint: Paint, *, total: int | No
     return terminal_text.table(headers, rows, paint=paint, right=(0, 3, 4), colours=colours, total=total)
 
 
-def _head(session: Record, policy: Record, paint: Paint, facts: DaemonFacts, now: datetime) -> str:
+def _head(session: Record, parts: Sequence[str], paint: Paint) -> str:
     state = str(session.get("state") or "unknown")
-    colour = COLOURS.get(state, "")
-    reason = clean(session.get("reason") or "", 120)
-    if facts.meanwhile is not None and facts.meanwhile.words.startswith(reason):  # said below, too
-        reason = ""
+    task = paint(clean(session.get("task") or "autoresearch"), "bold")
+    first = f"{paint('●', COLOURS.get(state, ''))} {task}", clean(session.get("tag") or "")
+    return paint(" · ", "dim").join(filter(None, (*first, *parts)))
+
+
+def _policy_words(policy: Record) -> str:
     adapter = f" + {clean(policy['adapter'])}" if policy.get("adapter") else ""
-    parts = (
-        f"{paint('●', colour)} {paint(clean(session.get('task') or 'autoresearch'), 'bold')}",
-        clean(session.get("tag") or ""),
-        paint(state.replace("_", " "), colour, "bold") + _since(session, facts, now),
-        _begun(session, now) if state not in _LIVING else "",
-        reason,
-        f"policy {clean(policy['name'], 60)}{adapter}" if policy.get("name") else "",
-        f"branch {clean(session['branch'])}" if session.get("branch") else "",
-    )
-    return paint(" · ", "dim").join(filter(None, parts))
+    return f"policy {clean(policy['name'], 60)}{adapter}" if policy.get("name") else ""
 
 
-def _since(session: Record, facts: DaemonFacts, now: datetime) -> str:
-    """Since when it runs, counted from the process that runs it; when it ended, where it does not run."""
-    started = _time(session.get("started_at"))
-    if session.get("state") not in _LIVING:
-        known = facts.last is not None and (started is None or (facts.last - started).total_seconds() >= 1)
-        return f" {_clock(facts.last, now)}" if known and facts.last is not None else ""
-    if started is None:
-        return ""
-    resumed = facts.began is not None and (facts.began - started).total_seconds() > _START_S
-    since = facts.began if resumed and facts.began is not None else started
+def _since(session: Record, last: datetime, now: datetime, paint: Paint) -> list[str]:
+    """The state, and since when it runs, counted from the process that runs it, or when it ended.
+
+    last: when a daemon of the session last wrote.
+    """
+    state, started = str(session["state"]), read_time(session.get("started_at")) or last
+    shown, begun = paint(state.replace("_", " "), COLOURS.get(state, ""), "bold"), f"begun {_clock(started, now)}"
+    if state not in _LIVING:
+        return [f"{shown} {_clock(last, now)}" if (last - started).total_seconds() >= 1 else shown, begun]
+    pid, since, marks = session.get("pid"), started, []
+    began = process_began(pid) if isinstance(pid, int) else None
+    if began is not None and (began - started).total_seconds() > _START_S:
+        since, marks = began, [begun]
     seconds = (now - since).total_seconds()
-    marks = [format_duration(seconds) if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"]
-    marks += [_begun(session, now)] if resumed else []
-    marks += [f"pid {session['pid']}"] if session.get("pid") else []
+    lasted = format_duration(seconds) if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"
+    marks = [lasted, *marks, *([f"pid {pid}"] if pid else [])]
     # It has not been paused, or waited, for that long.
-    word = "since" if session.get("state") == "running" else "· up since"
-    return f" {word} {_clock(since, now)} ({', '.join(marks)})"
-
-
-def _begun(session: Record, now: datetime) -> str:
-    started = _time(session.get("started_at"))
-    return f"begun {_clock(started, now)}" if started is not None else ""
+    word = "since" if state == "running" else "· up since"
+    return [f"{shown} {word} {_clock(since, now)} ({', '.join(marks)})"]
 
 
 def _clock(at: datetime, now: datetime) -> str:
@@ -268,14 +194,13 @@ def _clock(at: datetime, now: datetime) -> str:
 
 def _metric_words(metric: Record, paint: Paint) -> str:
     name = paint(clean(metric.get("name") or "metric"), "bold")
-    direction = "lower is better" if metric.get("direction") == "minimize" else "higher is better"
     own = f", {paint('self-reported', 'yellow')}" if metric.get("source") == "self-reported" else ""
+    direction = f"({'lower' if metric.get('direction') == 'minimize' else 'higher'} is better{own})"
     baseline, best = metric.get("baseline"), metric.get("best")
     if baseline is None:
-        return f"{name}  no baseline yet  ({direction}{own})"
+        return f"{name}  no baseline yet  {direction}"
     percent, sigma = real(metric.get("improvement_pct")), real(metric.get("sigma"))
     better, whole = percent is not None and percent > 0, all_whole((baseline, best))
-    first, now = number(baseline, whole=whole), number(best, whole=whole)
     gain = "" if percent is None else "no better yet"
     if percent is not None and better:
         gain = f"{percent:.2f}% better" if percent < _BEYOND_COMPARE else f"over {_BEYOND_COMPARE}% better"
@@ -283,9 +208,9 @@ def _metric_words(metric: Record, paint: Paint) -> str:
             times = abs(best - baseline) / sigma
             gain += f" ({times:.1f}σ)" if times < _BEYOND_COMPARE else f" (over {_BEYOND_COMPARE}σ)"
         gain += f" in #{metric['best_experiment']}" if metric.get("best_experiment") else ""
-    noise = f"σ {sigma:.2g}" if sigma else ""
-    words = f"{name}  {first} → {paint(now, 'green' if better else '', 'bold')}"
-    return f"{words}  {' · '.join(filter(None, (gain, noise)))}  ({direction}{own})"
+    told = " · ".join(filter(None, (gain, f"σ {sigma:.2g}" if sigma else "")))
+    shown = paint(number(best, whole=whole), "green" if better else "", "bold")
+    return f"{name}  {number(baseline, whole=whole)} → {shown}  {told}  {direction}"
 
 
 def _noise_words(metric: Record, paint: Paint) -> str:
@@ -302,20 +227,18 @@ def _tried_words(session: Record, paint: Paint) -> str:
     return words + paint("  beside the baseline", "dim")
 
 
-def _now_words(status: Record, meanwhile: Meanwhile | None, paint: Paint, now: datetime, columns: int) -> str:
-    if meanwhile is not None:
-        lasted = f" ({format_duration((now - meanwhile.began).total_seconds())})"
-        return paint(terminal_text.fit(meanwhile.words, max(20, columns - 10 - len(lasted))), "cyan") + lasted
-    current = status.get("current")
+def _now_words(current: Record, session: Record, paint: Paint) -> str:
     if not current:
         return ""
     words = f"#{current.get('experiment')} {paint(str(current.get('phase') or ''), 'cyan')}"
-    if (status.get("session") or {}).get("state") == "crashed":
+    if session["state"] == "crashed":
         return f"nothing: the daemon is gone; it left {words}"
     elapsed, budget = real(current.get("elapsed_s")), real(current.get("budget_s"))
     if elapsed is not None and budget:
         if current.get("phase") == "running":
-            words += f"  {paint(_bar(elapsed / budget, sys.stdout), 'green')}"
+            filled = round(min(1.0, max(0.0, elapsed / budget)) * 24)
+            full, empty = ("█", "░") if "utf" in (sys.stdout.encoding or "").lower() else ("#", "-")
+            words += f"  {paint(full * filled + empty * (24 - filled), 'green')}"
         words += f"  {format_duration(elapsed)} of {format_duration(budget)}"
     elif elapsed is not None:
         words += f"  {format_duration(elapsed)}"
@@ -324,12 +247,6 @@ def _now_words(status: Record, meanwhile: Meanwhile | None, paint: Paint, now: d
     if current.get("abort_probability") is not None:
         words += f"  abort {100 * current['abort_probability']:.0f}%"
     return words + (f"  {clean(current['description'], 60)}" if current.get("description") else "")
-
-
-def _bar(share: float, stream: TextIO) -> str:
-    filled = round(min(1.0, max(0.0, share)) * 24)
-    full, empty = ("█", "░") if "utf" in (stream.encoding or "").lower() else ("#", "-")
-    return full * filled + empty * (24 - filled)
 
 
 def _abort_words(abort: Record) -> str:
@@ -366,12 +283,12 @@ def _count(value: Any) -> str:
     return f"{count:.0f}"
 
 
-def _hints(status: Record, log: str, way: str, paint: Paint) -> Iterator[str]:
-    session = status.get("session") or {}
+def _hints(status: Record, root: Path, paint: Paint) -> Iterator[str]:
+    session, log, way = status["session"], layout.daemon_log(root), way_to(root)
     imported = (status.get("policy") or {}).get("name") == "imported"
-    rows = [("log", log)] if log and not imported else []
+    rows = [("log", shown_path(log))] if log.exists() and not imported else []
     rows += [("there", f"{clean(way)}   and then:")] if way else []
-    if session.get("state") in _LIVING:
+    if session["state"] in _LIVING:
         rows += [("watch", "autoresearchd status --watch   or   autoresearchd logs -f"), ("stop", "autoresearchd stop")]
     elif not imported:
         extend = f" {clean(session['extend'])}" if session.get("extend") else ""
@@ -380,28 +297,15 @@ def _hints(status: Record, log: str, way: str, paint: Paint) -> Iterator[str]:
         yield paint(f"  {name:<8}{words}", "dim")
 
 
-def _time(text: Any) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-# ---------------------------------------------------------------------- a session that ended before its first result
 def _failed_start_lines(root: Path, failed: FailedStart, paint: Paint) -> list[str]:
-    session = failed.status.get("session") or {}
-    head = (
-        f"{paint('●', 'red')} {paint(clean(session.get('task') or 'autoresearch'), 'bold')}",
-        clean(failed.tag),
-        f"{paint('ended before its first result', 'red', 'bold')} {_clock(failed.ended_at, datetime.now(UTC))}",
-    )
+    """A session that ended before its first result: why, and what is left of it."""
+    ended = f"{paint('ended before its first result', 'red', 'bold')} {_clock(failed.ended_at, datetime.now(UTC))}"
+    session = {"task": (failed.status.get("session") or {}).get("task"), "tag": failed.tag, "state": "crashed"}
     rows = [("why", clean(failed.what, _LONGEST)), ("fix", clean(failed.hint, _LONGEST))]
-    runs = layout.public_dir(root) / "runs" / failed.tag if layout.valid_tag(failed.tag) else None
-    if runs is not None and runs.is_dir():
+    runs = layout.public_dir(root) / "runs" / failed.tag
+    if layout.valid_tag(failed.tag) and runs.is_dir():
         rows.append(("runs", f"{clean(shown_path(runs), _LONGEST)}   what they printed"))
     if layout.daemon_log(root).exists():
         rows.append(("log", f"autoresearchd logs --session {clean(failed.tag)}"))
     rows.append(("again", "autoresearchd start   begins another; of this one only the logs are left"))
-    lines = [f"  {paint(f'{name:<8}', 'dim')}{words}" for name, words in rows if words]
-    return [paint(" · ", "dim").join(head), "", *lines, ""]
+    return [_head(session, [ended], paint), "", *_named(rows, paint), ""]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
@@ -19,12 +20,14 @@ from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.domain.task import Direction
 
 if TYPE_CHECKING:
-    from autoresearchd.app.tasks.check_task import Held, Tried
+    from autoresearchd.app.tasks.check_task import Extent, Held, Tried
     from autoresearchd.app.tasks.search_space import SearchSpace
-    from autoresearchd.config.draft_task import Draft, Layout
+    from autoresearchd.config.draft_task import Draft
     from autoresearchd.domain.task import Task
     from autoresearchd.policy.search.find_constants import LeftOut
     from autoresearchd.policy.search.parameter import Parameter
+
+    Trial = Callable[[Path, Task], tuple[str, Sequence[str], Held]]
 
 WhichArgument = Annotated[
     str | None,
@@ -47,7 +50,18 @@ def _folder(which: str | None) -> Path:
 
 def list_tasks(as_json: JsonOption = False) -> None:
     """List the bundled tasks, with the extra of autoresearchd that each needs, and what of it is missing here."""
-    found = [_facts(folder) for folder in bundled_tasks()]
+    from autoresearchd.app.tasks.task_folder import TASK_FILE, needs_of
+    from autoresearchd.config.yaml_document import parse_yaml, read_text
+
+    found: list[dict[str, Any]] = []
+    for folder in bundled_tasks():
+        needs, path = needs_of(folder), folder / TASK_FILE
+        root = parse_yaml(read_text(path), str(path)).root
+        task: dict[str, Any] = root.get("task", root)
+        facts = {"name": str(task.get("name") or folder.name), "metric": str(task["scoring"].get("metric") or "")}
+        facts |= {"direction": str(task["scoring"].get("direction") or "minimize"), "path": str(folder)}
+        profiles = sorted(task.get("profiles") or ())
+        found.append({**facts, "profiles": profiles, "needs": {**needs._asdict(), "words": needs.words}})
     if as_json:
         print(json_text(found, indent=2))
         return
@@ -58,39 +72,20 @@ def list_tasks(as_json: JsonOption = False) -> None:
     print_table(("name", "metric", "direction", "profiles", "needs", "path"), rows)
 
 
-def _facts(folder: Path) -> dict[str, Any]:
-    from autoresearchd.app.tasks.task_folder import TASK_FILE, needs_of
-    from autoresearchd.config.yaml_document import parse_yaml, read_text
-
-    needs, path = needs_of(folder), folder / TASK_FILE
-    root = parse_yaml(read_text(path), str(path)).root
-    task: dict[str, Any] = root.get("task", root)
-    return {
-        "name": str(task.get("name") or folder.name),
-        "metric": str(task["scoring"].get("metric") or ""),
-        "direction": str(task["scoring"].get("direction") or "minimize"),
-        "path": str(folder),
-        "profiles": sorted(task.get("profiles") or ()),
-        "needs": {**needs._asdict(), "words": needs.words},
-    }
-
-
 # ---------------------------------------------------------------------- check
 def check(
     which: WhichArgument = None,
     every: Annotated[bool, typer.Option("--all", help="All bundled tasks.")] = False,
     run: Annotated[bool, typer.Option("--run", help="Also run it and measure it.")] = False,
     short: Annotated[
-        bool,
-        typer.Option("--short", help="With --run: one run (or --runs) of the program, one edit and two cheats."),
+        bool, typer.Option("--short", help="With --run: one run (or --runs), one edit and two cheats.")
     ] = False,
     profile: Annotated[
         Literal["cpu", "cuda"] | None,
         typer.Option("--profile", metavar="cpu|cuda", help="With --run: which profile is held to check.yaml (cpu)."),
     ] = None,
     thorough: Annotated[
-        bool,
-        typer.Option("--thorough", help="With --all --run: each task's every edit and cheat, not one and three."),
+        bool, typer.Option("--thorough", help="With --all --run: every edit and cheat, not one and three.")
     ] = False,
     runs: Annotated[
         int | None,
@@ -115,105 +110,92 @@ def check(
             raise UsageError(f"{option} is about running", hint=f"add --run, or leave {option} out")
     if thorough and (short or not every):
         raise UsageError("--thorough goes with --all, and not with --short", hint="one task is held to all that it has")
-    asked = _Asked(run, short, profile, runs, sandbox, every and not thorough, every)
+    from autoresearchd.app.tasks.check_task import ALL, MANY_TASKS, SHORT
+
+    extent = SHORT if short else MANY_TASKS if every and not thorough else ALL
+    extent = replace(extent, runs=runs or extent.runs)
+    once = not (short or profile or runs)  # where nothing is documented that it is to be held to
+    trial = partial(_run_task, extent=extent, profile=profile, sandbox=sandbox, once=once) if run else None
+    stream = sys.stderr if as_json else sys.stdout
     folders = bundled_tasks() if every else [_folder(which)]
-    checked = [_check(folder, asked, quiet=as_json) for folder in folders]
+    checked = [_check(folder, trial, stream, constants=not every) for folder in folders]
     if as_json:
         facts = [
-            {"task": c.name, "ok": c.code == 0, **(asdict(c.held) if c.held else {}), "faults": list(c.faults)}
-            for c in checked
+            {"task": name, "ok": code == 0, **(asdict(held) if held else {}), "faults": list(faults)}
+            for name, code, held, faults in checked
         ]
         print(json_text(facts, indent=2))
     elif every and run:
         print()
         headers = ("task", "baseline ± σ", "documented", "s/run", "evaluation", "edits", "cheats caught", "seconds")
-        rows = [[clean(c.name), *(_cells(c.held) if c.held else ["—"] * 7)] for c in checked]
+        rows = [[clean(name), *(_cells(held) if held else ["—"] * 7)] for name, _, held, _ in checked]
         print_table(headers, rows, right=range(1, 8))
-    raise typer.Exit(max((c.code for c in checked), default=0))
+    raise typer.Exit(max((code for _, code, *_ in checked), default=0))
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What was asked for. few: of many tasks, a part of each; every: all bundled tasks."""
-
-    run: bool
-    short: bool
-    profile: str | None
-    runs: int | None
-    sandbox: str | None
-    few: bool
-    every: bool
-
-
-@dataclass(slots=True)
-class _Checked:
-    """What came of it. name: the folder's until its file has been read; held: how it stood up to its check.yaml."""
-
-    name: str
-    code: int = 0
-    held: Held | None = None
-    faults: tuple[str, ...] = ()
-
-
-def _check(folder: Path, asked: _Asked, *, quiet: bool) -> _Checked:
-    checked, stream = _Checked(folder.resolve().name), sys.stderr if quiet else sys.stdout
-    paint = Paint(stream)
-    try:
-        words, notes = _look(folder, asked, checked)
-    except AutoresearchdError as error:
-        checked.faults, checked.code = (error.what,), error.exit_code
-        print(f"{paint('✗', 'red')} {clean(checked.name)}", file=stream, flush=True)
-        tell(f"{checked.name}: {error.what}" if isinstance(error, MissingCapability) else error.what, error.hint)
-        return checked
-    checked.faults = checked.held.faults if checked.held else ()
-    checked.code = 1 if checked.faults else 0
-    mark = paint("✗", "red") if checked.faults else paint("✓", "green")
-    print(f"{mark} {clean(checked.name)}: {clean(words, 400)}", file=stream, flush=True)
-    for fault in checked.faults:
-        tell(f"{checked.name}: {fault}")
-    _say_notes(notes)
-    return checked
-
-
-def _look(folder: Path, asked: _Asked, checked: _Checked) -> tuple[str, Sequence[str]]:
-    """(what it is and what it gave, notes)."""
-    from autoresearchd.app.start_checks import program_notes, who_measures
-    from autoresearchd.app.tasks.check_task import ALL, MANY_TASKS, PROFILE, SHORT, check_held
+def _check(
+    folder: Path, trial: Trial | None, stream: TextIO, *, constants: bool
+) -> tuple[str, int, Held | None, Sequence[str]]:
+    """(name of the task, exit code, how it stood up to its check.yaml, faults); all of it is told as well."""
     from autoresearchd.app.tasks.job_programs import require_programs
-    from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task
+    from autoresearchd.app.tasks.task_folder import TASK_FILE, program_notes, read_task, who_measures
     from autoresearchd.config import check_files
+
+    name, paint = folder.resolve().name, Paint(stream)
+    held: Held | None = None
+    try:
+        task = read_task(folder)
+        name, source = task.name, folder / task.source_dir
+        check_files(task, source, folder / TASK_FILE)
+        programs: Sequence[str] = require_programs(task, source)
+        words = f"{task.metric.name} ({task.metric.direction.value}), edits {', '.join(task.editable)}"
+        code = {path: (source / path).read_text("utf-8", "replace") for path in task.editable}
+        notes: Sequence[str] = who_measures(task, code)
+        if trial is not None:
+            told, more, held = trial(folder, task)
+            words, notes = f"{words}; {told}", (*notes, *more)
+        else:
+            notes = (*programs, *notes, *_of_repository(folder, task), *program_notes(task, source))
+            notes = (*notes, *(_constants(folder) if constants else ()))
+    except AutoresearchdError as error:
+        print(f"{paint('✗', 'red')} {clean(name)}", file=stream, flush=True)
+        tell(f"{name}: {error.what}" if isinstance(error, MissingCapability) else error.what, error.hint)
+        return name, error.exit_code, None, (error.what,)
+    faults = held.faults if held is not None else ()
+    mark = paint("✗", "red") if faults else paint("✓", "green")
+    print(f"{mark} {clean(name)}: {clean(words, 400)}", file=stream, flush=True)
+    for fault in faults:
+        tell(f"{name}: {fault}")
+    _say_notes(notes)
+    return name, 1 if faults else 0, held, faults
+
+
+def _run_task(
+    folder: Path, task: Task, *, extent: Extent, profile: str | None, sandbox: str | None, once: bool
+) -> tuple[str, Sequence[str], Held]:
+    """(what it gave, notes, how it stood up to its check.yaml). once: one run where it has none."""
+    from autoresearchd.app.tasks.check_task import PROFILE, check_held
     from autoresearchd.config.load_task import load_check
 
-    task = read_task(folder)
-    source = folder / task.source_dir
-    checked.name = task.name
-    check_files(task, source, folder / TASK_FILE)
-    notes = require_programs(task, source)
     wanted = load_check(folder)
-    words = f"{task.metric.name} ({task.metric.direction.value}), edits {', '.join(task.editable)}"
-    measures = who_measures(task, {path: (source / path).read_text("utf-8", "replace") for path in task.editable})
-    if not asked.run:
-        constants = () if asked.every else _constants(folder)
-        return words, (*notes, *measures, *_of_repository(folder, task), *program_notes(task, source), *constants)
-    extent = SHORT if asked.short else MANY_TASKS if asked.few else ALL
-    if wanted is None and not (asked.short or asked.profile):
-        extent = replace(extent, runs=1)
-    extent = replace(extent, runs=asked.runs or extent.runs)
-    parts = ""
     if wanted is not None:
         parts = f", edits ({len(wanted.edits[: extent.edits])}) and cheats ({len(wanted.cheats[: extent.cheats])})"
-    say(f"running the baseline of {task.name}{parts or _how_often(task, extent.runs or 3)}")
-    profile = asked.profile or (PROFILE if wanted is not None else None)
-    held = checked.held = check_held(folder, extent=extent, profile=profile, sandbox=asked.sandbox)
+    else:
+        extent = replace(extent, runs=1) if once else extent
+        often, after = counted(extent.runs or 3, "time"), ", after its set-up" if task.execution.setup_commands else ""
+        wall = format_duration((extent.runs or 3) * task.execution.budget.wall)
+        parts = f" {'once' if often == '1 time' else often}: up to {wall}{after}"
+    say(f"running the baseline of {task.name}{parts}")
+    profile = profile or (PROFILE if wanted is not None else None)
+    held = check_held(folder, extent=extent, profile=profile, sandbox=sandbox)
     over = f"over {counted(len(held.values), 'run')} of {format_duration(held.run_s)}"
-    told = f"{words}; {held.metric} {_figures(held)} {over} ({held.tier}, {held.source})"
-    if wanted is None:
-        return told, (*measures, *held.notes)
-    cells = _cells(held)
-    return (
-        f"{told}, documented {cells[1]}, evaluation {cells[3]} of it; {cells[4].replace('/', ' of ', 1)} edits "
-        f"accepted, {cells[5].replace('/', ' of ', 1)} cheats caught; {cells[6]} s in all"
-    ), held.notes
+    told = f"{held.metric} {_figures(held)} {over} ({held.tier}, {held.source})"
+    if wanted is not None:
+        _, documented, _, share, edits, cheats, seconds = _cells(held)
+        edits, cheats = (cell.replace("/", " of ", 1) for cell in (edits, cheats))
+        told += f", documented {documented}, evaluation {share} of it; {edits} edits accepted, {cheats} cheats caught"
+        told += f"; {seconds} s in all"
+    return told, held.notes, held
 
 
 def _cells(held: Held) -> list[str]:
@@ -239,13 +221,6 @@ def _share(tried: Sequence[Tried], known: int) -> str:
     return f"{sum(one.right for one in tried)}/{of}"
 
 
-def _how_often(task: Task, runs: int) -> str:
-    """How long trial runs may take, so that nobody waits in doubt."""
-    often = "once" if runs == 1 else f"{runs} times"
-    after = ", after its set-up" if task.execution.setup_commands else ""
-    return f" {often}: up to {format_duration(runs * task.execution.budget.wall)}{after}"
-
-
 def _constants(folder: Path) -> tuple[str, ...]:
     """A line or two on what ``search`` may turn; a program that cannot be searched is told of, and is no error here."""
     from autoresearchd.app.tasks.search_space import summary
@@ -258,9 +233,8 @@ def _constants(folder: Path) -> tuple[str, ...]:
 
 def _of_repository(folder: Path, task: Task) -> tuple[str, ...]:
     """What would keep ``start`` from a task that is in order itself."""
-    from autoresearchd.app.start_checks import with_large_files
     from autoresearchd.app.tasks.check_task import repository_notes
-    from autoresearchd.app.tasks.task_folder import is_bundled
+    from autoresearchd.app.tasks.task_folder import is_bundled, with_large_files
 
     if is_bundled(folder):
         return ()
@@ -282,7 +256,7 @@ _LARGER = re.compile(
 )
 """Names of metrics of which more is better."""
 _PRINTED = re.compile(r"""METRIC\s+([A-Za-z_][\w.]*)=|["']([A-Za-z_]\w*):\s""")
-_READ_CHARACTERS = 200_000
+_READ_BYTES = 200_000
 
 
 def init(
@@ -301,10 +275,7 @@ def init(
         str | None, typer.Option("--budget", metavar="DUR", help="Training time of a run (default: 5m).")
     ] = None,
     measure: Annotated[
-        bool | None,
-        typer.Option(
-            "--measure/--no-measure", help="Run the baseline three times for its noise (default).", show_default=False
-        ),
+        bool | None, typer.Option("--measure/--no-measure", help="Run the baseline three times for its noise.")
     ] = None,
     sandbox: SandboxOption = None,
 ) -> None:
@@ -315,9 +286,8 @@ def init(
     their layout and adopted with their experiments; for any other it takes --file, --command and --metric, or asks for
     them on a terminal.
     """
-    from autoresearchd.app.start_checks import program_notes
     from autoresearchd.app.tasks import init_task as making
-    from autoresearchd.app.tasks.task_folder import TASK_FILE, copy_template, read_task
+    from autoresearchd.app.tasks.task_folder import TASK_FILE, copy_template, program_notes, read_task
     from autoresearchd.config.draft_task import Draft, recognise, with_answers
 
     given = any(value is not None for value in (file, command, metric, direction, budget))
@@ -330,38 +300,43 @@ def init(
         return
     if (directory / TASK_FILE).exists():
         raise UsageError(f"{directory / TASK_FILE} is there already", hint="edit it, or name another folder")
-    layout, told = recognise(directory, name), ""
+    layout = recognise(directory, name)
+    draft, notes = layout.draft if layout is not None else Draft(), list(layout.notes if layout is not None else ())
     if layout is not None:
         say(f"{directory.resolve()} is laid out as a project of {layout.kind}")
-    if layout is not None and layout.text is not None:
-        if given:
-            raise UsageError(
-                f"{layout.kind} has a file for this task, which is taken as it is",
-                hint="leave --file, --command, --metric, --direction and --budget out, and edit task.yaml afterwards",
-            )
-        draft = layout.draft
-    else:
+    if layout is None or layout.text is None:
+        better = direction.value if direction else None
         draft = with_answers(
-            layout.draft if layout is not None else Draft(),
-            target_file=tuple(file) if file else None,
-            run_command=command,
-            metric=metric,
-            direction=direction.value if direction else None,
+            draft, target_file=tuple(file or ()) or None, run_command=command, metric=metric, direction=better,
             budget=budget,
-        )
+        )  # fmt: skip
         draft = _completed(draft, name, directory, bundled=bundled, adopted=layout is not None)
         if isinstance(draft.budget, str):
             read_duration("--budget", draft.budget)
-        draft, told = making.in_its_environment(draft, directory)
+        draft, environment = making.in_its_environment(draft, directory)
+        notes[:0] = [environment] if environment else []
+    elif given:
+        raise UsageError(
+            f"{layout.kind} has a file for this task, which is taken as it is",
+            hint="leave --file, --command, --metric, --direction and --budget out, and edit task.yaml afterwards",
+        )
     making.write_task(directory, name, layout, draft)
     say(f"wrote {directory / TASK_FILE}")
     task = read_task(directory)
-    notes = program_notes(task, directory / task.source_dir)
-    _say_notes((*([told] if told else ()), *(layout.notes if layout else ()), *notes))
-    if told := making.bring_history(directory, layout):
-        say(told)
-    if measure is not False:
-        _measure(directory, name, layout, draft, sandbox, notes, sure=measure is True)
+    notes += program_notes(task, directory / task.source_dir)
+    _say_notes(notes)
+    if history := making.bring_history(directory, layout):
+        say(history)
+    if measure is not False and _may_measure(directory, task, sure=measure is True):
+        try:
+            held = making.measure_baseline(directory, name, layout, draft, sandbox)
+            say(f"baseline: {held.metric} {making.baseline_words(held)}")
+            _say_notes([note for note in held.notes if note not in notes])
+        except RepositoryError as error:
+            say(f"not measured: {error.what}")
+        except AutoresearchdError:
+            say(f"{directory / TASK_FILE} stays as it is: correct it, or the program; `task check --run` tries again")
+            raise
     try:  # whatever is wrong with the constants, the task.yaml has been written
         lines = _constants(directory)
     except AutoresearchdError as error:
@@ -428,51 +403,26 @@ def _only_program(directory: Path) -> str:
 
 def _printed(directory: Path, draft: Draft) -> str:
     """The first name that the program seems to print with a value."""
+    from autoresearchd.workspace.files import read_tail
+
     for path in draft.target_file:
-        if (directory / path).is_file():
-            text = (directory / path).read_text("utf-8", "replace")[:_READ_CHARACTERS]
-            if found := _PRINTED.search(text):
-                return found[1] or found[2]
+        if found := _PRINTED.search(read_tail(directory / path, _READ_BYTES)):
+            return found[1] or found[2]
     return ""
 
 
-def _measure(
-    directory: Path,
-    name: str,
-    layout: Layout | None,
-    draft: Draft,
-    sandbox: str | None,
-    notes: Sequence[str],
-    *,
-    sure: bool,
-) -> None:
-    """Measure the baseline, but first say how long that may take; on a terminal ask whether to, unless it is sure.
+def _may_measure(directory: Path, task: Task, *, sure: bool) -> bool:
+    """Whether to measure the baseline: it is said how long that may take; on a terminal asked, unless it is sure."""
+    from autoresearchd.app.tasks.init_task import RUNS, not_measurable
 
-    notes: those that the user has been told.
-    """
-    from autoresearchd.app.tasks import init_task as making
-    from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task
-
-    task = read_task(directory)
-    if reason := making.not_measurable(directory, task):
+    if reason := not_measurable(directory, task):
         say(f"not measured: {reason}; afterwards `task check --run` measures it, as every session does")
-        return
-    most = f"{making.RUNS} runs, up to {format_duration(making.RUNS * task.execution.budget.wall)}"
+        return False
+    most = f"{RUNS} runs, up to {format_duration(RUNS * task.execution.budget.wall)}"
     if not sure and is_terminal(sys.stdin) and is_terminal(sys.stderr):
-        if not typer.confirm(f"Measure the baseline and its noise now ({most})?", default=True, err=True):
-            return
-    else:
-        say(f"measuring the baseline and its noise: {most} (--no-measure leaves it out)")
-    try:
-        held = making.measure_baseline(directory, name, layout, draft, sandbox)
-    except RepositoryError as error:
-        say(f"not measured: {error.what}")
-        return
-    except AutoresearchdError:
-        say(f"{directory / TASK_FILE} stays as it is: correct it, or the program, and `task check --run` tries again")
-        raise
-    say(f"baseline: {held.metric} {making.baseline_words(held)}")
-    _say_notes([note for note in held.notes if note not in notes])
+        return typer.confirm(f"Measure the baseline and its noise now ({most})?", default=True, err=True)
+    say(f"measuring the baseline and its noise: {most} (--no-measure leaves it out)")
+    return True
 
 
 # ---------------------------------------------------------------------- space
@@ -546,9 +496,4 @@ def _space_facts(found: SearchSpace) -> dict[str, Any]:
         {"name": left.name, "source": left.source, "line": found.lines[left.name], "why": left.why}
         for left in found.left_out
     ]
-    return {
-        "task": found.task.name,
-        "profile": found.task.profile,
-        "constants": constants,
-        "left_out": left_out,
-    }
+    return {"task": found.task.name, "profile": found.task.profile, "constants": constants, "left_out": left_out}

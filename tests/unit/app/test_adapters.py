@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.app.compose import make_clients
 from autoresearchd.app.learning import prune
-from autoresearchd.app.make_policy import make_clients
 from autoresearchd.domain.errors import SessionLocked
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status

@@ -76,15 +76,8 @@ def test_before_a_foreign_command_runs_it_is_told_in_full_and_nothing_in_it_stee
     told = "\n".join(lines)
     assert "; id > /tmp/owned" in told
     assert "\x1b" not in told and "\u202e" not in told
-    for word in (
-        "/opt/odd/python",
-        "network: yes",
-        "/home/you/.ssh/id_ed25519",
-        "python train.py",
-        "ssh",
-        str(tmp_path),
-    ):
-        assert word in told
+    shown = ("/opt/odd/python", "network: yes", "/home/you/.ssh/id_ed25519", "python train.py", "ssh", str(tmp_path))
+    assert [word for word in shown if word not in told] == []
     with pytest.raises(UsageError, match="another repository"):
         RealJudge(FakeGrounds({"there/t": ground}), FakeExecutor(lambda request: ""))._permitted("there/t")
     bold = RealJudge(FakeGrounds({"there/t": ground}), FakeExecutor(lambda request: ""), run_foreign=True)

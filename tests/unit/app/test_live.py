@@ -31,28 +31,17 @@ class Held:
 class Lengths:
     """Judges an answer by its length: something that differs and needs no run."""
 
-    def __init__(self, same: float | None = None) -> None:
-        self._same, self.judged = same, 0
+    judged = 0
 
     def judge(self, state: HeldOutState, completion: str) -> Outcome:
         return self.judge_all([(state, completion)])[0]
 
     def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         self.judged += len(attempts)
+        words = [f"It has {len(completion)} letters." for _, completion in attempts]
         return [
-            Outcome(
-                state.key,
-                "t",
-                True,
-                Label.NO_GAIN,
-                "",
-                self._same if self._same is not None else float(i),
-                False,
-                0.5,
-                "h",
-                f"It has {len(completion)} letters.",
-            )
-            for i, (state, completion) in enumerate(attempts)
+            Outcome(state.key, "t", True, Label.NO_GAIN, "", float(i), False, 0.5, "h", words[i])
+            for i, (state, _) in enumerate(attempts)
         ]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app import make_policy
-from autoresearchd.app.make_policy import model_secrets, provider_keys
+from autoresearchd.app import compose as make_policy
+from autoresearchd.app.compose import model_secrets, provider_keys
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.redaction import Redactor

@@ -17,13 +17,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.app.models.serve_model import (
-    Patience,
-    ServerCommand,
-    command_of,
-    keep_up,
-    require_free,
-)
+from autoresearchd.app.models.serve_model import Patience, ServerCommand, command_of, keep_up, require_free
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.policy_versions import ServedAdapter
 from autoresearchd.models.client import Reply

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from contextlib import closing
@@ -10,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.start_checks import learning_note, who_measures
+from autoresearchd.app.start import learning_note
 from autoresearchd.app.tasks import task_folder
 from autoresearchd.app.tasks.job_programs import require_bits, require_programs, require_tool
 from autoresearchd.app.tasks.search_space import require_tunable
-from autoresearchd.app.tasks.task_folder import bundled_tasks, needs_of
+from autoresearchd.app.tasks.task_folder import needs_of, who_measures
 from autoresearchd.config import read_task_text
 from autoresearchd.domain.errors import ConfigError, MissingCapability, UsageError
 from autoresearchd.domain.model_settings import ModelSettings
@@ -111,10 +112,18 @@ def test_what_is_missing_is_named_as_it_is_installed(tmp_path: Path, monkeypatch
     assert needs_of(tmp_path).words == "—"
 
 
-@pytest.mark.parametrize(("name", "extra"), [("autoresearch", "train"), ("baseball-pitch-synthetic", "tasks")])
-def test_the_bundled_tasks_are_told_with_their_extra(name: str, extra: str) -> None:
-    (folder,) = [folder for folder in bundled_tasks() if folder.name == name]
-    assert extra in needs_of(folder).extras
+def test_a_bundled_task_is_not_begun_without_a_package_that_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its set-up fails once a session has begun, with advice about setup_commands."""
+    monkeypatch.setattr(task_folder, "find_spec", lambda name: None if name in ("sklearn", "transformers") else name)
+    folder = tmp_path / "new"
+    with contextlib.ExitStack() as undo, pytest.raises(MissingCapability, match="needs scikit-learn,") as caught:
+        task_folder.task_folder("baseball-pitch-synthetic", folder, undo)
+    assert "pip install 'autoresearchd[train,tasks]'" in caught.value.hint
+    assert not folder.exists()
+    with contextlib.ExitStack() as undo:
+        assert task_folder.task_folder("sft-classifier", folder, undo) == folder, "only its larger profile needs it"
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from autoresearchd import __version__
 from autoresearchd.cli.terminal_text import guarded
 from autoresearchd.domain.errors import MissingCapability, SessionLocked, UsageError
 from tests.unit.cli.conftest import Command
@@ -30,8 +32,6 @@ def test_every_command_explains_itself_with_an_example(command: Command, name: s
 
 
 def test_the_version_is_told(command: Command) -> None:
-    from autoresearchd import __version__
-
     assert command("--version").out == f"autoresearchd {__version__}\n"
 
 
@@ -104,29 +104,21 @@ def test_without_a_session_it_is_said_how_to_begin_one(
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [
-        (UsageError("u"), 2),
-        (MissingCapability("m"), 5),
-        (SessionLocked("s"), 75),
-        (KeyboardInterrupt(), 130),
-        (ValueError("v"), 1),
-    ],
+    [(MissingCapability("m"), 5), (SessionLocked("s"), 75), (KeyboardInterrupt(), 130), (ValueError("v"), 1)],
 )
 def test_each_kind_of_failure_has_its_exit_code(
     capsys: pytest.CaptureFixture[str], error: BaseException, code: int
 ) -> None:
-    def fail() -> int:
-        raise error
-
-    assert guarded(fail) == code
+    assert guarded(partial(fail, error)) == code
     assert capsys.readouterr().out == ""
 
 
-def test_an_error_says_what_and_how_to_hint_it(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> int:
-        raise UsageError("it is \x1b[31mbroken", hint="glue it")
+def fail(error: BaseException) -> int:
+    raise error
 
-    guarded(fail)
+
+def test_an_error_says_what_and_how_to_hint_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(partial(fail, UsageError("it is \x1b[31mbroken", hint="glue it"))) == 2
     assert capsys.readouterr().err == "error: it is broken\n  → glue it\n"
 
 

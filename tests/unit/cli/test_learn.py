@@ -13,6 +13,8 @@ import pytest
 from tests.unit.cli.conftest import Command
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
 
+PYARROW = importlib.util.find_spec("pyarrow") is not None
+WITH_PYARROW = pytest.mark.skipif(not PYARROW, reason="pip install pyarrow")
 DRY = ("learn", "--algo", "grpo", "--dry-run")
 
 
@@ -93,8 +95,7 @@ def test_sessions_of_another_repository_are_joined(empty_repository: Path, tmp_p
         (("--set", "batch=many"), "a whole number"),
         (("--set", "share=2"), "it must be a number from 0.01 to 0.5"),
         (("--export", "t.csv"), "only Parquet is written"),
-        (("--export", "absent/t.parquet"), "no file can be there"),
-        (("--export", f"{'x' * 300}/t.parquet"), "no file can be there"),
+        pytest.param(("--export", "absent/t.parquet"), "cannot write absent/t.parquet", marks=WITH_PYARROW),
         (("--algo", "sarsa"), "sarsa"),
         (("--mode", "dream"), "dream"),
         (("--steps", "0"), "--steps"),
@@ -149,7 +150,7 @@ def test_an_export_holds_what_would_be_learned_from(empty_repository: Path, comm
     add_session(empty_repository)
     target = empty_repository / "t.parquet"
     done = command("learn", "--algo", "ppo", "--export", str(target))
-    if importlib.util.find_spec("pyarrow") is None:
+    if not PYARROW:
         assert done.code == 5
         assert "pip install pyarrow" in done.err
         return

@@ -44,12 +44,6 @@ def test_the_status_is_a_block_that_says_what_matters(command: Command) -> None:
     assert lines[-1] == "  go on   autoresearchd resume mar8"
 
 
-def test_a_metric_that_the_job_reports_itself_is_marked(repository: Path, command: Command) -> None:
-    add_session(repository, "own", source="self-reported")
-    assert "self-reported" in command("status", "--session", "own").out
-    assert "self-reported" not in command("status", "--session", "mar8").out
-
-
 def test_with_two_running_sessions_one_has_to_be_named(repository: Path, command: Command) -> None:
     add_session(repository, "newer")
     with (
@@ -218,9 +212,7 @@ def test_a_session_at_its_limit_shows_the_command_that_goes_on(repository: Path,
 HOSTILE = "da\x1b[31mta\x07\n"
 
 
-@pytest.fixture
-def roles_at_work(repository: Path) -> None:
-    """A session in which three roles took turns."""
+def test_the_status_and_the_list_tell_of_each_role(repository: Path, command: Command) -> None:
     add_session(repository, "specialists")
     with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
         session = store.session("specialists").id
@@ -232,28 +224,14 @@ def roles_at_work(repository: Path) -> None:
         ):
             label = Label.NONE if status is Status.KEEP else Label.NO_GAIN
             add_experiment(store, session, [value], status, label, "an edit", role=role, reward=reward)
-
-
-@pytest.mark.usefixtures("roles_at_work")
-def test_the_status_tells_how_each_role_does(command: Command) -> None:
     lines = command("status", "--session", "specialists").out.splitlines()
     begin = next(i for i, line in enumerate(lines) if line.split()[:2] == ["role", "tried"])
     rows = [line.split() for line in lines[begin + 1 : begin + 4]]
     assert ["optimiser", "1", "0", "-0.500"] in rows
     assert ["schedule", "2", "1", "+0.500"] in rows
-
-
-@pytest.mark.usefixtures("roles_at_work")
-def test_the_experiments_of_one_role_can_be_listed_and_its_newest(command: Command) -> None:
     of_role = ("experiments", "--json", "--session", "specialists", "--role", "schedule")
-    assert [e["experiment"] for e in json.loads(command(*of_role).out)] == [5, 7]
-    assert [e["experiment"] for e in json.loads(command(*of_role, "--last", "1").out)] == [7]
-    assert [e["experiment"] for e in json.loads(command(*of_role, "--status", "keep").out)] == [5]
-
-
-@pytest.mark.usefixtures("roles_at_work")
-def test_a_role_that_has_proposed_nothing_is_refused_with_those_that_have(command: Command) -> None:
+    for more, numbers in (((), [5, 7]), (("--last", "1"), [7]), (("--status", "keep"), [5])):
+        assert [e["experiment"] for e in json.loads(command(*of_role, *more).out)] == numbers
     answer = command("experiments", "--session", "specialists", "--role", "shedule")
-    assert answer.code == 2
-    assert "optimiser" in answer.err
+    assert (answer.code, "optimiser" in answer.err) == (2, True)
     assert "start --roles" in command("experiments", "--session", "mar8", "--role", "schedule").err

@@ -1,1 +1,0 @@
-"""What is wrong with a repository's sessions, and how it is put right."""
