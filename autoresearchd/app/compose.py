@@ -23,7 +23,7 @@ from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.ports import EventSink, Executor, Store
 from autoresearchd.domain.redaction import secrets_of_environment
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.learner.schedule import schedule_of
+from autoresearchd.learner.learner_process import schedule_of
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from autoresearchd.learner.versions.live_versions import LiveVersions
 from autoresearchd.loop.context import Context, Site, StopSwitch, SystemClock

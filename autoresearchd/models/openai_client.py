@@ -24,8 +24,9 @@ from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 from autoresearchd.domain.ports import Adapters, Cancel
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.models import model_files, provider_errors
+from autoresearchd.models import provider_errors
 from autoresearchd.models.client import Message, ModelError, Question, Reply, TooLong, Trouble, estimate_tokens, perform
+from autoresearchd.models.model_files import base_model
 from autoresearchd.models.provider_errors import words_of
 from autoresearchd.models.spend import priced
 
@@ -218,8 +219,8 @@ class OpenAIClient:
             told = BaseModel(name)
             if Path(name).is_absolute():
                 # Else it is on another machine, or the server means something else by it.
-                with contextlib.suppress(UsageError, OSError, ValueError):
-                    told = replace(model_files.known_by_files(Path(name)), name=name)
+                with contextlib.suppress(UsageError):
+                    told = replace(base_model(Path(name)), name=name)
             self._plain = told if self._adapters is None else self._adapters.known(told)
         return self._plain
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,15 +25,11 @@ class FakeGround:
             self.scratch = self.folder / "judging" / "t"
 
 
+@dataclass
 class FakeGrounds:
     """Sessions by name."""
 
-    def __init__(self, grounds: Mapping[str, FakeGround]) -> None:
-        self._grounds = dict(grounds)
-
-    @property
-    def names(self) -> Sequence[str]:
-        return list(self._grounds)
+    grounds: Mapping[str, FakeGround]
 
     def ground(self, session: str) -> FakeGround:
-        return self._grounds[session]
+        return self.grounds[session]

@@ -23,11 +23,12 @@ from autoresearchd.learner.data.read_sessions import TRAINED
 from autoresearchd.learner.learn_options import LearnRequest
 from autoresearchd.learner.learner_process import hold_learner_lock
 from autoresearchd.learner.training.local_model import LocalModel
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
-from autoresearchd.learner.versions.base_models import base_model
+from autoresearchd.learner.versions.adapter_manifest import Made
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.models.client import Message, Question, Reply
+from autoresearchd.models.model_files import base_model
 from autoresearchd.policy.model_policy import ModelPolicy
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import sqlite_url

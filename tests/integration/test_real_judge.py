@@ -21,16 +21,16 @@ from autoresearchd.domain.ports import Cancel, NewSession, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.learner.gate.experiment_judge import RealJudge
-from autoresearchd.learner.gate.held_out_states import HeldOut, Source
-from autoresearchd.learner.gate.judge_answers import HeldOutState
+from autoresearchd.learner.gate.held_out_states import HeldOut, HeldOutState
+from autoresearchd.learner.gate.held_out_states import opened as open_sessions
+from autoresearchd.learner.gate.judge_answers import RealJudge
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.store.repository import SqlStore
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.repositories import git, make_repository
 from tests.integration.bench import PROGRAM, Bench, Collector, job
-from tests.integration.held_out import block, opened, trajectory
+from tests.integration.held_out import block, opened, session, trajectory
 
 QUADRATIC = Path(__file__).parents[2] / "benchmarks" / "tasks" / "quadratic"
 TAG = "q"
@@ -77,8 +77,8 @@ def quadratic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Projec
 
 @pytest.fixture
 def ground(quadratic: tuple[Project, SqlStore, Session]) -> Iterator[HeldOut]:
-    project, store, session = quadratic
-    with HeldOut([Source(TAG, project.root, store, session)]) as found:
+    project, store, _ = quadratic
+    with open_sessions([session(TAG, project.root, TAG)], [TAG], store) as found:
         yield found
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.domain.experiment import RunResult
-from autoresearchd.domain.ports import Cancel, Executor, RunHandle, RunRequest, Store
-from autoresearchd.domain.task import Task
+from autoresearchd.domain.ports import Cancel, Executor, Store
 from autoresearchd.learner.data.read_sessions import ReadSession
-from autoresearchd.learner.gate.experiment_judge import RealJudge
 from autoresearchd.learner.gate.held_out_states import Ground, HeldOut, opened
+from autoresearchd.learner.gate.judge_answers import RealJudge
 from autoresearchd.learner.training.out_of_memory import lift_memory_limit
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.launch import reap
@@ -53,8 +51,10 @@ class LearnerJobs:
 
     def real(self, held: HeldOut) -> RealJudge:
         """The judge that runs experiments where the sessions ran theirs; UsageError where that is not one place."""
-        executor = Unlimited(self._executor(self.place(held)))
-        return RealJudge(held, executor, cancel=self._cancel, run_foreign=self._run_foreign)
+        executor = self._executor(self.place(held))
+        return RealJudge(
+            held, executor, cancel=self._cancel, run_foreign=self._run_foreign, unlimited=lift_memory_limit
+        )
 
     def place(self, held: HeldOut) -> str:
         """Where experiments of these sessions are run, as in ``--executor``; what is run of foreign ones is told."""
@@ -74,7 +74,7 @@ class LearnerJobs:
 
     def _run(self, held: HeldOut) -> list[str]:
         """Names of the sessions whose experiments may be run."""
-        return [name for name in held.names if self._run_foreign or not held.ground(name).foreign]
+        return [name for name in held.grounds if self._run_foreign or not held.ground(name).foreign]
 
 
 def commands_of(name: str, ground: Ground) -> Iterator[str]:
@@ -99,35 +99,6 @@ def commands_of(name: str, ground: Ground) -> Iterator[str]:
     yield f"  executor: {ground.executor!r}; interpreter: {execution.python or 'that of its set-up'!r}"
     yield f"  network: {'yes' if execution.network else 'no'}; environment: {execution.env!r}"
     yield f"  its jobs read: {task.data!r}"
-
-
-# ---------------------------------------------------------------------- limits
-class Unlimited:
-    """An executor whose jobs keep the limits that their task sets, and do not inherit this process's own on memory."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-
-    @property
-    def slots(self) -> int:
-        return self._executor.slots
-
-    def setup(self, task: Task, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
-        with lift_memory_limit():
-            self._executor.setup(task, pristine, setup, log, cancel)
-
-    def start(self, request: RunRequest) -> RunHandle:
-        with lift_memory_limit():
-            return self._executor.start(request)
-
-    def recover(self, run_dir: Path) -> RunResult | None:
-        return self._executor.recover(run_dir)
-
-    def warnings(self, task: Task | None = None) -> Sequence[str]:
-        return self._executor.warnings(task)
-
-    def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
-        return self._executor.describe(task, setup)
 
 
 # ---------------------------------------------------------------------- folders

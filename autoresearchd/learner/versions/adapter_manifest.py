@@ -48,23 +48,32 @@ class FileFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class Made:
+    """Where a version comes from.
+
+    base: the model that it was trained on; its model hash is known. parent: the version that training began with, None:
+    the plain model. data: what it learned from (sessions, counts). metrics: of the training, and of the gate.
+    """
+
+    base: BaseModel
+    algo: StrictStr
+    parent: Version | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    learner_run: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(Made):
     """What is known of a version beside the database.
 
-    parent: the version that it was trained from, None: the plain model. data: what it learned from (sessions, counts).
-    learner_run: id of the run that made it. pruned: when its files were removed to free their room, None: they are
-    there. What it learned from is known beyond that, for the versions that were trained from it.
+    pruned: when its files were removed to free their room, None: they are there. What it learned from is known beyond
+    that, for the versions that were trained from it.
     """
 
     version: Version
-    base: BaseModel
-    algo: StrictStr
     created: AwareDatetime
     files: Mapping[FileName, FileFacts]
-    parent: Version | None = None
-    learner_run: Count | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, Any] = field(default_factory=dict)
     pruned: AwareDatetime | None = None
 
     @property
@@ -73,7 +82,6 @@ class Manifest:
         return digest_of(self.files)
 
     def as_json(self) -> str:
-        """As it is written."""
         pruned = None if self.pruned is None else self.pruned.isoformat()
         document = {"format": _FORMAT, **asdict(self), "created": self.created.isoformat(), "pruned": pruned}
         return json.dumps(codec.jsonable(document), indent=1, sort_keys=True, allow_nan=False) + "\n"
@@ -111,12 +119,13 @@ def measure(folder: Path) -> dict[str, FileFacts]:
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """Put a manifest into a folder, and flush both to the disk."""
-    path = folder / NAME
-    path.write_text(manifest.as_json(), "utf-8")
-    read(folder)  # what cannot be read back is not kept
-    flush(path)
+    """Put a manifest into a folder, whole or not at all, and flush both to the disk."""
+    partial = folder / f"{NAME}.part"
+    partial.write_text(manifest.as_json(), "utf-8")
+    flush(partial)
+    partial.rename(folder / NAME)
     flush(folder)
+    read(folder)  # what cannot be read back is not kept
 
 
 def read(folder: Path) -> Manifest:
@@ -131,8 +140,6 @@ def read(folder: Path) -> Manifest:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise AdapterDamaged(f"{path} is no file", hint=HINT)
             text = stream.read(_MOST_BYTES + 1)
-    except FileNotFoundError as error:
-        raise AdapterDamaged(f"{path} is gone", hint=HINT) from error
     except OSError as error:
         raise AdapterDamaged(f"{path} cannot be read: {error.strerror}", hint=HINT) from error
     try:
@@ -154,11 +161,7 @@ def prune(folder: Path, manifest: Manifest, at: datetime) -> int:
     the next call removes what is left.
     """
     there = {path: path.lstat().st_size for path in folder.iterdir() if path.name != NAME}
-    partial = folder / f"{NAME}.part"
-    partial.write_text(replace(manifest, pruned=manifest.pruned or at).as_json(), "utf-8")
-    flush(partial)
-    partial.rename(folder / NAME)
-    flush(folder)
+    write(folder, replace(manifest, pruned=manifest.pruned or at))
     for path in there:
         path.unlink(missing_ok=True)
     flush(folder)

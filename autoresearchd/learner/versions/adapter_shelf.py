@@ -19,7 +19,7 @@ import math
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,9 @@ from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, Envi
 from autoresearchd.domain.policy_versions import BaseModel, NewVersion, PolicyVersion, VersionStatus
 from autoresearchd.domain.ports import Shelf
 from autoresearchd.learner.versions import adapter_manifest
-from autoresearchd.learner.versions.adapter_manifest import Manifest
-from autoresearchd.learner.versions.base_models import described
+from autoresearchd.learner.versions.adapter_manifest import Made, Manifest
 from autoresearchd.loop.context import SystemClock
+from autoresearchd.models.model_files import described
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.store.schema import health
 from autoresearchd.workspace import layout
@@ -42,30 +42,6 @@ FOUND = "it was learned, but its learner ended before it was judged"
 """Why a version is a candidate that nobody listed."""
 PRUNED = "its files were removed by `adapters prune`"
 """Why a rollback passes a version over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """Where a version comes from.
-
-    base: the model that it was trained on; its model hash is known. parent: the version that training began with, None:
-    the plain model. data: what it learned from (sessions, counts). metrics: of the training, and of the gate.
-    """
-
-    base: BaseModel
-    algo: str
-    parent: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    learner_run_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """What was found and fixed. removed: folders of learners that were killed; listed: versions that were not yet."""
-
-    removed: int = 0
-    listed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +83,10 @@ class AdapterShelf:
                     if (known.digest, known.model_hash, known.parent) == (digest, made.base.model_hash, made.parent):
                         return known
                 written = Manifest(
+                    **{each.name: getattr(made, each.name) for each in fields(made)},
                     version=f"v{self._next_number()}-{digest[:8]}",
-                    base=made.base,
-                    algo=made.algo,
                     created=self._now(),
                     files=files,
-                    parent=made.parent,
-                    learner_run=made.learner_run_id,
-                    data=made.data,
-                    metrics=made.metrics,
                 )
                 adapter_manifest.write(staging, written)
                 staging.rename(self._folder / written.version)
@@ -264,30 +235,25 @@ class AdapterShelf:
             return False
 
     # -- fixing
-    def sweep(self) -> Swept:
+    def sweep(self) -> tuple[str, ...]:
         """Remove what killed learners left, and list what they had finished; nothing while a version is being made."""
         if not self._folder.is_dir():
-            return Swept()
-        with self._explained(), contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(self._locked(wait=False))
-            except BlockingIOError:
-                return Swept()
-            left = [path for path in self._folder.iterdir() if path.name.startswith(_STAGING)]
-            for path in left:
+            return ()
+        with self._explained(), contextlib.suppress(BlockingIOError), self._locked(wait=False):
+            for path in self._folder.glob(f"{_STAGING}*"):
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
                 else:  # no learner made it; what a link leads to stays
                     path.unlink()
-            return Swept(len(left), self._list_forgotten())
+            return self._list_forgotten()
+        return ()
 
     def _list_forgotten(self) -> tuple[str, ...]:
         """List the whole versions that lie there without being listed, oldest first; what is damaged stays unlisted."""
         known = {version.version for version in self._store.versions()}
         numbers = {path.name: adapter_manifest.number_of(path.name) for path in self._folder.iterdir()}
         listed = []
-        ours = [(number, name) for name, number in numbers.items() if number is not None and name not in known]
-        for _, name in sorted(ours):
+        for _, name in sorted((n, name) for name, n in numbers.items() if n is not None and name not in known):
             with contextlib.suppress(AdapterDamaged):
                 found = adapter_manifest.read(self._folder / name)
                 adapter_manifest.check(self._folder / name, found)
@@ -311,15 +277,15 @@ class AdapterShelf:
         except AutoresearchdError:
             raise
         except Exception as error:
-            code = error.errno if isinstance(error, OSError) else None
-            if code in _FULL or any(f"(os error {number})" in str(error) for number in _FULL):  # safetensors' words
+            full = isinstance(error, OSError) and error.errno in _FULL
+            if full or any(f"(os error {number})" in str(error) for number in _FULL):  # safetensors' words
                 raise EnvironmentFailure(
                     f"the disk of {self._folder} is full: the adapter was not kept",
                     hint="free some disk space; then learn again, which goes on from the last checkpoint",
                 ) from error
-            if isinstance(error, OSError):
-                raise EnvironmentFailure(
-                    f"the adapter cannot be kept in {self._folder}: {error.strerror or error}",
-                    hint="make the folder writable for this user",
-                ) from error
-            raise
+            if not isinstance(error, OSError):
+                raise
+            raise EnvironmentFailure(
+                f"the adapter cannot be kept in {self._folder}: {error.strerror or error}",
+                hint="make the folder writable for this user",
+            ) from error

@@ -14,8 +14,8 @@ from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, Stor
 from autoresearchd.domain.policy_versions import BaseModel, PolicyVersion, Rewarded, ServedAdapter
 from autoresearchd.domain.ports import Shelf
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
-from autoresearchd.learner.versions.base_models import base_model, cached, described, same_name
 from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last_look
+from autoresearchd.models.model_files import base_model, cached, described, same_name
 
 _HINT = (
     ". If that is the same model, serve it from its folder (`autoresearchd serve DIR`), or name the folder in "
@@ -83,7 +83,7 @@ class LiveVersions:
     def sweep(self) -> None:
         """Remove what killed learners have left; what they have finished is listed, and told."""
         try:
-            listed = self._shelf.sweep().listed
+            listed = self._shelf.sweep()
         except AutoresearchdError as error:  # the session does without
             self._warn(f"the versions of the local policy could not be looked through: {error.what}")
         else:

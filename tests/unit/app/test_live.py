@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.gate.held_out_states import Gathered
-from autoresearchd.learner.gate.judge_answers import Attempt, HeldOutState, Outcome
+from autoresearchd.learner.gate.held_out_states import Gathered, HeldOutState
+from autoresearchd.learner.gate.judge_answers import Attempt, Outcome
+from autoresearchd.learner.learn import LiveRounds
 from autoresearchd.learner.learn_options import LearnRequest, constants_of
-from autoresearchd.learner.live_rounds import LiveRounds
 from autoresearchd.learner.training.train import CANCELLED, StepFigures
 from tests.fakes.learnable import TinyLearnable
 
@@ -33,9 +33,6 @@ class Lengths:
 
     def __init__(self, same: float | None = None) -> None:
         self._same, self.judged = same, 0
-
-    def judge(self, state: HeldOutState, completion: str) -> Outcome:
-        return self.judge_all([(state, completion)])[0]
 
     def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         self.judged += len(attempts)

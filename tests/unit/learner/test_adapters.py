@@ -17,9 +17,10 @@ import pytest
 from autoresearchd.domain.errors import AdapterDamaged, EnvironmentFailure, StoreError
 from autoresearchd.domain.policy_versions import BaseModel, NewLearnerRun, VersionStatus
 from autoresearchd.learner.versions import adapter_manifest
-from autoresearchd.learner.versions.adapter_shelf import FOUND, AdapterShelf, Made, Swept
-from autoresearchd.learner.versions.base_models import cached, same_name
+from autoresearchd.learner.versions.adapter_manifest import Made
+from autoresearchd.learner.versions.adapter_shelf import FOUND, AdapterShelf
 from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last_look
+from autoresearchd.models.model_files import cached, same_name
 from autoresearchd.store.repository import SqlStore
 from tests.unit.learner.live_rewards import Life, lived, rolled_back
 
@@ -79,7 +80,7 @@ def visible(folder: Path) -> list[str]:
 def test_a_version_is_kept_with_all_that_is_known_of_it(shelf: AdapterShelf, folder: Path, store: SqlStore) -> None:
     run = store.open_learner_run(NewLearnerRun("grpo", "replay", 217), BEGIN)
     first = shelf.add(saves(), MADE)
-    second = shelf.add(saves(b"other"), Made(BASE, "grpo", first.version, learner_run_id=run.id))
+    second = shelf.add(saves(b"other"), Made(BASE, "grpo", first.version, learner_run=run.id))
     assert list(store.versions()) == [first, second]
     assert (first.status, first.version[:3], second.version[:3]) == (VersionStatus.CANDIDATE, "v1-", "v2-")
     assert (second.parent, second.algo) == (first.version, "grpo")
@@ -277,7 +278,7 @@ def test_files_of_refused_and_long_superseded_versions_are_removed_and_their_row
     with pytest.raises(AdapterDamaged, match="removed by `adapters prune`"):
         shelf.promote("v5")
     assert shelf.prune(2) == [], "once is enough"
-    assert shelf.sweep() == Swept()
+    assert shelf.sweep() == ()
 
 
 def test_nothing_is_removed_that_may_have_to_answer(shelf: AdapterShelf, folder: Path) -> None:
@@ -332,14 +333,13 @@ def test_what_a_killed_learner_left_is_swept_and_what_it_finished_is_listed(
     (folder / ".staging-file").touch()
     (folder / "mine.txt").write_text("a user's")
     (folder / "v9-00000000").mkdir()
-    swept = shelf.sweep()
-    assert (swept.removed, swept.listed) == (3, (second.version,))
+    assert shelf.sweep() == (second.version,)
     assert folder.parent.is_dir(), "what a link leads to stays"
     found = store.versions()[-1]
     assert (found.version, found.parent, found.status, found.reason) == (second.version, first, "candidate", FOUND)
     assert (found.digest, found.created_at, found.metrics) == (second.digest, second.created_at, second.metrics)
     assert visible(folder) == sorted([first, second.version, "mine.txt", "v9-00000000"])
-    assert shelf.sweep() == Swept()
+    assert shelf.sweep() == ()
 
 
 def test_a_version_that_is_being_made_is_not_swept_away(shelf: AdapterShelf, folder: Path) -> None:
@@ -348,10 +348,12 @@ def test_a_version_that_is_being_made_is_not_swept_away(shelf: AdapterShelf, fol
     handle = os.open(folder / ".lock", os.O_RDWR)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        assert shelf.sweep().removed == 0
+        shelf.sweep()
+        assert (folder / ".staging-0123").is_dir()
     finally:
         os.close(handle)
-    assert shelf.sweep().removed == 1
+    shelf.sweep()
+    assert not (folder / ".staging-0123").exists()
 
 
 def test_a_learner_that_goes_on_after_it_was_killed_makes_no_second_version(shelf: AdapterShelf) -> None:

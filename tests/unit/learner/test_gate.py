@@ -20,8 +20,10 @@ from autoresearchd.evaluator.rules.legality import code_hash
 from autoresearchd.learner.algorithms.learnable import Who
 from autoresearchd.learner.gate.compare_policies import GateOptions, compare, interval
 from autoresearchd.learner.gate.gate import fitting, fresh
-from autoresearchd.learner.gate.judge_answers import Attempt, CheckingJudge, HeldOutState, Outcome, Rules
+from autoresearchd.learner.gate.held_out_states import HeldOutState
+from autoresearchd.learner.gate.judge_answers import Attempt, CheckingJudge, Outcome
 from tests.fakes.samplers import ScriptedSampler
+from tests.integration.held_out import block
 from tests.unit.learner.fresh_outcomes import Policy, World, one
 
 QUICK = GateOptions(resamples=999)
@@ -158,20 +160,21 @@ def state(*earlier: str, session: str = "one") -> HeldOutState:
     return HeldOutState(f"{session}/1", session, 7, "0" * 40, messages, CODE, earlier)
 
 
-def legal(where: HeldOutState, files: Mapping[str, str]) -> None:
-    if "seed" in str(files):
-        raise PolicyError("the seed is the evaluator's", label=Label.ILLEGAL_EDIT, hint="leave it")
+class Rules:
+    """A session that knows what is legal, and what was tried."""
+
+    def ground(self, session: str) -> Rules:
+        return self
+
+    def legal(self, where: HeldOutState, files: Mapping[str, str]) -> None:
+        if "seed" in str(files):
+            raise PolicyError("the seed is the evaluator's", label=Label.ILLEGAL_EDIT, hint="leave it")
+
+    def was_tried(self, where: HeldOutState, program: str) -> bool:
+        return program == TRIED
 
 
-RULES = Rules(legal, lambda where, program: program == TRIED)
-
-
-def block(search: str, replace: str, path: str = "train.py") -> str:
-    return f"Try this.\n\n{path}\n```python\n<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n```\n"
-
-
-def judge() -> CheckingJudge:
-    return CheckingJudge(RULES)
+JUDGE = CheckingJudge(Rules())
 
 
 # ---------------------------------------------------------------------- known exactly
@@ -189,29 +192,29 @@ def judge() -> CheckingJudge:
 def test_what_needs_no_run_earns_exactly_what_the_formula_gives(
     answer: str, label: Label, worth: float, valid: bool
 ) -> None:
-    found = judge().judge(state(), answer)
+    found = JUDGE.judge(state(), answer)
     assert (found.label, found.reward, found.valid, found.not_run) == (label, worth, valid, False)
     assert found.error
 
 
 def test_a_program_with_another_comment_is_the_program_that_was_tried() -> None:
-    found = judge().judge(state(), block("LR = 0.1", "LR = 0.3  # bolder"))
+    found = JUDGE.judge(state(), block("LR = 0.1", "LR = 0.3  # bolder"))
     assert found.label is Label.DUPLICATE
 
 
 # ---------------------------------------------------------------------- not known
 def test_a_new_edit_that_is_not_run_earns_its_novelty_only() -> None:
-    found = judge().judge(state(), block("LR = 0.1", "LR = 0.2"))
+    found = JUDGE.judge(state(), block("LR = 0.1", "LR = 0.2"))
     assert (found.novelty, found.not_run, found.valid, found.label) == (1.0, True, True, Label.NONE)
     assert found.reward == pytest.approx(0.1)
     near = state("-LR = 0.1\n+LR = 0.2\n")
-    assert judge().judge(near, block("LR = 0.1", "LR = 0.2")).reward == pytest.approx(0.0)
+    assert JUDGE.judge(near, block("LR = 0.1", "LR = 0.2")).reward == pytest.approx(0.0)
 
 
 # ---------------------------------------------------------------------- hostile answers
 @given(st.text(max_size=400))
 def test_whatever_the_answer_says_an_outcome_comes_out(answer: str) -> None:
-    found = judge().judge(state(), answer)
+    found = JUDGE.judge(state(), answer)
     assert found.reward is not None
     assert len(found.error) <= 300
     assert found.error.isprintable()
@@ -228,7 +231,7 @@ def test_whatever_the_answer_says_an_outcome_comes_out(answer: str) -> None:
     ],
 )
 def test_a_hostile_answer_is_a_useless_answer_and_its_error_is_safe_to_show(answer: str) -> None:
-    found = judge().judge(state(), answer)
+    found = JUDGE.judge(state(), answer)
     assert not found.valid
     assert found.reward == -2.0
     assert "\x1b" not in found.error
@@ -273,10 +276,10 @@ def test_the_same_arguments_give_the_same_proposals_whatever_the_batch() -> None
 
 
 def test_prompts_that_leave_no_room_are_counted_with_the_reason() -> None:
-    found, left_out = fitting(parrot(), states(90, 91, 200), 10)
-    assert [state.key for state in found] == ["s/0"]
-    assert left_out == {"its prompt and an answer of 10 tokens are longer than the model's context of 100": 2}
-    assert fitting(parrot(context=None), states(1000), 10) == (tuple(states(1000)), {})
+    found = fitting(parrot(), tuple(states(90, 91, 200)), 10)
+    assert [state.key for state in found.states] == ["s/0"]
+    assert found.left_out == {"its prompt and an answer of 10 tokens are longer than the model's context of 100": 2}
+    assert len(fitting(parrot(context=None), tuple(states(1000)), 10).states) == 1
 
 
 def test_whoever_stops_the_learner_waits_for_one_batch_at_most() -> None:

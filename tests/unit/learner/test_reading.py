@@ -22,7 +22,7 @@ from autoresearchd.learner.data.read_sessions import (
     seen,
 )
 from autoresearchd.learner.data.trajectories import Reason, Split, grouped
-from autoresearchd.learner.versions.base_models import base_model
+from autoresearchd.models.model_files import base_model
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
 
 REPLAY = filters_for("replay")
