@@ -168,7 +168,7 @@ def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, envir
                 f"--policy {spec} needs the package {package}", hint=f"pip install 'autoresearchd[{extra}]'"
             )
     if name is None and not settings.fallbacks and spec.argument.partition("/")[0] not in settings.key_files:
-        from autoresearchd.models.provider_errors import absent_key
+        from autoresearchd.models.client import absent_key
 
         # The environment of a process does not change: without a key the session would wait for ever.
         if variable := absent_key(spec.argument, environment):

@@ -19,8 +19,7 @@ from typing import Any
 
 import httpx
 
-from autoresearchd.models.client import ModelError, TooLong, Trouble
-from autoresearchd.models.provider_errors import MAX_REPLY_BYTES
+from autoresearchd.models.client import MAX_REPLY_BYTES, ModelError, TooLong, Trouble
 
 _BYTES_PER_TOKEN = 512
 """Of JSON, for a token with its log-probability."""
