@@ -53,9 +53,8 @@ STATES = 4
 class LearnerRun:
     """One learner run in a repository, of which it is the only one. What there is to learn from is read at once.
 
-    directory: where the command stands. root: top of the checkout. executor: makes the one of a spec, as in
-    ``--executor``. Raises UsageError: there is nothing to learn from, or no model to train; EnvironmentFailure: a hub
-    cannot be reached.
+    directory: where the command stands. root: top of the checkout. executor: makes the one of a spec. Raises
+    UsageError: there is nothing to learn from, or no model to train.
     """
 
     def __init__(
@@ -104,9 +103,7 @@ class LearnerRun:
         """All of it: what came of it, as ``--json`` prints it. How it ended is recorded, whatever happens.
 
         A run that was stopped or killed goes on from its checkpoint when the same is asked for again, with the same
-        answers to learn from. Raises UsageError: there is nothing to learn from; MissingCapability: a package is
-        missing, or memory; EnvironmentFailure: the disk is full; Interrupted: it was asked to stop; the checkpoint is
-        there.
+        answers to learn from.
         """
         for part in self._checkpoints.glob("*.part"):  # that a killed learner was writing
             part.unlink(missing_ok=True)
@@ -291,9 +288,6 @@ class LiveRounds:
 
     The optimiser begins anew in each round, and no checkpoint is kept: what a round has learned is in the adapter, and
     its experiments are not run twice, for the judge remembers what a program was worth at a state.
-
-    constants: of the run: ``rounds``, ``gate.count`` proposals for each state, ``train.steps`` over all rounds.
-    max_tokens: of a proposal.
     """
 
     def __init__(

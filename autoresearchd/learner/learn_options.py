@@ -61,10 +61,7 @@ class Constants:
 
 
 def constants_of(request: LearnRequest) -> Constants:
-    """The constants that a request names, and the usual ones for all others.
-
-    Raises UsageError: there is none of that name, or its value is none; MissingCapability: a tracker is not installed.
-    """
+    """The constants that a request names, and the usual ones for all others; UsageError as ``values_of`` raises it."""
     values = values_of(request.options, request.algo)
     if request.steps is not None:
         values["steps"] = request.steps

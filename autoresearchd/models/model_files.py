@@ -83,10 +83,7 @@ def base_model(place: Path) -> BaseModel:
 
 
 def gguf_file(place: Path) -> str | None:
-    """Name of the GGUF file that a model is in, None where it is a folder of the usual kind.
-
-    Raises UsageError for what is no model, and for a folder with several GGUF files.
-    """
+    """Name of the GGUF file that a model is in, None: a folder of the usual kind; UsageError: no model, or several."""
     if place.is_file() and place.suffix == ".gguf":
         return place.name
     if not place.is_dir():
@@ -129,10 +126,7 @@ def template_hash(template: object) -> str | None:
 
 
 def chat_template(folder: Path) -> object:
-    """The chat template where transformers looks for it: a file of its own, or a key of the tokenizer's settings.
-
-    Raises OSError and ValueError for files that cannot be read.
-    """
+    """The chat template where transformers looks for it: a file of its own, or a key of the tokenizer's settings."""
     own, settings = folder / "chat_template.jinja", folder / "tokenizer_config.json"
     if own.is_file():
         return own.read_text("utf-8")
@@ -203,10 +197,7 @@ def _names_of(name: str) -> frozenset[str]:
 
 
 def cached(name: str, environment: Mapping[str, str]) -> Path | None:
-    """The folder that a hub's model of this name is kept in on this machine; None where it is not, or is no such name.
-
-    name: as the hub has it, ``OWNER/NAME``. environment: says where the cache is, as it does to huggingface_hub.
-    """
+    """The folder on this machine of a hub's model (``OWNER/NAME``), where huggingface_hub keeps it; None: nowhere."""
     if not _HUB_NAME.fullmatch(name) or ".." in name:
         return None
     home = environment.get("HF_HOME") or f"{environment.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
@@ -221,11 +212,7 @@ def cached(name: str, environment: Mapping[str, str]) -> Path | None:
 
 
 def fetched(name: str) -> Path:
-    """The folder of a hub's model, fetched once.
-
-    Raises UsageError: no hub has names like that; MissingCapability: the package that fetches is missing;
-    EnvironmentFailure: the hub cannot be reached, or has no such model.
-    """
+    """The folder of a hub's model, fetched once; UsageError: no hub has names like that."""
     if not _HUB_NAME.fullmatch(name) or ".." in name:
         raise UsageError(
             f"--model {name[:100]} is neither a folder nor a model's name", hint="name a folder, or OWNER/NAME"

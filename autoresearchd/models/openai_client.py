@@ -379,10 +379,7 @@ def _checked(url: str) -> str:
 
 
 def read_key(key_file: str, environment: Mapping[str, str] | None = None) -> str:
-    """The key of the endpoint: the file's first line, else ``AUTORESEARCHD_LOCAL_KEY``, else nothing.
-
-    Raises UsageError where the file cannot be read or holds no key.
-    """
+    """The key of the endpoint: the file's first line, else ``AUTORESEARCHD_LOCAL_KEY``, else nothing."""
     if not key_file:
         key = (os.environ if environment is None else environment).get(KEY_VARIABLE, "").strip()
     else:

@@ -185,10 +185,7 @@ def _figures(pairs: Sequence[tuple[Tally, Tally]], options: GateOptions) -> dict
 
 
 def interval(columns: Sequence[Array], statistic: Callable[..., Array], options: GateOptions) -> tuple[float, float]:
-    """The one-sided limits of a statistic of states, lower and upper.
-
-    columns: figures of the states, which belong together row by row; at least two rows. statistic: along ``axis``.
-    """
+    """The one-sided limits, lower and upper, of a statistic along ``axis`` of columns: figures of states by row."""
     count = len(columns[0])
     # A bootstrap's spread is smaller than the sample's by √((n − 1)/n), and its tails are the normal ones.
     tail = float(ndtr(stdtrit(count - 1, 1.0 - options.confidence) * math.sqrt(count / (count - 1))))

@@ -53,9 +53,8 @@ class Gate:
     def rehearse(self) -> int:
         """Say before anything is trained what will not be asked about, and why; how many states are left.
 
-        Where experiments are to be run, each task is set up, and what was the best in its session runs once. Raises
-        UsageError: the sessions' experiments ran in different places; Interrupted: ``cancel`` was set;
-        EnvironmentFailure: the disk is full.
+        Where experiments are to be run, each task is set up, and what was the best in its session runs once.
+        UsageError: the sessions' experiments ran in different places.
         """
         with self._jobs.opened(self._sessions, self._names) as held:
             gathered = self._gathered(held)
@@ -72,10 +71,7 @@ class Gate:
         return count
 
     def verdict(self, model: Sampler, old: Who, new: Who, max_tokens: int) -> Verdict:
-        """Compare what two policies propose at the held-out states, in at most so many tokens.
-
-        Raises Interrupted: ``cancel`` was set; EnvironmentFailure: the disk is full.
-        """
+        """Compare what two policies propose at the held-out states, in at most so many tokens."""
         settings = self._settings
         with self._jobs.opened(self._sessions, self._names) as held:
             gathered = self._gathered(held)
@@ -170,8 +166,7 @@ def fresh(
     """Ask a policy ``count`` times at each state, all of which fit; the completions in order of the states.
 
     The seed of each completion follows from ``seed``, the state and its place alone: two policies that are asked with
-    the same arguments draw with the same random numbers, so that what differs is what they believe. Raises Interrupted:
-    ``cancel`` was set; it is looked at between two batches.
+    the same arguments draw with the same random numbers, so that what differs is what they believe.
     """
     questions: list[tuple[HeldOutState, tuple[int, ...], int]] = []
     for state in states:

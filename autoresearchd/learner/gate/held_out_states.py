@@ -81,10 +81,7 @@ class Gathered:
 
 
 class Ground:
-    """One session, as far as a proposal for it can be judged. foreign: it is of another repository than the learner.
-
-    Raises StoreError: its task cannot be read; RepositoryError: its repository cannot be used.
-    """
+    """One session, as far as a proposal for it can be judged. foreign: it is of another repository than the learner."""
 
     def __init__(self, root: Path, store: Store, session: Session, *, foreign: bool = False) -> None:
         self.session, self.store, self.foreign, self.executor = session, store, foreign, session.executor
@@ -192,12 +189,10 @@ class HeldOut:
         return self.grounds[session]
 
     def states(self, trajectories: Iterable[Trajectory], *, most: int | None = None) -> Gathered:
-        """One state for each group of trajectories that was asked afresh.
+        """One state for each group of trajectories that was asked afresh; at most so many, evenly over time.
 
         Left out are questions to fix or to repeat an answer (what came of them depends on that answer), what an agent
         was asked (its answers are turns, not edits), and states whose session or program is gone or cannot be read.
-
-        most: how many states at most; they are taken evenly over time. None: all.
         """
         found: list[HeldOutState] = []
         left_out: Counter[str] = Counter()

@@ -141,8 +141,7 @@ class CheckingJudge:
 class _Job:
     """A run to make; two are the same where the first four are.
 
-    program: hash of the edited program, empty for the commit as it is. task: with the time that it has. files: edited
-    files that are put over the commit's.
+    program: hash of the edited program, empty for the commit as it is. files: edited ones that go over the commit's.
     """
 
     session: str
@@ -164,11 +163,8 @@ class _Ended(NamedTuple):
 class RealJudge(CheckingJudge):
     """Judges by experiments, as many at once as the executor has slots; used from one thread.
 
-    The same program at the same state is run once, however often it is proposed, also over several calls.
-
-    cancel: ends the judging, and all of its runs, soon after it is set. run_foreign: whether commands of other
-    repositories may be run, too. unlimited: a context in which jobs are started that are not to inherit the limits of
-    this process.
+    The same program at the same state is run once, however often it is proposed, also over several calls. unlimited: a
+    context in which jobs are started, so that they do not inherit the limits of this process.
     """
 
     def __init__(
@@ -187,11 +183,7 @@ class RealJudge(CheckingJudge):
         self._ended: dict[_Job, _Ended] = {}
 
     def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
-        """As the contract has it.
-
-        Raises Interrupted: ``cancel`` was set; EnvironmentFailure: the disk is full, or folders of a run cannot be
-        made; BaselineError: a session's set-up commands fail, or its data is gone; UsageError: a session is foreign.
-        """
+        """As any judge does. UsageError: a session is foreign; BaselineError: its set-up fails, or its data is gone."""
         for session in {state.session for state, _ in attempts}:
             self._check_permitted(session)
         # What said nothing about its program (its host was lost) may say something the next time.
@@ -212,8 +204,7 @@ class RealJudge(CheckingJudge):
     def rehearse(self, states: Sequence[HeldOutState]) -> dict[str, str]:
         """Which sessions cannot be judged here, each with the reason in words.
 
-        The task of each session is set up, and what was the best at the first of its states is run once. Raises
-        Interrupted and EnvironmentFailure as ``judge_all`` does.
+        The task of each session is set up, and what was the best at the first of its states is run once.
         """
         firsts: dict[str, HeldOutState] = {}
         for state in states:

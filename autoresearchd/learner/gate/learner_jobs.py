@@ -25,9 +25,8 @@ _PREFIX = "learner-"
 class LearnerJobs:
     """Opens the sessions that a learner run judges for, and makes the judge that runs their experiments.
 
-    executor: makes the one of a spec, as in ``--executor``. store: of the repository that is learned for. cancel: ends
-    the judging soon after it is set. run_foreign: whether experiments of other repositories' sessions are run, too;
-    their commands are told before.
+    executor: makes the one of a spec, as in ``--executor``. store: of the repository that is learned for. run_foreign:
+    whether experiments of other repositories' sessions are run, too; their commands are told before.
     """
 
     def __init__(
@@ -104,10 +103,9 @@ def commands_of(name: str, ground: Ground) -> Iterator[str]:
 # ---------------------------------------------------------------------- folders
 @contextmanager
 def apart(held: HeldOut, names: Iterable[str]) -> Iterator[None]:
-    """Have the experiments of some sessions run in folders of this process as long as the context lasts.
+    """Have the experiments of these sessions run in folders of this process as long as the context lasts.
 
-    Two learners, of different repositories, may judge for the same session at the same time (``--from``). names: of
-    those whose experiments are run; nothing is looked for or written in the repositories of the others.
+    Two learners, of different repositories, may judge for the same session at the same time (``--from``).
     """
     with ExitStack() as stack:
         own: dict[Path, Path] = {}

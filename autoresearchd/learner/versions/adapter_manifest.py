@@ -67,8 +67,7 @@ class Made:
 class Manifest(Made):
     """What is known of a version beside the database.
 
-    pruned: when its files were removed to free their room, None: they are there. What it learned from is known beyond
-    that, for the versions that were trained from it.
+    pruned: when its files were removed to free their room, None: they are there. The rest is known beyond that.
     """
 
     version: Version
@@ -103,10 +102,7 @@ def digest_of(files: Mapping[str, FileFacts]) -> str:
 
 
 def measure(folder: Path) -> dict[str, FileFacts]:
-    """The files of a folder, each flushed to the disk and hashed.
-
-    Raises AdapterDamaged where they are not what a learner writes: a folder in it, a link, no ``adapter_config.json``.
-    """
+    """The files of a folder, each flushed and hashed; AdapterDamaged where they are not what a learner writes."""
     found: dict[str, FileFacts] = {}
     for path in sorted(folder.iterdir()):
         if path.name == NAME or path.is_symlink() or not path.is_file() or not re.fullmatch(_FILE, path.name):
@@ -169,10 +165,7 @@ def prune(folder: Path, manifest: Manifest, at: datetime) -> int:
 
 
 def check(folder: Path, manifest: Manifest, *, contents: bool = True) -> None:
-    """Raise AdapterDamaged where a folder does not hold exactly the files of its manifest.
-
-    contents: hash them as well; without, their sizes alone are looked at.
-    """
+    """Raise AdapterDamaged where a folder does not hold exactly the files of its manifest; contents: hash them, too."""
     if manifest.version != folder.name:
         raise AdapterDamaged(f"{folder / NAME} is that of {manifest.version}", hint=HINT)
     if manifest.pruned is not None:

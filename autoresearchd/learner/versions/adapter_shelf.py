@@ -68,8 +68,7 @@ class AdapterShelf:
         """Keep a version, as a candidate. save: writes the adapter into an empty folder, as peft does.
 
         The same files for the same model, kept once more by a learner that went on after it was killed, are the version
-        that is there already. Raises EnvironmentFailure: the disk is full, or cannot be written; AdapterDamaged: what
-        was saved is no adapter.
+        that is there already. AdapterDamaged: what was saved is no adapter.
         """
         with self._explained(), self._locked():
             staging = self._folder / f"{_STAGING}{secrets.token_hex(8)}"
@@ -193,9 +192,7 @@ class AdapterShelf:
 
         Kept are those in use, those that nobody has judged, the last of those that were in use (``keep`` for each base
         model; a rollback goes back to them), and of each of these the parent that would answer in its place if it were
-        damaged. What is left are versions that were refused or rolled back, and those that were in use long ago.
-
-        needed: further versions to keep. Raises EnvironmentFailure: the files cannot be removed.
+        damaged, and those ``needed`` otherwise. What is left were refused or rolled back, or were in use long ago.
         """
         if not self._folder.is_dir():
             return []

@@ -30,14 +30,11 @@ class LiveVersions:
     """Which version answers in a session (``ports.Adapters``).
 
     It is the one that is promoted for the model at hand. Where its files are damaged, the nearest of its parents that
-    was in use takes its place, else the plain model. One that earns less than what answered before it is rolled back.
-
-    A model is known by its hash. A server that does not tell one, and whose model lies in no folder that is known here,
-    is known by name.
+    was in use takes its place, else the plain model. One that earns less than what answered before it is rolled back. A
+    model is known by its hash; a server that tells none, and whose model lies in no folder known here, by its name.
 
     policy: the session's, as its proposals name it; place: the folder of the model, where the user has named it for a
-    server (``learn.model`` of config.yaml); environment: says where models of a hub are kept. The user is warned of the
-    same only once; what killed learners have left is swept by ``sweep``.
+    server (``learn.model`` of config.yaml); environment: says where models of a hub are kept.
     """
 
     def __init__(

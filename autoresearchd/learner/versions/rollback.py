@@ -113,10 +113,7 @@ def judge(now: Sequence[float], before: Sequence[float], options: RollbackOption
 
 
 def _trend(values: Floats, places: Places) -> tuple[Floats, Floats, Floats]:
-    """The mean of the rewards at these places in time, one resample a row, and the sums whose quotient is the slope.
-
-    The sums are those of products and of squares, the slope that of least squares.
-    """
+    """The mean of the rewards at these places, and the sums of products and squares whose quotient is the slope."""
     rows = values[places]
     mean: Floats = rows.mean(axis=1)
     apart = places - places.mean(axis=1, keepdims=True)
