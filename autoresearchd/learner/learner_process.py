@@ -158,13 +158,11 @@ class LearnSchedule:
         self._settings, self._model, self._root, self._locks = settings, model, root, locks
         self._since, self._pauses, self._tell, self._stopping = since, pauses, tell, stopping
         self._waits, self._free, self._command = waits, free, tuple(command)
-        self._mark = stopped_mark(root)
+        self._mark, self._log = stopped_mark(root), layout.public_dir(root) / "learner" / "learn.log"
         self._due = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
-        self._began = 0.0
         self._last: datetime | None = None
-        self._ending = False
-        self._again = False
+        self._began, self._ending, self._again = 0.0, False, False
 
     @property
     def cron(self) -> str:
@@ -174,19 +172,16 @@ class LearnSchedule:
         self._due.set()
 
     def between(self) -> None:
-        self._turn()
-        while self._pauses and self._at_work():
+        while True:
+            self._collect()
+            if self._child is None and self._is_due():
+                self._due.clear()
+                self._begin()
+            if not (self._pauses and self._at_work()):
+                return
             self._wait()
             if self._stopping.is_set() or not self._mark.exists():
-                return
-            self._turn()  # it was killed: once more, before an experiment begins
-
-    def _turn(self) -> None:
-        """Tell of the learner that has ended, and begin the one that is due."""
-        self._collect()
-        if self._child is None and self._is_due():
-            self._due.clear()
-            self._begin()
+                return  # else it was killed: once more, before an experiment begins
 
     def end(self) -> None:
         if self._child is None:
@@ -236,7 +231,8 @@ class LearnSchedule:
             arguments += ["--set", f"{name}={value}"]
         self._again = self._mark.exists()
         self._mark.unlink(missing_ok=True)  # if it fails this time, it waits for its next turn
-        self._log.parent.mkdir(parents=True, exist_ok=True)
+        for place in (self._log, self._mark):
+            place.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as log:
             self._child = subprocess.Popen(
                 [*self._command, *arguments],
@@ -269,7 +265,7 @@ class LearnSchedule:
             self._tell(EventKind.HOUSEKEEPING, f"learned in {minutes:.1f} min: " + "\n".join(lines[-4:]))
             return
         if self._ending:
-            self._leave_mark()
+            self._mark.touch()
             resumed = "it goes on when the session is resumed"
             self._tell(EventKind.HOUSEKEEPING, f"the learner is stopped with the session; {resumed}")
             return
@@ -277,19 +273,10 @@ class LearnSchedule:
         then = "research goes on with the version in use"
         if code < 0 and not self._again:
             # At once: its checkpoint is one of the answers that there are, and the next experiment adds to them.
-            self._leave_mark()
+            self._mark.touch()
             then = "it is begun once more, from its checkpoint where it has one"
         last = "\n".join(lines[-3:])
         self._tell(EventKind.WARNING, f"the learner {how} after {minutes:.1f} min; {then}. {last}")
-
-    def _leave_mark(self) -> None:
-        """A learner is due at once: the next time that is asked, in this session or when it is resumed."""
-        self._mark.parent.mkdir(parents=True, exist_ok=True)
-        self._mark.touch()
-
-    @property
-    def _log(self) -> Path:
-        return layout.public_dir(self._root) / "learner" / "learn.log"
 
 
 def schedule_of(

@@ -141,6 +141,11 @@ class LitellmClient:
         from autoresearchd.models.bounded_http import within
 
         began, response = time.monotonic(), None
+        if self._api_base is None:
+            key = self._keys.get(self._provider) if self._keys else None
+            address = {"api_key": key} if key else {}
+        else:  # some key has to be there, else the provider's own is taken from the environment
+            address = {"api_base": self._api_base, "api_key": self._key or "none"}
         try:
             with within(bounds):
                 response = _library().completion(
@@ -151,7 +156,7 @@ class LitellmClient:
                     num_retries=0,  # the caller's affair: litellm's end in a bare Exception
                     max_retries=0,
                     drop_params=True,
-                    **self._address(),
+                    **address,
                     **arguments,
                 )
             found = response.model_dump(warnings=False)
@@ -177,13 +182,6 @@ class LitellmClient:
             finish=finish,
             sampling={**sampling, "structured": True} if _SCHEMA in arguments else sampling,
         )
-
-    def _address(self) -> dict[str, str]:
-        if self._api_base is None:
-            key = self._keys.get(self._provider) if self._keys else None
-            return {"api_key": key} if key else {}
-        # Some value has to be there, else the provider's own key is taken from the environment.
-        return {"api_base": self._api_base, "api_key": self._key or "none"}
 
     def _arguments(self, question: Question) -> dict[str, Any]:
         """Parameters of the sampling, those alone that the model has; all where litellm does not know which it has."""

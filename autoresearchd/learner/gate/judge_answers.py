@@ -129,12 +129,13 @@ class CheckingJudge:
 
     def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         """What each of some answers is worth, in their order; an answer is judged as if it were the only one."""
-        outcomes = [examine(state, completion, self._held_out) for state, completion in attempts]
-        return [self._unrun(seen) if seen.label is Label.NONE else seen for seen in outcomes]
-
-    def _unrun(self, seen: Outcome) -> Outcome:
-        earned = reward(Label.NONE, 0.0, None, None, distance=seen.novelty)
-        return replace(seen, reward=0.0 if earned is None else earned.parts.get("novelty", 0.0), not_run=True)
+        outcomes = []
+        for state, completion in attempts:
+            seen = examine(state, completion, self._held_out)
+            if seen.label is Label.NONE and (earned := reward(Label.NONE, 0.0, None, None, distance=seen.novelty)):
+                seen = replace(seen, reward=earned.parts["novelty"], not_run=True)
+            outcomes.append(seen)
+        return outcomes
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from autoresearchd.domain.errors import UsageError
@@ -108,13 +109,10 @@ def apart(held: HeldOut, names: Iterable[str]) -> Iterator[None]:
     Two learners, of different repositories, may judge for the same session at the same time (``--from``).
     """
     with ExitStack() as stack:
-        own: dict[Path, Path] = {}
+        own = cache(lambda home: stack.enter_context(own_folder(home)))
         for number, name in enumerate(names):
             ground = held.ground(name)
-            home = ground.scratch.parent
-            if home not in own:
-                own[home] = stack.enter_context(own_folder(home))
-            ground.scratch = own[home] / str(number)
+            ground.scratch = own(ground.scratch.parent) / str(number)
         yield
 
 
@@ -125,7 +123,10 @@ def own_folder(home: Path) -> Iterator[Path]:
         with disk_errors(f"making a folder in {home}"):
             home.mkdir(parents=True, exist_ok=True)
             with hold(home / _LOCK, patience=math.inf):  # nobody sweeps what has no lock yet
-                _sweep(home)
+                for left in home.glob(f"{_PREFIX}*"):  # the lock of a process that has died has died with it
+                    with suppress(BlockingIOError), hold(left / _LOCK):
+                        reap(list(left.glob("*/*/run")))
+                        remove_tree(left)
                 folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=home))
                 own.enter_context(hold(folder / _LOCK))
         try:
@@ -134,11 +135,3 @@ def own_folder(home: Path) -> Iterator[Path]:
             # Under the lock, so that nobody sweeps what is half gone; without one where all of it went meanwhile.
             with suppress(OSError), hold(home / _LOCK, patience=math.inf):
                 remove_tree(folder)
-
-
-def _sweep(home: Path) -> None:
-    """End and remove what is left in folders whose process has died: their locks died with it."""
-    for folder in home.glob(f"{_PREFIX}*"):
-        with suppress(BlockingIOError), hold(folder / _LOCK):
-            reap(list(folder.glob("*/*/run")))
-            remove_tree(folder)

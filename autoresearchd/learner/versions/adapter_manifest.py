@@ -80,11 +80,6 @@ class Manifest(Made):
         """One hash over the names and contents of all files."""
         return digest_of(self.files)
 
-    def as_json(self) -> str:
-        pruned = None if self.pruned is None else self.pruned.isoformat()
-        document = {"format": _FORMAT, **asdict(self), "created": self.created.isoformat(), "pruned": pruned}
-        return json.dumps(codec.jsonable(document), indent=1, sort_keys=True, allow_nan=False) + "\n"
-
 
 _MANIFEST = TypeAdapter(Manifest)
 
@@ -116,8 +111,10 @@ def measure(folder: Path) -> dict[str, FileFacts]:
 
 def write(folder: Path, manifest: Manifest) -> None:
     """Put a manifest into a folder, whole or not at all, and flush both to the disk."""
+    pruned = None if manifest.pruned is None else manifest.pruned.isoformat()
+    document = {"format": _FORMAT, **asdict(manifest), "created": manifest.created.isoformat(), "pruned": pruned}
     partial = folder / f"{NAME}.part"
-    partial.write_text(manifest.as_json(), "utf-8")
+    partial.write_text(json.dumps(codec.jsonable(document), indent=1, sort_keys=True, allow_nan=False) + "\n", "utf-8")
     flush(partial)
     partial.rename(folder / NAME)
     flush(folder)

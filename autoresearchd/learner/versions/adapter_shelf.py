@@ -78,12 +78,16 @@ class AdapterShelf:
                 files = adapter_manifest.measure(staging)
                 digest = adapter_manifest.digest_of(files)
                 self._list_forgotten()
-                for known in self._store.versions():
-                    if (known.digest, known.model_hash, known.parent) == (digest, made.base.model_hash, made.parent):
-                        return known
+                known = self._store.versions()
+                for each in known:
+                    if (each.digest, each.model_hash, each.parent) == (digest, made.base.model_hash, made.parent):
+                        return each
+                # No number is given twice, whether the version of that number is listed or only lies there.
+                names = [*(each.version for each in known), *(path.name for path in self._folder.iterdir())]
+                number = 1 + max((adapter_manifest.number_of(name) or 0 for name in names), default=0)
                 written = Manifest(
                     **{each.name: getattr(made, each.name) for each in fields(made)},
-                    version=f"v{self._next_number()}-{digest[:8]}",
+                    version=f"v{number}-{digest[:8]}",
                     created=self._now(),
                     files=files,
                 )
@@ -107,11 +111,6 @@ class AdapterShelf:
         )
         return self._store.add_version(new, written.created)
 
-    def _next_number(self) -> int:
-        """No number is given twice, whether the version of that number is listed or only lies there."""
-        names = [*(version.version for version in self._store.versions()), *(p.name for p in self._folder.iterdir())]
-        return 1 + max((adapter_manifest.number_of(name) or 0 for name in names), default=0)
-
     # -- deciding
     def promote(self, version: str, reason: str = "", metrics: Mapping[str, Any] | None = None) -> PolicyVersion:
         """Put a version to use from the next experiment on; AdapterDamaged where its files are not whole."""
@@ -133,11 +132,10 @@ class AdapterShelf:
     # -- using
     def find(self, name: str) -> PolicyVersion:
         """A version by its name or its number (``v3``); UsageError where there is none."""
-        known = list(self._store.versions())
-        wanted = name.strip().lower()
+        known = self._store.versions()
         for version in known:
             number = adapter_manifest.number_of(version.version)
-            if wanted in (version.version, *([f"v{number}", str(number)] if number is not None else [])):
+            if name.strip().lower() in (version.version, f"v{number}", str(number)):
                 return version
         names = ", ".join(version.version for version in known[-10:])
         hint = f"known here: {names}" if known else "`autoresearchd learn` makes one"
@@ -162,12 +160,10 @@ class AdapterShelf:
     def ancestors(self, version: PolicyVersion) -> list[PolicyVersion]:
         """All that a version comes from, whatever became of them, nearest first."""
         known = {each.version: each for each in self._store.versions() if each.version != version.version}
-        found = []
-        parent = known.pop(version.parent or "", None)  # taken out, so that no damage makes a circle
-        while parent is not None:
+        found = [version]
+        while parent := known.pop(found[-1].parent or "", None):  # taken out, so that no damage makes a circle
             found.append(parent)
-            parent = known.pop(parent.parent or "", None)
-        return found
+        return found[1:]
 
     def lineage(self, version: PolicyVersion) -> list[PolicyVersion]:
         """The versions in whose place this one came, nearest first: its ancestors that have been in use."""
@@ -216,8 +212,9 @@ class AdapterShelf:
     def _kept(self, keep: int, needed: Collection[str]) -> set[str]:
         """Names of the versions whose files stay."""
         versions = list(self._store.versions())
-        kept = set(needed)
-        kept |= {v.version for v in versions if v.status in (VersionStatus.PROMOTED, VersionStatus.CANDIDATE)}
+        kept = {v.version for v in versions if v.status in (VersionStatus.PROMOTED, VersionStatus.CANDIDATE)} | {
+            *needed
+        }
         retired = [v for v in versions if v.status is VersionStatus.RETIRED]
         retired.sort(key=lambda v: (v.promoted_at is not None, v.promoted_at), reverse=True)
         for base in {v.model_hash for v in retired}:
