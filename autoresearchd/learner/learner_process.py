@@ -1,9 +1,8 @@
-"""A learner as a process: only one at a time, ended by signals at a checkpoint, and begun on a schedule by a daemon.
+"""A learner as a process: one at a time in a repository, ended by signals, and begun on a schedule by a daemon.
 
-One at a time in a repository: two would train from the same version, and fight for the memory. What kills a learner (a
-crash, memory, a full disk, ``kill -9``) is told in a line and changes nothing else: the version in use goes on
-answering. A learner outlives its daemon only where that is killed; it then ends by itself. Where learner and jobs would
-share a GPU, or the processor, experiments wait: what is measured beside a learner is slower.
+What kills a learner (a crash, memory, a full disk, ``kill -9``) is told in a line and changes nothing else: the version
+in use goes on answering. A learner outlives its daemon only where that is killed; it then ends by itself. Where learner
+and jobs would share a device, experiments wait: what is measured beside a learner is slower.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ from autoresearchd.workspace import layout
 Tell = Callable[[str], None]
 """Takes a line for people."""
 
-GOES_ON = {
-    "replay": "the same command goes on from its checkpoint",
-    "live": "live mode keeps no checkpoint",
-}
+GOES_ON = {"replay": "the same command goes on from its checkpoint", "live": "live mode keeps no checkpoint"}
 """What becomes of a run that is stopped, by its mode."""
 _LOCK = "learner.lock"
 COMMAND = (sys.executable, "-P", "-m", "autoresearchd")
@@ -98,12 +94,7 @@ def stoppable(mode: str, tell: Tell) -> Iterator[threading.Event]:
     What a run leaves is put in its place as a whole (a checkpoint, a version) or is not there, so that the second may
     come at any time.
     """
-    cancel = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield cancel
-        return
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    received: list[int] = []
+    cancel, received, kinds = threading.Event(), list[int](), (signal.SIGINT, signal.SIGTERM)
 
     def stop(number: int, frame: FrameType | None) -> None:
         for kind in kinds:
@@ -133,11 +124,10 @@ class LearnSchedule:
     """The learner runs of one session (``ports.Learning``), and its waiting for those that somebody started by hand.
 
     settings: when and how; where they name no time, none is begun. model: the base model, as ``--model`` takes it.
-    root: top of the checkout. locks: folder of the lock files. since: how many experiments there were since the last
-    learner run began, or since a later time that it is given; it need not count beyond ``every``. pauses: whether
-    experiments wait while a learner is at work in this repository, whoever started it. tell: takes a line for whoever
-    watches. stopping: set once the session is to end. waits: called with what experiments wait for, and with nothing
-    once they go on. free: called before experiments wait, to give back what the daemon's own model takes.
+    since: how many experiments there were since the last learner run began, or since a later time that it is given; it
+    need not count beyond ``every``. pauses: whether experiments wait while a learner is at work here, whoever started
+    it. waits: called with what experiments wait for, and with nothing once they go on. free: called before they wait,
+    to give back what the daemon's own model takes.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
-"""HTTP with a model's server, held to the bounds of its question, for every client that asks over it.
+"""HTTP with a model's server, held to the bounds of its question; httpx adapted, also for libraries that use it.
 
 An endpoint may be anybody, or be taken over: it gets one connection, sends so many bytes within so much time, and can
-neither pass the question on nor have its answer unpacked to any size. httpx is adapted here, also for libraries that
-make requests of their own.
+neither pass the question on nor have its answer unpacked to any size.
 """
 
 from __future__ import annotations

@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -278,24 +276,17 @@ def trouble_of(status: int, words: str) -> Trouble:
     return {**known, 408: Trouble.TIMEOUT, 429: Trouble.RATE_LIMITED}.get(status, Trouble.BAD_REQUEST)
 
 
-def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds that a reply asks to wait (RFC 9110, 10.2.3, and OpenAI's milliseconds); None where it does not say.
 
-    headers: names in lower case, or a mapping that does not mind. now: what a date is counted from.
+    headers: names in lower case, or a mapping that does not mind. No provider is known that sends a date.
     """
-    seconds = math.nan
-    for name, unit in (("retry-after", 1.0), ("retry-after-ms", 0.001)):
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         with contextlib.suppress(KeyError, ValueError):
-            told = unit * float(headers[name])
-            seconds = told if math.isfinite(told) else seconds
-    if math.isnan(seconds):
-        try:
-            then = parsedate_to_datetime(headers["retry-after"])
-        except (KeyError, ValueError, TypeError, OverflowError):
-            return None
-        then = then if then.tzinfo is not None else then.replace(tzinfo=UTC)
-        seconds = (then - (now or datetime.now(UTC))).total_seconds()
-    return min(max(0.0, seconds), LONGEST_WAIT_S)
+            seconds = unit * float(headers[name])
+            if math.isfinite(seconds):
+                return min(max(0.0, seconds), LONGEST_WAIT_S)
+    return None
 
 
 def words_of(text: str, hide: Iterable[str] = ()) -> str:

@@ -36,11 +36,6 @@ _QUIET_IMPORT = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUC
 _TROUBLES: tuple[tuple[str, Trouble], ...] = (
     ("ContextWindowExceededError", Trouble.CONTEXT_TOO_LONG),
     ("ContentPolicyViolationError", Trouble.REFUSED),
-    ("RejectedRequestError", Trouble.REFUSED),
-    ("BudgetExceededError", Trouble.REFUSED),
-    ("AuthenticationError", Trouble.UNAUTHORISED),
-    ("PermissionDeniedError", Trouble.UNAUTHORISED),
-    ("NotFoundError", Trouble.NOT_FOUND),
     ("Timeout", Trouble.TIMEOUT),
     ("APIResponseValidationError", Trouble.BROKEN_REPLY),
 )

@@ -107,27 +107,26 @@ class Ground:
     @cached_property
     def _rounds(self) -> Mapping[str, int]:
         """Number of the first experiment of each round."""
-        firsts: dict[str, int] = {}
-        for e in self.experiments.values():
-            if e.proposal is not None and e.proposal.round_id:
-                firsts.setdefault(e.proposal.round_id, e.number)
-        return firsts
+        newest_first = reversed(list(self.experiments.values()))
+        return {e.proposal.round_id: e.number for e in newest_first if e.proposal and e.proposal.round_id}
+
+    def _kept(self, segment: int) -> list[Experiment]:
+        """Those that were kept in a segment; StoreError where not even the baseline was."""
+        kept = [e for e in self.experiments.values() if is_keep(e) and e.segment == segment and e.commit]
+        if not kept:
+            raise StoreError(f"segment {segment} of session {self.session.tag} has no baseline")
+        return kept
 
     def incumbent(self, number: int) -> Experiment:
         """The best kept before an experiment, in its segment; StoreError where there was no baseline yet."""
-        segment = self.experiments[number].segment
-        before = [e for n, e in self.experiments.items() if n < number and e.segment == segment]
-        kept = [e for e in before if is_keep(e) and e.commit is not None]
-        if not kept:
+        before = [e for e in self._kept(self.experiments[number].segment) if e.number < number]
+        if not before:
             raise StoreError(f"experiment {number} of session {self.session.tag} has no baseline before it")
-        return kept[-1]
+        return before[-1]
 
     def _baseline(self, segment: int) -> Baseline:
-        """The first that was kept in a segment: the program as it was. StoreError where there is none."""
-        kept = (e for e in self.experiments.values() if is_keep(e) and e.segment == segment and e.commit)
-        if (first := next(kept, None)) is None:
-            raise StoreError(f"segment {segment} of session {self.session.tag} has no baseline")
-        return Baseline(first, self.task, self.store, self.programs)
+        """The first that was kept in a segment: the program as it was."""
+        return Baseline(self._kept(segment)[0], self.task, self.store, self.programs)
 
     def pace(self, segment: int, beside: RunResult) -> Pace | None:
         """What runs are held to: the baseline's pace as in the loop, or that of a run of the best that is made beside.
@@ -183,9 +182,8 @@ class HeldOut:
     def ground(self, session: str) -> Ground:
         """The session of that name; UsageError where it is not open."""
         if session not in self.grounds:
-            raise UsageError(
-                f"session {session} is not open, so nothing can be judged for it", hint="name its folder with --from"
-            )
+            what = f"session {session} is not open, so nothing can be judged for it"
+            raise UsageError(what, hint="name its folder with --from")
         return self.grounds[session]
 
     def states(self, trajectories: Iterable[Trajectory], *, most: int | None = None) -> Gathered:
@@ -198,10 +196,8 @@ class HeldOut:
         left_out: Counter[str] = Counter()
         for (session, group), members in grouped(trajectories).items():
             ground = self.grounds.get(session)
-            if session in self.lost:
-                left_out[unusable(session, self.lost[session])] += 1
-            elif ground is None:
-                left_out["its session is not open"] += 1
+            if ground is None:
+                left_out[unusable(session, self.lost.get(session, "it is not open"))] += 1
             elif ground.session.policy.partition(":")[0] == "agent":
                 left_out["an agent was asked, whose answers are turns"] += 1
             else:

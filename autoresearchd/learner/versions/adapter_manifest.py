@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -28,7 +27,6 @@ CONFIG = "adapter_config.json"
 """What peft reads first; a folder without it is no adapter."""
 
 _FORMAT = 1
-_MOST_BYTES = 4 * 1024 * 1024
 _VERSION = r"^v([1-9][0-9]{0,8})-[0-9a-f]{8}$"
 _FILE = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 HINT = "`autoresearchd adapters rollback` goes back to the version before it; `autoresearchd learn` makes a new one"
@@ -124,25 +122,18 @@ def write(folder: Path, manifest: Manifest) -> None:
 def read(folder: Path) -> Manifest:
     """The manifest of a folder, believed no further than it can be checked; AdapterDamaged names what is wrong."""
     path = folder / NAME
-    if folder.is_symlink():  # what it leads to is not ours: it may change, and `prune` would remove it
-        raise AdapterDamaged(f"{folder} is a link, and no folder of a version", hint=HINT)
+    if folder.is_symlink() or path.is_symlink():  # what it leads to is not ours: it may change, and be pruned
+        raise AdapterDamaged(f"{path} is a link, or in one", hint=HINT)
+    if not path.is_file():  # nor a pipe, which nobody writes into
+        raise AdapterDamaged(f"{path} is gone", hint=HINT)
     try:
-        # Nobody writes into a pipe that somebody has put there: opening it would wait for ever.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise AdapterDamaged(f"{path} is no file", hint=HINT)
-            text = stream.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise AdapterDamaged(f"{path} cannot be read: {error.strerror}", hint=HINT) from error
-    try:
-        document = json.loads(text)
-        if len(text) > _MOST_BYTES or document.pop("format") != _FORMAT:
+        document = json.loads(path.read_bytes())
+        if document.pop("format") != _FORMAT:
             raise ValueError("its form is not known")
         found = _MANIFEST.validate_python(document)
         if CONFIG not in found.files or NAME in found.files:
             raise ValueError("the files are not those of an adapter")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise AdapterDamaged(f"{path} is damaged: {type(error).__name__}", hint=HINT) from error
     return found
 

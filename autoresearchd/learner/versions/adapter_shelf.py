@@ -1,14 +1,8 @@
 """The registry of versions of the local policy: files that are whole before they are listed, and checked before use.
 
-::
-
-    <folder>/.lock                  held while a version is made, so that nothing under way is swept away
-    <folder>/.staging-<random>/     a version under way
-    <folder>/<version>/             what peft wrote, and manifest.json
-
-A version is written into a staging folder, flushed, renamed, and only then listed in the store. Killed before the
-rename it leaves a staging folder, which is swept away; killed after it, a whole version that is not listed yet, which
-is then listed as a candidate: it may have taken hours to learn.
+A version is written into a staging folder (``.staging-<random>``), flushed, renamed, and only then listed in the store.
+Killed before the rename it leaves a staging folder, which is swept away; killed after it, a whole version that is not
+listed yet, which is then listed as a candidate: it may have taken hours to learn.
 """
 
 from __future__ import annotations

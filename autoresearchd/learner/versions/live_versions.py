@@ -17,11 +17,10 @@ from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last_look
 from autoresearchd.models.model_files import base_model, cached, described, same_name
 
-_HINT = (
+_HINT = (  # how a server's model is told by its hash
     ". If that is the same model, serve it from its folder (`autoresearchd serve DIR`), or name the folder in "
     "config.yaml: `learn: {model: DIR}`"
 )
-"""How a server's model is told by its hash."""
 _AGAIN = 64
 """Experiments that are looked at again: of those that run beside each other, the first may be decided last."""
 
@@ -80,13 +79,10 @@ class LiveVersions:
     def sweep(self) -> None:
         """Remove what killed learners have left; what they have finished is listed, and told."""
         try:
-            listed = self._shelf.sweep()
+            if names := ", ".join(self._shelf.sweep()):
+                self._warn(f"{names}: learned and not judged, listed as candidates; see `autoresearchd adapters list`")
         except AutoresearchdError as error:  # the session does without
             self._warn(f"the versions of the local policy could not be looked through: {error.what}")
-        else:
-            if listed:
-                names = ", ".join(listed)
-                self._warn(f"{names}: learned and not judged, listed as candidates; see `autoresearchd adapters list`")
 
     # -- which
     def _hashed(self, base: BaseModel) -> BaseModel:
@@ -126,9 +122,7 @@ class LiveVersions:
 
     def _whole(self, version: PolicyVersion, base: BaseModel) -> ServedAdapter | None:
         """The version, or the nearest parent whose files are whole."""
-        for each in (version, *self._shelf.lineage(version)):
-            if each is not version and not self._fits(each, base):
-                continue
+        for each in (version, *(parent for parent in self._shelf.lineage(version) if self._fits(parent, base))):
             try:
                 served = ServedAdapter(each.version, self._shelf.folder_of(each))
             except AdapterDamaged as error:
