@@ -30,9 +30,9 @@ from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
 class LearnRequest:
     """What ``learn`` is asked for.
 
-    algo: ``grpo``, ``ppo`` or ``sdpo``. mode: ``replay`` (stored answers) or ``live`` (new experiments). model: folder
-    or name of the base model, empty: local.model of config.yaml. steps: of the optimiser, None: the algorithm's own
-    number. places: other repositories to read. options: further ones by name, as they were given.
+    mode: ``replay`` (stored answers) or ``live`` (new experiments). model: folder or name of the base model, empty:
+    local.model of config.yaml. steps: None: the algorithm's own number. places: other repositories to read. options: as
+    ``--set`` gives them.
     """
 
     algo: str
@@ -45,10 +45,9 @@ class LearnRequest:
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """All of a run.
+    """All of a run. share: of the answers that are held out. rounds: of new experiments, in live mode.
 
-    share: of the answers that are held out. rounds: of new experiments, in live mode. max_length: tokens of a prompt
-    with its answer; what is longer is left out, None: nothing is.
+    max_length: tokens of a prompt with its answer; what is longer is left out, None: nothing is.
     """
 
     train: TrainOptions

@@ -153,8 +153,8 @@ def within(bounds: Bounds) -> Iterator[None]:
 class BoundedTransport(httpx.BaseTransport):
     """A transport that reads no more of an answer than it may, unpacks nothing and lets nobody redirect it.
 
-    It asks through a client of its own, made at the first request with these ``options`` (``verify``, ``trust_env`` …),
-    and keeps no connection: each exchange has a socket of its own to be cut.
+    It asks through a client of its own with these ``options`` (``verify`` …), and keeps no connection: each exchange
+    has a socket of its own to be cut.
     """
 
     def __init__(self, options: Callable[[], Mapping[str, Any]]) -> None:

@@ -184,10 +184,9 @@ def estimate_tokens(messages: Sequence[Message]) -> int:
     """An estimate of the tokens of messages that errs upwards, for models whose tokenizer is not at hand.
 
     The rates are our own choice: a letter counts a quarter of a token, a digit four thirds, white space a third, any
-    other byte two thirds, and each message eight tokens for its chat template. They were set against the tokenizer of
-    SmolLM2, which splits numbers into digits, and small vocabularies give more tokens than large ones: for prompts,
-    code, prose and tables of results the estimate is 0 to 30 per cent above it, for a table full of hashes 3 per cent
-    below; single lines vary more.
+    other byte two thirds, and each message eight tokens for its chat template. Against the tokenizer of SmolLM2 the
+    estimate of prompts, code, prose and tables is 0 to 30 per cent too high, of a table full of hashes 3 per cent too
+    low.
     """
     return sum(_MESSAGE_OVERHEAD + sum(map(_estimate, message.values())) for message in messages)
 
@@ -290,10 +289,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def words_of(text: str, hide: Iterable[str] = ()) -> str:
-    """A provider's words, fit to be shown: one line, cut, without control characters and without these secrets.
-
-    Secrets are taken out before the text is cut: half of one would not be known any more.
-    """
+    """A provider's words on one line, cut, without control characters and, before the cut, without these secrets."""
     for secret in hide:
         if secret:
             text = text.replace(secret, "…")
@@ -315,10 +311,7 @@ def read_choice(found: Mapping[str, Any], cost: Cost) -> tuple[Mapping[str, Any]
 
 
 def checked_text(text: str, finish: str, refusal: str, cost: Cost) -> str:
-    """The text of a reply; ModelError with what it cost where there is none to work with.
-
-    An empty text is a reply like another, which the caller sends back, unless the provider withheld it.
-    """
+    """The text of a reply, which may be empty; ModelError with its cost where it is too long, or was withheld."""
     encoded = text.encode("utf-8", "replace")  # half of a surrogate pair, which JSON can write, cannot be stored
     if len(encoded) > MAX_REPLY_BYTES:
         what = f"the reply is longer than {MAX_REPLY_BYTES:,} bytes and was thrown away"

@@ -59,12 +59,12 @@ class LitellmClient:
     """Asks a model of a provider that litellm knows; keys come from the environment, as the provider names them.
 
     The price of a call is the user's, else that of litellm's list for the model's name. It is unknown (None) where
-    neither has one, where the list says nothing is to be paid (it says so of every model that runs on a machine of
-    one's own), and where the model is asked at an address of the user's own: a name alone tells no price there.
+    neither has one, where the list says nothing is to be paid (it says so of every model of one's own), and at an
+    address of the user's own: a name alone tells no price there.
 
-    model: as litellm names it, e.g. ``anthropic/claude-…``. prices: of the user, by the model's name with or without
-    the provider before it. api_base: another address than the provider's; key: for it, the provider's key of the
-    environment is never sent there. keys: by provider, in the place of those of the environment.
+    model: as litellm names it, e.g. ``anthropic/claude-…``. api_base: another address than the provider's; key: for it,
+    the provider's key of the environment is never sent there. keys: by provider, in the place of those of the
+    environment.
     """
 
     def __init__(

@@ -341,7 +341,7 @@ def tokens_of(choice: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[
     """Token ids and log-probabilities of a choice, each None where the server does not tell all of them.
 
     vLLM gives the ids beside the message (``token_ids``) or in each token's name (``token_id:17``), llama.cpp as each
-    token's ``id``. Two lists of different lengths are no use to anybody.
+    token's ``id``.
     """
     told = choice.get("logprobs")
     content = told.get("content") if isinstance(told, dict) else None
@@ -364,7 +364,7 @@ def _named_id(entry: Mapping[str, Any]) -> Any:
 
 
 def _checked(url: str) -> str:
-    """The address without a slash at its end. Raises UsageError for what is none, or carries a password."""
+    """The address without a slash at its end; UsageError for what is none, or carries a password."""
     hint = "local.base_url in config.yaml is like http://127.0.0.1:8000/v1"
     try:
         parts = urlsplit(url.strip())

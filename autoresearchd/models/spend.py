@@ -22,8 +22,7 @@ def priced(cost: Cost, prices: Mapping[str, Price], *models: str) -> Cost:
     """The cost of one call; what is no amount of money in it counts as unknown.
 
     A price of the user's stands over what the provider says; input tokens out of a provider's cache are counted in
-    full, so that a spend cap errs on the safe side. What nobody has a price for stays unknown, which is not zero.
-    models: the names of the model, as the user and as the provider write it; the first that has a price counts.
+    full, so that a spend cap errs on the safe side. models: names of the model; the first that has a price counts.
     """
     usd = cost.usd if cost.usd is not None and math.isfinite(cost.usd) and cost.usd >= 0 else None
     tokens_in, tokens_out = max(0, cost.tokens_in), max(0, cost.tokens_out)
@@ -66,10 +65,10 @@ def _bare(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """The spend caps of a session in US dollars, looked into before each question: overstepped by one answer at most.
+    """The spend caps of a session in US dollars, None: none. One answer at most oversteps them.
 
-    session_usd: what the session has cost so far, answers under way not counted. day_usd: what all sessions of the user
-    together have cost since 00:00 UTC. A cap of None is none.
+    session_usd: what the session has cost so far. day_usd: what all sessions of the user together have cost since 00:00
+    UTC.
     """
 
     session_usd: Callable[[], float]
@@ -123,8 +122,7 @@ class CapFallbackPolicy:
     """A policy that asks a model, until a spend cap is reached; then another goes on in its place, which costs nothing.
 
     Its ``name`` stays that of the model's policy, which is what the session was started with; a proposal carries the
-    name of the one who made it, so that nothing is put down to a model that was never asked. tell: says that the other
-    takes over, and that the model is back.
+    name of the one who made it. tell: says that the other takes over, and that the model is back.
     """
 
     def __init__(self, policy: Policy, instead: Policy, tell: Callable[[str], None]) -> None:

@@ -38,9 +38,8 @@ class TransformersClient:
     ``token_ids`` and ``logprobs`` are of all that was generated, the token that ended the turn included. The same seed
     draws the same reply on the same machine.
 
-    place: a folder as ``save_pretrained`` writes it, a folder with one GGUF file, or that file. adapters: says which
-    version of the local policy answers, asked at the first question and after each ``renew``. warn: is told of a
-    version that cannot be loaded, where the plain model answers.
+    adapters: says which version of the local policy answers, asked at the first question and after each ``renew``.
+    warn: is told of a version that cannot be loaded, where the plain model answers.
     """
 
     def __init__(
@@ -307,8 +306,7 @@ class Draw:
     """A processor of logits that draws the tokens itself, writes their log-probabilities down, and leaves them alone.
 
     Neither top-p nor top-k nor penalties: what is written down is of the very distribution that was drawn from. What a
-    row draws depends on its own seed and logits, not on the rows beside it. temperature: 0 takes the likeliest token,
-    with its log-probability at temperature 1. seeds: one for each row; None: another one at each time.
+    row draws depends on its own seed (None: another at each time) and logits, not on the rows beside it.
     """
 
     def __init__(self, torch: ModuleType, temperature: float, seeds: Sequence[int | None], device: Any) -> None:

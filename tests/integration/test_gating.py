@@ -69,7 +69,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 @pytest.fixture
 def copy(bench: Bench, tmp_path: Path) -> Path:
-    shutil.copytree(bench.root, tmp_path / "copy")
+    shutil.copytree(bench.root, tmp_path / "copy", ignore=shutil.ignore_patterns("judging"))
     return tmp_path / "copy"
 
 
@@ -137,6 +137,7 @@ def test_no_command_of_another_repository_is_run_unless_somebody_says_so(bench: 
     one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     asked = [request for executor in court.executors for request in executor.requests]
     assert all(str(copy) not in str(request.workspace) for request in asked)
+    assert not (copy / ".git/autoresearchd/judging").exists(), "nothing is made there"
     if judge == "real":
         assert asked, "the user's own session is judged by experiments"
         assert any("of another repository" in line and "run_foreign" in line for line in court.told)

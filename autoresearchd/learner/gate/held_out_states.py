@@ -57,9 +57,8 @@ _MAX_REASON = 200
 class HeldOutState:
     """A state that was not learned from, as a policy was shown it.
 
-    key: names it among all. session: as trajectories name it. number: of the first experiment that was proposed at it.
-    parent: the commit that edits are made on; code: text of the editable files there. earlier: diffs of the last
-    experiments before it. profile: that the task ran in.
+    key: names it among all. number: of the first experiment that was proposed at it. parent: the commit that edits are
+    made on; code: the editable files there. earlier: diffs of the last experiments before it.
     """
 
     key: str
@@ -217,9 +216,9 @@ class HeldOut:
 
 @contextmanager
 def opened(sessions: Iterable[ReadSession], names: Iterable[str], own: Store | None = None) -> Iterator[HeldOut]:
-    """The sessions of these names, as trajectories name them, with their stores and repositories, until the end.
+    """The sessions of these names, with their stores and repositories, until the end; foreign ones are not upgraded.
 
-    own: the store of those that are not foreign; foreign ones are read as they are, and not upgraded.
+    own: the store of those that are not foreign.
     """
     wanted, held, stores = set(names), HeldOut(), dict[Path, Store]()
     with ExitStack() as stack:

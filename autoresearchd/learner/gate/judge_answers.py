@@ -55,12 +55,11 @@ Attempt = tuple[HeldOutState, str]
 class Outcome:
     """What one fresh proposal for a held-out state came to.
 
-    key, session: of the state. valid: a legal edit that changes the program, whether or not it was tried before. label:
-    why it is not worth a run, or how its run ended; NONE: nothing speaks against it. error: the same in words. reward:
-    None where the outcome says nothing about the proposal. not_run: only a run would tell its worth, and it had none.
-    novelty: distance to the nearest of the last edits, 0 to 1. files_hash: of the program after the edit, empty where
-    there is none. feedback: on its run, in the words that the model would be told; empty where it was not run. files:
-    that the edit changes.
+    valid: a legal edit that changes the program, whether or not it was tried before. label: why it is not worth a run,
+    or how its run ended; NONE: nothing speaks against it. error: the same in words. reward: None where the outcome says
+    nothing about the proposal. not_run: only a run would tell its worth, and it had none. novelty: distance to the
+    nearest of the last edits, 0 to 1. files_hash: of the program after the edit. feedback: on its run, in the words
+    that the model would be told. files: that the edit changes.
     """
 
     key: str

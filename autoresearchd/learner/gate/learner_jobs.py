@@ -1,15 +1,13 @@
-"""Experiments that a learner runs: without the limit on its own memory, and in folders that no other learner uses."""
+"""Experiments that a learner runs: where, without the limit on its own memory, and only one learner at a time."""
 
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import Interrupted, UsageError
 from autoresearchd.domain.ports import Cancel, Executor, Store
 from autoresearchd.learner.data.read_sessions import ReadSession
 from autoresearchd.learner.gate.held_out_states import Ground, HeldOut, opened
@@ -20,7 +18,6 @@ from autoresearchd.sandbox.launch import reap
 from autoresearchd.workspace.files import disk_errors, remove_tree
 
 _LOCK = "lock"
-_PREFIX = "learner-"
 
 
 class LearnerJobs:
@@ -46,7 +43,10 @@ class LearnerJobs:
     @contextmanager
     def opened(self, sessions: Iterable[ReadSession], names: Iterable[str]) -> Iterator[HeldOut]:
         """The sessions of these names, open until the end of the context."""
-        with opened(sessions, names, self._store) as held, apart(held, self._run(held)):
+        with opened(sessions, names, self._store) as held, ExitStack() as stack:
+            homes = {held.ground(name).scratch.parent for name in self._run(held)}
+            for home in sorted(homes):  # in one order, so that no two wait for each other
+                stack.enter_context(judging_alone(home, self._tell, self._cancel))
             yield held
 
     def real(self, held: HeldOut) -> RealJudge:
@@ -101,37 +101,33 @@ def commands_of(name: str, ground: Ground) -> Iterator[str]:
     yield f"  its jobs read: {task.data!r}"
 
 
-# ---------------------------------------------------------------------- folders
 @contextmanager
-def apart(held: HeldOut, names: Iterable[str]) -> Iterator[None]:
-    """Have the experiments of these sessions run in folders of this process as long as the context lasts.
+def judging_alone(home: Path, tell: Callable[[str], None], cancel: Cancel) -> Iterator[None]:
+    """Have the folder of a repository where experiments are judged; what a killed learner left goes, with its jobs.
 
-    Two learners, of different repositories, may judge for the same session at the same time (``--from``).
+    Learners of different repositories may judge for the same session (``--from``): one waits for the other.
     """
-    with ExitStack() as stack:
-        own = cache(lambda home: stack.enter_context(own_folder(home)))
-        for number, name in enumerate(names):
-            ground = held.ground(name)
-            ground.scratch = own(ground.scratch.parent) / str(number)
-        yield
+    waits = iter([f"waiting for another learner that judges in {home.parent}"])
 
+    def pause(seconds: float) -> bool:
+        for text in waits:
+            tell(text)
+        return cancel.wait(seconds)
 
-@contextmanager
-def own_folder(home: Path) -> Iterator[Path]:
-    """A new folder below ``home``, gone at the end; those of learners that were killed go first, with their jobs."""
-    with ExitStack() as own:
-        with disk_errors(f"making a folder in {home}"):
-            home.mkdir(parents=True, exist_ok=True)
-            with hold(home / _LOCK, patience=math.inf):  # nobody sweeps what has no lock yet
-                for left in home.glob(f"{_PREFIX}*"):  # the lock of a process that has died has died with it
-                    with suppress(BlockingIOError), hold(left / _LOCK):
-                        reap(list(left.glob("*/*/run")))
-                        remove_tree(left)
-                folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=home))
-                own.enter_context(hold(folder / _LOCK))
+    with disk_errors(f"making {home}"):
+        home.mkdir(parents=True, exist_ok=True)
+    stopped = Interrupted("the learner was stopped while another one judged")
+    with hold(home / _LOCK, patience=math.inf, pause=pause, busy=lambda: stopped):
+        _clear(home)
         try:
-            yield folder
+            yield
         finally:
-            # Under the lock, so that nobody sweeps what is half gone; without one where all of it went meanwhile.
-            with suppress(OSError), hold(home / _LOCK, patience=math.inf):
-                remove_tree(folder)
+            with suppress(OSError):  # all of it may have gone meanwhile
+                _clear(home)
+
+
+def _clear(home: Path) -> None:
+    reap(list(home.glob("*/*/run")))
+    for folder in home.iterdir():
+        if folder.name != _LOCK:
+            remove_tree(folder)

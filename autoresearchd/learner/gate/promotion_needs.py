@@ -56,8 +56,8 @@ class GateSettings:
 class Promotion:
     """What the gate would have, and what it takes.
 
-    states: that are held out, of so many sessions; more: states still to be made so that LEAST are held out. proposals:
-    that it would ask for, of both policies together; experiments: how many of them it would run at most.
+    more: states still to be made so that LEAST are held out. proposals: that it would ask for, of both policies
+    together; experiments: how many of them it would run at most.
     """
 
     states: int

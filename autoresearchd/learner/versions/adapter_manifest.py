@@ -49,8 +49,8 @@ class FileFacts:
 class Made:
     """Where a version comes from.
 
-    base: the model that it was trained on; its model hash is known. parent: the version that training began with, None:
-    the plain model. data: what it learned from (sessions, counts). metrics: of the training, and of the gate.
+    parent: the version that training began with, None: the plain model. data: what it learned from (sessions, counts).
+    metrics: of the training, and of the gate.
     """
 
     base: BaseModel

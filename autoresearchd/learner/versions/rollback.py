@@ -48,10 +48,9 @@ class RollbackOptions:
 
 @dataclass(frozen=True, slots=True)
 class LiveVerdict:
-    """What live rewards say.
+    """What live rewards say. looked: at how many experiments of the version; 0: too few for a look.
 
-    fell: roll back. looked: at how many experiments of the version; 0: too few for a look. now: their mean reward;
-    expected: that of the version before, with its trend. p_value: of no fall.
+    now: their mean reward; expected: that of the version before, with its trend. p_value: of no fall.
     """
 
     fell: bool
