@@ -240,15 +240,17 @@ class RealJudge(CheckingJudge):
         return beside, replace(beside, commit=state.parent, program=seen.files_hash, files=seen.files)
 
     def _judged(self, state: HeldOutState, seen: Outcome) -> Outcome:
-        """The outcome of an edit whose runs have ended."""
-        beside, own = (self._ended[job] for job in self._jobs(state, seen))
-        ground = self._held_out.ground(state.session)
+        """The outcome of an edit whose runs have ended: decided and rewarded as the experiment that they would be."""
+        jobs = self._jobs(state, seen)
+        beside, own = (self._ended[job] for job in jobs)
+        ground, seed = self._held_out.ground(state.session), jobs[0].seed
+        task, incumbent = ground.task, ground.incumbent(state.number)
+        noise_data = ground.noise_data(incumbent.segment)
         if own.measurement.label is Label.NONE:  # held to its budget as in the loop
-            incumbent = ground.incumbent(state.number)
             pace = ground.pace(incumbent.segment, beside.result)
-            noise = ground.noise_data(incumbent.segment).noise(incumbent.number)
+            noise = noise_data.noise(incumbent.number)
             best, sigma = beside.measurement.value, noise.sigma if noise is not None else None
-            bounded = held(ground.task, own.result, own.measurement, pace, best=best, sigma=sigma)
+            bounded = held(task, own.result, own.measurement, pace, best=best, sigma=sigma)
             own = _Ended(bounded, own.result)
         label, detail = own.measurement.label, ground.redactor.text(own.measurement.detail)
         if RULES[label].status is None:
@@ -256,23 +258,7 @@ class RealJudge(CheckingJudge):
         if beside.measurement.label is not Label.NONE:
             why = f"what it is compared with does not run here: {ground.redactor.text(beside.measurement.detail)}"
             return replace(seen, label=beside.measurement.label, error=shorten(why, _MAX_ERROR))
-        tested, earned = self._rewarded(ground, state, seen, own, beside)
-        assert tested.decision is not None
-        return replace(
-            seen,
-            label=tested.decision.label,
-            error=shorten(detail, _MAX_ERROR) if label is not Label.NONE else "",
-            reward=earned,
-            feedback=ground.redactor.text(feedback(ground.task, tested)),
-        )
-
-    def _rewarded(
-        self, ground: Ground, state: HeldOutState, seen: Outcome, own: _Ended, beside: _Ended
-    ) -> tuple[Experiment, float | None]:
-        """The experiment that these two runs would be, decided, and the reward that the loop would give."""
-        incumbent = ground.incumbent(state.number)
         number = max(ground.experiments) + 1
-        seed = derive_seed(ground.session.seed, state.number, JUDGE)
         tested = Experiment(
             ground.session.id,
             number,
@@ -283,8 +269,7 @@ class RealJudge(CheckingJudge):
             proposal=Proposal(dict(seen.files), "", JUDGE),
             runs=(_run(number, 0, seed, own), _run(number, 1, seed, beside, of=incumbent.number)),
         )
-        noise_data = ground.noise_data(incumbent.segment)
-        decision = decide(ground.task, tested, incumbent, noise_data, rule=_ONE_RUN, baseline=tested.runs[1:])
+        decision = decide(task, tested, incumbent, noise_data, rule=_ONE_RUN, baseline=tested.runs[1:])
         assert isinstance(decision, Decision)
         known = noise_data.values(incumbent.number)
         now = replace(incumbent, runs=(_run(incumbent.number, 0, seed, beside),), attempt=0)
@@ -292,12 +277,18 @@ class RealJudge(CheckingJudge):
             decision.label,
             decision.delta,
             decision.sigma,
-            incumbent_value(ground.task, noise_data, incumbent) if known else beside.measurement.value,
+            incumbent_value(task, noise_data, incumbent) if known else beside.measurement.value,
             sure=decision.sure,
             saved=resources_saved(resources(tested), resources(now)),
             distance=seen.novelty,
         )
-        return replace(tested, decision=decision), None if earned is None else earned.total
+        return replace(
+            seen,
+            label=decision.label,
+            error=shorten(detail, _MAX_ERROR) if label is not Label.NONE else "",
+            reward=None if earned is None else earned.total,
+            feedback=ground.redactor.text(feedback(task, replace(tested, decision=decision))),
+        )
 
     # -- runs, each in a copy of its own, which is removed afterwards
     def _run_all(self, jobs: Sequence[_Job]) -> dict[_Job, _Ended]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -33,7 +33,7 @@ class LiveVersions:
     model is known by its hash; a server that tells none, and whose model lies in no folder known here, by its name.
 
     policy: the session's, as its proposals name it; place: the folder of the model, where the user has named it for a
-    server (``learn.model`` of config.yaml); environment: says where models of a hub are kept.
+    server (``learn.model`` of config.yaml).
     """
 
     def __init__(
@@ -45,9 +45,8 @@ class LiveVersions:
         warn: Callable[[str], None],
         *,
         place: Path | None = None,
-        environment: Mapping[str, str] = os.environ,
     ) -> None:
-        self._place, self._environment = place, environment
+        self._place = place
         self._bases: dict[BaseModel, BaseModel] = {}
         self._shelf, self._store, self._session_id, self._policy = shelf, store, session_id, policy
         self._warn, self._options = warn, RollbackOptions()
@@ -90,7 +89,7 @@ class LiveVersions:
         if base.model_hash is not None:
             return base
         if base not in self._bases:
-            place = self._place or cached(base.name, self._environment)
+            place = self._place or cached(base.name, os.environ)
             found = base
             if place is not None:
                 try:

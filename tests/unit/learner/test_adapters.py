@@ -359,35 +359,25 @@ SNAPSHOT = f"/home/me/.cache/huggingface/hub/models--Qwen--Qwen3-4B/snapshots/{R
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("one", "other", "same"),
     [
-        ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B"),
-        ("Qwen/Qwen3-4B", SNAPSHOT),
-        (f"{SNAPSHOT}/", "Qwen/Qwen3-4B"),
-        ("/models/small/", "/models/small"),
-        ("/cache/models--gpt2/snapshots/" + REVISION, "gpt2"),
+        ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B", True),
+        ("Qwen/Qwen3-4B", SNAPSHOT, True),
+        (f"{SNAPSHOT}/", "Qwen/Qwen3-4B", True),
+        ("/models/small/", "/models/small", True),
+        ("/cache/models--gpt2/snapshots/" + REVISION, "gpt2", True),
+        ("Qwen/Qwen3-4B", "Qwen/Qwen3-8B", False),
+        ("Qwen/Qwen3-8B", SNAPSHOT, False),
+        ("Qwen3-4B", SNAPSHOT, False),
+        ("/models/a/small", "/models/b/small", False),
+        ("/models/small", "small", False),
+        ("/home/models--Qwen--Qwen3-4B/other", "Qwen/Qwen3-4B", False),
+        ("", "", False),
+        (" ", "/", False),
     ],
 )
-def test_a_name_of_a_hub_and_the_folder_that_it_was_fetched_to_are_one_model(one: str, other: str) -> None:
-    assert same_name(one, other)
-    assert same_name(other, one)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("Qwen/Qwen3-4B", "Qwen/Qwen3-8B"),
-        ("Qwen/Qwen3-8B", SNAPSHOT),
-        ("Qwen3-4B", SNAPSHOT),
-        ("/models/a/small", "/models/b/small"),
-        ("/models/small", "small"),
-        ("/home/models--Qwen--Qwen3-4B/other", "Qwen/Qwen3-4B"),
-        ("", ""),
-        (" ", "/"),
-    ],
-)
-def test_names_that_only_look_alike_are_not_one_model(one: str, other: str) -> None:
-    assert not same_name(one, other)
+def test_a_hubs_name_and_the_folder_that_it_was_fetched_to_are_one_model(one: str, other: str, same: bool) -> None:
+    assert same_name(one, other) is same_name(other, one) is same
 
 
 def test_a_model_of_a_hub_is_found_where_the_hub_keeps_it(tmp_path: Path) -> None:
