@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
-from autoresearchd.cli.main import run as main
+
+def main() -> int:
+    """Run the command line of the process and return its exit code."""
+    gc.set_threshold(150_000)  # what is imported is no garbage: collecting amid it takes a tenth of `status`
+    from autoresearchd.cli.main import run
+
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -25,8 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autoresearchd.evaluator.keep.decide import Answer, control
-from autoresearchd.evaluator.keep.keep_rule import Action, KeepRule, look
+from autoresearchd.evaluator.keep.keep_rule import Action, KeepRule, control, look
 from autoresearchd.evaluator.keep.noise import Noise, NoiseData, Sample
 
 LARGE = 2.0
@@ -212,16 +211,16 @@ def ours(
             readings, again = now.readings(incumbent, samples), recheck and noise_data.unchecked(incumbent)
             verdict = look(readings, noise, rule, spent=len(samples) - 1, price=price, recheck=again)
             action, at = verdict.action, verdict.seed
-            answer = control(now, number, incumbent, rule).answer if action is Action.KEEP else Answer.HOLDS
-            if answer is not Answer.HOLDS:
-                action = Action.AGAIN if answer is Answer.ASK else Action.DISCARD
+            holds = control(now, number, incumbent, rule).holds if action is Action.KEEP else True
+            if not holds:
+                action = Action.AGAIN if holds is None else Action.DISCARD
                 at = samples[-1].seed
             if action is Action.AGAIN and world.runs >= runs:
                 break
             if action is Action.AGAIN:
                 seed += at is None
                 at = seed if at is None else at
-                if answer is Answer.ASK:
+                if holds is None:
                     samples.append(Sample(0, number, at, world.run(Truth(), at)))
                     tally.controls += 1
                 elif verdict.own:

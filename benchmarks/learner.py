@@ -32,7 +32,7 @@ from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.algorithms.learnable import Who
 from autoresearchd.learner.algorithms.train_options import Algo
-from autoresearchd.learner.data.read_sessions import filters_for, material, read_sessions
+from autoresearchd.learner.data.read_sessions import material, read_sessions
 from autoresearchd.learner.gate.gate import fresh
 from autoresearchd.learner.gate.held_out_states import HeldOutState, opened
 from autoresearchd.learner.gate.judge_answers import Outcome, RealJudge
@@ -174,7 +174,7 @@ def main() -> int:
     options.model = options.model.resolve()
     roots = [research(options, number) for number in range(1, options.sessions + 1)]
     reading = read_sessions(roots)
-    found = material(reading, filters_for("replay", base_model(options.model)))
+    found = material(reading, "replay", base_model(options.model))
     if found.parts is None:
         raise SystemExit(f"{found.problem}: {found.hint}")
     parts = found.parts

@@ -34,7 +34,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.learner.algorithms.learnable import Sample, Who
 from autoresearchd.learner.algorithms.train_options import Algo, Collapse, SftOptions, TrainOptions
 from autoresearchd.learner.data.trajectories import Trajectory
-from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
+from autoresearchd.learner.training.load_model import ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.training.train import StepFigures, train
 from autoresearchd.models.model_files import Source
@@ -117,7 +117,7 @@ def of_ours(options: argparse.Namespace, algo: Algo) -> dict[str, float]:
         logprobs = [
             row[-options.completion :].tolist()
             for at in range(0, len(samples), options.micro)
-            for row in model.statistics(samples[at : at + options.micro], who=Who.POLICY).tokens.logprobs
+            for row in model.statistics(samples[at : at + options.micro], who=Who.POLICY).logprobs
         ]
     given = [
         Trajectory(
@@ -152,7 +152,7 @@ def of_trl(options: argparse.Namespace) -> dict[str, float]:
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found, unused-ignore]
 
-    batch, lora = answers(options), LoraOptions()
+    batch, lora = answers(options), ModelOptions()
     of_group = {str(g): [each for each in batch if each.group == g] for g in range(options.groups)}
     rewards = {each.completion: each.reward for each in batch}
 

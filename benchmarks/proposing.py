@@ -50,7 +50,7 @@ from autoresearchd.policy.search.find_constants import find
 from autoresearchd.policy.search.parameter import Value
 from autoresearchd.policy.search.search_policies import SearchPolicy
 from autoresearchd.resources import bundled
-from autoresearchd.store.journal.experiment_steps import recount
+from autoresearchd.store.journal.experiment_records import recount
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import tables as t
 from tests.fakes.executors import FakeExecutor

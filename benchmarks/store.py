@@ -20,7 +20,6 @@ from pathlib import Path
 
 from sqlalchemy import insert, update
 
-from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import NewSession
@@ -65,7 +64,6 @@ def one(store: SqlStore, session_id: int, timed: Callable[[str, Callable[[], obj
     asi = ASI(p.hypothesis, "", "no gain", "go down")
     timed("record_decision", lambda: store.record_decision(session_id, n, d, asi, AT, incumbent=None))
     timed("record_overhead", lambda: store.record_overhead(session_id, n, 50.0))
-    timed("log_event", lambda: store.log_event(session_id, Event(EventKind.DECIDED, AT, "discarded", n)))
     timed("heartbeat", lambda: store.heartbeat(session_id, AT, 1.0))
     timed("experiment", lambda: store.experiment(session_id, n))
     timed("experiments(last=32)", lambda: store.experiments(session_id, last=32))

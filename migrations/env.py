@@ -1,4 +1,4 @@
-"""Run by Alembic: applies migrations on the connection that ``autoresearchd.store.schema.migrate`` hands over."""
+"""Run by Alembic: applies migrations on the connection that ``autoresearchd.store.schema.database`` hands over."""
 
 from __future__ import annotations
 

@@ -27,14 +27,14 @@ from autoresearchd.learner.learner_process import schedule_of
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from autoresearchd.learner.versions.live_versions import LiveVersions
 from autoresearchd.loop.context import Context, Site, StopSwitch, SystemClock
+from autoresearchd.loop.daemon import Fanout, FileSink
 from autoresearchd.loop.proposing.session_memo import Memo
-from autoresearchd.loop.upkeep.event_sinks import Fanout, FileSink, StoreSink
 from autoresearchd.loop.upkeep.housekeeping import note_reason
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.sandbox.tiers import AUTO, check_name
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.task_workspace import open_workspace, setup_dir
+from autoresearchd.workspace.git import open_workspace, setup_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,7 @@ def laboratory(
     if isinstance(store, SqlStore):
         store.hide(redactor)
     clock = SystemClock()
-    sink = Fanout(
-        [FileSink(layout.daemon_log(project.root), session.tag), StoreSink(store, session.id), *sinks], redactor
-    )
+    sink = Fanout([FileSink(layout.daemon_log(project.root), session.tag), *sinks], redactor)
     site = Site(
         source=folder,
         pristine=workspace.pristine(session.base_commit),
@@ -142,7 +140,6 @@ def laboratory(
         sink=sink,
         stop=stop,
         site=site,
-        max_experiments=session.limits.max_experiments,
         restore=lambda: workspace.pristine(session.base_commit),
         redactor=redactor,
         memo=Memo(layout.memo_path(project.root, session.tag)),

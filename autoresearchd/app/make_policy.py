@@ -24,8 +24,7 @@ from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble
 from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced
-from autoresearchd.policy.exchange import Failure, Unanswered, hint
-from autoresearchd.policy.model_renewal import Following, Renewable, Unloadable
+from autoresearchd.policy.exchange import Failure, Unloadable
 from autoresearchd.policy.policy_names import PolicySpec
 from autoresearchd.workspace.git import GitWorkspace
 
@@ -113,9 +112,9 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     clients = make_clients(spec, settings, offer.source, offer.environment, offer.adapters, offer.warn)
     make: Callable[..., Policy]
     if spec.kind == "agent":
-        from autoresearchd.policy.agent.agent_policy import AgentPolicy
+        from autoresearchd.policy.agent_policy import AgentPolicy
 
-        make = partial(AgentPolicy, shells=_agent_shell(offer))
+        make = partial(AgentPolicy, open_shell=_agent_shell(offer).open)
     else:
         from autoresearchd.policy.model_policy import ModelPolicy
 
@@ -131,8 +130,6 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         ending=offer.ending,
     )
     offer.unloads.extend(client.unload for client in clients if isinstance(client, Unloadable))
-    if isinstance(clients[0], Renewable):
-        policy = Following(policy, clients[0])
     return CapFallbackPolicy(policy, _search(offer), offer.warn) if settings.when_spent == "search" else policy
 
 
@@ -282,16 +279,16 @@ def ask_models(
     if len(failures) == len(clients) and all(failure.error.trouble in _HOPELESS for failure in failures):
         advice = "; ".join(dict.fromkeys(map(_advice, failures)))
         raise UsageError(
-            f"no model answers: {Unanswered(failures).what}", hint=f"{advice}. --no-preflight starts all the same"
+            f"no model answers: {'; '.join(map(str, failures))}", hint=f"{advice}. --no-preflight starts all the same"
         )
     for failure in failures:
-        tell(f"warning: {Unanswered([failure]).what}\n  → {hint(failure)}\n")
+        tell(f"warning: {failure}\n  → {failure.hint}\n")
 
 
 def _advice(failure: Failure) -> str:
     if failure.error.trouble is Trouble.UNREACHABLE and not failure.error.hint:
         return f"see to the network, and to the address of {failure.model} if a variable of the environment names one"
-    return hint(failure)
+    return failure.hint
 
 
 def _failure(client: ModelClient, settings: ModelSettings, charge: Callable[..., None]) -> Failure | None:

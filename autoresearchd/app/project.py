@@ -94,7 +94,7 @@ class Project:
 
     def _refuse_gone(self) -> None:
         """Raise StoreDamaged where the database is gone that a daemon writes to, or that there are backups of."""
-        from autoresearchd.store.backup import backups
+        from autoresearchd.store import backups
         from autoresearchd.store.schema import health
 
         lost = None if self.database.exists() else without_store(self.database, self.locks)

@@ -167,12 +167,12 @@ def remove(directory: Path, tag: str) -> None:
             if session.branch:
                 why = "a branch that is checked out cannot be removed"
                 preflight.check_not_checked_out(project.root, session.branch, why)
-                workspace = GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())
+                workspace = GitWorkspace(project.root, tag, task_folder=project.root, editable=())
                 with contextlib.closing(workspace):
                     workspace.forget(session.base_commit)
                 with disk_errors(f"removing {_runs(project, tag)}"):
                     remove_tree(_runs(project, tag))
-            store.remove_session(tag)
+            store.delete_session(tag, even_with_keeps=True)
 
 
 def _runs(project: Project, tag: str) -> Path:

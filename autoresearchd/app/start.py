@@ -56,14 +56,13 @@ from autoresearchd.loop.measuring.run_files import clean_logs
 from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, announce
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
-from autoresearchd.report.log_import import IMPORTED
+from autoresearchd.report.log_files import IMPORTED
 from autoresearchd.sandbox.launch import end_abandoned
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors, remove_tree
-from autoresearchd.workspace.git import GitWorkspace
+from autoresearchd.workspace.git import GitWorkspace, open_workspace
 from autoresearchd.workspace.layout import require_tag
-from autoresearchd.workspace.task_workspace import open_workspace
 
 _LOOK_EVERY = 0.1
 _SILENT_S = 5.0

@@ -28,7 +28,7 @@ from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources, read_tail
 from autoresearchd.loop.upkeep.session_lock import already_held, starting
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
-from autoresearchd.report.log_import import IMPORTED
+from autoresearchd.report.log_files import IMPORTED
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors
 from autoresearchd.workspace.objects import FETCH
@@ -201,9 +201,7 @@ def reached_limit(store: Store, session: Session) -> Reached | None:
     if not settled and not waits_for_money:
         return None
     return limit_reached(
-        max_experiments=limits.max_experiments,
-        max_seconds=limits.max_seconds,
-        max_usd=limits.max_usd if ends_when_spent(session) else None,
+        limits if ends_when_spent(session) else replace(limits, max_usd=None),
         experiments=max(0, totals.experiments - segment.number - 1),  # one baseline for each segment
         seconds=session.active_seconds,
         usd=totals.usd,

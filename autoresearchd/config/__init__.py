@@ -1,8 +1,7 @@
 """What a task.yaml says, checked: from its text to the task that everything else works with."""
 
 from autoresearchd.config.foreign_layouts import detect
-from autoresearchd.config.load_task import FILE_NAME, Overrides, load_task, read_task_text
-from autoresearchd.config.task_json import dump_task, parse_task
+from autoresearchd.config.load_task import FILE_NAME, Overrides, dump_task, load_task, parse_task, read_task_text
 from autoresearchd.config.task_paths import check_files
 
 __all__ = [

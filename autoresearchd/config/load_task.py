@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from autoresearchd.config.problems import explain, raise_any
-from autoresearchd.config.task_schema import DEFAULT_BUDGET, DEFAULT_GRACE, PROFILES, Execution, TaskFile
+from autoresearchd.config.problems import explain, raise_any, validated
+from autoresearchd.config.task_schema import DEFAULT_BUDGET, DEFAULT_GRACE, PROFILES, CheckFile, Execution, TaskFile
 from autoresearchd.config.yaml_document import Document, Place, merged, parse_yaml, read_text, without_empty
 from autoresearchd.domain import task as domain
-from autoresearchd.domain.errors import ConfigError, UsageError
+from autoresearchd.domain.errors import ConfigError, StoreError, UsageError
 
-FILE_NAME = "task.yaml"
+FILE_NAME, CHECK_FILE = "task.yaml", "check.yaml"
 DEFAULT_PROFILE = "cpu"
 CHECKS_PER_RUN = 10
 MAX_GROUP = 64
@@ -34,13 +35,11 @@ class Overrides:
 
     def __post_init__(self) -> None:
         if self.budget is not None and not 0 < self.budget < 1e9:
-            raise UsageError(
-                f"--budget: {self.budget:g} s is not a time to train in", hint="give a time such as 90s or 5m"
-            )
+            what = f"--budget: {self.budget:g} s is not a time to train in"
+            raise UsageError(what, hint="give a time such as 90s or 5m")
         if self.group is not None and not 1 <= self.group <= MAX_GROUP:
-            raise UsageError(
-                f"--group must be 1 to {MAX_GROUP}, not {self.group}", hint="leave it out for one proposal at a time"
-            )
+            what = f"--group must be 1 to {MAX_GROUP}, not {self.group}"
+            raise UsageError(what, hint="leave it out for one proposal at a time")
         for option, value, known in (("--parents", self.parents, PARENTS), ("--turns", self.turns, TURNS)):
             if value is not None and value not in known:
                 raise UsageError(f"{option} {value!r} is not known", hint=f"take {' or '.join(known)}")
@@ -49,8 +48,7 @@ class Overrides:
 def load_task(folder: Path, *, profile: str | None = None, overrides: Overrides = Overrides()) -> domain.Task:
     """The task of ``folder``, from its task.yaml (with or without a top key ``task:``).
 
-    profile: ``cpu`` (default) or ``cuda``: which of the file's ``profiles`` is laid upon it; all are checked.
-    ConfigError tells all that is wrong in the file, each with line, key and hint.
+    profile: which of the file's ``profiles`` is laid upon it; all are checked. ConfigError tells all that is wrong.
     """
     path = folder / FILE_NAME
     return read_task_text(read_text(path), file=str(path), profile=profile, overrides=overrides)
@@ -212,3 +210,55 @@ def _scoring(file: TaskFile) -> domain.Scoring:
         constraints=tuple(domain.Constraint(**dict(constraint)) for constraint in scoring.constraints),
         **values,
     )
+
+
+# ---------------------------------------------------------------------- check.yaml
+def load_check(folder: Path) -> domain.TaskCheck | None:
+    """What the task of a folder is held to; None where it has no check.yaml. ConfigError tells all its problems."""
+    path = folder / CHECK_FILE
+    if not path.exists():
+        return None
+    document = parse_yaml(read_text(path), str(path))
+    found = validated(CheckFile, document.root, document, str(path))
+    baseline = {}
+    for name, figures in found.baseline.items():
+        value, sigma = (document.texts[("baseline", name, key)] for key in ("value", "sigma"))
+        text = f"{value} ± {sigma}"  # as it is written
+        baseline[name] = domain.Documented(figures.value, figures.sigma, text, figures.budget, figures.within)
+    return domain.TaskCheck(
+        baseline=baseline,
+        budget=found.budget,
+        edits=tuple(edit.variant() for edit in found.edits),
+        cheats=tuple(cheat.variant(cheat.expect) for cheat in found.cheats),
+    )
+
+
+# ---------------------------------------------------------------------- in the store
+def dump_task(task: domain.Task) -> str:
+    """The task as one JSON object; numbers that are not finite are refused with ValueError."""
+    values = asdict(task)
+    values["scoring"] |= {
+        "metric": task.metric.name,
+        "direction": task.metric.direction.value,
+        "source": task.scoring.source.value,
+    }
+    budget = task.execution.budget
+    values["execution"] |= {"budget": budget.training, "startup_grace": budget.grace, "timeout": budget.wall}
+    values["execution"]["most_training"] = budget.most
+    return json.dumps(values, allow_nan=False)
+
+
+def parse_task(text: str) -> domain.Task:
+    """The task that ``dump_task`` wrote. StoreError: it is something else, e.g. an imported session's."""
+    try:
+        values = json.loads(text)
+        scoring, execution = values["scoring"], values["execution"]
+        scoring["metric"] = {"name": scoring["metric"], "direction": scoring.pop("direction")}
+        training, grace, wall = (float(execution.pop(key)) for key in ("budget", "startup_grace", "timeout"))
+        execution["budget"] = domain.Budget(training, grace, wall, execution.pop("most_training", None))
+        return TypeAdapter(domain.Task).validate_python(values)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise StoreError(
+            f"the task stored with this session cannot be read: {type(error).__name__}: {error}",
+            hint="an imported session has no program to run: start a new one in the task's folder",
+        ) from error

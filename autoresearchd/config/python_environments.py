@@ -1,7 +1,6 @@
 """Python environments that a tool keeps for a project: what a command by that tool is without it, by files alone.
 
-A job has neither a home nor the network, which uv, poetry, pipenv and conda need to find an environment or to make it;
-so it runs the environment's own interpreter. None of these tools is run here.
+A job has neither the home nor the network that uv, poetry, pipenv and conda need, so it runs the interpreter itself.
 """
 
 from __future__ import annotations
@@ -20,8 +19,10 @@ from autoresearchd.config.task_paths import start_of
 _READ = 64 * 1024
 _WORD = re.compile(r"\s*([\w./~:@%+=,-]+)(?=\s|$)")
 _ASSIGNMENTS = re.compile(r"\s*(?:[A-Za-z_]\w*=[\w./~:@%+,-]*\s+)*")
-_ACTIVATE = re.compile(r"\s*(?:source|\.)\s+([\w./~-]+)/bin/activate\s*&&\s*")
-_CONDA_ACTIVATE = re.compile(r"\s*(?:conda|mamba|micromamba)\s+activate\s+([\w.-]+)\s*&&\s*")
+_ACTIVATE = (
+    ("venv", re.compile(r"\s*(?:source|\.)\s+([\w./~-]+)/bin/activate\s*&&\s*")),
+    ("conda", re.compile(r"\s*(?:conda|mamba|micromamba)\s+activate\s+([\w.-]+)\s*&&\s*")),
+)
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 _NAME = re.compile(r"^name:[ \t]*['\"]?([\w.-]+)['\"]?[ \t]*$", re.MULTILINE)
 _CONDAS = ("conda", "mamba", "micromamba")
@@ -48,9 +49,8 @@ _RUN = {"-m": "python -m ", "--module": "python -m ", "-s": "python ", "--script
 class Environment:
     """A command of a project that has an environment of its own.
 
-    tool: what keeps it; command: as a job runs it; changed: whether that is another than was given; python: the
-    environment's interpreter, where it is or will be, None where nobody knows or where it is that which runs now;
-    there: whether the environment was found; make: the command that makes it.
+    command: as a job runs it; changed: whether that is another than was given; python: the interpreter, where it is or
+    will be, None where nobody knows or where it is that which runs now; make: the command that makes the environment.
     """
 
     tool: str
@@ -80,13 +80,11 @@ def environment_of(
 ) -> Environment | None:
     """What a shell's command needs to run as a job; None where no tool keeps an environment for it that is known.
 
-    Only its beginning is read. environ: where the tools look for their folders; running: the environment of this
-    process, which jobs have without being told.
+    Only its beginning is read. running: the environment of this process, which jobs have without being told.
     """
     finder = _Finder(folder.resolve(), environ)
-    start = _end_of_assignments(command)
-    given = command[start:]
-    asked = _by_activation(given) or _by_runner(given) or _by_path(given, finder.folder)
+    assignments, given = _after_assignments(command)
+    asked = _asked_for(given, finder.folder)
     tool, rest, named = asked or (finder.tool(), given, "")
     if not tool or (not asked and tool != "venv" and _begins(given) in RUNNERS):
         return None
@@ -96,7 +94,7 @@ def environment_of(
         prefix = None
     if not asked and not there:
         prefix = None  # nobody asked for it: it is told, and not written
-    new = command[:start] + rest
+    new = assignments + rest
     if new == command and there and prefix is None:
         return None
     return Environment(tool, new, new != command, prefix / "bin" / "python" if prefix else None, there, make)
@@ -104,7 +102,7 @@ def environment_of(
 
 def how_to_run(command: str, folder: Path) -> str:
     """What to write in place of a command by one of ``RUNNERS``; empty for any other."""
-    first = _begins(command[_end_of_assignments(command) :])
+    first = _begins(_after_assignments(command)[1])
     if first not in RUNNERS:
         return ""
     found = environment_of(command, folder)
@@ -128,9 +126,10 @@ def how_to_make(folder: Path) -> str:
 
 
 # ---------------------------------------------------------------------- what a command says
-def _end_of_assignments(command: str) -> int:
-    lead = _ASSIGNMENTS.match(command)
-    return lead.end() if lead else 0
+def _after_assignments(command: str) -> tuple[str, str]:
+    found = _ASSIGNMENTS.match(command)
+    end = found.end() if found else 0
+    return command[:end], command[end:]
 
 
 def _begins(command: str) -> str:
@@ -139,55 +138,47 @@ def _begins(command: str) -> str:
     return words[0] if len(words) > 1 and words[1] == "run" else ""
 
 
-def _by_activation(command: str) -> tuple[str, str, str] | None:
-    """(tool, the rest, the environment as it is named)."""
-    for tool, pattern in (("venv", _ACTIVATE), ("conda", _CONDA_ACTIVATE)):
+def _asked_for(command: str, folder: Path) -> tuple[str, str, str] | None:
+    """(tool, the command without it, the environment as it is named) of one that names a tool or an environment."""
+    for tool, pattern in _ACTIVATE:
         if found := pattern.match(command):
             return tool, _plain(command[found.end() :]), found[1]
-    return None
+    if _begins(command) in RUNNERS:
+        return _by_runner(command)
+    word = _WORD.match(command)
+    if word is None or "/bin/" not in word[1] or not _PYTHON.fullmatch(Path(word[1]).name):
+        return None
+    prefix = word[1].rsplit("/", 2)[0]
+    there = _is_environment(folder / Path(prefix).expanduser())
+    return ("venv", "python" + command[word.end() :], prefix) if there else None
 
 
 def _by_runner(command: str) -> tuple[str, str, str] | None:
-    first = _begins(command)
-    if first not in RUNNERS:
-        return None
-    tool = "conda" if first in _CONDAS else first
+    tool = "conda" if _begins(command) in _CONDAS else _begins(command)
     found = _WORD.match(command, command.index("run") + len("run"))
     named, lead = "", ""
     while found is not None and found[1].startswith("-"):
         option, given, value = found[1].partition("=")
-        after = _WORD.match(command, found.end())
+        found = _WORD.match(command, found.end())
         if option == "--":
-            found = after
             break
         if tool == "uv" and option in _RUN and not given:
-            lead, found = _RUN[option], after
+            lead = _RUN[option]
             break
         if f" {option} " in _VALUED.get(tool, ""):
             if not given:
-                if after is None:
+                if found is None:
                     return None
-                value, after = after[1], _WORD.match(command, after.end())
+                value, found = found[1], _WORD.match(command, found.end())
             named = value if tool == "conda" else named
         elif given or f" {option} " not in _FLAGS[tool]:
             return None  # whatever it asks for cannot be had without the tool
-        found = after
     if found is None:
         return None
     rest = command[found.start(1) :]
     if not lead and tool == "uv" and found[1].endswith(".py"):
         lead = "python "
     return tool, lead + rest if lead else _plain(rest), named
-
-
-def _by_path(command: str, folder: Path) -> tuple[str, str, str] | None:
-    """The interpreter of an environment, named by its path."""
-    found = _WORD.match(command)
-    if found is None or "/bin/" not in found[1] or not _PYTHON.fullmatch(Path(found[1]).name):
-        return None
-    prefix = found[1].rsplit("/", 2)[0]
-    there = _is_environment(folder / Path(prefix).expanduser())
-    return ("venv", "python" + command[found.end() :], prefix) if there else None
 
 
 def _plain(command: str) -> str:
@@ -237,14 +228,11 @@ class _Finder:
 
     def _uv(self) -> tuple[Path, str]:
         """That of the workspace, whose lock lies at its top (docs.astral.sh/uv, Project structure)."""
-        tops = [self.folder]
-        while not (tops[-1] / ".git").exists() and tops[-1] != tops[-1].parent:
-            tops.append(tops[-1].parent)
+        tops = [self.folder, *self.folder.parents]
+        last = next((i for i, top in enumerate(tops) if (top / ".git").exists()), len(tops))
         for name in ("uv.lock", "pyproject.toml"):
-            top = next((top for top in tops if (top / name).is_file()), None)
-            if top is not None:
-                place = self._environ.get("UV_PROJECT_ENVIRONMENT") or ".venv"
-                return Path(os.path.normpath(top / place)), "uv sync"
+            if top := next((top for top in tops[: last + 1] if (top / name).is_file()), None):
+                return self._at(str(top / (self._environ.get("UV_PROJECT_ENVIRONMENT") or ".venv"))), "uv sync"
         packages = " && uv pip install -r requirements.txt" if (self.folder / "requirements.txt").is_file() else ""
         return self.folder / ".venv", f"uv venv{packages}"
 

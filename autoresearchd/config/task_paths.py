@@ -10,6 +10,7 @@ from autoresearchd.config.yaml_document import Problem, parse_yaml, read_text
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.file_content import compressed_size
 from autoresearchd.domain.task import Task
+from autoresearchd.resources import bundled
 
 MAX_EDITABLE_BYTES = 2 * 1024 * 1024
 HIDE_ROOTS = ("{purelib}", "{stdlib}")
@@ -173,10 +174,15 @@ def _editable_problem(name: str, root: Path) -> tuple[str, str] | None:
     return (f"{name!r} is binary: it holds a NUL byte", hint) if b"\0" in data else None
 
 
+SHARED = "shared"
+"""In the folder of the bundled tasks: files that several of them link to; whoever copies a task gets copies."""
+
+
 def _protected_problem(name: str, root: Path) -> tuple[str, str] | None:
     if not (root / name).exists():
         return _missing(name, root)
-    if not (root / name).resolve().is_relative_to(root.resolve()):
+    target = (root / name).resolve()
+    if not target.is_relative_to(root.resolve()) and target.parent != (bundled("templates") / SHARED).resolve():
         return f"{name!r} leads out of the task's folder through a symbolic link", "put a copy there"
     return None
 

@@ -1,4 +1,4 @@
-"""task.yaml as pydantic models: the kinds of its values, its keys and defaults, and which of them go together.
+"""task.yaml and check.yaml as pydantic models: the kinds of their values, their keys, and which of them go together.
 
 A superset of the schema of autoresearch-distillation (https://github.com/SilenNaihin/autoresearch-distillation,
 ``task_config.py``), whose files load unchanged.
@@ -17,8 +17,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from autoresearchd.config.problems import Conflict, in_conflict, wrong
 from autoresearchd.config.task_paths import data_path, find_overlaps, folder_path, hidden_path, inside_path
 from autoresearchd.config.yaml_document import shown
+from autoresearchd.domain.labels import RULES, Label
 from autoresearchd.domain.quantities import ordered, parse_bounds, parse_duration
-from autoresearchd.domain.task import Direction, TrainingTime
+from autoresearchd.domain.task import Direction, Replacement, TrainingTime, Variant
 
 
 def _duration(value: Any) -> float:
@@ -121,54 +122,33 @@ def _environment(env: dict[str, str]) -> dict[str, str]:
 
 
 Text = Annotated[str, Strict()]
-Line = Annotated[
-    Text,
-    must(
-        lambda text: text.strip() and text.isprintable() and len(text) <= 200,
-        "is not a short line of text",
-        "write 1 to 200 printable characters on one line",
-    ),
-    AfterValidator(str.strip),
-]
+_is_line = must(
+    lambda text: text.strip() and text.isprintable() and len(text) <= 200,
+    "is not a short line of text",
+    "write 1 to 200 printable characters on one line",
+)
+Line = Annotated[Text, _is_line, AfterValidator(str.strip)]
 Name = Annotated[Line, must(lambda text: "/" not in text, "has a / in it", "write a name, not a path")]
-Command = Annotated[
-    Text, must(lambda text: text.strip() and "\0" not in text, "is not a command", "write a shell command")
-]
+_is_command = must(lambda text: text.strip() and "\0" not in text, "is not a command", "write a shell command")
+Command = Annotated[Text, _is_command]
 Flag = Annotated[bool, Strict(), BeforeValidator(_flag)]
-NeedsGpu = Annotated[bool, Strict(), BeforeValidator(_needs_gpu)]
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Share = Annotated[float, Strict(), Field(allow_inf_nan=False, ge=0)]
 Count = Annotated[int, Strict(), Field(gt=0)]
-GroupSize = Annotated[int, Strict(), Field(ge=1, le=64)]
 Seconds = Annotated[float, BeforeValidator(_duration)]
 SecondsOrZero = Annotated[float, BeforeValidator(_duration_or_zero)]
 InsidePath = Annotated[Text, AfterValidator(inside_path)]
-FolderPath = Annotated[Text, AfterValidator(folder_path)]
-DataPath = Annotated[Text, AfterValidator(data_path)]
-HiddenPath = Annotated[Text, AfterValidator(hidden_path)]
-Targets = Annotated[tuple[InsidePath, ...], BeforeValidator(one_or_many)]
-MetricName = Annotated[
-    Line,
-    must(
-        lambda text: len(text) <= 128 and not re.search(r"[\s=:]", text),
-        "cannot be a metric's name",
-        "use a name without spaces, = and :, e.g. val_loss",
-    ),
-]
-Regex = Annotated[Text, AfterValidator(_regex)]
-CurvePattern = Annotated[Text, AfterValidator(_curve_pattern)]
-Host = Annotated[
-    Text,
-    must(
-        re.compile(r"(?:[\w.][\w.-]*@)?[\w.\[][\w.:\[\]-]*", re.ASCII).fullmatch,
-        "is not a host name",
-        "write a name, an address or user@host, as ssh knows it",
-    ),
-]
-Bounds = Annotated[tuple[float, float], BeforeValidator(_bounds)]
-Choices = Annotated[tuple[int | float | str | bool, ...], BeforeValidator(_choices)]
-Environment = Annotated[dict[str, Text], AfterValidator(_environment)]
-
+_is_metric = must(
+    lambda text: len(text) <= 128 and not re.search(r"[\s=:]", text),
+    "cannot be a metric's name",
+    "use a name without spaces, = and :, e.g. val_loss",
+)
+MetricName = Annotated[Line, _is_metric]
+_is_host = must(
+    re.compile(r"(?:[\w.][\w.-]*@)?[\w.\[][\w.:\[\]-]*", re.ASCII).fullmatch,
+    "is not a host name",
+    "write a name, an address or user@host, as ssh knows it",
+)
 
 DEFAULT_BUDGET = 300.0
 DEFAULT_GRACE = 60.0
@@ -182,7 +162,7 @@ def repeated(what: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 class Section(BaseModel):
-    """A mapping of task.yaml: unknown keys are errors, and values never change."""
+    """A mapping of a file: unknown keys are errors, and values never change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -192,8 +172,7 @@ class Section(BaseModel):
 
     @model_validator(mode="after")
     def _no_conflicts(self) -> Self:
-        found = list(self.conflicts())
-        if found:
+        if found := list(self.conflicts()):
             raise in_conflict(found)
         return self
 
@@ -201,10 +180,10 @@ class Section(BaseModel):
 class Workspace(Section):
     """Where the files are, and who may see and change them."""
 
-    source_dir: FolderPath = "."
-    target_file: Targets
+    source_dir: Annotated[Text, AfterValidator(folder_path)] = "."
+    target_file: Annotated[tuple[InsidePath, ...], BeforeValidator(one_or_many)]
     protected: tuple[InsidePath, ...] = ()
-    data: tuple[DataPath, ...] = ()
+    data: tuple[Annotated[Text, AfterValidator(data_path)], ...] = ()
     remote_dir: Line = "~"
     max_compressed_bytes: Count | None = None
 
@@ -221,9 +200,8 @@ class Workspace(Section):
 class Execution(Section):
     """How the job is run.
 
-    ``budget`` is the training time, 300 s unless given. When ``timeout`` is the only one of the three times, as in
-    files of autoresearch-distillation, it is the budget too, and there is no grace: their jobs know of one time only.
-    ``training_time`` is what a run is held to: its budget, or the baseline's own time and a quarter.
+    ``timeout`` as the only one of the three times, as in files of autoresearch-distillation, is the budget too, without
+    a grace. ``training_time`` is what a run is held to: its budget, or the baseline's own time and a quarter.
     """
 
     run_command: Command
@@ -231,12 +209,12 @@ class Execution(Section):
     startup_grace: SecondsOrZero | None = None
     timeout: Seconds | None = None
     training_time: TrainingTime = "auto"
-    needs_gpu: NeedsGpu = False
+    needs_gpu: Annotated[bool, Strict(), BeforeValidator(_needs_gpu)] = False
     python: Line | None = None
     setup_commands: tuple[Command, ...] = ()
     clear_torch_cache: Flag = False
     memory_mb: Count | None = None
-    env: Environment = {}
+    env: Annotated[dict[str, Text], AfterValidator(_environment)] = {}
     network: Flag = False
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -257,7 +235,7 @@ class Evaluation(Section):
     command: Command
     model_command: Command | None = None
     private: tuple[InsidePath, ...] = ()
-    hide: tuple[HiddenPath, ...] = ()
+    hide: tuple[Annotated[Text, AfterValidator(hidden_path)], ...] = ()
     timeout: Seconds = 600.0
 
 
@@ -287,16 +265,15 @@ class Constraint(Section):
 class Scoring(Section):
     """Which numbers count.
 
-    ``baseline`` is a reference line only. ``min_delta``: a gain below it is none. ``cacheable_crash_patterns`` is read
-    for the sake of files of autoresearch-distillation: here no program is ever run twice within a session, so there is
-    nothing to cache.
+    ``baseline`` is a reference line only. ``min_delta``: a gain below it is none. ``cacheable_crash_patterns`` of files
+    of autoresearch-distillation has no meaning here, where no program is run twice within a session.
     """
 
     metric: MetricName
     direction: Direction
     metric_source: Literal["auto", "evaluator", "stdout"] = "auto"
     parse_mode: Literal["auto", "metric", "key_value", "json", "regex"] = "auto"
-    pattern: Regex | None = None
+    pattern: Annotated[Text, AfterValidator(_regex)] | None = None
     result_file: InsidePath | None = None
     metrics: tuple[MetricName, ...] = ()
     display_metrics: tuple[MetricName, ...] = ()
@@ -317,7 +294,7 @@ class Scoring(Section):
 class Curve(Section):
     """The learning curve. ``check_every`` is a tenth of the budget, at most 30 s, unless given."""
 
-    pattern: CurvePattern = "auto"
+    pattern: Annotated[Text, AfterValidator(_curve_pattern)] = "auto"
     check_every: Seconds | None = None
     abort: Flag = True
 
@@ -354,7 +331,7 @@ class Role(Section):
 class Proposing(Section):
     """How proposals are asked for."""
 
-    group: GroupSize = 1
+    group: Annotated[int, Strict(), Field(ge=1, le=64)] = 1
     parents: Literal["incumbent", "puct"] = "incumbent"
     turns: Literal["round_robin", "bandit"] = "round_robin"
 
@@ -363,8 +340,8 @@ class Search(Section):
     """The constants that are tuned, by name, with or without the file: those that stay, and bounds for others."""
 
     fixed: tuple[Line, ...] = ()
-    ranges: dict[Line, Bounds] = {}
-    choices: dict[Line, Choices] = {}
+    ranges: dict[Line, Annotated[tuple[float, float], BeforeValidator(_bounds)]] = {}
+    choices: dict[Line, Annotated[tuple[int | float | str | bool, ...], BeforeValidator(_choices)]] = {}
 
     def conflicts(self) -> Iterator[Conflict]:
         for key, other in (("ranges", "fixed"), ("choices", "fixed"), ("choices", "ranges")):
@@ -375,7 +352,7 @@ class Search(Section):
 class Slot(Section):
     """One place on a remote machine."""
 
-    host: Host
+    host: Annotated[Text, _is_host]
     gpu_id: Line = "0"
     name: Line | None = None
     remote_dir: Line | None = None
@@ -423,3 +400,81 @@ class TaskFile(Section):
             hint = "leave `history: revert` out, or take `proposing: {group: 1, parents: incumbent}`"
             yield "history", "revert, but a linear history has one parent for each experiment", hint
         yield from (("roles", *problem) for problem in repeated("roles", (role.name for role in self.roles)))
+
+
+# ---------------------------------------------------------------------- check.yaml
+_SEARCHED, _WHOLE = ("replace", "before", "after"), ("append", "prepend", "text")
+_EXPECTABLE = sorted(label for label in Label if RULES[label].status is not None and label is not Label.NONE)
+_is_outcome = must(_EXPECTABLE.__contains__, "is not an outcome's label", f"take one of {', '.join(_EXPECTABLE)}")
+_Outcomes = tuple[Annotated[Line, _is_outcome], ...]
+
+
+class Step(Section):
+    """One replacement: ``search`` with one of replace, before and after, or one of append, prepend and text alone."""
+
+    file: InsidePath | None = None
+    search: Text | None = None
+    replace: Text | None = None
+    before: Text | None = None
+    after: Text | None = None
+    append: Text | None = None
+    prepend: Text | None = None
+    text: Text | None = None
+
+    @property
+    def given(self) -> list[str]:
+        """Which of the ways to replace it names."""
+        return [name for name in (*_SEARCHED, *_WHOLE) if getattr(self, name) is not None]
+
+    def conflicts(self) -> Iterator[Conflict]:
+        given = self.given
+        if len(given) != 1:
+            yield "", " and ".join(given) or "none of them", f"give one of {', '.join((*_SEARCHED, *_WHOLE))}"
+        elif given[0] in _SEARCHED and not self.search:
+            yield "search", f"{given[0]} needs it", "give the text that is there once as `search`"
+        elif given[0] in _WHOLE and self.search:
+            yield "search", f"does not go with {given[0]}", "leave `search` out"
+
+
+class Edit(Section):
+    """An honest edit."""
+
+    name: Line
+    change: Annotated[tuple[Step, ...], Field(min_length=1)]
+
+    def variant(self, expected: Iterable[str] = ()) -> Variant:
+        """This edit as what it means."""
+        steps = (Replacement(s.given[0], getattr(s, s.given[0]), s.search or "", s.file) for s in self.change)
+        return Variant(self.name, tuple(steps), frozenset(map(Label, expected)))
+
+
+class Cheat(Edit):
+    """A dishonest one, and how it may end."""
+
+    expect: Annotated[tuple[Annotated[Line, _is_outcome], ...], BeforeValidator(one_or_many), Field(min_length=1)] = (
+        Label.NO_GAIN,
+    )
+
+
+class Figures(Section):
+    """A documented baseline."""
+
+    value: Number
+    sigma: Share
+    budget: Seconds | None = None
+    within: Share = 0.0
+
+
+class CheckFile(Section):
+    """All of check.yaml."""
+
+    baseline: dict[str, Figures] = Field(default_factory=dict)
+    budget: Seconds | None = None
+    edits: tuple[Edit, ...] = ()
+    cheats: tuple[Cheat, ...] = ()
+
+    def conflicts(self) -> Iterator[Conflict]:
+        for profile in self.baseline.keys() - set(PROFILES):
+            yield f"baseline.{profile}", "there is no such profile", f"the profiles are {' and '.join(PROFILES)}"
+        names = (variant.name for variant in (*self.edits, *self.cheats))
+        yield from (("cheats", *problem) for problem in repeated("edits", names))

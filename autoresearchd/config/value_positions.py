@@ -49,8 +49,7 @@ class MarkupError(Exception):
 class Scalar:
     """A number, boolean or text in a file.
 
-    name: ``optimizer.betas[0]``; start, end: its place in the UTF-8 bytes; heads: the places of the keys around it,
-    from the outermost, its own not among them.
+    name: ``optimizer.betas[0]``; start, end: its place in the UTF-8 bytes; heads: those of the keys around it.
     """
 
     name: str
@@ -69,14 +68,12 @@ def kind_of(path: str) -> str:
 def meaning(path: str, text: str, without: re.Pattern[str] | None = None) -> str:
     """What a file holds, whatever its comments and layout, but for the keys ``without``: equal for equal files.
 
-    Raises:
-        MarkupError: it cannot be read.
+    MarkupError: it cannot be read.
     """
     try:
         if kind_of(path) == "YAML":
             return repr([_of_node(node, without, [], 0) for node in _composed(text)])
-        loaded = _json(text) if kind_of(path) == "JSON" else _toml(text)
-        return repr(_of_value(loaded, without))
+        return repr(_of_value(_json(text) if kind_of(path) == "JSON" else _toml(text), without))
     except RecursionError:
         raise MarkupError("it is nested too deeply") from None
 
@@ -84,25 +81,22 @@ def meaning(path: str, text: str, without: re.Pattern[str] | None = None) -> str
 def scalars(path: str, text: str) -> tuple[Scalar, ...]:
     """All values whose place is known, in the order of the file. Raises MarkupError where it cannot be read."""
     try:
+        if kind_of(path) == "JSON":
+            _json(text)
+            text = text.replace("\t", " ")  # to YAML a tab is no space; in strings JSON has none
         if kind_of(path) == "TOML":
-            found = list(_toml_scalars(text))
+            found = [*_toml_scalars(text)]
         else:
-            if kind_of(path) == "JSON":
-                _json(text)
-                text = text.replace("\t", " ")  # to YAML a tab is no space; in strings JSON has none
-            nodes = _composed(text)
-            found = list(_yaml_scalars(text, nodes[0])) if nodes else []
+            found = [s for node in _composed(text)[:1] for s in _yaml_scalars(text, node)]
     except RecursionError:
         raise MarkupError("it is nested too deeply") from None
     if text.isascii():
         return tuple(found)
 
-    def at(place: int) -> int:
-        return len(text[:place].encode())
+    def span(start: int, end: int) -> tuple[int, int]:
+        return len(text[:start].encode()), len(text[:end].encode())
 
-    return tuple(
-        Scalar(s.name, s.value, at(s.start), at(s.end), tuple((at(a), at(b)) for a, b in s.heads)) for s in found
-    )
+    return tuple(Scalar(s.name, s.value, *span(s.start, s.end), tuple(span(*h) for h in s.heads)) for s in found)
 
 
 # ---------------------------------------------------------------------- reading
@@ -203,9 +197,8 @@ def value_of(source: str) -> int | float | str | bool | None:
     if source in _BOOLEANS:
         return _BOOLEANS[source]
     if _NUMBER.fullmatch(source):
-        whole = re.fullmatch(r"[-+]?[\d_]+", source)
         try:
-            return int(source) if whole else float(source)
+            return int(source) if re.fullmatch(r"[-+]?[\d_]+", source) else float(source)
         except ValueError:
             return None
     if "\n" in source or "\\" in source or not source or not source.isprintable():

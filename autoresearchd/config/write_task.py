@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 
 import yaml
 
@@ -17,16 +19,40 @@ from autoresearchd.domain.task import Budget
 
 _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
-_END = """\
+_FORM = """\
+# What to optimise, how to run it, which number counts. `autoresearchd task check` says what is wrong here.
+{remarks}
+name: {name}
+
+workspace:
+  {target_file:<30}  # the file that may be edited; a list for several
+  {protected:<30}  # files that no edit may touch
+  {data:<30}  # what the job may read beside the repository; also /absolute or ~/paths
+
+execution:
+  run_command: {run_command}
+  {python:<30}  # the interpreter that `python` is; that of autoresearchd unless given
+  {budget:<30}  # training time: seconds, or a text like 5m; the job reads $AUTORESEARCHD_TIME_BUDGET
+  {grace:<30}  # for loading and compiling, on top of the budget
+  {timeout:<30}  # hard end of the whole run; 2 × budget + startup_grace unless given
+  # training_time: auto           # or budget, or baseline: the program's own time and a quarter, where it reads none
+  # setup_commands: [pip install -r requirements.txt]  # once, with network
+  # memory_mb: 8192
+
+scoring:
+  {metric:<30}  # printed as `name: value` or `METRIC name=value`; the last one counts
+  {direction:<30}  # minimize or maximize
+  {metrics:<30}  # further numbers to keep
+{shown}  # constraints: [{{metric: peak_vram_mb, max_increase: 0.25}}]
+
 # An evaluation of its own makes the metric more than the job's word: it runs after training, on data that no job reads.
 # evaluation:
 #   command: python evaluate.py
 #   private: [data/val.bin]
-"""
 
-_PROFILES = """\
-# profiles:                     # what differs by machine: cuda where there is an NVIDIA GPU, else cpu
-#   cpu: {execution: {budget: 60}}
+{checks}
+{system}# profiles:                     # what differs by machine: cuda where there is an NVIDIA GPU, else cpu
+#   cpu: {{execution: {{budget: 60}}}}
 """
 
 
@@ -76,86 +102,48 @@ def render_task_yaml(draft: Draft) -> str:
     """Text of a commented task.yaml: what is not known has the usual value, or stands there as an example."""
     targets = draft.target_file or ("train.py",)
     budget = DEFAULT_BUDGET if draft.budget is None else draft.budget
-    try:
+    wall = DEFAULT_BUDGET
+    with suppress(ValueError):  # else the file is refused for it
         wall = Budget.usual_wall(parse_duration(budget), DEFAULT_GRACE)
-    except ValueError:  # the file is refused for it
-        wall = DEFAULT_BUDGET
-    python = f"python: {_quoted(draft.python)}" if draft.python else "# python: /home/me/work/.venv/bin/python"
-    baseline = f"baseline: {draft.baseline!r}"
-    reads = "what the job may read beside the repository; also /absolute or ~/paths"
-    rows = [
-        "# What to optimise, how to run it, which number counts. `autoresearchd task check` says what is wrong here.",
-        *(f"# {one_line(remark)}" for remark in draft.remarks),
-        "",
-        f"name: {_quoted(draft.name)}",
-        "",
-        "workspace:",
-        _line(
-            f"target_file: {_quoted(targets[0]) if len(targets) == 1 else _listed(targets)}",
-            "the file that may be edited; a list for several",
-        ),
-        _given("protected", draft.protected, "[prepare.py]", "files that no edit may touch"),
-        _given("data", draft.data, "[data/train.bin]", reads),
-        "",
-        "execution:",
-        f"  run_command: {_quoted(draft.run_command or 'python train.py')}",
-        _line(python, "the interpreter that `python` is; that of autoresearchd unless given"),
-        _line(
-            f"budget: {_quoted(budget) if isinstance(budget, str) else _seconds(budget)}",
-            "training time: seconds, or a text like 5m; the job reads $AUTORESEARCHD_TIME_BUDGET",
-        ),
-        _line(f"# startup_grace: {DEFAULT_GRACE:g}", "for loading and compiling, on top of the budget"),
-        _line(f"# timeout: {_seconds(wall)}", "hard end of the whole run; 2 × budget + startup_grace unless given"),
-        _line(
-            "# training_time: auto", "or budget, or baseline: the program's own time and a quarter, where it reads none"
-        ),
-        _line("# setup_commands: [pip install -r requirements.txt]", "once, with network"),
-        "  # memory_mb: 8192",
-        "",
-        "scoring:",
-        _line(
-            f"metric: {_quoted(draft.metric or 'val_loss')}",
-            "printed as `name: value` or `METRIC name=value`; the last one counts",
-        ),
-        _line(f"direction: {_quoted(draft.direction or 'minimize')}", "minimize or maximize"),
-        _given("metrics", draft.metrics, "[peak_vram_mb]", "further numbers to keep"),
-        *([f"  display_metrics: {_listed(draft.display_metrics)}"] if draft.display_metrics else []),
-        *([] if draft.baseline is None else [_line(baseline, f"{one_line(draft.measured)}: a reference, no rule")]),
-        "  # constraints: [{metric: peak_vram_mb, max_increase: 0.25}]",
-        "",
-        _END,
-        *_checks(draft.checks),
-        *_system(draft.system),
-        _PROFILES,
-    ]
-    return "\n".join(rows)
+    shown = f"  display_metrics: {_listed(draft.display_metrics)}\n" if draft.display_metrics else ""
+    if draft.baseline is not None:
+        shown += f"  {f'baseline: {draft.baseline!r}':<30}  # {one_line(draft.measured)}: a reference, no rule\n"
+    return _FORM.format(
+        remarks="".join(f"# {one_line(remark)}\n" for remark in draft.remarks),
+        name=_quoted(draft.name),
+        target_file=f"target_file: {_quoted(targets[0]) if len(targets) == 1 else _listed(targets)}",
+        protected=_given("protected", draft.protected, "prepare.py"),
+        data=_given("data", draft.data, "data/train.bin"),
+        run_command=_quoted(draft.run_command or "python train.py"),
+        python=f"python: {_quoted(draft.python)}" if draft.python else "# python: /home/me/work/.venv/bin/python",
+        budget=f"budget: {_quoted(budget) if isinstance(budget, str) else _seconds(budget)}",
+        grace=f"# startup_grace: {DEFAULT_GRACE:g}",
+        timeout=f"# timeout: {_seconds(wall)}",
+        metric=f"metric: {_quoted(draft.metric or 'val_loss')}",
+        direction=f"direction: {_quoted(draft.direction or 'minimize')}",
+        metrics=_given("metrics", draft.metrics, "peak_vram_mb"),
+        shown=shown,
+        checks=_checks(draft.checks),
+        system=_system(draft.system),
+    )
 
 
-def _checks(commands: tuple[str, ...]) -> Iterator[str]:
+def _checks(commands: tuple[str, ...]) -> str:
     if not commands:
-        yield "# checks: [{command: pytest -q tests, timeout: 300}]    # a result is kept only when these succeed"
-    else:
-        yield "checks:                         # a result is kept only when these succeed"
-        yield from (f"  - {{command: {_quoted(command)}, timeout: 300}}" for command in commands)
-    yield ""
+        return "# checks: [{command: pytest -q tests, timeout: 300}]    # a result is kept only when these succeed\n"
+    rows = "".join(f"  - {{command: {_quoted(command)}, timeout: 300}}\n" for command in commands)
+    return f"checks:                         # a result is kept only when these succeed\n{rows}"
 
 
-def _system(text: str) -> Iterator[str]:
+def _system(text: str) -> str:
     """The task's own words, as a block of lines; nothing where there is none."""
-    rows = [printable(row, instead=" ").rstrip() for row in text.splitlines()]
-    if lines := "\n".join(rows).strip().splitlines():  # the first row says how far the block is indented
-        yield "prompt:"
-        yield "  system: |-                    # beside what every policy is told"
-        yield from (f"    {row}" if row else "" for row in lines)
-        yield ""
+    block = "\n".join(printable(row, instead=" ").rstrip() for row in text.splitlines()).strip()
+    head = "prompt:\n  system: |-                    # beside what every policy is told\n"
+    return f"{head}{indent(block, '    ')}\n\n" if block else ""
 
 
-def _given(key: str, values: tuple[str, ...], example: str, comment: str) -> str:
-    return _line(f"{key}: {_listed(values)}" if values else f"# {key}: {example}", comment)
-
-
-def _line(text: str, comment: str) -> str:
-    return f"  {text:<30}  # {comment}"
+def _given(key: str, values: tuple[str, ...], example: str) -> str:
+    return f"{key}: {_listed(values)}" if values else f"# {key}: [{example}]"
 
 
 def _listed(values: Iterable[str]) -> str:

@@ -1,8 +1,7 @@
 """YAML text as plain values, with the line of every key.
 
-Stricter than PyYAML, which reads YAML 1.1: ``on``, ``yes``, ``12:30`` and dates are text (as in YAML 1.2,
-https://yaml.org/spec/1.2.2/#1032-tag-resolution), a key may not be given twice, tags of a document's own are refused,
-and values are counted, so that a few lines with aliases cannot grow into gigabytes.
+Stricter than PyYAML, which reads YAML 1.1: ``on``, ``yes``, ``12:30`` and dates are text (as in YAML 1.2, 10.3.2), a
+key may not be given twice, tags are refused, and a few lines with aliases cannot grow into gigabytes.
 """
 
 from __future__ import annotations
@@ -43,10 +42,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Document:
-    """A file as plain values.
-
-    lines: 1-based line of each key and list item; texts: numbers as they were written; problems: what is wrong so far.
-    """
+    """A file as plain values. lines: 1-based, of each key and list item; texts: numbers as they were written."""
 
     root: dict[str, Any] = field(default_factory=dict)
     lines: dict[Place, int] = field(default_factory=dict)
@@ -121,23 +117,20 @@ def read_text(path: Path) -> str:
 
 
 def parse_yaml(text: str, file: str) -> Document:
-    """Read a YAML document whose root is a mapping.
-
-    Raises ConfigError where the text is not YAML at all. Lesser problems are in the document's ``problems``.
-    """
+    """A YAML document whose root is a mapping, with its problems; ConfigError where the text is not YAML at all."""
     line: int | None = None
     try:
         node = yaml.compose(text, Loader=PlainLoader)
         if isinstance(node, yaml.MappingNode):
-            return _Walk(file).document(node)
+            return _Walk(file, node).made
         what, hint = "the file is empty" if node is None else "the file holds no mapping", "write lines of `key: value`"
         line = _line(node) if node is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, what = mark.line + 1 if mark else None, syntax_message(error)
-        row = text.splitlines()[mark.line : mark.line + 1] if mark else []
+        row = "".join(text.splitlines()[mark.line : mark.line + 1]) if mark else ""
         hint = "check the indentation, and put text that holds `: `, `#`, brackets or quotes in quotes"
-        if (row and "\t" in row[0][: len(row[0]) - len(row[0].lstrip())]) or "\\t" in what:
+        if "\t" in row[: len(row) - len(row.lstrip())] or "\\t" in what:
             hint = "indent with spaces: YAML does not allow tabs"
         elif "but found another document" in what:
             hint = "keep one document in the file: remove the line `---`"
@@ -188,7 +181,7 @@ def _scalar(tag: str, text: str) -> str | int | float | bool | None:
     if tag == _BOOL:
         return {"true": True, "false": False}[plain]
     if tag == _INT:
-        return int(plain, 16) if plain.startswith("0x") else int(plain)
+        return int(plain, 16 if plain.startswith("0x") else 10)
     if tag == _FLOAT:
         return float(re.sub(r"\.(inf|nan)", r"\1", plain))
     raise KeyError(tag)
@@ -197,19 +190,14 @@ def _scalar(tag: str, text: str) -> str | int | float | bool | None:
 class _Walk:
     """One pass over the nodes, which makes values and takes down lines."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, root: yaml.MappingNode) -> None:
         self.file, self.made, self.values = file, Document(), 0
-
-    def document(self, root: yaml.MappingNode) -> Document:
-        value = self.value(root, ())
-        self.made.root = value if isinstance(value, dict) else {}
-        return self.made
+        self.made.root = self.value(root, ()) or {}
 
     def value(self, node: yaml.Node, place: Place) -> Any:
         self.values += 1
         if len(place) > MAX_DEPTH or self.values > MAX_VALUES:
-            deep = "nested too deeply, or an alias holds itself"
-            what = deep if len(place) > MAX_DEPTH else f"more than {MAX_VALUES:,} values"
+            what = f"more than {MAX_VALUES:,} values, or nested too deeply, as an alias that holds itself is"
             hint = "write the values out, plainly: a page of text is enough"
             raise Problem(what, hint, dotted(place[:2]), _line(node)).error(self.file)
         self.made.lines.setdefault(place, _line(node))

@@ -74,10 +74,7 @@ class EnvironmentFailure(AutoresearchdError):
 
 
 class SpendCapReached(EnvironmentFailure):
-    """A spend cap is reached: no model is asked before it is raised or the day is over.
-
-    whole_session: whether it is the session's own cap, which no waiting changes.
-    """
+    """No model is asked before a cap is raised or the day is over; whole_session: it is the session's own, for good."""
 
     def __init__(self, what: str, *, whole_session: bool, hint: str = "") -> None:
         super().__init__(what, hint=hint)
@@ -97,10 +94,7 @@ class StoreDamaged(StoreError):
 
 
 class PolicyError(AutoresearchdError):
-    """A policy gave no usable proposal: the experiment is recorded under ``label``.
-
-    cost: what was spent on it, None: nothing that is known; charged: whether it has been charged, answer by answer.
-    """
+    """A policy gave no usable proposal: recorded under ``label``; charged: its cost has been counted already."""
 
     def __init__(
         self, what: str, *, label: Label = Label.ERROR, hint: str = "", cost: Cost | None = None, charged: bool = True

@@ -1,4 +1,4 @@
-"""What happens in a session, for whoever watches: the event log, the live display, the daemon's log."""
+"""What happens in a session, for whoever watches: the live display, the daemon's log."""
 
 from __future__ import annotations
 

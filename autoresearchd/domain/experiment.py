@@ -17,10 +17,7 @@ FAILURES = 2
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One point of a learning curve: step and loss as logged.
-
-    progress: share of the budget, 0 to 1 or beyond; seconds: of training; validation: loss on data not trained on.
-    """
+    """One point of a learning curve as logged. progress: share of the budget; validation: of data not trained on."""
 
     step: float
     loss: float
@@ -34,9 +31,8 @@ class StageResult:
     """How one process of a run ended. name: ``training``, ``evaluation`` or ``check-<i>``.
 
     exit_code: 0…255, or −signal; None when it was never started. outcome: ``ok``, ``failed``, ``timeout`` (hard wall),
-    ``budget_overrun`` (training beyond budget + grace), ``killed`` (by us: stop, abort), ``oom`` (memory limit),
-    ``disk_full``, ``lost`` (the supervisor died), ``tampered`` (never started: what edited code left for it leads to
-    what that code may not read). cpu_s: processor time of its processes; 0.0 where it is not known.
+    ``budget_overrun``, ``killed`` (by us), ``oom``, ``disk_full``, ``lost`` (the supervisor died), ``tampered`` (never
+    started: what edited code left for it leads to what that code may not read). cpu_s: 0.0 where it is not known.
     """
 
     name: str
@@ -84,8 +80,8 @@ class Measurement:
 class Run:
     """One execution of a program under one seed. index counts from 0 within the experiment that it was made for.
 
-    of: the experiment whose program ran, where it is another one: the incumbent, or the baseline, run again beside
-    this one. attempt: of the proposal that the experiment had when it ran (0: the first, 1…: repairs).
+    of: the experiment whose program ran, where it is another one (the incumbent, the baseline). attempt: of the
+    proposal that the experiment had when it ran (0: the first, 1…: repairs).
     """
 
     id: int
@@ -107,7 +103,6 @@ class Run:
 
     @property
     def open(self) -> bool:
-        """Whether it has not ended yet."""
         return self.finished_at is None
 
     @property
@@ -125,11 +120,10 @@ class Run:
 class Decision:
     """The judgement on an experiment.
 
-    value: the experiment's metric (mean of its good runs); delta: improvement over the incumbent (positive: better), as
-    estimated from all runs of both and held to what their values show; sure: probability of an improvement, 0 where it
-    was overruled (not stored: the reward is given by it); sigma: noise of the incumbent's runs, as it was known then;
-    confidence: |best − baseline| / MAD over the session, the advisory figure of pi-autoresearch; reward: for the
-    learner, with its components and the version of its formula.
+    value: mean of its good runs; delta: improvement over the incumbent (positive: better), as estimated from all runs
+    of both and held to what their values show; sure: probability of an improvement, 0 where it was overruled (not
+    stored); sigma: noise of the incumbent's runs; confidence: |best − baseline| / MAD over the session, the advisory
+    figure of pi-autoresearch; reward: for the learner, with its components and the version of its formula.
     """
 
     status: Status
@@ -150,7 +144,7 @@ class Decision:
 class Experiment:
     """One experiment as the store knows it. Times are UTC; ``parent`` is the commit it is reverted to.
 
-    attempt: of its current proposal. Only runs of this attempt are judged; ``runs`` holds those of earlier ones too.
+    attempt: of its current proposal. Only its runs are judged; ``runs`` holds those of earlier ones too.
     """
 
     session_id: int
@@ -180,7 +174,7 @@ class Experiment:
 
     @property
     def last_own(self) -> Run | None:
-        """The last run of its own program, None before there is one; those of others made beside it may follow it."""
+        """The last run of its own program."""
         return next((r for r in reversed(self.current_runs) if r.of is None), None)
 
     @property
@@ -206,8 +200,7 @@ class Experiment:
 class Trial:
     """What a search learns from one finished experiment: the changes against ``parent`` and the value they led to.
 
-    delta: improvement over the incumbent of its time, positive when better; of an aborted run the forecast's. reason:
-    of the decision, in words that may be a program's own.
+    delta: as decided, of an aborted run the forecast's. reason: in words that may be a program's own.
     """
 
     number: int
@@ -223,10 +216,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An experiment as a place to go on from: one with a commit and a value, whatever was decided on it.
-
-    parent: number of the experiment whose commit it was made from, None for a root (a baseline, or an import).
-    """
+    """An experiment as a place to go on from, whatever was decided on it; parent: the one it was made from, if any."""
 
     number: int
     parent: int | None
@@ -239,8 +229,7 @@ class Node:
 class AbortMemory:
     """What early abort has learned in a segment.
 
-    figures: for displays (``audited``, ``false_abort_rate``, ``false_abort_limit``, ``throughput_gain``). state: what
-    it goes on from after a restart, as of experiment ``number``; None: as it was stored last.
+    figures: for displays. state: what it goes on from, as of experiment ``number``; None: as it was stored last.
     """
 
     segment: int
@@ -262,9 +251,8 @@ class Limits:
 class Session:
     """One run of the daemon on one task.
 
-    task_json: the validated task.yaml (after the profile and the command line), so that ``resume`` needs nothing else.
-    folder: the task's folder, relative to the top of the repository. base_commit: where the branch began. incumbent:
-    the commit that the branch should point at, as the store has it.
+    task_json: the validated task.yaml (after the profile and the command line). folder: the task's, relative to the top
+    of the repository. base_commit: where the branch began. incumbent: where it should point, as the store has it.
     """
 
     id: int

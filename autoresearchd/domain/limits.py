@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.quantities import counted, format_duration
 
 TIMES = 5.0
@@ -13,7 +14,7 @@ CALM = 3.0
 
 
 def noise_has_grown(sigma: float | None, first: float | None, times: float = TIMES) -> bool:
-    """Whether σ is so many times what it was at first; never where either is not known, or there was none at first."""
+    """Whether σ is so many times what it was at first; never where either is not known or 0."""
     return bool(sigma and first and sigma >= times * first)
 
 
@@ -32,26 +33,16 @@ class Reached(NamedTuple):
     more: str
 
 
-def limit_reached(
-    *,
-    max_experiments: int | None,
-    max_seconds: float | None,
-    max_usd: float | None,
-    experiments: int,
-    seconds: float,
-    usd: float,
-) -> Reached | None:
-    """The first limit of a session that is reached; limits and counts are those of the whole session.
-
-    experiments: decided ones, baselines not counted; seconds: of all daemons together.
-    """
-    if max_experiments is not None and experiments >= max_experiments:
-        done = f"{counted(experiments, 'experiment')} done, "
-        done += "as asked" if experiments == max_experiments else f"more than the {max_experiments} asked for"
-        return Reached(done, f"--max-experiments {max(1, 2 * experiments)}")
-    if max_seconds is not None and seconds >= max_seconds:
-        twice = format_duration(max(1.0, 2 * max(max_seconds, seconds))).replace(" ", "")
-        return Reached(f"the time limit of {format_duration(max_seconds)} is reached", f"--max-time {twice}")
-    if max_usd is not None and usd >= max_usd:
-        return Reached(f"the spend limit of {max_usd:g} USD is reached", f"--max-cost {2 * max(max_usd, usd):.2f}")
+def limit_reached(limits: Limits, *, experiments: int, seconds: float, usd: float) -> Reached | None:
+    """The first limit that a session reached; experiments: without baselines; seconds: of all its daemons together."""
+    most, longest, dearest = limits.max_experiments, limits.max_seconds, limits.max_usd
+    if most is not None and experiments >= most:
+        so_many = "as asked" if experiments == most else f"more than the {most} asked for"
+        more = f"--max-experiments {max(1, 2 * experiments)}"
+        return Reached(f"{counted(experiments, 'experiment')} done, {so_many}", more)
+    if longest is not None and seconds >= longest:
+        twice = format_duration(max(1.0, 2 * max(longest, seconds))).replace(" ", "")
+        return Reached(f"the time limit of {format_duration(longest)} is reached", f"--max-time {twice}")
+    if dearest is not None and usd >= dearest:
+        return Reached(f"the spend limit of {dearest:g} USD is reached", f"--max-cost {2 * max(dearest, usd):.2f}")
     return None

@@ -18,10 +18,9 @@ class Price:
 class LearnSettings:
     """When and how the daemon makes its local policy better, by itself.
 
-    every: experiments between two learner runs, None: not by their number. cron: as crontab(5) has it, in UTC; empty:
-    not by the clock. algo, steps, options: as for ``learn``. memory_mb: None: as much as there is. pause: whether
-    experiments wait meanwhile: ``always``, ``never``, or ``auto``, where both use the processor, or the only GPU.
-    model: folder of the base model; empty: the one that the policy is asked of.
+    every: experiments between two learner runs. cron: as crontab(5) has it, in UTC. algo, steps, options: as for
+    ``learn``. pause: whether experiments wait meanwhile: ``always``, ``never``, or ``auto``, where both use the
+    processor, or the only GPU. model: folder of the base model; empty: the one that the policy is asked of.
     """
 
     every: int | None = None
@@ -43,16 +42,14 @@ class LearnSettings:
 class ModelSettings:
     """How models are asked, from ``config.yaml``.
 
-    policy: what ``--policy auto`` stands for; empty: ``search``. fallbacks: models asked in turn when the first gives
-    no reply. context_tokens, max_tokens: how long a prompt, and an answer, may be. timeout: seconds for one reply.
-    retries: after a passing trouble; reasks: of a malformed answer; repairs: of a failed proposal. feedback: whether a
-    model is shown what came of earlier experiments. prompt: ``full``, or ``brief`` for models too small for it.
-    structured: whether answers are asked for as JSON that obeys a schema; None: where the model is known to have that.
-
-    prices: by model, over what the provider's list says. per_day: US dollars that all sessions together may spend in a
-    day (UTC). when_spent: ``stop`` (wait for the next day, end at the session's cap) or ``search``. base_url,
-    local_model, key_file: the endpoint of the policy ``local``. key_files: of providers, by name; a key of the
-    environment is not looked at then. roles: whether the daemon's own roles take turns. agent_*: of ``agent``.
+    policy: what ``--policy auto`` stands for; empty: ``search``. fallbacks: asked in turn where there is no reply.
+    context_tokens, max_tokens: of a prompt, and of an answer. timeout: seconds for one reply. retries: after a passing
+    trouble; reasks: of a malformed answer; repairs: of a failed proposal. feedback: a model is shown what came of
+    earlier experiments. prompt: ``full``, or ``brief`` for small models. structured: answers are asked for as JSON that
+    obeys a schema; None: where the model is known to have that. prices: by model, over the provider's list. per_day: US
+    dollars of all sessions together (UTC). when_spent: ``stop`` (wait for the next day, end at the session's cap) or
+    ``search``. base_url, local_model, key_file: of the policy ``local``. key_files: of providers, by name, instead of
+    the environment's. roles: the daemon's own roles take turns. agent_*: of ``agent``.
     """
 
     policy: str = ""

@@ -11,16 +11,12 @@ from typing import Any
 
 
 class VersionStatus(StrEnum):
-    """Where a version stands. Of those for one base model, at most one is promoted."""
+    """Where a version stands; of those for one base model at most one is promoted. A rollback revives a retired one."""
 
     CANDIDATE = "candidate"
-    """Nobody has decided on it."""
     PROMOTED = "promoted"
-    """In use."""
     REFUSED = "refused"
-    """Kept and not used: it was no better, or it was rolled back."""
     RETIRED = "retired"
-    """It was in use until another took its place; a rollback brings it back."""
 
 
 class LearnerStatus(StrEnum):
@@ -34,10 +30,7 @@ class LearnerStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BaseModel:
-    """The model that an adapter is made for, or that asks for one. name: its folder, or as its server calls it.
-
-    The hashes are of the model, its tokenizer and its chat template, None where they are not known.
-    """
+    """The model that an adapter is made for, or that asks for one. name: its folder, or as its server calls it."""
 
     name: str
     model_hash: str | None = None
@@ -47,7 +40,7 @@ class BaseModel:
 
 @dataclass(frozen=True, slots=True)
 class NewLearnerRun:
-    """A learner run that begins. session_id: None where it learns across sessions; trajectories: how many it has."""
+    """A learner run that begins; session_id: None where it learns across sessions."""
 
     algo: str
     mode: str
@@ -76,11 +69,7 @@ class LearnerRun:
 
 @dataclass(frozen=True, slots=True)
 class NewVersion:
-    """A version whose files are in their place. folder: name of its folder; digest: over all of its files.
-
-    parent: the version that it was trained from, None: the plain model. A parent or a learner run that the store does
-    not know is left out.
-    """
+    """A version whose files are in their place. folder: its name; digest: over all files; parent: trained from."""
 
     version: str
     folder: str
@@ -95,10 +84,9 @@ class NewVersion:
 
 @dataclass(frozen=True, slots=True)
 class PolicyVersion:
-    """A version of the local policy: a LoRA adapter with its lineage.
+    """A version of the local policy: a LoRA adapter with its lineage. reason: in words, why it stands as it does.
 
-    folder: name of its folder; digest: over all of its files. algo: of the learner run that made it, empty where that
-    is not known. promoted_at: when it was put to use last. reason: in words, why it stands as it does.
+    folder: its name; digest: over all files; algo: of the learner run that made it; promoted_at: when last.
     """
 
     version: str

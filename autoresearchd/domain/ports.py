@@ -75,14 +75,13 @@ class Workspace(Protocol):
     All methods raise RepositoryError for what the user must fix and EnvironmentFailure for what may pass (lock, disk).
     """
 
-    def read(self, commit: str, path: str) -> str:
-        """Text of a file of the task at a commit (UTF-8, line ends as stored)."""
+    def read(self, commit: str, path: str) -> str: ...
 
     def commit(self, *, number: int, parent: str, files: Mapping[str, str], message: str, when: datetime) -> str:
         """Commit ``files`` (path in the task's folder → text) on ``parent``; refs/autoresearch/<tag>/<number> names it.
 
-        Deterministic and idempotent: the same arguments give the same commit, however often. The branch does not move.
-        Paths are checked again here: inside the task's folder, existing regular files, no symbolic link.
+        Deterministic and idempotent; the branch does not move. Paths are checked again: existing regular files inside
+        the task's folder, no symbolic link.
         """
 
     def checkout(self, slot: int, commit: str) -> Path:
@@ -91,20 +90,13 @@ class Workspace(Protocol):
     def tip(self) -> str:
         """Commit that the session branch points at."""
 
-    def parent(self, commit: str) -> str:
-        """First parent of a commit."""
+    def parent(self, commit: str) -> str: ...
 
     def advance(self, old: str, new: str) -> None:
-        """Move the session branch from ``old`` to ``new`` by compare-and-swap; nothing when it is at ``new`` already.
-
-        RepositoryError when it is at neither: somebody moved it.
-        """
+        """Move the session branch by compare-and-swap; RepositoryError when it is at neither: somebody moved it."""
 
     def damaged(self, commits: Mapping[int, str]) -> Sequence[int]:
-        """Of experiments and their commits, those whose ref is not there or whose commit cannot be read.
-
-        A power cut may take both; ``commit`` with the same arguments brings them back.
-        """
+        """Of experiments and their commits, those that a power cut took; ``commit`` brings them back."""
 
     def restore_branch(self, commit: str) -> None:
         """Point the session branch at ``commit`` where a power cut has emptied it; else it is left as it is."""
@@ -112,10 +104,7 @@ class Workspace(Protocol):
     def record_discard(
         self, *, number: int, commit: str, incumbent: str, when: datetime, back_to: str | None = None
     ) -> str:
-        """``history: revert`` only: write a discard and its revert on the branch.
-
-        Gives the new tip, whose tree is the incumbent's; that of ``back_to`` where the incumbent lost its place.
-        """
+        """``history: revert``: write a discard and its revert (to the incumbent, or ``back_to``); the new tip."""
 
     def diff(self, old: str, new: str) -> str:
         """Unified diff between two commits, the task's folder only."""
@@ -128,8 +117,8 @@ class Workspace(Protocol):
 class RunRequest:
     """One run to execute.
 
-    workspace: the task's folder at the commit, in the slot's worktree; pristine: the same with the protected files and
-    nothing edited; setup: where setup commands left their data; run_dir: where logs and the result go.
+    workspace: the task's folder at the commit; pristine: with nothing edited; setup: what setup commands left; run_dir:
+    where logs and the result go.
     """
 
     key: str
@@ -152,9 +141,9 @@ class RunHandle(Protocol):
         """Where ``training.log``, ``evaluation.log`` … grow while it runs."""
 
     def wait(self, timeout: float | None = None) -> RunResult | None:
-        """Wait until the run has ended, at most ``timeout`` seconds (0: just look); its result, or None while it runs.
+        """Wait until the run has ended, at most ``timeout`` seconds, without polling; None while it runs.
 
-        Wakes at once when the run ends, without polling. Never raises for what the job did.
+        Never raises for what the job did.
         """
 
     def kill(self) -> None:
@@ -162,20 +151,15 @@ class RunHandle(Protocol):
 
 
 class Executor(Protocol):
-    """Runs jobs. Where it runs is its own affair."""
+    """Runs jobs, ``slots`` at once. Where is its own affair."""
 
     @property
-    def slots(self) -> int:
-        """How many runs may be under way at once."""
+    def slots(self) -> int: ...
 
     def setup(self, task: Task, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
-        """Run ``setup_commands`` once in ``setup`` (a copy of ``pristine`` is made there); nothing when already done.
+        """Run ``setup_commands`` once, in a copy of ``pristine`` at ``setup``. BaselineError where one fails."""
 
-        BaselineError with the tail of the log when a command fails.
-        """
-
-    def start(self, request: RunRequest) -> RunHandle:
-        """Start a run and return at once."""
+    def start(self, request: RunRequest) -> RunHandle: ...
 
     def recover(self, run_dir: Path) -> RunResult | None:
         """The result of a dead daemon's run that had ended by itself; else None, and nothing of it is left alive."""
@@ -184,19 +168,16 @@ class Executor(Protocol):
         """What the user should know about this machine (jobs are not isolated); also what ``task`` cannot have here."""
 
     def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
-        """Facts that make results comparable: ``tier``, ``device``, ``host``, ``cpu``, ``python``.
-
-        With a task and its set-up folder ``python`` is what its jobs run with, as soon as that is there.
-        """
+        """Facts that make results comparable: ``tier``, ``device``, ``host``, ``cpu``, ``python`` (of the jobs)."""
 
 
 # ---------------------------------------------------------------------- what proposes
 class Policy(Protocol):
     """Proposes edits.
 
-    ``propose`` may take minutes; it ends soon after ``cancel`` is set, by raising Interrupted. It raises PolicyError
-    when it has no usable proposal (the experiment is then recorded under the error's label), EnvironmentFailure when
-    its service cannot be reached (the loop backs off). The same state gives the same proposal where no model is asked.
+    ``propose`` may take minutes; it raises Interrupted soon after ``cancel`` is set, PolicyError when it has no usable
+    proposal, EnvironmentFailure when its service cannot be reached (the loop backs off). The same state gives the same
+    proposal where no model is asked.
     """
 
     @property
@@ -225,14 +206,13 @@ class Purse(Protocol):
 
 
 class TrialHistory(Protocol):
-    """What a search learns from: all decided experiments of the session whose changes are known."""
+    """What a search learns from: all decided experiments of the session whose changes are known, in order of number."""
 
-    def trials(self, after: int = -1) -> Sequence[Trial]:
-        """Trials of experiments with a number greater than ``after``, in order of number."""
+    def trials(self, after: int = -1) -> Sequence[Trial]: ...
 
 
 class Adapters(Protocol):
-    """Which version of the local policy answers, and for which model. May be called from any thread."""
+    """Which version of the local policy answers, and for which model. From any thread."""
 
     def known(self, base: BaseModel) -> BaseModel:
         """A model of a server with its hash, where a folder of it is known here; else as it is."""
@@ -246,16 +226,16 @@ class Learning(Protocol):
 
     @property
     def cron(self) -> str:
-        """When one is due, as crontab(5) has it, in UTC; empty: not by the clock."""
+        """When one is due (crontab(5), UTC); empty: not by the clock."""
 
     def request(self) -> None:
-        """One is due. May be called from any thread."""
+        """One is due. From any thread."""
 
     def between(self) -> None:
         """Between two experiments: begin one that is due, tell what became of one, wait where experiments must."""
 
     def end(self) -> None:
-        """The session ends: one that is at work is stopped, and goes on from its checkpoint the next time."""
+        """The session ends: one that is at work is stopped, to go on from its checkpoint the next time."""
 
 
 # ---------------------------------------------------------------------- the journal
@@ -290,7 +270,6 @@ class Tree(Protocol):
         """Experiments of a segment with a commit and a value and a number greater than ``after``, in order of number.
 
         Those that broke a constraint, a size or a gate are left out: what is built on them breaks it, too.
-        One that was still open when the tree was read is found only by asking from before its number again.
         """
 
     def add_visit(self, session_id: int, number: int) -> int:
@@ -301,13 +280,12 @@ class Tree(Protocol):
 
 
 class Shelf(Protocol):
-    """The part of the journal about the local policy: learner runs, and the versions that they made.
+    """Learner runs, and the versions of the local policy that they made, which belong to the repository.
 
-    Versions belong to the repository, whichever session they were learned from. Unknown run or version: KeyError.
+    All lists are oldest first. Unknown run or version: KeyError.
     """
 
-    def open_learner_run(self, new: NewLearnerRun, at: datetime) -> LearnerRun:
-        """A learner run is about to begin; its status is ``running``."""
+    def open_learner_run(self, new: NewLearnerRun, at: datetime) -> LearnerRun: ...
 
     def record_learner_run(
         self,
@@ -321,14 +299,12 @@ class Shelf(Protocol):
     ) -> LearnerRun:
         """How a run stands now; what is None stays as it was. ``at`` is when it ended, unless it is still running."""
 
-    def learner_runs(self) -> Sequence[LearnerRun]:
-        """All, oldest first."""
+    def learner_runs(self) -> Sequence[LearnerRun]: ...
 
     def add_version(self, new: NewVersion, at: datetime) -> PolicyVersion:
         """List a version, whose files are in their place, as a candidate."""
 
-    def versions(self) -> Sequence[PolicyVersion]:
-        """All, oldest first."""
+    def versions(self) -> Sequence[PolicyVersion]: ...
 
     def promoted_versions(self) -> Sequence[PolicyVersion]:
         """Those in use, at most one for each base model, promoted last first."""
@@ -336,10 +312,7 @@ class Shelf(Protocol):
     def promote_version(
         self, version: str, at: datetime, *, reason: str = "", metrics: Mapping[str, Any] | None = None
     ) -> PolicyVersion:
-        """Put a version to use and retire the one for the same base model that was; nothing when it is in use already.
-
-        ``metrics``, when given, are laid over those that it has.
-        """
+        """Put a version to use, with ``metrics`` laid over its own, and retire the one for the same base model."""
 
     def refuse_version(
         self, version: str, *, reason: str = "", metrics: Mapping[str, Any] | None = None
@@ -347,30 +320,21 @@ class Shelf(Protocol):
         """Keep a candidate and do not use it. One that is or was in use is rolled back instead: StoreError."""
 
     def roll_back_version(self, version: str, *, reason: str = "") -> PolicyVersion | None:
-        """Refuse the version in use and bring the retired one back that was promoted last before it.
-
-        Gives that one, None: there is none, and the plain model answers. StoreError when ``version`` is not in use.
-        """
+        """Refuse the version in use and bring back the one promoted last before it, if any. StoreError: not in use."""
 
     def rewards(self, session_id: int, after: int = -1) -> Sequence[Rewarded]:
-        """What decided experiments with a number greater than ``after`` earned, in order of number.
-
-        Those whose outcome says nothing about their proposal have no reward and are left out.
-        """
+        """What decided experiments with a number greater than ``after`` earned, in order of number, if anything."""
 
 
 class Store(Tree, Shelf, Protocol):
-    """The journal.
+    """The journal; lists are oldest first.
 
-    Each method is one transaction that is on disk when it returns; methods that write say what they announce. What is
-    written *lazily* survives the process, but not a power cut before the next method that is not lazy returns: what
-    could be lost follows from what is on disk.
-
-    Safe to use from several threads (each call takes its own connection). Raises StoreError, or EnvironmentFailure when
-    the disk is full or the database locked. Unknown session or experiment: KeyError.
+    Each method is one transaction that is on disk when it returns. What is written *lazily* survives the process, but
+    not a power cut before the next method that is not lazy returns: what could be lost follows from what is on disk.
+    Safe to use from several threads. Raises StoreError, or EnvironmentFailure when the disk is full or the database
+    locked. Unknown session or experiment: KeyError.
     """
 
-    # ------------------------------------------------------------------ sessions, their state and their segments
     def create_session(self, new: NewSession, at: datetime) -> Session: ...
 
     def delete_session(self, tag: str) -> None:
@@ -378,8 +342,7 @@ class Store(Tree, Shelf, Protocol):
 
     def session(self, tag: str) -> Session: ...
 
-    def sessions(self) -> Sequence[Session]:
-        """All, oldest first."""
+    def sessions(self) -> Sequence[Session]: ...
 
     def set_state(
         self, session_id: int, state: SessionState, at: datetime, *, pid: int | None, reason: str = ""
@@ -387,11 +350,9 @@ class Store(Tree, Shelf, Protocol):
 
     def set_limits(self, session_id: int, limits: Limits) -> None: ...
 
-    def heartbeat(self, session_id: int, at: datetime, active_seconds: float) -> None:
-        """``active_seconds``: total time that daemons of this session have been at work, over all restarts."""
+    def heartbeat(self, session_id: int, at: datetime, active_seconds: float) -> None: ...
 
-    def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment:
-        """Begin a new segment (numbered from 0)."""
+    def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment: ...
 
     def segment(self, session_id: int) -> Segment | None:
         """The latest segment."""
@@ -403,20 +364,16 @@ class Store(Tree, Shelf, Protocol):
     def record_proposal(
         self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
     ) -> Experiment:
-        """Store the proposal with its diff and cost; phase ``proposed``.
+        """Store the proposal; its cost is counted unless it is ``charged``. Phase ``proposed``.
 
-        ``proposal.parent``, when given, becomes the experiment's parent; ``code_hash``: of all editable files after the
-        edit. Its cost is counted unless it is ``charged``. A later attempt (a repair) is taken in phase ``measured``.
+        ``proposal.parent``, when given, becomes the experiment's. A later attempt (a repair) is taken when measured.
         """
 
     def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
         """Phase ``committed``. Written lazily: the commit follows from the proposal."""
 
     def open_run(self, session_id: int, number: int, seed: int, at: datetime, *, of: int | None = None) -> Run:
-        """A run is about to start; phase ``running``. ``of``: the experiment whose program runs, None: its own.
-
-        Written lazily: a power cut ends the run as well, and it is begun anew.
-        """
+        """A run of its own program, or that of experiment ``of``, is about to start; phase ``running``. Lazily."""
 
     def close_run(
         self, run_id: int, measurement: Measurement, result: RunResult | None, at: datetime, *, last: bool
@@ -436,25 +393,23 @@ class Store(Tree, Shelf, Protocol):
     ) -> Experiment:
         """Store the decision, phase ``decided``; ``incumbent``: the session's new incumbent (a keep), None: unchanged.
 
-        ``fallen``: keeps that lost their place beside it, with what is decided of them instead; without a new incumbent
-        the latest keep that is left is the session's. All of it changes in one transaction; the branch is moved after.
+        ``fallen``: keeps that lost their place beside it, with what is decided of them instead; the latest keep that is
+        left is then the session's. The branch is moved after.
         """
 
     def record_overhead(self, session_id: int, number: int, overhead_ms: float) -> None:
         """The experiment is settled: branch and worktree are as decided. Need not survive a power cut."""
 
-    # ------------------------------------------------------------------ what models answered, and what it cost
     def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime) -> None:
         """Store an answer of a model and count its cost in the session's totals."""
 
-    def answers(self, session_id: int, number: int) -> Sequence[Answer]:
-        """All answers that were given for an experiment, oldest first, with their messages and completions."""
+    def answers(self, session_id: int, number: int) -> Sequence[Answer]: ...
 
     def spent_since(self, at: datetime) -> float:
         """US dollars that answers of all sessions have cost since ``at``; unknown prices count nothing."""
 
     def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
-        """What ``spent_since`` adds up: when each answer came and what it cost, those that cost nothing left out."""
+        """What ``spent_since`` adds up: when each answer came and what it cost."""
 
     # ------------------------------------------------------------------ what was found out
     def experiment(self, session_id: int, number: int) -> Experiment: ...
@@ -463,7 +418,7 @@ class Store(Tree, Shelf, Protocol):
         """The experiment with the highest number."""
 
     def experiments(self, session_id: int, *, last: int | None = None, role: str | None = None) -> Sequence[Experiment]:
-        """Oldest first, without generations (token ids and messages); ``role``: only those that it proposed."""
+        """Without generations (token ids and messages); ``role``: only those that it proposed."""
 
     def top(self, session_id: int, segment: int, count: int, maximize: bool) -> Sequence[Experiment]:
         """The best decided experiments of a segment by value, best first."""
@@ -484,19 +439,15 @@ class Store(Tree, Shelf, Protocol):
     def totals(self, session_id: int) -> Totals: ...
 
     def label_counts(self, session_id: int) -> Mapping[str, int]:
-        """How many decided experiments ended under each label; the empty label: kept for their value."""
+        """How many decided experiments ended under each label."""
 
     def role_stats(self, session_id: int) -> Mapping[str, tuple[int, int, float]]:
-        """Of each role its decided experiments, how many of them were kept, and the sum of their rewards.
-
-        The empty name stands for experiments of no role, the baselines among them; one without a reward adds nothing.
-        """
+        """Of each role (empty: none) its decided experiments, how many of them were kept, and the sum of rewards."""
 
     def role_turns(self, session_id: int, last: int) -> Sequence[tuple[int, str, bool]]:
-        """Of the latest decided experiments that were proposed: number, role, and whether it was kept; oldest first."""
+        """Of the latest decided experiments that were proposed: number, role, and whether it was kept."""
 
-    def stages(self, run_id: int) -> Sequence[StageResult]:
-        """How the processes of a run ended, in order; empty while it runs."""
+    def stages(self, run_id: int) -> Sequence[StageResult]: ...
 
     def curve(self, run_id: int) -> Sequence[CurvePoint]: ...
 
@@ -504,15 +455,13 @@ class Store(Tree, Shelf, Protocol):
     def record_look(self, run_id: int, details: Mapping[str, Any]) -> None:
         """Write a look at a running job down: JSON values, ``progress``, ``forecast`` and ``probability`` by name."""
 
-    def looks(self, run_id: int) -> Sequence[Mapping[str, Any]]:
-        """The looks at a run, oldest first."""
+    def looks(self, run_id: int) -> Sequence[Mapping[str, Any]]: ...
 
     def remember_aborts(self, session_id: int, memory: AbortMemory) -> None:
         """Keep the figures; the state where one is given, else that of the same segment stays."""
 
     def abort_memory(self, session_id: int) -> AbortMemory | None: ...
 
-    # ------------------------------------------------------------------ what came from outside and what is told
     def add_note(self, session_id: int, text: str, at: datetime) -> Note: ...
 
     def unseen_notes(self, session_id: int) -> Sequence[Note]: ...
@@ -524,11 +473,6 @@ class Store(Tree, Shelf, Protocol):
     def take_controls(self, session_id: int) -> Sequence[Control]:
         """Pending requests, oldest first; each is handed out once."""
 
-    def log_event(self, session_id: int, event: Event) -> None: ...
-
-    def events(self, session_id: int, *, last: int = 100) -> Sequence[Event]: ...
-
-    def backup(self, target: Path) -> None:
-        """A consistent copy of the database (housekeeping thread)."""
+    def backup(self, target: Path) -> None: ...
 
     def close(self) -> None: ...

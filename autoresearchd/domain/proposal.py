@@ -9,10 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ASI:
-    """Actionable side information: the structured memory of an experiment that survives its revert.
-
-    The four named fields are those of the skill format; ``extra`` holds any further keys (JSON values).
-    """
+    """Actionable side information: what survives an experiment's revert. ``extra``: any further keys (JSON values)."""
 
     hypothesis: str = ""
     arch_change: str = ""
@@ -38,10 +35,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What the learner needs of one model answer; all None or empty for policies without a model.
-
-    token_ids and logprobs have one entry for each token of the completion.
-    """
+    """What the learner needs of one model answer; token_ids and logprobs: one for each token of the completion."""
 
     messages: tuple[Mapping[str, Any], ...] = ()
     completion: str = ""
@@ -58,11 +52,9 @@ class Generation:
 class Answer:
     """One answer of a model, usable or not, as it is stored and charged the moment that it has come.
 
-    error: why it could not be used, in the words that the model was told; empty: it was used. form: how the edit was
-    written (``search_replace``, ``lines``, ``diff``, ``whole``), or an agent's turn (``command``, ``submit``: stored
-    before it is run, so that an error of the command is none of the answer); empty where none was found.
-    finish: why the model ended (``stop``, ``length``, …). attempt: of the proposal that it was asked for (0: the first,
-    1…: repairs).
+    error: why it could not be used, as the model was told; empty: it was used. form: how the edit was written
+    (``search_replace``, ``lines``, ``diff``, ``whole``), or an agent's turn (``command``, ``submit``: stored before it
+    is run). finish: why the model ended (``stop``, ``length``, …). attempt: 0: the first, 1…: repairs.
     """
 
     model: str
@@ -76,10 +68,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A proposal of the same experiment whose run failed for a simple reason, given back to be fixed.
+    """A proposal whose run failed for a simple reason, given back to be fixed. attempt: that is asked for (1, 2).
 
-    attempt: number of the proposal that is asked for (1, 2). files: the editable files that the failed one changed, as
-    it left them. label, reason: how it failed; log: the end of what its job printed.
+    files: what the failed one changed, as it left them; log: the end of what its job printed.
     """
 
     attempt: int
@@ -94,10 +85,8 @@ class Repair:
 class Proposal:
     """An edit with its reason.
 
-    files: new full text of each changed editable file, by its path in the task's folder. charged: whether its cost has
-    been counted already, answer by answer.
-    changes: machine-readable changes (constant → new value) where the policy works on such; the search learns from it.
-    expected_delta: expected improvement of the metric (positive: better), None when the policy does not say.
+    files: new full text of each changed editable file, by its path in the task's folder. changes: constant → new value,
+    where the policy works on such. expected_delta: of the metric (positive: better). charged: its cost was counted.
     """
 
     files: Mapping[str, str]

@@ -11,10 +11,10 @@ _BOUNDS = re.compile(rf"\s*({_NUMBER})\s*\.\.\s*({_NUMBER})(?![\w.])")
 
 def parse_bounds(text: str) -> tuple[float, float]:
     """(lowest, highest) of ``LOW..HIGH``, whatever follows a space after it; ValueError with what is wrong."""
-    found = _BOUNDS.match(text)
-    if found is None:
+    bounds = _BOUNDS.match(text)
+    if bounds is None:
         raise ValueError(f"{text.strip()[:60]!r} is not a range")
-    return ordered(float(found[1]), float(found[2]))
+    return ordered(float(bounds[1]), float(bounds[2]))
 
 
 def ordered(low: float, high: float) -> tuple[float, float]:

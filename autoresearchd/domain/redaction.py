@@ -18,13 +18,13 @@ import urllib.parse
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 SHORTEST = 8
 """Values shorter than this are no secrets: they occur everywhere, and hiding them would spoil the text."""
-
 _LONGEST = 64 * 1024
 _TELLING = re.compile("TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|APIKEY|API_KEY|ACCESS_KEY|PRIVATE_KEY")
 _TELLING_WORDS = frozenset({"KEY", "KEYS", "PASS", "PWD", "PAT", "AUTH", "DSN"})
@@ -52,11 +52,8 @@ def is_telling(name: str) -> bool:
 
 def is_secret(value: str) -> bool:
     """Whether a value is long enough, and no number, switch or path."""
-    return (
-        SHORTEST <= len(value) <= _LONGEST
-        and not _NUMBER_OR_WORD.fullmatch(value)
-        and not value.startswith(("/", "~/", "./", "../"))
-    )
+    harmless = _NUMBER_OR_WORD.fullmatch(value) or value.startswith(("/", "~/", "./", "../"))
+    return SHORTEST <= len(value) <= _LONGEST and not harmless
 
 
 def secrets_of_environment(environment: Mapping[str, str]) -> Iterator[str]:
@@ -69,14 +66,18 @@ def secrets_of_environment(environment: Mapping[str, str]) -> Iterator[str]:
 def secrets_of_file(text: str) -> Iterator[str]:
     """The secrets of a key file: telling assignments (shell, INI, YAML, JSON, npm), ``.netrc``, or a bare token."""
     text = text[:_LONGEST]
-    bare = _BARE.fullmatch(text)
-    if bare:
+    if bare := _BARE.fullmatch(text):
         yield bare[1]
         return
     for found in _ASSIGNMENT.finditer(text):
         name = found["name"].strip("_.-")
         if is_telling(name) and not name.lower().endswith(("key_id", "token_uri", "token_type")):
-            yield from secret_parts(_unquoted(found["value"]))
+            value = found["value"]
+            quoted = value[:1] == '"' == value[-1:]
+            with suppress(ValueError):  # no JSON: only the quotes are no part of it
+                value = str(json.loads(value)) if quoted else value.strip("'")
+                quoted = False
+            yield from secret_parts(value[1:-1] if quoted else value)
     for found in _NETRC.finditer(text):
         yield from secret_parts(found["value"])
 
@@ -90,23 +91,11 @@ def secret_parts(value: str) -> Iterator[str]:
         yield from (line for line in lines if len(line) >= 24 and "-----" not in line and is_secret(line))
 
 
-def _unquoted(value: str) -> str:
-    if value[:1] != '"' or value[-1:] != '"':
-        return value.strip("'")
-    try:
-        return str(json.loads(value))
-    except ValueError:
-        return value[1:-1]
-
-
 def secret_forms(values: Iterable[str]) -> tuple[str, ...]:
     """Each value as it is and as JSON, a URL, Python, hexadecimal digits or base64 write it; the longest first."""
     found: set[str] = set()
     for value in values:
-        try:
-            raw = value.encode("utf-8")
-        except UnicodeEncodeError:
-            raw = value.encode("utf-8", "surrogateescape")
+        raw = value.encode("utf-8", "surrogateescape")
         found.update((value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]))
         found.update(urllib.parse.quote_from_bytes(raw, safe=safe) for safe in ("", "/", "/:@!$&'()*+,;="))
         found.add(urllib.parse.quote_plus(raw))
@@ -126,22 +115,19 @@ def _base64(raw: bytes) -> Iterator[str]:
 
 
 OPEN, CLOSE = "«", "»"
-"""Around the mark that stands for a secret. No format takes them, and both count as part of a word: a mark never makes
-its neighbour look like a secret that it did not look like before."""
+"""Around the mark that stands for a secret. No format takes them, and both count as part of a word."""
 
 _LEFT = (
     r"(?:(?<![A-Za-z0-9»]{anchor})|(?<=\\[nrtbf]{anchor})|(?<=[0-9;\[]m{anchor})|(?<=%[0-9A-Fa-f][0-9A-Fa-f]{anchor}))"
 )
 """Not in the middle of a word; the ends of an escape of JSON, of a terminal's colour and of a URL are no word."""
-
 _END = r"(?![A-Za-z0-9«])"
-
 _PLACEHOLDERS = frozenset({"password", "passwd", "pass", "pw", "pwd", "secret", "token", "key", "username", "api_key"})
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format. pattern: its expression; the group ``secret``, else all of it, is hidden.
+    """One format; the group ``secret`` of its pattern, else all of it, is hidden.
 
     anchors: literal texts, one of which must occur. before: what stands before the secret; it and the anchors are then
     looked for in the lower-cased text, and the pattern where it ends. check: refuses what only looks alike.
@@ -180,11 +166,8 @@ def _no_placeholder(value: str) -> bool:
 def _mixed_key(value: str) -> bool:
     """For keys whose prefix alone could begin a word with hyphens."""
     body = value[3:]
-    return (
-        sum(c.isdigit() for c in body) >= 2
-        and entropy(body) >= 3.0
-        and not re.fullmatch(r"[a-z0-9]{1,12}(?:-[a-z0-9]{1,12})+", body)
-    )
+    words = re.fullmatch(r"[a-z0-9]{1,12}(?:-[a-z0-9]{1,12})+", body)
+    return sum(c.isdigit() for c in body) >= 2 and entropy(body) >= 3.0 and not words
 
 
 def _prefixed(kind: str, prefix: str, rest: str, check: Callable[[str], bool] | None = None) -> Format:
@@ -294,32 +277,20 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def find_secrets(text: str, *, context: bool = True) -> Iterator[tuple[int, int, str]]:
-    """(begin, end, kind) of what looks like a secret, in no order; they may overlap.
-
-    context: also what is known only by the words before it.
-    """
+    """(begin, end, kind) of what looks like a secret, in no order. context: also what only words before it tell."""
     lower = text.lower() if context else ""
     if len(lower) != len(text):  # the capital İ becomes two characters
         lower = "".join(c.lower() if c.isascii() else c for c in text) if context else ""
     for form in FORMATS:
-        if form.before:
-            yield from _after(form, text, lower)
-        elif any(anchor in text for anchor in form.anchors):
-            pattern = _compiled(form.pattern)
-            group = "secret" if "secret" in pattern.groupindex else 0
-            for found in pattern.finditer(text):
-                if form.check is None or form.check(found[group]):
-                    yield (*found.span(group), form.kind)
-    yield from _private_keys(text)
-
-
-def _after(form: Format, text: str, lower: str) -> Iterator[tuple[int, int, str]]:
-    if any(anchor in lower for anchor in form.anchors):
+        if not any(anchor in (lower if form.before else text) for anchor in form.anchors):
+            continue
         pattern = _compiled(form.pattern)
-        for before in _compiled(form.before).finditer(lower):
-            found = pattern.match(text, before.end())
-            if found is not None and (form.check is None or form.check(found[0])):
-                yield (*found.span(), form.kind)
+        group = "secret" if "secret" in pattern.groupindex else 0
+        places = (pattern.match(text, b.end()) for b in _compiled(form.before).finditer(lower)) if form.before else None
+        for found in pattern.finditer(text) if places is None else places:
+            if found is not None and (form.check is None or form.check(found[group])):
+                yield (*found.span(group), form.kind)
+    yield from _private_keys(text)
 
 
 # ---------------------------------------------------------------------- PEM and OpenPGP blocks
@@ -332,10 +303,7 @@ _LONGEST_BLOCK = 64 * 1024
 
 
 def _private_keys(text: str) -> Iterator[tuple[int, int, str]]:
-    """Blocks of private keys; of one that is cut off, the lines that are there.
-
-    Regions between a begin and the next end or begin do not overlap, so that looking at each takes linear time in all.
-    """
+    """Blocks of private keys; of one that is cut off, the lines that are there. Linear time: regions do not overlap."""
     if _BLOCK not in text:
         return
     begins = list(_compiled(_BEGIN).finditer(text))
@@ -372,38 +340,28 @@ def _ends_of_blocks(text: str, before: int) -> Iterator[tuple[int, int, str]]:
 
 # ---------------------------------------------------------------------- hiding
 T = TypeVar("T")
-
 MARK = OPEN + "redacted:"
 """How every mark begins."""
-
 KNOWN = "environment"
-
-_ROUNDS = 4
-_MAX_DEPTH = 64
+_ROUNDS, _MAX_DEPTH = 4, 64
 _HOLD_BACK = 4096
 """Characters of a line without end that a stream holds back: longer than any secret that is not a block."""
-
 _LONGEST_LINE = 16 * _HOLD_BACK
 _RETURN = re.compile(r"\r(?!\n)")
 _BEGIN_BLOCK, _END_BLOCK = "-----BEGIN ", "-----END "
-
 Span = tuple[int, int, str]
 
 
 class Redactor:
-    """Knows what is secret. Immutable, and safe to use from several threads.
+    """Knows what is secret: known formats, and ``values``. Immutable, and safe to use from several threads."""
 
-    values: values known to be secret, in addition to the known formats; see ``secrets``.
-    """
-
-    __slots__ = ("_forms", "_shortest")
+    __slots__ = ("_forms",)
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         # A value that is part of a mark ("redacted") would be found in every mark again.
         marks = {mark(kind) for kind in (KNOWN, *(form.kind for form in FORMATS), "private-key")}
         forms = secret_forms(value for value in values if is_secret(value))
         self._forms = tuple(form for form in forms if not any(form in mark or mark in form for mark in marks))
-        self._shortest = min((len(form) for form in self._forms), default=0)
 
     def with_values(self, values: Iterable[str]) -> Redactor:
         """A redactor that knows these values too."""
@@ -413,7 +371,6 @@ class Redactor:
         """A redactor that knows what both know."""
         both = Redactor()
         both._forms = tuple(sorted({*self._forms, *other._forms}, key=lambda form: (-len(form), form)))
-        both._shortest = min((len(form) for form in both._forms), default=0)
         return both
 
     def text(self, text: str) -> str:
@@ -426,10 +383,7 @@ class Redactor:
         return text
 
     def value(self, value: T) -> T:
-        """Any value with the texts in it redacted: dataclasses, mappings (keys too), sequences.
-
-        What holds no secret is the same object as before; the type of what changes is that of JSON or the dataclass.
-        """
+        """Any value with the texts in it redacted; what holds no secret is the same object as before."""
         return cast("T", self._value(value, 0))
 
     def found(self, text: str) -> tuple[tuple[str, int, str], ...]:
@@ -437,7 +391,6 @@ class Redactor:
         spans = self._spans(text)
         return tuple((text[begin:end], text.count("\n", 0, begin) + 1, kind) for begin, end, kind in spans)
 
-    # -- parts
     def _value(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
             return self.text(value)
@@ -470,7 +423,7 @@ class Redactor:
 
     def _known(self, text: str) -> list[Span]:
         found: list[Span] = []
-        for form in self._forms if len(text) >= self._shortest else ():
+        for form in self._forms:
             begin = text.find(form)
             while begin >= 0:
                 found.append((begin, begin + len(form), KNOWN))
@@ -493,11 +446,7 @@ class Redactor:
 
 
 class StreamRedactor:
-    """Redacts a text that comes in pieces, wherever they are cut.
-
-    Whole lines are given on; of a line without end, and of a block of a private key, as much as could belong to a
-    secret is held back.
-    """
+    """Redacts a text that comes in pieces, wherever they are cut; what could belong to a secret is held back."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -518,7 +467,7 @@ class StreamRedactor:
         return self._give(safe)
 
     def close(self) -> str:
-        """The end of the text: what was held back, redacted."""
+        """What was held back, redacted."""
         return self._give(len(self._pending))
 
     def _give(self, end: int) -> str:

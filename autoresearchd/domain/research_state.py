@@ -16,12 +16,11 @@ from autoresearchd.domain.task import Task
 class ResearchState:
     """Code, history and notes, frozen at one instant.
 
-    code: text of each editable file at ``parent``. recent: the last 32 decided experiments, oldest first; top: the five
-    best; own: what the role proposed itself before those, up to 32 with its own among them. seed: of every random
-    choice of the policy for this experiment. incumbent: commit of the best, where ``parent`` is another one. failures:
-    how many decided experiments ended under each label. streak: experiments in a row that were not kept. memo: what
-    the user and the daemon wrote into ``autoresearch.md``. repair: set when a failed proposal is to be fixed.
-    redactor: what leaves the daemon goes through it as a whole; ``code`` is as it is, so that edits fit.
+    code: each editable file at ``parent``, not redacted, so that edits fit. recent: the last 32 decided experiments,
+    oldest first; top: the five best; own: the role's own before those, up to 32. seed: of every random choice of the
+    policy. incumbent: commit of the best, where ``parent`` is another one. failures: decided experiments by label.
+    streak: experiments in a row that were not kept. memo: ``autoresearch.md``. repair: a failed proposal to be fixed.
+    redactor: what leaves the daemon goes through it.
     """
 
     tag: str

@@ -39,13 +39,8 @@ class Metric:
         """Whether ``value`` is strictly better than ``reference``."""
         return self.improvement(value, reference) > 0
 
-    def best(self, values: list[float]) -> float:
-        """The best of ``values`` (ValueError when empty)."""
-        return min(values) if self.direction is Direction.MINIMIZE else max(values)
-
 
 TrainingTime = Literal["auto", "budget", "baseline"]
-
 SLOWER = 3.0
 """How much longer by the clock a machine that does other work as well may take for the same work."""
 WAITS_S = 5.0
@@ -54,10 +49,10 @@ WAITS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Clock of one run, in seconds.
+    """Clock of one run, in seconds. training: what the job is told it has; wall: hard end of the whole run.
 
-    training: what the job is told it has; grace: loading and compilation on top of it; wall: hard end of the whole run.
-    most: what training may take of a result that is kept, where it is held to the baseline's own time; else None.
+    grace: loading and compilation on top of training. most: training of a result that is kept, where it is held to the
+    baseline's own time.
     """
 
     training: float
@@ -98,8 +93,8 @@ class Constraint:
 class Execution:
     """How the job of a task is run.
 
-    timeout_named: whether the budget's ``wall`` is one that the user wrote down; training_time: what training is held
-    to, the budget or the baseline's own time; auto: the latter where the program does not end by its budget.
+    timeout_named: the user wrote the budget's ``wall`` down. training_time: what training is held to; auto: the
+    baseline's own time where the program does not end by its budget.
     """
 
     run_command: str
@@ -119,8 +114,7 @@ class Execution:
 class Evaluation:
     """The evaluator's own command; ``model_command`` starts the process that serves the edited model to it.
 
-    private: files that only the evaluation may read; hide: further places that a job must not see
-    (``{purelib}`` and ``{stdlib}`` stand for those folders of the task's interpreter).
+    private: files that only the evaluation may read; hide: further places that a job must not see ({purelib} …).
     """
 
     command: str
@@ -141,10 +135,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Which numbers count.
-
-    min_delta: a smaller gain is none; None: a ten-thousandth of the best value where the metric has no noise, else any.
-    """
+    """Which numbers count. min_delta: a smaller gain is none; None: 1e-4 of the best value without noise, else any."""
 
     metric: Metric
     source: MetricSource
@@ -182,8 +173,8 @@ class Role:
 class Proposing:
     """How proposals are asked for.
 
-    group: how many from one frozen state. parents: what the next edit is made on: ``incumbent``, or ``puct`` over the
-    tree of experiments. turns: how the roles take turns, ``round_robin`` or ``bandit``.
+    group: how many from one frozen state. parents: of the next edit: ``incumbent``, or ``puct`` over the tree of
+    experiments. turns: of the roles, ``round_robin`` or ``bandit``.
     """
 
     group: int = 1
@@ -193,10 +184,7 @@ class Proposing:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What the user says of the constants that are tuned, by their names, with or without the file.
-
-    fixed: those that stay as they are; ranges: the lowest and the highest value; choices: all values.
-    """
+    """What the user says of the constants that are tuned, by their names, with or without the file."""
 
     fixed: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -249,10 +237,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """One step of a change in one file; ``file`` None: the first editable one.
+    """One step of a change in one file; None: the first editable one.
 
-    kind: ``replace``, ``before`` or ``after`` the place where ``search`` stands once; ``append`` or ``prepend`` to the
-    file; ``text`` in place of all of it.
+    kind: ``replace``, ``before`` or ``after`` where ``search`` stands once; ``append``, ``prepend``; ``text``: all.
     """
 
     kind: str
@@ -270,12 +257,15 @@ class Variant:
     expected: frozenset[Label] = frozenset()
 
 
+SIGMAS = 4.0
+"""In σ: further from the documented baseline than chance takes a run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Documented:
-    """A baseline as the task's README has it.
+    """A baseline as the task's README has it; text: ``value ± sigma`` as it was written.
 
-    sigma: standard deviation of single runs; budget: seconds of training that it was measured with, None: the task's;
-    within: the share of the value by which another machine may differ. text: ``value ± sigma`` as it was written.
+    sigma: of single runs; budget: seconds of training, None: the task's; within: share by which machines may differ.
     """
 
     value: float
@@ -288,10 +278,6 @@ class Documented:
     def margin(self) -> float:
         """The difference of a single run from this baseline that says nothing."""
         return max(SIGMAS * self.sigma, self.within * abs(self.value))
-
-
-SIGMAS = 4.0
-"""In σ: further from the documented baseline than chance takes a run."""
 
 
 @dataclass(frozen=True, slots=True)

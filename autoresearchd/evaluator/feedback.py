@@ -42,10 +42,10 @@ def feedback(task: Task, experiment: Experiment) -> str:
     decision = experiment.decision
     if decision is None:
         return ""
-    fields = _fields(task, experiment, decision)
     kinds = [_BY_LABEL.get(decision.label) or _BY_STATUS[decision.status]]
     if decision.delta is not None and -decision.delta > task.scoring.degradation_threshold:
         kinds.insert(0, "degradation")
+    fields = _fields(task, experiment, decision)
     parts = [_figures(task, decision), *(fill(task.feedback.get(kind) or DEFAULTS[kind], fields) for kind in kinds)]
     return "\n".join(part for part in parts if part)
 
@@ -67,8 +67,8 @@ def fill(template: str, fields: Mapping[str, str | float | None]) -> str:
 
 
 def _fields(task: Task, experiment: Experiment, decision: Decision) -> dict[str, str | float | None]:
-    reason = decision.reason[:MAX_REASON] or f"{decision.label.value or decision.status.value}."
-    hypothesis = experiment.proposal.hypothesis[:MAX_REASON] if experiment.proposal else ""
+    label = decision.label.value or decision.status.value
+    reason = decision.reason[:MAX_REASON] or f"{label}."
     return {
         "metric": task.metric.name,
         "direction": task.metric.direction.value,
@@ -76,10 +76,10 @@ def _fields(task: Task, experiment: Experiment, decision: Decision) -> dict[str,
         "delta": decision.delta,
         "degradation": None if decision.delta is None else max(0.0, -decision.delta),
         "status": decision.status.value,
-        "label": decision.label.value or decision.status.value,
+        "label": label,
         "reason": reason,
         "error": reason,
-        "hypothesis": hypothesis,
+        "hypothesis": experiment.proposal.hypothesis[:MAX_REASON] if experiment.proposal else "",
         "experiment": str(experiment.number),
         "target_file": task.editable[0] if task.editable else "",
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rapidfuzz.distance import Levenshtein
 
@@ -18,6 +18,27 @@ from autoresearchd.domain.labels import RULES, Label, Status
 
 MAX_CHARACTERS = 4000
 """Of one diff that are compared: enough to tell ideas apart, and a bound on the time (quadratic in the length)."""
+FORMULA = "2"
+"""Version of the formula and its constants: rewards of different versions must not be mixed."""
+WORST, BEST = -1.0, 5.0
+"""Bounds of the improvement in σ."""
+EFFICIENCY, NOVELTY, NOVEL_FROM = 0.2, 0.1, 0.3
+"""λ, ν, and the least distance that counts as novel."""
+FLOOR = 1e-4
+"""The smallest σ, as a share of the incumbent's value."""
+PENALTIES: Mapping[Label, float] = {
+    **{label: -2.0 for label, rule in RULES.items() if rule.status is Status.CRASH},
+    Label.METRIC_TAMPERING: -5.0,
+    Label.NOT_CAUSAL: -5.0,
+    Label.CHECK_FAILED: -2.0,
+    Label.DUPLICATE: -0.5,
+    Label.NO_OP: -0.5,
+}
+"""By label, in place of everything else."""
+_NONE = frozenset({Label.STALE_PARENT, *(label for label, rule in RULES.items() if rule.status is None)})
+"""Labels that say nothing about the proposal."""
+_BLOCKED = frozenset({Label.GATE_MISS, Label.SIZE_BLOCKED, Label.CONSTRAINT})
+"""Labels that no improvement makes good."""
 
 
 def changed_lines(diff: str) -> str:
@@ -35,32 +56,6 @@ def novelty(diff: str, earlier: Iterable[str]) -> float:
     return nearest
 
 
-FORMULA = "2"
-"""Version of the formula with its default constants: rewards of different versions must not be mixed."""
-
-
-def _penalties() -> dict[Label, float]:
-    crash = {label: -2.0 for label, rule in RULES.items() if rule.status is Status.CRASH}
-    worst = {Label.METRIC_TAMPERING: -5.0, Label.NOT_CAUSAL: -5.0}
-    return {**crash, **worst, Label.CHECK_FAILED: -2.0, Label.DUPLICATE: -0.5, Label.NO_OP: -0.5}
-
-
-@dataclass(frozen=True, slots=True)
-class RewardFormula:
-    """worst, best: bounds of the improvement in σ; efficiency: λ; novelty: ν; novel_from: the least distance.
-
-    floor: the smallest σ, as a share of the incumbent's value; penalties: by label, in place of everything else.
-    """
-
-    worst: float = -1.0
-    best: float = 5.0
-    efficiency: float = 0.2
-    novelty: float = 0.1
-    novel_from: float = 0.3
-    floor: float = 1e-4
-    penalties: Mapping[Label, float] = field(default_factory=_penalties)
-
-
 @dataclass(frozen=True, slots=True)
 class Reward:
     """A reward with its components. formula: version; censored: it rests on a forecast."""
@@ -69,12 +64,6 @@ class Reward:
     parts: Mapping[str, float]
     formula: str = FORMULA
     censored: bool = False
-
-
-_NONE = frozenset({Label.STALE_PARENT, *(label for label, rule in RULES.items() if rule.status is None)})
-"""Labels that say nothing about the proposal."""
-_BLOCKED = frozenset({Label.GATE_MISS, Label.SIZE_BLOCKED, Label.CONSTRAINT})
-"""Labels that no improvement makes good."""
 
 
 def reward(
@@ -86,39 +75,33 @@ def reward(
     sure: float | None = None,
     saved: float = 0.0,
     distance: float = 0.0,
-    formula: RewardFormula | None = None,
 ) -> Reward | None:
     """The reward of one experiment; None where its outcome says nothing about the proposal.
 
-    improvement: over the incumbent in units of the metric, positive when better; of an aborted run the forecast's.
-    reference: the incumbent's value. sure: probability of an improvement as the decision had it; None where it rests on
-    none. saved: η, the share of the incumbent's resources that was not needed. distance: novelty of the diff, 0 to 1.
+    improvement: over the incumbent, positive when better; of an aborted run the forecast's. reference: the incumbent's
+    value. sure: probability of an improvement; None where the decision rests on none. saved: η, the share of the
+    incumbent's resources that was not needed. distance: novelty of the diff, 0 to 1.
     """
-    formula = formula or RewardFormula()
     if label in _NONE:
         return None
-    penalty = formula.penalties.get(label)
-    if penalty is not None:
-        return Reward(penalty, {"penalty": penalty})
+    if label in PENALTIES:
+        return Reward(PENALTIES[label], {"penalty": PENALTIES[label]})
     if improvement is None or not math.isfinite(improvement):
         return None
-    unit = max(sigma or 0.0, formula.floor * abs(reference or 0.0)) or 1.0
+    unit = max(sigma or 0.0, FLOOR * abs(reference or 0.0)) or 1.0
     share = max(0.0, 2.0 * sure - 1.0) if improvement > 0 and sure is not None else 1.0
-    gain = min(formula.best, max(formula.worst, share * improvement / unit))
+    gain = min(BEST, max(WORST, share * improvement / unit))
     if label in _BLOCKED:
         gain = min(gain, 0.0)
     # Thrift is worth something only where nothing was lost by it: doing nothing at all is the most thrifty program.
-    thrift = formula.efficiency * min(1.0, max(-1.0, saved)) if gain > 0 else 0.0
-    novel = formula.novelty * min(1.0, distance) if distance >= formula.novel_from else 0.0
+    thrift = EFFICIENCY * min(1.0, max(-1.0, saved)) if gain > 0 else 0.0
+    novel = NOVELTY * min(1.0, distance) if distance >= NOVEL_FROM else 0.0
     parts = {"improvement": gain, "efficiency": thrift, "novelty": novel}
     return Reward(gain + thrift + novel, parts, censored=label is Label.ABORTED_EARLY)
 
 
 def resources_saved(used: Mapping[str, float], incumbent: Mapping[str, float]) -> float:
-    """η: mean share of each resource (time, memory) that the experiment needed less than the incumbent, −1 to 1.
-
-    Resources that one of the two did not report are left out; 0 when none is left.
-    """
+    """η: mean share of each resource that the experiment needed less of, −1 to 1; 0 where both report none."""
     shares = [
         min(1.0, max(-1.0, 1.0 - used[name] / incumbent[name]))
         for name in used

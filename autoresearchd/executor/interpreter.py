@@ -16,14 +16,14 @@ from autoresearchd.sandbox.view import is_inside
 
 _ASK = """
 import json, os, site, sys, sysconfig
+prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
 user = site.getusersitepackages() if site.ENABLE_USER_SITE else None
 finders = [m for name, m in sys.modules.items() if name.startswith("__editable__")]  # of setuptools
 editable = [str(p) for m in finders for p in getattr(m, "MAPPING", {}).values()]
 print(json.dumps({
     "version": "%d.%d.%d" % sys.version_info[:3],
-    "prefixes": [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix],
+    "folders": [*prefixes, user] if user and os.path.isdir(user) else prefixes,
     "purelib": sysconfig.get_path("purelib"), "stdlib": sysconfig.get_path("stdlib"),
-    "user": user if user and os.path.isdir(user) else None,
     "imports": [p for p in [*sys.path, *editable] if os.path.isabs(p) and os.path.exists(p)],
 }))
 """
@@ -33,8 +33,8 @@ print(json.dumps({
 class Interpreter:
     """A Python.
 
-    folders: what it needs to run (its prefixes, and the user's own site-packages where it uses them); imports: what
-    lies elsewhere and is imported by it, as packages of an editable installation and the folders of ``.pth`` files do.
+    folders: its prefixes, and the user's own site-packages where it uses them; imports: what lies elsewhere and is
+    imported by it, as packages of an editable installation and the folders of ``.pth`` files do.
     """
 
     executable: Path
@@ -50,16 +50,15 @@ class Interpreter:
 
     def search_folders(self, tools: Path) -> list[Path]:
         """Folders for PATH where ``python`` and ``python3`` are this one: its own, else ``tools`` before it."""
-        names = [self.bin / name for name in ("python", "python3")]
-        if (self.bin.parent / "pyvenv.cfg").is_file() and all(os.access(name, os.X_OK) for name in names):
-            return [self.bin]  # an environment's are its own, also where they are copies and no links
-        real = self.executable.resolve()
-        if all(name.resolve() == real for name in names):
+        names, real = [self.bin / name for name in ("python", "python3")], self.executable.resolve()
+        # An environment's are its own, also where they are copies and no links.
+        own = (self.bin.parent / "pyvenv.cfg").is_file() and all(os.access(name, os.X_OK) for name in names)
+        if own or all(name.resolve() == real for name in names):
             return [self.bin]
         tools.mkdir(exist_ok=True)
-        for name in ("python", "python3"):
-            (tools / name).unlink(missing_ok=True)
-            (tools / name).symlink_to(self.executable)
+        for name in names:
+            (tools / name.name).unlink(missing_ok=True)
+            (tools / name.name).symlink_to(self.executable)
         return [tools, self.bin]
 
 
@@ -94,8 +93,8 @@ def inspect(executable: Path) -> Interpreter:
             f"the task's interpreter {executable} does not run: {error}",
             hint="correct execution.python in task.yaml, or remove the setup folder's broken .venv",
         ) from error
-    folders = [Path(p) for p in dict.fromkeys([*facts["prefixes"], *([facts["user"]] if facts["user"] else [])])]
-    imports = [Path(os.path.normpath(p)) for p in dict.fromkeys(facts["imports"])]
+    folders = tuple(map(Path, dict.fromkeys(facts["folders"])))
+    imports = (Path(os.path.normpath(p)) for p in dict.fromkeys(facts["imports"]))
     elsewhere = tuple(p for p in imports if not is_inside(p, folders))
     own = Path(facts["purelib"]), Path(facts["stdlib"])
-    return Interpreter(executable, facts["version"], tuple(folders), elsewhere, *own)
+    return Interpreter(executable, facts["version"], folders, elsewhere, *own)

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +20,10 @@ from autoresearchd.executor.devices import Devices, find_devices, processor
 from autoresearchd.executor.interpreter import Interpreter, inspect, resolve_python
 from autoresearchd.executor.setup_commands import run_setup
 from autoresearchd.executor.visible_files import find_data, hidden_places, interpreter_folders, place_links
-from autoresearchd.sandbox.environment import job_environment, search_path
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, Supervised, Supervisors, read_report, reap
 from autoresearchd.sandbox.tiers import AUTO, Tier, check_name, choose
-from autoresearchd.sandbox.view import View
+from autoresearchd.sandbox.view import View, job_environment, search_path
 
 OUTPUT = "output"
 TRAIN_SECONDS = "AUTORESEARCHD_TRAIN_SECONDS"
@@ -34,38 +33,20 @@ _SHARED_MEMORY_NEEDED = 512 << 20
 _SCRATCH_BYTES = 4 << 30
 
 
-def make_plan(
-    request: RunRequest, *, tier: Tier, python: Interpreter, devices: Devices, limits: RunLimits | None = None
-) -> Plan:
-    """Make the folders of a run, and what is to run in them. BaselineError: data is missing; EnvironmentFailure."""
-    planner = _Planner(request, tier, python, devices)
-    made = tuple(p for p in (planner.exchange, planner.around_scratch) if p)
-    return Plan(
-        run_dir=request.run_dir,
-        stages=tuple(planner.stages()),
-        plain=not tier.isolates,
-        output=planner.output,
-        wall=request.task.execution.budget.wall,
-        memory_mb=request.task.execution.memory_mb,
-        remove=made,
-        limits=limits or RunLimits(),
-        written=made,
-        facts={"tier": tier.name.value, "device": str(devices)},
-    )
-
-
 class _Planner:
-    """Its folders: ``output``, ``programs`` (for PATH), ``exchange`` (of scorer and model process), and scratch."""
+    """Makes the folders of a run: ``output``, ``programs`` (for PATH), ``exchange`` (of scorer and model), scratch.
+
+    Raises BaselineError: data is missing; EnvironmentFailure.
+    """
 
     def __init__(self, request: RunRequest, tier: Tier, python: Interpreter, devices: Devices) -> None:
         self.request, self.task, self.tier, self.python, self.devices = request, request.task, tier, python, devices
-        places = (request.setup, request.source)
-        self.data = find_data(self.task.data, places, "workspace.data")
-        evaluation = self.task.evaluation
+        places, evaluation = (request.setup, request.source), self.task.evaluation
+        data = find_data(self.task.data, places, "workspace.data")
         self.private = find_data(evaluation.private, places, "evaluation.private") if evaluation else ()
-        place_links(request.workspace, self.data)
+        place_links(request.workspace, data)
         if evaluation:
-            place_links(request.pristine, (*self.data, *self.private))
+            place_links(request.pristine, (*data, *self.private))
         folder = request.run_dir
         self.output, tools = folder / OUTPUT, folder / "bin"
         try:
@@ -73,38 +54,56 @@ class _Planner:
                 if not remove_tree(str(stale)):
                     raise OSError(errno.ENOTEMPTY, "what an earlier run left cannot be removed", str(stale))
             self.output.mkdir(parents=True)
-            self.programs = tuple(python.search_folders(tools))
-            self.around_scratch = None if tier.scratch else Path(tempfile.mkdtemp(prefix="autoresearchd-"))
-            self.exchange = _exchange(folder) if evaluation and evaluation.model_command else None
+            self.programs = python.search_folders(tools)
+            self.scratch = tier.scratch or Path(tempfile.mkdtemp(prefix="autoresearchd-"))
+            self.exchange = (_exchange(folder),) if evaluation and evaluation.model_command else ()
         except OSError as error:
             raise EnvironmentFailure(
                 f"cannot make the folders of a run in {folder}: {error}", hint="free disk space, or check permissions"
             ) from error
         own = (request.source, folder, request.pristine)
         folders = interpreter_folders(python, Path.home(), request.setup, own)
-        self.common = [*folders, *self.programs, *(d.real for d in self.data)]
+        self.common = [*folders, *self.programs, *(d.real for d in data)]
 
-    def stages(self) -> list[Stage]:
-        budget = self.task.execution.budget
-        run = self.program(self.task.execution.run_command, "training", self.job_view(writes=True))
-        stages = [Stage("training", run, budget.limit, "budget_overrun")]
+    def plan(self, limits: RunLimits) -> Plan:
+        made = (*self.exchange, *(() if self.tier.scratch else (self.scratch,)))
+        return Plan(
+            run_dir=self.request.run_dir,
+            stages=tuple(self.stages()),
+            plain=not self.tier.isolates,
+            output=self.output,
+            wall=self.task.execution.budget.wall,
+            memory_mb=self.task.execution.memory_mb,
+            remove=made,
+            limits=limits,
+            written=made,
+            facts={"tier": self.tier.name.value, "device": str(self.devices)},
+        )
+
+    def stages(self) -> Iterator[Stage]:
+        execution, evaluation = self.task.execution, self.task.evaluation
+        run = self.program(execution.run_command, "training", self.job_view(writable=(self.output,)))
+        yield Stage("training", run, execution.budget.limit, "budget_overrun")
         for index, check in enumerate(self.task.checks):
             name = f"check-{index}"
-            program = self.program(check.command, name, self.job_view(writes=False))
-            stages.append(Stage(name, program, check.timeout))
-        if evaluation := self.task.evaluation:
+            yield Stage(name, self.program(check.command, name, self.job_view()), check.timeout)
+        if evaluation:
             companion = None
             if evaluation.model_command:
-                view = self.job_view(writes=False, exchange=True)
-                companion = self.program(evaluation.model_command, "model", view)
-            program = self.program(evaluation.command, "evaluation", self.evaluation_view())
-            stage = Stage("evaluation", program, evaluation.timeout, companion=companion, reads=self.output)
-            stages.append(replace(stage, seconds={TRAIN_SECONDS: "training"}))
-        return stages
+                companion = self.program(evaluation.model_command, "model", self.job_view(writable=self.exchange))
+            # It sees nothing edited but what training left in its output folder.
+            view = self.view(self.request.pristine, (*(p.real for p in self.private), self.output), self.exchange)
+            program, seconds = self.program(evaluation.command, "evaluation", view), {TRAIN_SECONDS: "training"}
+            yield Stage(
+                "evaluation", program, evaluation.timeout, companion=companion, reads=self.output, seconds=seconds
+            )
 
     def program(self, command: str, name: str, view: View) -> Program:
         """A command of task.yaml, which is the user's own and may use the shell's syntax, to be run with a view."""
-        scratch = self.scratch(name)
+        scratch = self.scratch
+        if not self.tier.scratch:  # of its own: what training leaves there must not meet the evaluation
+            scratch = self.scratch / name
+            scratch.mkdir(mode=0o700, exist_ok=True)
         if self.tier.confines:
             view = replace(view, writable=(*view.writable, scratch))
         env = job_environment(
@@ -119,46 +118,24 @@ class _Planner:
             extra=self.task.execution.env,
         )
         if self.exchange and name in ("model", "evaluation"):
-            env["AUTORESEARCHD_EXCHANGE_DIR"] = str(self.exchange)
+            env["AUTORESEARCHD_EXCHANGE_DIR"] = str(self.exchange[0])
         argv = self.tier.command(view, ("/bin/sh", "-c", command))
-        return Program(
-            argv, view.cwd if not self.tier.isolates else Path("/"), env, self.request.run_dir / f"{name}.log"
-        )
+        cwd = Path("/") if self.tier.isolates else view.cwd
+        return Program(argv, cwd, env, self.request.run_dir / f"{name}.log")
 
-    def scratch(self, name: str) -> Path:
-        """A program's own folder for temporary files: what training leaves there must not meet the evaluation."""
-        if self.tier.scratch:
-            return self.tier.scratch
-        assert self.around_scratch
-        folder = self.around_scratch / name
-        folder.mkdir(mode=0o700, exist_ok=True)
-        return folder
-
-    def job_view(self, *, writes: bool, exchange: bool = False) -> View:
+    def job_view(self, writable: tuple[Path, ...] = ()) -> View:
         """What edited code sees: the worktree and the data; never what only the evaluation may read."""
         workspace = self.request.workspace
         committed = (workspace / p.name for p in self.private if p.relative)
-        return self.view(
-            workspace,
-            readable=() if writes else (self.output,),
-            writable=(*([self.output] if writes else []), *([self.exchange] if exchange and self.exchange else [])),
-            hidden=(
-                *hidden_places(self.task, self.python),
-                *(p.real for p in self.private),
-                *(place for place in committed if place.exists()),
-            ),
+        hidden = (
+            *hidden_places(self.task, self.python),
+            *(p.real for p in self.private),
+            *(place for place in committed if place.exists()),
         )
-
-    def evaluation_view(self) -> View:
-        """What the evaluator's own command sees: nothing edited but what training left in its output folder."""
-        return self.view(
-            self.request.pristine,
-            readable=(*(p.real for p in self.private), self.output),
-            writable=(self.exchange,) if self.exchange else (),
-        )
+        return self.view(workspace, () if self.output in writable else (self.output,), writable, hidden)
 
     def view(
-        self, cwd: Path, *, readable: tuple[Path, ...], writable: tuple[Path, ...], hidden: tuple[Path, ...] = ()
+        self, cwd: Path, readable: tuple[Path, ...], writable: tuple[Path, ...], hidden: tuple[Path, ...] = ()
     ) -> View:
         memory = self.task.execution.memory_mb
         return View(
@@ -186,19 +163,12 @@ def _exchange(run_dir: Path) -> Path:
 class LocalHandle:
     """A run on this machine. When the handle goes, the run ends."""
 
-    def __init__(self, run_dir: Path, supervised: Supervised, tier: str, device: str) -> None:
-        self.run_dir, self._supervised, self._tier, self._device = run_dir, supervised, tier, device
-
-    @property
-    def supervisor_pid(self) -> int:
-        return self._supervised.pid
+    def __init__(self, supervised: Supervised) -> None:
+        self.run_dir, self.supervisor_pid, self._supervised = supervised.plan.run_dir, supervised.pid, supervised
 
     def wait(self, timeout: float | None = None) -> RunResult | None:
-        ended = self._supervised.wait(timeout)
-        if ended is None:
-            return None
-        stages, duration = ended
-        return RunResult(stages, duration, tier=self._tier, device=self._device)
+        report = self._supervised.wait(timeout)
+        return None if report is None else report.result
 
     def kill(self) -> None:
         self._supervised.kill()
@@ -207,22 +177,16 @@ class LocalHandle:
 class LocalExecutor:
     """Runs jobs on this machine.
 
-    slots: how many runs may be under way at once; None: one for each GPU, else one. tier: the isolation to use, or its
-    name; ``auto``: the best that works here, found at the first use. python: the interpreter to describe, where the
-    task names one; None: the daemon's. limits: what a run may use beside its memory and its time.
+    slots: how many runs may be under way at once; None: one for each GPU, else one. tier: the isolation, or its name,
+    which is probed at the first use. python: the interpreter to describe, where the task names one; None: the daemon's.
     """
 
     def __init__(
-        self,
-        *,
-        slots: int | None = None,
-        tier: Tier | str = AUTO,
-        python: Path | None = None,
-        devices: Devices | None = None,
-        limits: RunLimits | None = None,
-    ) -> None:
+        self, *, slots: int | None = None, tier: Tier | str = AUTO, python: Path | None = None,
+        devices: Devices | None = None, limits: RunLimits | None = None,
+    ) -> None:  # fmt: skip
         self._tier = check_name(tier) if isinstance(tier, str) else tier
-        self._limits = limits
+        self._limits = limits or RunLimits()
         self._devices = devices if devices is not None else find_devices()
         self.slots = slots if slots is not None else max(1, len(self._devices.ids))
         self._python = python or Path(sys.executable)
@@ -249,16 +213,15 @@ class LocalExecutor:
 
     def start(self, request: RunRequest) -> LocalHandle:
         python = self._interpreter(resolve_python(request.task, request.setup))
-        plan = make_plan(request, tier=self.tier, python=python, devices=self._devices, limits=self._limits)
-        return LocalHandle(request.run_dir, self._supervisors.launch(plan), self.tier.name.value, str(self._devices))
+        planner = _Planner(request, self.tier, python, self._devices)
+        return LocalHandle(self._supervisors.launch(planner.plan(self._limits)))
 
     def recover(self, run_dir: Path) -> RunResult | None:
         reap([run_dir])
         report = read_report(run_dir)
         if report is None or report.stages[-1].outcome in ("killed", "lost") or not report.whole:
             return None
-        facts = report.facts
-        return RunResult(report.stages, report.duration_s, facts.get("tier", ""), device=facts.get("device", "cpu"))
+        return report.result
 
     def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
         python = self._python

@@ -12,14 +12,13 @@ from functools import partial
 from pathlib import Path
 
 from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Interrupted, MissingCapability
-from autoresearchd.domain.experiment import StageResult
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.interpreter import inspect, resolve_python
-from autoresearchd.sandbox.environment import setup_environment
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, Stage, launch, reap
+from autoresearchd.sandbox.view import setup_environment
 
 MARKER = ".autoresearchd-setup-done"
 _LOOK_EVERY = 0.1
@@ -32,10 +31,9 @@ def run_setup(
 ) -> None:
     """Copy ``pristine`` to ``setup`` and run the task's setup commands there, unless that has been done.
 
-    The commands are the user's own and run as the user would run them: not in a sandbox, with the network, with the
-    user's PATH, HOME and caches, without keys (`autoresearchd.sandbox.environment.setup_environment`). What an
-    interrupted setup left is removed first. Raises BaselineError where a command failed, EnvironmentFailure where the
-    folder cannot be made, or the disk is full; Interrupted.
+    They are the user's own and run as the user would run them, but without keys (`view.setup_environment`). What
+    an interrupted setup left is removed first. Raises BaselineError where a command failed, EnvironmentFailure where
+    the folder cannot be made, or the disk is full; Interrupted.
     """
     if (setup / MARKER).exists():
         return
@@ -91,7 +89,7 @@ def _run_commands(task: Task, setup: Path, log: Path, cancel: Cancel, user_envir
     )
     run = launch(Plan(run_dir=supervisor_dir, stages=stages, plain=True, output=setup))
     try:
-        while (result := run.wait(_LOOK_EVERY)) is None:
+        while (report := run.wait(_LOOK_EVERY)) is None:
             if cancel.is_set():
                 run.kill()
                 run.wait()
@@ -100,20 +98,15 @@ def _run_commands(task: Task, setup: Path, log: Path, cancel: Cancel, user_envir
         run.kill()
         run.wait()
         remove_tree(str(supervisor_dir))
-    _check(result[0], task, log)
-
-
-def _check(stages: tuple[StageResult, ...], task: Task, log: Path) -> None:
-    last = stages[-1]
-    if last.outcome == "ok":
-        return
+    last = report.stages[-1]
     if last.outcome == "disk_full":
         raise EnvironmentFailure(f"the disk is full: {last.detail}", hint="free disk space and start again")
-    command = task.execution.setup_commands[len(stages) - 1]
-    raise BaselineError(
-        f"the setup command {command!r} failed ({last.detail or last.outcome}):\n{tail(log)}",
-        hint=f"correct execution.setup_commands in task.yaml; the whole output is in {log}",
-    )
+    if last.outcome != "ok":
+        command = task.execution.setup_commands[len(report.stages) - 1]
+        raise BaselineError(
+            f"the setup command {command!r} failed ({last.detail or last.outcome}):\n{tail(log)}",
+            hint=f"correct execution.setup_commands in task.yaml; the whole output is in {log}",
+        )
 
 
 def tail(log: Path) -> str:

@@ -42,16 +42,15 @@ def _find(name: str, places: Sequence[Path], key: str) -> Path:
     path = Path(name).expanduser()
     if ".." in path.parts:
         raise BaselineError(f"{key}: {name!r} leaves the task's folder", hint="name the data without '..'")
-    tried = [path] if path.is_absolute() else [place / path for place in places]
-    there = [candidate for candidate in tried if candidate.exists()]
-    if there:
-        # What set-up has copied from the commit may be pointers of Git LFS, and the files themselves the user's.
-        best = there[0] if len(there) == 1 or not pointers(there[0]) else min(there, key=pointers)
-        return best.resolve()
-    raise BaselineError(
-        f"{key}: {name!r} is not there (looked for {', '.join(map(str, tried))})",
-        hint="let execution.setup_commands make it, or correct the entry in task.yaml",
-    )
+    tried = [place / path for place in places] or [path]  # an absolute one stays what it is
+    there = [candidate for candidate in dict.fromkeys(tried) if candidate.exists()]
+    if not there:
+        raise BaselineError(
+            f"{key}: {name!r} is not there (looked for {', '.join(map(str, dict.fromkeys(tried)))})",
+            hint="let execution.setup_commands make it, or correct the entry in task.yaml",
+        )
+    # What set-up has copied from the commit may be pointers of Git LFS, and the files themselves the user's.
+    return (there[0] if len(there) == 1 or not pointers(there[0]) else min(there, key=pointers)).resolve()
 
 
 def pointers(path: Path) -> int:
@@ -65,10 +64,10 @@ def pointers(path: Path) -> int:
 
 
 def place_links(folder: Path, entries: Iterable[DataEntry]) -> None:
-    """Show relative entries at their place in ``folder`` by symbolic links to the real ones.
+    """Show relative entries at their place in ``folder`` by symbolic links to the real ones; no link is followed.
 
     What the commit itself has there stays, but for a pointer of Git LFS; where that is a folder, the link is made for
-    each entry of it that is missing. Links of an earlier run are replaced. No link is followed on the way.
+    each entry of it that is missing. Links of an earlier run are replaced.
     """
     try:
         for entry in entries:
@@ -101,9 +100,7 @@ def _link(place: Path, real: Path) -> None:
         for child in sorted(real.iterdir()):
             _link(place / child.name, child)
         return
-    elif place.exists() and not (pointers(place) and not pointers(real)):
-        return
-    if place == real:
+    elif place == real or (place.exists() and not (pointers(place) and not pointers(real))):
         return
     temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
@@ -114,21 +111,17 @@ def _link(place: Path, real: Path) -> None:
 def agent_surroundings(task: Task, tools: Path, *, setup: Path, source: Path, pristine: Path) -> Surroundings:
     """What the commands of an agent see: as a job of the task does, without its output folder and its GPUs.
 
-    tools: a folder of its own, where links to the interpreter may be made; setup: where setup commands left their data;
-    source: the task's folder in the user's checkout. Raises BaselineError: data that task.yaml names is not there;
-    MissingCapability: ``execution.python`` names no interpreter, or it does not run.
+    tools: a folder of its own, where links to the interpreter may be made. Raises BaselineError: data that task.yaml
+    names is not there; MissingCapability: ``execution.python`` names no interpreter, or it does not run.
     """
     python = inspect(resolve_python(task, setup))
     data = find_data(task.data, (setup, source), "workspace.data")
     names = task.evaluation.private if task.evaluation else ()
     private = find_data(names, (setup, source), "evaluation.private")
     programs = tuple(python.search_folders(tools))
+    folders = interpreter_folders(python, Path.home(), setup, (source, pristine))
     return Surroundings(
-        readable=(
-            *interpreter_folders(python, Path.home(), setup, (source, pristine)),
-            *programs,
-            *(entry.real for entry in data),
-        ),
+        readable=(*folders, *programs, *(entry.real for entry in data)),
         hidden=(*hidden_places(task, python), *(entry.real for entry in private)),
         programs=programs,
     )
@@ -142,10 +135,9 @@ def link_data(folder: Path, task: Task, *, setup: Path, source: Path) -> None:
 def interpreter_folders(python: Interpreter, home: Path, setup: Path, own: Iterable[Path]) -> list[Path]:
     """The interpreter's folders and what else it imports; nothing that would show home, set-up or one of ``own``.
 
-    Of a prefix around one of them only the parts that an interpreter has. An import path around one of them is left
-    out, and so is one inside of a repository of ``own``: edited code imports what was committed, never the user's
-    checkout beside it.
-    A checkout of this project is left out as well: sessions that were started in it have their data there.
+    Of a prefix around one of them only the parts that an interpreter has; no import path around one of them, and none
+    inside of a repository of ``own``: edited code imports what was committed, never the user's checkout beside it. A
+    checkout of this project is left out as well: sessions that were started in it have their data there.
     """
     theirs = [way_to(place).real for place in own]
     inner = [_checkout(place, way_to(home).real) for place in theirs]

@@ -22,9 +22,9 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.learner.algorithms.learnable import Generated, Learnable, Sample, Who
 from autoresearchd.learner.algorithms.train_options import Algo
-from autoresearchd.learner.data.data_summary import describe, summarise
-from autoresearchd.learner.data.read_sessions import Seen, filters_for, lesson, locate, material, read_sessions, seen
-from autoresearchd.learner.data.token_lengths import prompt_tokens, within
+from autoresearchd.learner.data.data_summary import describe
+from autoresearchd.learner.data.examples import prompt_tokens, within
+from autoresearchd.learner.data.read_sessions import Seen, lesson, locate, material, read_sessions, seen
 from autoresearchd.learner.data.trajectories import Trajectory, all_equal, grouped
 from autoresearchd.learner.gate.compare_policies import Verdict
 from autoresearchd.learner.gate.gate import Gate
@@ -37,7 +37,7 @@ from autoresearchd.learner.training import checkpoint
 from autoresearchd.learner.training.constant_values import asks_at_home
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.training.out_of_memory import trial_step
-from autoresearchd.learner.training.trackers import Tracking
+from autoresearchd.learner.training.trackers import Log, tracking
 from autoresearchd.learner.training.train import CANCELLED, StepFigures, Trained, train
 from autoresearchd.learner.versions.adapter_manifest import Made
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
@@ -85,8 +85,8 @@ class LearnerRun:
         roots, warnings = locate(directory, request.places)
         reading, gate = read_sessions(roots, root), constants.gate
         at_home = asks_at_home(gate.judge, run_foreign=gate.run_foreign)
-        found = material(reading, filters_for(request.mode, self._base), constants.share, at_home=at_home)
-        for text in (*warnings, *reading.warnings, describe(summarise(found.data, found.parts))):
+        found = material(reading, request.mode, self._base, constants.share, at_home=at_home)
+        for text in (*warnings, *reading.warnings, describe(found.data, found.parts)):
             tell(text)
         if found.parts is None:
             raise UsageError(f"not enough to learn from: {found.problem}", hint=found.hint)
@@ -169,8 +169,8 @@ class LearnerRun:
         trial_step(model, largest)
         before = model.adapter_state()
         folder = layout.public_dir(self._root) / "learner" / str(run_id)
-        with Tracking(folder, constants.trackers, f"{self._request.algo}-{run_id}", self._tell) as tracking:
-            trained = self._train(model, tracking, answer)
+        with tracking(folder, constants.trackers, f"{self._request.algo}-{run_id}", self._tell) as log:
+            trained = self._train(model, log, answer)
             version = self._kept(model, trained, run_id, lessons)
             if trained.stopped:
                 verdict = Verdict(False, (trained.stopped,), {})
@@ -180,7 +180,7 @@ class LearnerRun:
                     model.set_teacher(before)
                     rival = Who.TEACHER
                 verdict = gate.verdict(model, rival, Who.POLICY, answer)
-                tracking.log(trained.steps, {f"gate/{name}": value for name, value in verdict.figures.items()})
+                log(trained.steps, {f"gate/{name}": value for name, value in verdict.figures.items()})
         outcome = self._decided(version, verdict, trained)
         for old in self._checkpoints.glob("*.checkpoint*"):  # those of runs that nobody went on with, too
             old.unlink(missing_ok=True)
@@ -196,14 +196,15 @@ class LearnerRun:
                 self._tell(f"what {version.version} learned from is not known any more: {error.what}")
         return seen(lessons, self._sessions)
 
-    def _train(self, model: LocalModel, tracking: Tracking, answer: int) -> Trained:
+    def _train(self, model: LocalModel, log: Log, answer: int) -> Trained:
         began, first = time.monotonic(), list[int]()
-        start = (self._parent_name, self._constants.model.lora, model.sharing)
+        shape = self._constants.model
+        start = (self._parent_name, shape.rank, shape.alpha, shape.dropout, model.sharing)
         options = replace(self._constants.train, start=repr(start))
 
         def on_step(step: StepFigures) -> None:
             first.append(step.step)
-            tracking.log(step.step, step.flat())
+            log(step.step, step.flat())
             self._steps = step.step
             self._tell(progress(step, time.monotonic() - began, first[0]))
 
@@ -329,8 +330,8 @@ class LiveRounds:
             self._tell(f"round {number + 1}: mean reward {mean:.2f} over {counted(len(made), 'proposal')}")
             seed = derive_seed(constants.train.seed, number, "live")
             # Proposals of a round do not follow from each other: none is paid for what came of its neighbours.
-            alone = replace(constants.train.mdp, gamma=0.0)
-            options = replace(constants.train, steps=each, seed=seed, warmup=0, mdp=alone)
+            alone = replace(constants.train.ppo, gamma=0.0)
+            options = replace(constants.train, steps=each, seed=seed, warmup=0, ppo=alone)
             before = len(history)
 
             def told(step: StepFigures, before: int = before, about: Mapping[str, float] = about) -> None:
@@ -399,7 +400,6 @@ class LiveRounds:
             at=datetime.now(UTC),
             policy_version="",
             messages=state.messages,
-            prompt_ids=None,
             completion=drawn.text,
             token_ids=drawn.ids,
             logprobs=drawn.logprobs,

@@ -7,23 +7,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.learner.algorithms.advantages import Scale
-from autoresearchd.learner.algorithms.ratios import Level
 from autoresearchd.learner.algorithms.train_options import (
     GSPO,
     Algo,
     ColdStart,
     Collapse,
-    GroupOptions,
     GrpoOptions,
-    MdpOptions,
+    Level,
     PpoOptions,
+    Scale,
     SdpoOptions,
     TrainOptions,
 )
 from autoresearchd.learner.gate.promotion_needs import GateSettings
 from autoresearchd.learner.training.constant_values import SHARE, values_of
-from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
+from autoresearchd.learner.training.load_model import ModelOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +76,18 @@ def constants_of(request: LearnRequest) -> Constants:
         Algo(request.algo),
         **some("steps", "learning_rate", "weight_decay", "batch", "micro", "epochs", "clip", "warmup", "seed"),
         **some("save_every", "shuffle_rewards", "kl_every"),
-        grpo=replace(grpo, **some("clip_low", "clip_high", "beta")),
-        groups=GroupOptions(**some("leave_one_out", "neighbours", "scale")),
-        ppo=PpoOptions(**some("level", "clip_high", clip="clip_low", value_weight="c1", entropy_weight="c2")),
-        mdp=MdpOptions(**some("gamma", "lam", "horizon", "target_kl")),
+        grpo=replace(grpo, **some("clip_low", "clip_high", "beta", "leave_one_out", "neighbours", "scale")),
+        ppo=PpoOptions(
+            **some("level", "clip_high", "gamma", "lam", "horizon", "target_kl"),
+            **some(clip="clip_low", value_weight="c1", entropy_weight="c2"),
+        ),
         sdpo=SdpoOptions(**some("top", alpha="sdpo_alpha", rate="teacher_rate")),
         cold_start=ColdStart(**some("valid_share", allowed="cold_start")),
         collapse=Collapse(**some(entropy="least_entropy", kl="most_kl")),
     )
     model = ModelOptions(
-        lora=LoraOptions(**some("rank", "alpha", "dropout")),
         value_head=request.algo == "ppo",
         seed=train.seed,
-        **some("device", "dtype", "threads", "checkpointing", "generated", "share_prompts"),
+        **some("rank", "alpha", "dropout", "device", "dtype", "threads", "checkpointing", "generated", "share_prompts"),
     )
     return Constants(train, model, GateSettings.of(values), **some("share", "rounds", "max_length", "trackers"))

@@ -41,13 +41,9 @@ class StopSwitch:
         self.signal: int | None = None
         self._announcing = threading.Lock()
 
-    @property
-    def soon(self) -> bool:
-        """Whether to stop once the running experiment is decided."""
-        return self._soon.is_set() or self.now.is_set()
-
     def is_set(self) -> bool:
-        return self.soon
+        """Whether to stop once the running experiment is decided."""
+        return self._soon.is_set()
 
     @property
     def asked(self) -> bool:
@@ -55,10 +51,7 @@ class StopSwitch:
         return self._asked.is_set()
 
     def end(self, reason: str) -> None:
-        """Stop once the running experiment is decided, for a reason of the daemon's own.
-
-        Nobody has asked for it, so it is no request: the first one that comes still lets the experiment end.
-        """
+        """Stop once the running experiment is decided; no request, so the first that comes still lets it end."""
         self.reason = self.reason or reason
         self._soon.set()
 
@@ -73,19 +66,18 @@ class StopSwitch:
 
     def announce(self) -> bool:
         """Whether it is to be said now that the session stops: True once, for the first thread that asks in time."""
-        return self.soon and self._announcing.acquire(blocking=False)
+        return self.is_set() and self._announcing.acquire(blocking=False)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Sleep, but wake when asked to stop in any way; True when asked."""
-        return self._soon.wait(timeout) or self.now.is_set()
+        return self._soon.wait(timeout)
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Places on disk.
+    """Places on disk. source: the user's task folder; pristine: the task at the session's base commit.
 
-    source: the user's own task folder; pristine: the task at the session's base commit; setup: what the set-up commands
-    made; runs: where the runs of this session leave their logs.
+    setup: what the set-up commands made; runs: where the runs of this session leave their logs.
     """
 
     source: Path
@@ -119,7 +111,6 @@ class Context:
     site: Site
     stop: StopSwitch = field(default_factory=StopSwitch)
     baseline_runs: int = BASELINE_RUNS
-    max_experiments: int | None = None
     restore: Callable[[], object] = lambda: None
     redactor: Redactor = field(default_factory=Redactor)
     memo: Memo = field(default_factory=Memo)
@@ -135,18 +126,9 @@ class Context:
 
     def request(self, number: int, run: int, *, task: Task, commit: str, seed: int, slot: int) -> RunRequest:
         """What is to be run as the run ``run`` of experiment ``number``: a commit, in the slot's worktree."""
-        return RunRequest(
-            key=f"{self.tag}/{number}/{run}",
-            task=task,
-            commit=commit,
-            seed=seed,
-            workspace=self.workspace.checkout(slot, commit),
-            pristine=self.site.pristine,
-            setup=self.site.setup,
-            run_dir=self.site.run_dir(number, run),
-            source=self.site.source,
-            slot=slot,
-        )
+        site, key, run_dir = self.site, f"{self.tag}/{number}/{run}", self.site.run_dir(number, run)
+        workspace = self.workspace.checkout(slot, commit)
+        return RunRequest(key, task, commit, seed, workspace, site.pristine, site.setup, run_dir, site.source, slot)
 
     def facts(self) -> Mapping[str, str]:
         return self.executor.describe(self.task, self.site.setup)

@@ -18,8 +18,7 @@ from autoresearchd.loop import messages
 from autoresearchd.loop.deciding import Rewards, check_run, decide_experiment, move_branch, next_run, with_penalty
 from autoresearchd.loop.early_abort import EarlyAbort
 from autoresearchd.loop.measuring.advice import Advice
-from autoresearchd.loop.measuring.protected_files import ProtectedFiles
-from autoresearchd.loop.measuring.run_files import clean_logs, discard_outputs
+from autoresearchd.loop.measuring.run_files import ProtectedFiles, clean_logs, discard_outputs
 from autoresearchd.loop.proposing.build_state import Research, Turns
 from autoresearchd.loop.proposing.proposals import Proposals
 from autoresearchd.loop.run import Slot, launch, measure_run
@@ -43,7 +42,7 @@ class Cycle:
         slot.began, slot.policy_s, slot.jobs_s = context.clock.monotonic(), 0.0, 0.0
         now, segment = context.clock.now(), self._view.segment
         e = context.store.open_experiment(context.session_id, parent=parent, segment=segment, at=now)
-        context.emit(EventKind.OPENED, f"on {parent[:7]}", experiment=e.number, parent=parent)
+        context.emit(EventKind.OPENED, f"on {parent[:7]}", experiment=e.number)
         return e
 
     def advance(self, e: Experiment, slot: Slot, patience: float = 1.0) -> Experiment:
@@ -65,13 +64,13 @@ class Cycle:
     def _propose(self, e: Experiment, slot: Slot) -> Experiment:
         if self._view.needs_baseline:
             proposal = Proposal({}, "The program as it is.", messages.BASELINE, description=messages.BASELINE)
-            return self._proposals.record(e, slot, proposal)
+            return self._proposals.record(e, proposal)
         try:
             proposal = self._proposals.ask(e, slot)
         except PolicyError as error:
             e = self._proposals.record_failure(e, slot, error)
             return self._finish(e, decide_failed_proposal(error.label, str(error)))
-        return self._proposals.record(e, slot, proposal)
+        return self._proposals.record(e, proposal)
 
     def _commit(self, e: Experiment) -> Experiment:
         rejection = self._proposals.rejection(e)
@@ -79,7 +78,7 @@ class Cycle:
             return self._finish(e, rejection)
         commit = self._proposals.commit(e)
         e = self._context.store.record_commit(self._context.session_id, e.number, commit)
-        self._context.emit(EventKind.COMMITTED, f"committed {commit[:7]}", experiment=e.number, commit=commit)
+        self._context.emit(EventKind.COMMITTED, f"committed {commit[:7]}", experiment=e.number)
         return e
 
     def _launch(self, e: Experiment, slot: Slot) -> Experiment:
@@ -101,7 +100,8 @@ class Cycle:
         run = context.store.open_run(context.session_id, e.number, request.seed, context.clock.now(), of=asked.of)
         slot.running = launch(context.executor, self._protected, request)
         slot.watched = self._aborts.watch(e, run, request.run_dir)
-        messages.tell_run_started(context, e, run, other, request.task)
+        words = messages.run_started(e, run, other, context.baseline_runs)
+        context.emit(EventKind.RUN_STARTED, words, experiment=e.number)
         return replace(e, phase=Phase.RUNNING, runs=(*e.runs, run))
 
     def _watch(self, e: Experiment, slot: Slot, patience: float) -> Experiment:
@@ -162,7 +162,6 @@ class Cycle:
         measured = measure_run(self._view.run_task, result, run_dir, seals, context.redactor)
         self._aborts.end(slot.watched)
         measured = check_run(self._view, slot, e, run, result, measured)
-        self._aborts.measured(run, measured)
         return self._close(e, run, measured, self._protected.with_version(result))
 
     def _close(self, e: Experiment, run: Run, m: Measurement, result: RunResult | None) -> Experiment:
@@ -174,7 +173,7 @@ class Cycle:
         last = counts and next_run(self._view, replace(e, runs=(*e.runs[:-1], ended))) is None
         e = context.store.close_run(run.id, m, result, now, last=last)
         fell = self._view.fall_back(e) if e.fallen else ""
-        messages.tell_run_finished(context, e, m, result)
+        context.emit(EventKind.RUN_FINISHED, messages.run_finished(m, context.task), experiment=e.number)
         if fell:
             context.emit(EventKind.WARNING, fell, experiment=e.number)
         if m.label is Label.INTERRUPTED and context.stop.now.is_set():
@@ -201,7 +200,8 @@ class Cycle:
         view.decided(e)
         self._research.decided(e)
         self._aborts.decided(e)
-        messages.tell_decided(context, e, list(lost), view.figures())
+        words = messages.describe_decision(e, messages.decision_of(e), context.task)
+        context.emit(EventKind.DECIDED, words, experiment=e.number)
         for said in self._advice.after(e):
             context.emit(EventKind.WARNING, said, experiment=e.number)
         return e

@@ -1,20 +1,25 @@
-"""The process around a session: its lock, its signals, its housekeeping, and the state it leaves behind."""
+"""The process around a session: its signals, its housekeeping, the state it leaves behind, and its log."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import logging.handlers
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from autoresearchd.domain import errors
-from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.cleaning import printable
+from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import SessionState
+from autoresearchd.domain.ports import EventSink
 from autoresearchd.domain.quantities import format_duration
+from autoresearchd.domain.redaction import Redactor
 from autoresearchd.loop.context import Context, StopSwitch
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.upkeep.housekeeping import Housekeeping
@@ -61,7 +66,7 @@ def serve(
     store, clock = context.store, context.clock
     state, reason, raised = SessionState.CRASHED, "the daemon died", True
     in_order = store.session(context.tag).state is SessionState.STOPPED and store.latest(context.session_id) is not None
-    at_work = threading.Event()
+    at_work = False
     store.set_state(context.session_id, SessionState.RUNNING, clock.now(), pid=os.getpid())
     begun()
     loop: SessionLoop | None = None
@@ -70,7 +75,8 @@ def serve(
         return loop.active_seconds if loop else active_seconds
 
     def begin() -> None:
-        at_work.set()
+        nonlocal at_work
+        at_work = True
         ready()
 
     try:
@@ -88,7 +94,7 @@ def serve(
         # A session that was in order stays so when going on with it is refused, or when only its policy failed or
         # its models refuse, or this machine lost what a run needs.
         harmless = isinstance(error, (errors.PolicyError, errors.ModelsRefused, errors.MissingCapability))
-        if harmless or (in_order and not at_work.is_set()):
+        if harmless or (in_order and not at_work):
             state = SessionState.STOPPED
         raise
     except BaseException as error:
@@ -120,3 +126,46 @@ def _leave(context: Context, state: SessionState, reason: str, active_seconds: f
         context.store.set_state(context.session_id, state, context.clock.now(), pid=None, reason=reason)
     except errors.AutoresearchdError as error:
         context.emit(EventKind.WARNING, f"the end of the session could not be written down: {error}")
+
+
+LOG_BYTES = 8 * 2**20
+_LEVELS = {EventKind.WARNING: logging.WARNING, EventKind.BACKING_OFF: logging.WARNING, EventKind.FAULT: logging.ERROR}
+
+
+class Fanout:
+    """Gives each event to every sink, without the secrets that may be in it."""
+
+    def __init__(self, sinks: Sequence[EventSink], redactor: Redactor | None = None) -> None:
+        self._sinks, self._redactor = tuple(sinks), redactor or Redactor()
+
+    def emit(self, event: Event) -> None:
+        event = self._redactor.value(event)
+        for sink in self._sinks:
+            sink.emit(event)
+
+
+class FileSink:
+    """Lines for people in a rotating file, with the session's tag and the traceback of faults."""
+
+    def __init__(self, path: Path, tag: str) -> None:
+        self._tag = tag
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._handler = logging.handlers.RotatingFileHandler(
+            path, maxBytes=LOG_BYTES, backupCount=2, encoding="utf-8", errors="backslashreplace", delay=True
+        )
+        self._handler.setFormatter(logging.Formatter("%(message)s"))
+        self._handler.handleError = lambda record: None  # type: ignore[method-assign] # a full disk must not stop the loop
+
+    def emit(self, event: Event) -> None:
+        number = f" #{event.experiment}" if event.experiment is not None else ""
+        text = printable(event.message, keep="\n\t", instead="�")
+        text = text.removeprefix(f"{event.kind.value} ")  # "committed 1a2b3c4" is a line without the kind, too
+        line = f"{event.at:%Y-%m-%d %H:%M:%S}Z {self._tag} {event.kind.value}{number} {text}"
+        if trace := str(event.data.get("traceback", "")):
+            line += "\n" + trace.rstrip()
+        level = _LEVELS.get(event.kind, logging.INFO)
+        self._handler.handle(logging.LogRecord("autoresearchd", level, "", 0, line, None, None))
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._handler.close()

@@ -6,9 +6,9 @@ The same after a restart. The branch is never moved where anybody else has moved
 from __future__ import annotations
 
 import shutil
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
+from functools import lru_cache, partial
 from itertools import islice
 
 from autoresearchd.domain.errors import BaselineError, RepositoryError
@@ -18,7 +18,7 @@ from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline
 from autoresearchd.evaluator.keep.keep_rule import KeepRule
 from autoresearchd.evaluator.reward import Reward, novelty, resources_saved, reward
 from autoresearchd.evaluator.rules import run_time
-from autoresearchd.evaluator.rules.simplicity import is_simpler
+from autoresearchd.evaluator.rules.program_text import is_simpler
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.early_abort import end_early
 from autoresearchd.loop.measuring.advice import hint_job
@@ -131,18 +131,16 @@ def require_branch(context: Context, expected: Collection[str]) -> None:
 
     With ``history: revert`` it is at the last revert, which only git knows: that has the files of one of them.
     """
+    session = context.store.session(context.tag)
     try:
         tip = context.workspace.tip()
     except RepositoryError as error:
-        session = context.store.session(context.tag)
-        raise RepositoryError(
-            error.what, hint=f"git branch {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`"
-        ) from error
+        hint = f"git branch {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`"
+        raise RepositoryError(error.what, hint=hint) from error
     if tip in expected:
         return
     if context.task.history == "revert" and any(not context.workspace.diff(commit, tip) for commit in expected):
         return
-    session = context.store.session(context.tag)
     raise RepositoryError(
         f"branch {session.branch} points at {tip[:10]}, but this session left it at {session.incumbent[:10]} "
         f"(experiment {session.incumbent_experiment})",
@@ -188,9 +186,8 @@ def _make_room(view: SessionView, e: Experiment, run: Run, measured: Measurement
     times = 1 + _count(e, Label.DISK_FULL)
     if times < FILLED or shutil.disk_usage(run_dir).free < LOW_DISK_BYTES:
         return measured
-    return Measurement(
-        Label.ERROR, detail=f"it filled the disk {times} times, which has room without it: {measured.detail}"
-    )
+    detail = f"it filled the disk {times} times, which has room without it: {measured.detail}"
+    return Measurement(Label.ERROR, detail=detail)
 
 
 def _count(e: Experiment, label: Label) -> int:
@@ -202,7 +199,7 @@ class Rewards:
 
     def __init__(self, view: SessionView, turns: Turns) -> None:
         self._view, self._turns, self._context = view, turns, view.context
-        self._diffs: deque[tuple[int, str]] | None = None
+        self._diff = lru_cache(2 * RECENT)(partial(view.context.store.diff, view.context.session_id))
 
     def with_reward(self, e: Experiment, decision: Decision) -> Decision:
         """The decision with its reward, for experiments that somebody proposed."""
@@ -210,7 +207,7 @@ class Rewards:
         if is_baseline(e) or e.proposal is None or view.needs_baseline:
             return decision
         diff = self._context.store.diff(self._context.session_id, e.number)
-        earlier = self._earlier(e)
+        earlier = [self._diff(past.number) for past in view.recent if past.number != e.number] if diff else []
         gain, sure = self._gain(e, decision)
         earned = reward(
             decision.label,
@@ -219,27 +216,16 @@ class Rewards:
             view.best,
             sure=sure,
             saved=resources_saved(resources(e), resources(view.tip)),
-            distance=novelty(diff, [text for _, text in earlier]) if diff else 0.0,
+            distance=novelty(diff, [text for text in earlier if text]) if diff else 0.0,
         )
-        if diff:
-            self._diffs = deque([*earlier, (e.number, diff)], maxlen=RECENT)
         return _with(decision, earned)
 
     def _gain(self, e: Experiment, decision: Decision) -> tuple[float | None, float | None]:
         """The improvement, and how sure it is; of a member of a round, that over what all of its members were shown."""
-        shown = self._turns.turn_of(e).state
-        if shown is None or shown.incumbent == self._view.parent or None in (decision.value, shown.incumbent_value):
+        shown, value = self._turns.turn_of(e).state, decision.value
+        if shown is None or shown.incumbent == self._view.parent or value is None or shown.incumbent_value is None:
             return decision.delta, decision.sure
-        assert decision.value is not None
-        assert shown.incumbent_value is not None
-        return self._context.task.metric.improvement(decision.value, shown.incumbent_value), None
-
-    def _earlier(self, e: Experiment) -> Sequence[tuple[int, str]]:
-        if self._diffs is None:
-            store, session_id = self._context.store, self._context.session_id
-            found = ((past.number, store.diff(session_id, past.number)) for past in self._view.recent)
-            self._diffs = deque(((n, diff) for n, diff in found if diff), maxlen=RECENT)
-        return [(number, diff) for number, diff in self._diffs if number != e.number]
+        return self._context.task.metric.improvement(value, shown.incumbent_value), None
 
 
 def with_penalty(decision: Decision) -> Decision:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import codecs
 import math
 import os
-import stat
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -26,6 +26,7 @@ from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, Look, Reason
 from autoresearchd.evaluator.abort.forecast import Z90
 from autoresearchd.evaluator.keep.keep_rule import cumulative
 from autoresearchd.evaluator.measure.logged_curve import CurveParser
+from autoresearchd.loop.measuring.run_files import open_plain
 from autoresearchd.loop.messages import is_baseline, is_keep
 from autoresearchd.loop.session_view import SessionView
 
@@ -57,18 +58,17 @@ class LogFollower:
     def read(self) -> None:
         """Take in what is new. OSError when the log cannot be read."""
         left = MOST_BYTES
-        while left > 0:
-            self._file = self._file or self._open()
-            if self._file is None:
-                return
-            piece = self._file.read(min(_PIECE, left))
-            left -= len(piece)
-            if piece:
-                self._parser.feed(self._decoder.decode(piece))
-            elif self._rotated(self._file):
-                self.close()
-            else:
-                return
+        with suppress(FileNotFoundError):
+            while left > 0:
+                self._file = self._file or open_plain(self._path)
+                piece = self._file.read(min(_PIECE, left))
+                left -= len(piece)
+                if piece:
+                    self._parser.feed(self._decoder.decode(piece))
+                elif os.path.samestat(self._path.stat(), os.fstat(self._file.fileno())):
+                    return
+                else:  # it was rotated
+                    self.close()
 
     @property
     def started(self) -> bool:
@@ -86,22 +86,6 @@ class LogFollower:
         if self._parser.diverged:
             points = sorted([*points, *self._parser.non_finite], key=lambda p: p.step)
         return curve_of(points, elapsed)
-
-    def _open(self) -> BinaryIO | None:
-        try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
-            return None
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # a job without a sandbox may have put anything there
-            os.close(descriptor)
-            raise OSError(f"{self._path} is no file")
-        return os.fdopen(descriptor, "rb")
-
-    def _rotated(self, file: BinaryIO) -> bool:
-        try:
-            return not os.path.samestat(self._path.stat(), os.fstat(file.fileno()))
-        except FileNotFoundError:
-            return False
 
 
 def curve_of(points: Sequence[CurvePoint], end: float = 1.0) -> tuple[list[float], list[float]]:
@@ -133,9 +117,7 @@ class EarlyAbort:
     def __init__(self, view: SessionView) -> None:
         self._view, self._context = view, view.context
         self._policy: AbortPolicy | None = None
-        self._curves: dict[int, tuple[CurvePoint, ...]] = {}
         self._pending: list[Experiment] = []
-        self._spared: set[int] = set()
         self._since_saved = self._faults = 0
         task = self._context.task
         self._budget, self._on = task.execution.budget.training, task.curve.abort
@@ -192,10 +174,7 @@ class EarlyAbort:
         if not steps or not max(steps) < LAST_LOOK:
             return None
         policy.delta = NOISE * (self._view.sigma or 0.0)
-        look = policy.look(steps, losses, 1.0, self._view.best)
-        if look.reason is Reason.AUDIT:
-            self._spared.add(watched.run.id)
-        return look
+        return policy.look(steps, losses, 1.0, self._view.best)
 
     def end(self, watched: WatchedRun | None) -> None:
         if watched is not None:
@@ -203,11 +182,6 @@ class EarlyAbort:
             watched.next = math.inf
 
     # ------------------------------------------------------------------ what is learned
-    def measured(self, run: Run, measurement: Measurement) -> None:
-        """Remember the curve of a run until its experiment is decided."""
-        if self._on:
-            self._curves[run.id] = measurement.curve
-
     def decided(self, e: Experiment) -> None:
         """An experiment's decision is on disk: to be learned from while the next job runs, which costs no time."""
         if self._on and not self._view.needs_baseline:
@@ -224,26 +198,22 @@ class EarlyAbort:
             self._fail(error)
 
     def _learned(self) -> AbortPolicy:
+        newest = self._pending[-1].number if self._pending else None
         if self._policy is None:
             self._policy = self._read()
-            last = self._pending[-1] if self._pending else None
             self._pending.clear()  # they have just been read with all others
-        else:
-            last = None
-            while self._pending:
-                self._observe(self._policy, self._pending[0])
-                last = self._pending.pop(0)  # only now: a store that was locked is asked again at the next look
-                self._since_saved += 1
-        self._curves.clear()
-        if last is not None:
-            self._save(self._policy, last.number)
+        while self._pending:
+            self._observe(self._policy, self._pending[0])
+            self._pending.pop(0)  # only now: a store that was locked is asked again at the next look
+            self._since_saved += 1
+        if newest is not None:
+            self._save(self._policy, newest)
         return self._policy
 
     def _read(self) -> AbortPolicy:
         context, view = self._context, self._view
-        latest = context.store.latest(context.session_id)
+        latest, memory = context.store.latest(context.session_id), context.store.abort_memory(context.session_id)
         newest = latest.number if latest else -1
-        memory = context.store.abort_memory(context.session_id)
         policy = AbortPolicy(
             maximize=self._direction is Direction.MAXIMIZE,
             maximize_curve=self._curve_rises(),
@@ -268,7 +238,7 @@ class EarlyAbort:
         if self._direction is Direction.MINIMIZE:
             return False
         first = next(iter(self._view.baseline_runs), None)
-        losses = curve_of(self._context.store.curve(first.id))[1] if first else []
+        losses = self._curve(first)[1] if first else []
         third = len(losses) // 3
         return third > 0 and sum(losses[-third:]) > sum(losses[:third])
 
@@ -277,28 +247,22 @@ class EarlyAbort:
         run = next((r for r in e.counted_runs if r.of is None), None)
         if run is None or run.label not in (Label.NONE, Label.ABORTED_EARLY):
             return
-        aborted = run.label is Label.ABORTED_EARLY
+        aborted, kept, sigma = run.label is Label.ABORTED_EARLY, is_keep(e), e.decision.sigma if e.decision else None
         steps, losses = self._curve(run, self._reached(run) if aborted else 1.0)
-        sigma = e.decision.sigma if e.decision else None
         policy.delta = NOISE * (sigma if sigma is not None else self._view.sigma or 0.0)
         value = None if aborted else run.value
-        looks = self._context.store.looks(run.id) if policy.is_audit else ()  # another daemon may have looked
-        audits = (look.get("reason") == Reason.AUDIT for look in looks)
-        spared = policy.is_audit and (run.id in self._spared or any(audits))
-        kept = is_keep(e)
+        looks = self._context.store.looks(run.id) if policy.is_audit else ()
+        spared = any(look.get("reason") == Reason.AUDIT for look in looks)
         again = [(*self._curve(r), 1.0, r.value) for r in (e.good_runs if kept else e.control_runs)]
         # another: no duplicate is ever run
         policy.observe(steps, losses, 1.0, value, aborted=aborted, spared=spared, another=True)
-        self._spared.discard(run.id)
         if kept:
             policy.succeed()
         for known in again:
             policy.rerun(*known)
 
     def _curve(self, run: Run, end: float = 1.0) -> tuple[list[float], list[float]]:
-        """Its progress and losses: remembered, or from the store. end: see ``curve_of``."""
-        points = self._curves.get(run.id)
-        return curve_of(points if points is not None else self._context.store.curve(run.id), end)
+        return curve_of(self._context.store.curve(run.id), end)
 
     def _reached(self, run: Run) -> float:
         """How much of its budget an aborted run took where its log does not say: by its last look, or by the clock."""
@@ -308,13 +272,12 @@ class EarlyAbort:
         return min(1.0, share) if share > 0 else 1.0
 
     def _save(self, policy: AbortPolicy, number: int) -> None:
-        whole = self._since_saved >= SAVE_EVERY
         names = ("audited", "false_abort_rate", "false_abort_limit", "throughput_gain")
         figures = {name: getattr(policy.promise, name) for name in names}
-        state = policy.to_state() if whole else None
+        state = policy.to_state() if self._since_saved >= SAVE_EVERY else None
         memory = AbortMemory(self._view.segment, number, figures, state)
         self._context.store.remember_aborts(self._context.session_id, memory)
-        if whole:
+        if state is not None:
             self._since_saved = 0
 
     def _fail(self, error: Exception, watched: WatchedRun | None = None) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from autoresearchd.domain.errors import PolicyError, StoreError
-from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
+from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import is_whole
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.measure.log_text import shorten, tells
-from autoresearchd.loop.context import Context
 from autoresearchd.workspace.history import commit_message as format_message
 
 T = TypeVar("T")
@@ -61,11 +59,11 @@ def is_settled(e: Experiment) -> bool:
 
 def unified_diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Unified diff of the editable files, in order of path."""
-    parts: list[str] = []
+    lines: list[str] = []
     for path in sorted(after):
         old, new = before.get(path, "").splitlines(), after[path].splitlines()
-        parts += difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", lineterm="")
-    return "\n".join(parts) + ("\n" if parts else "")
+        lines += difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", lineterm="")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def commit_message(e: Experiment, task: Task, decision: Decision | None = None) -> str:
@@ -77,8 +75,7 @@ def commit_message(e: Experiment, task: Task, decision: Decision | None = None) 
         if decision.delta is not None:
             trailers["Delta"] = f"{decision.delta:+.6g}"
     trailers["Policy"] = proposal.policy
-    subject = proposal.description or proposal.hypothesis
-    return format_message(subject, proposal.hypothesis, trailers)
+    return format_message(proposal.description or proposal.hypothesis, proposal.hypothesis, trailers)
 
 
 def failed_proposal(error: PolicyError) -> str:
@@ -127,57 +124,17 @@ HINTS = {
 """What a person can do about a failure of the surroundings."""
 
 
-# ---------------------------------------------------------------------- what is told of an experiment as it goes
-def tell_run_started(context: Context, e: Experiment, run: Run, beside: Experiment | None, task: Task) -> None:
-    """A run begins. beside: what it runs, where it is not the experiment's own program; task: with its time."""
+def run_started(e: Experiment, run: Run, beside: Experiment | None, planned: int) -> str:
+    """That a run begins. beside: what it runs, where it is not the experiment's own program; planned: runs at all."""
     count = len(e.counted_runs) + 1
-    planned = context.baseline_runs if is_baseline(e) else count
-    words = f"training, run {count} of {planned}, seed {run.seed}"
     if beside is not None:
         name = "baseline" if is_baseline(beside) else "incumbent"
-        words = f"training the {name} (experiment {beside.number}) again to compare, run {count}, seed {run.seed}"
-    context.emit(
-        EventKind.RUN_STARTED,
-        words,
-        experiment=e.number,
-        run=run.index,
-        runs=planned,
-        seed=run.seed,
-        budget_s=task.execution.budget.training,
-        wall_s=task.execution.budget.wall,
-    )
+        return f"training the {name} (experiment {beside.number}) again to compare, run {count}, seed {run.seed}"
+    return f"training, run {count} of {planned if is_baseline(e) else count}, seed {run.seed}"
 
 
-def tell_run_finished(context: Context, e: Experiment, measurement: Measurement, result: RunResult | None) -> None:
-    """A run has ended."""
-    words = measurement.label.value + (f": {measurement.detail}" if measurement.detail else "")
+def run_finished(measurement: Measurement, task: Task) -> str:
+    """What a run gave."""
     if measurement.label is Label.NONE and measurement.value is not None:
-        words = f"{context.task.metric.name} {short(measurement.value)}"
-    context.emit(
-        EventKind.RUN_FINISHED,
-        words,
-        experiment=e.number,
-        label=measurement.label.value,
-        value=measurement.value,
-        metrics=dict(measurement.metrics),
-        duration_s=result.duration_s if result else None,
-    )
-
-
-def tell_decided(context: Context, e: Experiment, fallen: Sequence[int], figures: Mapping[str, Any]) -> None:
-    """A decision is on disk. fallen: keeps that lost their place beside it; figures: of the session as it is now."""
-    decision = decision_of(e)
-    context.emit(
-        EventKind.DECIDED,
-        describe_decision(e, decision, context.task),
-        experiment=e.number,
-        status=decision.status.value,
-        label=decision.label.value,
-        value=decision.value,
-        delta=decision.delta,
-        reason=decision.reason,
-        description=e.proposal.description if e.proposal else "",
-        max_experiments=context.max_experiments,
-        fallen=list(fallen),
-        **figures,
-    )
+        return f"{task.metric.name} {short(measurement.value)}"
+    return measurement.label.value + (f": {measurement.detail}" if measurement.detail else "")

@@ -32,18 +32,17 @@ def reconcile(context: Context, cycle: Cycle, slot: Slot) -> Experiment | None:
     _check_branch(context, latest)
     if latest is None or messages.is_settled(latest):
         return None
-    phase = latest.phase.value
-    told = f"going on with experiment {latest.number}, found {phase}"
-    context.emit(EventKind.RECOVERED, told, experiment=latest.number, phase=phase)
+    words = f"going on with experiment {latest.number}, found {latest.phase.value}"
+    context.emit(EventKind.RECOVERED, words, experiment=latest.number)
     return latest
 
 
 def _restore(context: Context) -> None:
     """Write commits and refs again that a power cut took: git flushes later than the journal, by seconds."""
     recent = context.store.experiments(context.session_id, last=RESTORED)
-    written = {e.number: e for e in recent if e.commit is not None and not is_baseline(e)}
-    for number in context.workspace.damaged({e.number: messages.commit_of(e) for e in written.values()}):
-        _write_again(context, written[number])
+    written = {e.number: e.commit for e in recent if e.commit is not None and not is_baseline(e)}
+    for number in context.workspace.damaged(written):
+        _write_again(context, context.store.experiment(context.session_id, number))
     # Last: what the branch is to point at may be one of those.
     context.workspace.restore_branch(context.store.session(context.tag).incumbent)
 
@@ -54,14 +53,9 @@ def _write_again(context: Context, e: Experiment) -> None:
     files = messages.proposal_of(e).files
     if base != e.parent:
         files = {**{path: context.workspace.read(e.parent, path) for path in context.task.editable}, **files}
-    commit = context.workspace.commit(
-        number=e.number,
-        parent=base,
-        files=files,
-        message=context.redactor.text(messages.commit_message(e, context.task, kept)),
-        when=e.started_at,
-    )
-    context.emit(EventKind.RECOVERED, f"wrote commit {commit[:7]} again", experiment=e.number, commit=commit)
+    message = context.redactor.text(messages.commit_message(e, context.task, kept))
+    commit = context.workspace.commit(number=e.number, parent=base, files=files, message=message, when=e.started_at)
+    context.emit(EventKind.RECOVERED, f"wrote commit {commit[:7]} again", experiment=e.number)
     if commit != e.commit:
         raise RepositoryError(
             f"commit {messages.commit_of(e)[:10]} of experiment {e.number} is lost, and the journal gives another one",

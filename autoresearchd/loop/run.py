@@ -12,8 +12,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.abort.abort_policy import Look
 from autoresearchd.evaluator.measure.measurement import measure
 from autoresearchd.loop.early_abort import WatchedRun
-from autoresearchd.loop.measuring.protected_files import ProtectedFiles, Seals
-from autoresearchd.loop.measuring.run_files import clean_logs, read_logs, read_result_file
+from autoresearchd.loop.measuring.run_files import ProtectedFiles, Seals, clean_logs, read_logs, read_result_file
 
 
 @dataclass(frozen=True, slots=True)

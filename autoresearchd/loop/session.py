@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from autoresearchd.domain import errors
@@ -52,7 +52,12 @@ class Backoff:
 
 
 class SessionLoop:
-    """Runs a session until it is asked to stop or a limit is reached."""
+    """Runs a session until it is asked to stop or a limit is reached.
+
+    ready: called once store, git and processes agree. conditions: once nothing is open; opens a segment and gives True
+    when results can no longer be compared. between: before each new experiment; may raise EnvironmentFailure to hold it
+    back. waits: with what is waited for while the store cannot be told, with nothing once it can.
+    """
 
     def __init__(
         self,
@@ -65,13 +70,9 @@ class SessionLoop:
     ) -> None:
         self._context, self._limits, self._backoff, self._pid = context, limits, backoff or Backoff(), pid
         self.ready: Callable[[], None] = lambda: None
-        """Called once store, git and processes agree."""
         self.conditions: Callable[[], bool] = lambda: False
-        """Called once nothing is open; opens a segment and gives True when results can no longer be compared."""
         self.between: Callable[[], None] = lambda: None
-        """Called before each new experiment; may raise EnvironmentFailure to hold it back."""
         self.waits: Callable[[str], None] = lambda reason: None
-        """Called with what is waited for while the store cannot be told, with nothing once it can."""
         self._before, self._started = active_seconds, context.clock.monotonic()
         self._failures = self._refusals = self._unproposed = 0
         self._faults: tuple[int, int] = (-1, 0)
@@ -121,7 +122,7 @@ class SessionLoop:
                 self._conditions_checked = True
             require_branch(self._context, {self.view.tip_commit})
             self.between()
-            if self._context.stop.soon or self._context.stop.paused.is_set():  # asked for while a learner ran
+            if self._context.stop.is_set() or self._context.stop.paused.is_set():  # asked for while a learner ran
                 return None
             return self._cycle.open(self._slot)
         self._check_first_result()
@@ -155,13 +156,11 @@ class SessionLoop:
                 raise
             self._back_off(str(error))
             return self._reload(experiment)
-        except OSError as error:
-            if error.errno not in PASSING:
+        except Exception as error:  # noqa: BLE001 one experiment must not end the session: recorded with its traceback
+            if not isinstance(error, OSError) or error.errno not in PASSING:
                 return self._record_fault(experiment, error)
             self._back_off(f"{error.strerror}: {error.filename or 'the disk'}")  # it can show anywhere: nobody's fault
             return self._reload(experiment)
-        except Exception as error:  # noqa: BLE001 one experiment must not end the session: recorded with its traceback
-            return self._record_fault(experiment, error)
         # Not where a run only begins once more: what it failed of may be there still.
         if experiment is None or experiment.phase not in (Phase.COMMITTED, Phase.RUNNING):
             self._failures = self._refusals = 0
@@ -194,18 +193,15 @@ class SessionLoop:
 
     def _back_off(self, reason: str) -> None:
         self._failures += 1
-        seconds = self._backoff.seconds(self._failures)
-        self._say_that_it_waits(seconds, reason)
-        self._wait(seconds, reason)
-
-    def _say_that_it_waits(self, seconds: float, reason: str) -> None:
-        self._set_state(SessionState.BACKING_OFF, reason)
-        told = f"waiting {format_duration(seconds)}: {reason}"
-        self._context.emit(EventKind.BACKING_OFF, told, seconds=seconds, reason=reason)
-
-    def _wait(self, seconds: float, reason: str) -> None:
-        if self._context.stop.wait(seconds):
+        if self._wait(self._backoff.seconds(self._failures), reason):
             raise errors.Interrupted(f"stopped while waiting for: {reason}")
+
+    def _wait(self, seconds: float, reason: str) -> bool:
+        """Say why, and wait; whether somebody asked to stop."""
+        self._set_state(SessionState.BACKING_OFF, reason)
+        words = f"waiting {format_duration(seconds)}: {reason}"
+        self._context.emit(EventKind.BACKING_OFF, words, seconds=seconds, reason=reason)
+        return self._context.stop.wait(seconds)
 
     def _wait_for_money(self, error: errors.SpendCapReached) -> None:
         """End the session at its own cap; at the day's wait, and look again now and then until the day is over."""
@@ -223,7 +219,8 @@ class SessionLoop:
         if self._state != (SessionState.BACKING_OFF, error.what):
             self._context.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what)
         self._set_state(SessionState.BACKING_OFF, error.what)
-        self._wait(seconds, error.what)
+        if self._context.stop.wait(seconds):
+            raise errors.Interrupted(f"stopped while waiting for: {error.what}")
 
     def _wait_for_policy(self) -> bool:
         """Wait, longer each time, for a policy that fails again and again, lest it uses up numbers; whether it did."""
@@ -233,22 +230,20 @@ class SessionLoop:
         seconds = self._backoff.seconds(self._unproposed - FAILED_PROPOSALS + 1)
         if self._limits.max_seconds is not None:
             seconds = max(0.0, min(seconds, self._limits.max_seconds - self.active_seconds))
-        last = self.view.recent[-1].decision
-        reason = f"the policy failed {self._unproposed} times in a row: {last.reason if last else ''}"
-        self._say_that_it_waits(seconds, reason)
-        self._context.stop.wait(seconds)
+        reason = messages.decision_of(self.view.recent[-1]).reason
+        self._wait(seconds, f"the policy failed {self._unproposed} times in a row: {reason}")
         return True
 
     # ------------------------------------------------------------------ stopping and pausing
     def _reason_to_stop(self) -> str:
         """Why to stop before the next experiment; empty to go on."""
-        if self._context.stop.soon:
+        if self._context.stop.is_set():
             return self._context.stop.reason or "stopped"
         if self.view.totals.experiments == 0:
             return ""  # a session that ends before its first result has failed: see _check_first_result
         limits = self._limits if self._context.ends_when_spent else replace(self._limits, max_usd=None)
         reached = limit_reached(
-            **asdict(limits), experiments=self.view.experiments, seconds=self.active_seconds, usd=self.view.totals.usd
+            limits, experiments=self.view.experiments, seconds=self.active_seconds, usd=self.view.totals.usd
         )
         if reached is None:
             return ""
@@ -258,24 +253,23 @@ class SessionLoop:
     def _check_any_proposal(self, reached: str, hint: str = "") -> None:
         """A session that got no usable proposal at all has done nothing, whatever its limit says."""
         store, session_id = self._context.store, self._context.session_id
-        labels = store.label_counts(session_id)
-        if sum(labels.get(label.value, 0) for label in _UNUSABLE) < self.view.experiments:
+        if sum(store.label_counts(session_id).get(label.value, 0) for label in _UNUSABLE) < self.view.experiments:
             return
-        found = [e for e in store.experiments(session_id) if not messages.is_baseline(e)]
-        decided = [e for e in found if e.decision is not None]
+        proposed = [e for e in store.experiments(session_id) if not messages.is_baseline(e)]
+        decided = [e for e in proposed if e.decision is not None]
         if any(e.commit is not None or e.runs or messages.decision_of(e).label not in _UNUSABLE for e in decided):
             return
+        last = messages.decision_of(decided[-1]).reason if decided else ""
         if not decided:
-            answers = store.answers(session_id, found[-1].number) if found else ()
+            answers = store.answers(session_id, proposed[-1].number) if proposed else ()
             if not answers or not all(answer.error for answer in answers):
                 return
             what = f"no answer could be used: {answers[-1].error}"
         elif all(is_policy_fault(e) for e in decided):
-            what = f"the policy failed in every one of them: {messages.decision_of(decided[-1]).reason}"
+            what = f"the policy failed in every one of them: {last}"
             hint = "run the policy's command by hand in a copy of the task's folder until it ends with exit code 0"
         else:
-            count, said = counted(len(decided), "proposal"), messages.decision_of(decided[-1]).reason
-            what = f"none of {count} could be used, the last: {said}"
+            what = f"none of {counted(len(decided), 'proposal')} could be used, the last: {last}"
         raise errors.PolicyError(f"{reached}, but {what}", hint=hint or _SEE)
 
     def _check_first_result(self) -> None:
@@ -284,20 +278,18 @@ class SessionLoop:
         if limit is not None and self.view.totals.experiments == 0 and self.active_seconds >= limit:
             self._context.stop.request("time limit", now=True)
             self._slot.kill()
-            raise errors.LimitReached(
-                f"the time limit of {format_duration(limit)} was reached before the baseline was measured",
-                hint="raise --max-time or lower --budget",
-            )
+            what = f"the time limit of {format_duration(limit)} was reached before the baseline was measured"
+            raise errors.LimitReached(what, hint="raise --max-time or lower --budget")
 
     def _wait_while_paused(self) -> bool:
         """Wait a moment when paused; whether it is paused."""
-        paused = self._context.stop.paused.is_set()
-        if paused:
-            if self._state is None or self._state[0] is not SessionState.PAUSED:
-                self._context.emit(EventKind.PAUSED, "paused; `autoresearchd unpause` goes on")
-            self._set_state(SessionState.PAUSED)
-            self._context.stop.wait(1.0)
-        return paused
+        if not self._context.stop.paused.is_set():
+            return False
+        if self._state is None or self._state[0] is not SessionState.PAUSED:
+            self._context.emit(EventKind.PAUSED, "paused; `autoresearchd unpause` goes on")
+        self._set_state(SessionState.PAUSED)
+        self._context.stop.wait(1.0)
+        return True
 
     def _set_state(self, state: SessionState, reason: str = "") -> None:
         if self._state == (state, reason):

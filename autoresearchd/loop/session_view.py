@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import Any
+from dataclasses import replace
 
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Experiment, Run
@@ -132,6 +132,13 @@ class SessionView:
         return self.baseline.run_task if self.baseline else allowed(self.context.task, ())
 
     @property
+    def shown_task(self) -> Task:
+        """The task with what training may take, where that is known from the baseline."""
+        task, most = self.context.task, self.pace.most if self.pace else None
+        budget = replace(task.execution.budget, most=most)
+        return task if most is None else replace(task, execution=replace(task.execution, budget=budget))
+
+    @property
     def recent(self) -> tuple[Experiment, ...]:
         """The last decided experiments, oldest first."""
         return tuple(self._recent)
@@ -154,20 +161,8 @@ class SessionView:
 
     @property
     def experiments(self) -> int:
-        return max(0, self.totals.experiments - self._baselines)
-
-    @property
-    def _baselines(self) -> int:
-        return self.segment + (not self.needs_baseline)
-
-    def figures(self) -> dict[str, Any]:
-        return {
-            "best": self.best,
-            "baseline": self.baseline.value if self.baseline else None,
-            "sigma": self.sigma,
-            "experiments": self.experiments,
-            "keeps": max(0, self.totals.keeps - self._baselines),
-        }
+        """How many were decided, without the baselines: one of each segment."""
+        return max(0, self.totals.experiments - self.segment - (not self.needs_baseline))
 
     def decided(self, e: Experiment) -> None:
         """Take in an experiment whose decision is on disk."""

@@ -8,23 +8,25 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from autoresearchd.config.value_positions import kind_of
 from autoresearchd.domain.cleaning import clean
-from autoresearchd.domain.proposal import ASI, Cost
+from autoresearchd.domain.proposal import ASI, Cost, Proposal
 from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.policy.search.parameter import Value, number_of
 
 MAX_TEXT = 2000
 MAX_LINE = 160
 _MAX_KEYS = 20
 _MAX_EXTRA = 2000
+_LARGEST = 1e12
 _OWN = frozenset({"hypothesis", "description", "expected_delta", "arch_change", "next_action_hint"})
+_COST = frozenset({"cost_usd", "tokens_in", "tokens_out"})
 _DAEMONS = frozenset({"result", "failure", "refused", "off_surface", "claimed_parent", "incumbent", "warning"})
 """What the daemon says of an experiment, and nobody else."""
-_COST = frozenset({"cost_usd", "tokens_in", "tokens_out"})
 _CONSTANT = re.compile(
     r"(?P<indent>[ \t]*)(?P<name>[A-Za-z_]\w{0,80})[ \t]*(?::[^=#]{1,60})?=(?!=)[ \t]*(?P<value>.{1,200})"
 )
@@ -38,41 +40,60 @@ def last_object(output: str) -> dict[str, Any]:
     if not line.startswith("{"):
         return {}
     try:
-        found = json.loads(line, parse_constant=_refuse)
+        found: dict[str, Any] = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found
 
 
 def _refuse(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def asi_of(found: Mapping[str, Any], hypothesis: str) -> ASI:
+def propose(state: ResearchState, files: Mapping[str, str], said: Mapping[str, Any], policy: str) -> Proposal:
+    """The proposal of an edit, in the words that are said of it; where there are none, in what it does."""
+    description = clean(said.get("description"), MAX_LINE)
+    hypothesis = clean(said.get("hypothesis"), MAX_TEXT) or description
+    if not hypothesis and state.repair is not None:
+        hypothesis = clean(state.repair.description, MAX_LINE)
+    hypothesis = hypothesis or describe(state.code, files)
+    return Proposal(
+        files=dict(files),
+        hypothesis=hypothesis,
+        policy=policy,
+        description=description or clean(hypothesis, MAX_LINE),
+        expected_delta=number(said.get("expected_delta")),
+        changes=changes(state.code, files),
+        role=state.role,
+        asi=asi_of(said, hypothesis),
+        state_id=state.state_id,
+        round_id=state.round_id,
+    )
+
+
+def asi_of(said: Mapping[str, Any], hypothesis: str) -> ASI:
     """The ASI in an answer; keys and values beyond the bounds are left out or cut."""
     extra: dict[str, Any] = {}
-    for raw, value in found.items():
-        key = "".join(clean(raw, 40).split()) or "key"  # as it will stand: an invisible character makes no other key
-        if key in _OWN or key in _COST or key in _DAEMONS or len(extra) >= _MAX_KEYS:
-            continue
+    for raw, value in said.items():
+        name = clean(raw, 40)  # as it will stand: an invisible character makes no other key
         bounded = _bounded(value)
-        if bounded is not None:
-            extra[clean(raw, 40) or "key"] = bounded
+        if "".join(name.split()) not in _OWN | _COST | _DAEMONS and bounded is not None and len(extra) < _MAX_KEYS:
+            extra[name or "key"] = bounded
     return ASI(
         hypothesis=hypothesis,
-        arch_change=clean(found.get("arch_change"), MAX_TEXT),
-        next_action_hint=clean(found.get("next_action_hint"), MAX_TEXT),
+        arch_change=clean(said.get("arch_change"), MAX_TEXT),
+        next_action_hint=clean(said.get("next_action_hint"), MAX_TEXT),
         extra=extra,
     )
 
 
-def cost_of(found: Mapping[str, Any], seconds: float) -> Cost:
+def cost_of(said: Mapping[str, Any], seconds: float) -> Cost:
     """What the tool says that it cost; the price is unknown where it says nothing."""
-    usd = number(found.get("cost_usd"))
+    usd, tokens_in, tokens_out = (number(said.get(key)) for key in ("cost_usd", "tokens_in", "tokens_out"))
     return Cost(
         usd=usd if usd is not None and usd >= 0 else None,
-        tokens_in=_count(found.get("tokens_in")),
-        tokens_out=_count(found.get("tokens_out")),
+        tokens_in=max(0, int(tokens_in or 0)),
+        tokens_out=max(0, int(tokens_out or 0)),
         seconds=seconds,
     )
 
@@ -81,12 +102,7 @@ def number(value: object) -> float | None:
     """A finite number of reasonable size, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if abs(value) < 1e12 and math.isfinite(value) else None
-
-
-def _count(value: object) -> int:
-    found = number(value)
-    return int(found) if found is not None and 0 <= found < 1e12 else 0
+    return float(value) if abs(value) < _LARGEST and math.isfinite(value) else None
 
 
 def _bounded(value: object) -> object:
@@ -95,25 +111,26 @@ def _bounded(value: object) -> object:
         return clean(value, _MAX_EXTRA)
     if isinstance(value, bool) or number(value) is not None:
         return value
-    if isinstance(value, (list, dict)):
-        try:
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-            text.encode()
-        except (ValueError, RecursionError):
-            return None
-        return value if len(text) <= _MAX_EXTRA else None
-    return None
+    if not isinstance(value, (list, dict)):
+        return None
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (ValueError, RecursionError):
+        return None
+    return value if len(text) <= _MAX_EXTRA else None
 
 
 # ---------------------------------------------------------------------- what the edit does
 class _Changed(NamedTuple):
-    """A line ``NAME = literal`` with another literal. top: whether it stands at the top level of its file."""
+    """A line ``NAME = literal`` with another literal: as both are written, and what they are worth."""
 
-    path: str
     name: str
     old: str
     new: str
-    top: bool
+    was: Value | tuple[Value, ...]
+    now: Value | tuple[Value, ...]
+    at_top_level: bool
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Value]:
@@ -128,19 +145,25 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Va
         if pairs is None:
             return {}
         for changed in pairs:
-            values = _values(changed) if changed.top else None
-            if values is None or found.keys() & values.keys():
+            name, was, now = f"{path}:{changed.name}", changed.was, changed.now
+            if isinstance(now, tuple):
+                if not isinstance(was, tuple) or len(was) != len(now):
+                    return {}
+                values = {f"{name}[{i}]": b for i, (a, b) in enumerate(zip(was, now, strict=True)) if a != b}
+            else:
+                values = {name: now}
+            if not changed.at_top_level or found.keys() & values.keys():
                 return {}
             found.update(values)
     return found if len(found) <= _MAX_FACTS else {}
 
 
-def hypothesis(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+def describe(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """What the edit does, in a line: ``Change LR 0.1 → 0.2 in train.py``."""
-    return clean("; ".join(_told(path, before.get(path, ""), after[path]) for path in sorted(after)), MAX_LINE)
+    return clean("; ".join(_describe(path, before.get(path, ""), after[path]) for path in sorted(after)), MAX_LINE)
 
 
-def _told(path: str, old: str, new: str) -> str:
+def _describe(path: str, old: str, new: str) -> str:
     pairs = _constants(path, old, new)
     if pairs:
         more = f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else ""
@@ -154,10 +177,8 @@ def _told(path: str, old: str, new: str) -> str:
 
 def _constants(path: str, old: str, new: str) -> list[_Changed] | None:
     """The constants with another literal; None where anything else differs but comments and blank lines."""
-    if kind_of(path):  # ``lr = 0.1`` is another constant in each table of a TOML file
-        return None
-    lines, others = list(_code(old)), list(_code(new))
-    if len(lines) != len(others):
+    lines, others = _code(old), _code(new)
+    if kind_of(path) or len(lines) != len(others):  # ``lr = 0.1`` is another constant in each table of a TOML file
         return None
     found = []
     for line, other in zip(lines, others, strict=True):
@@ -166,52 +187,34 @@ def _constants(path: str, old: str, new: str) -> list[_Changed] | None:
         was, now = _CONSTANT.fullmatch(line), _CONSTANT.fullmatch(other)
         if was is None or now is None or (was["indent"], was["name"]) != (now["indent"], now["name"]):
             return None
-        literals = _literal(was["value"]), _literal(now["value"])
-        if literals[0] is None or literals[1] is None:
+        (old_source, old_value), (new_source, new_value) = _literal(was["value"]), _literal(now["value"])
+        if old_value is None or new_value is None:
             return None
-        if literals[0] != literals[1] or type(literals[0]) is not type(literals[1]):
-            found.append(_Changed(path, was["name"], _source(was["value"]), _source(now["value"]), not was["indent"]))
+        if old_value != new_value or type(old_value) is not type(new_value):
+            found.append(_Changed(was["name"], old_source, new_source, old_value, new_value, not was["indent"]))
     return found
 
 
-def _code(text: str) -> Iterator[str]:
-    return (line.rstrip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+def _code(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 
-def _values(changed: _Changed) -> dict[str, Value] | None:
-    """The new value by its name; of a tuple of the same length the entries that differ."""
-    name, old, new = f"{changed.path}:{changed.name}", _literal(changed.old), _literal(changed.new)
-    if isinstance(new, tuple):
-        if not isinstance(old, tuple) or len(old) != len(new):
-            return None
-        return {f"{name}[{i}]": value for i, (was, value) in enumerate(zip(old, new, strict=True)) if was != value}
-    return None if new is None else {name: new}
-
-
-def _literal(text: str) -> Value | tuple[Value, ...] | None:
-    """Value of a literal, of simple arithmetic on numbers, or of a tuple or list of such; None for all else."""
-    node = _parsed(text)
-    if isinstance(node, (ast.Tuple, ast.List)):
-        values = [_value(element) for element in node.elts]
-        return None if None in values else tuple(value for value in values if value is not None)
-    return _value(node)
-
-
-def _parsed(text: str) -> ast.expr | None:
+def _literal(text: str) -> tuple[str, Value | tuple[Value, ...] | None]:
+    """A literal without the comma or the comment after it, and its value: of simple arithmetic, too, and of tuples."""
+    text = text.strip()
     with warnings.catch_warnings(action="ignore"):  # a doubtful escape in a string is the model's affair
         try:
-            return ast.parse(text.strip(), mode="eval").body
+            node = ast.parse(text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
+            return text, None
+    source = (ast.get_source_segment(text, node) or text).rstrip(",")
+    if isinstance(node, (ast.Tuple, ast.List)):
+        values = [_value(element) for element in node.elts]
+        return source, None if None in values else tuple(value for value in values if value is not None)
+    return source, _value(node)
 
 
-def _value(node: ast.expr | None) -> Value | None:
+def _value(node: ast.expr) -> Value | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, (bool, str)):
         return node.value if not isinstance(node.value, str) or node.value.isprintable() else None
     return number_of(node)
-
-
-def _source(text: str) -> str:
-    """A literal as it was written, without the comma or the comment after it."""
-    node = _parsed(text)
-    return ((node and ast.get_source_segment(text.strip(), node)) or text.strip()).rstrip(",")

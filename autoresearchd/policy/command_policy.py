@@ -18,8 +18,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,9 +30,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.policy import answer_words
-from autoresearchd.policy.agent import workspace_copy
-from autoresearchd.policy.agent.workspace_copy import Materialise
+from autoresearchd.policy import answer_words, workspace_copy
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.prompt.digest import stuck_mode
 
@@ -51,15 +49,21 @@ _WRAPPER = (
 class CommandPolicy:
     """Runs a command for each proposal.
 
-    command: what the user wrote after ``command:``; given to ``sh -c``. materialise: fills the copy. timeout: seconds
-    that one proposal may take. scratch: where the private copies are made, else the system's place for temporary files.
+    command: what the user wrote after ``command:``; given to ``sh -c``. materialise: fills an empty folder with the
+    task's folder at ``state.parent``, protected files included. timeout: seconds that one proposal may take. scratch:
+    where the private copies are made, else the system's place for temporary files.
     """
 
     repairs = 0
     """A tool of the user's own tries its edit itself, if it wants to."""
 
     def __init__(
-        self, command: str, materialise: Materialise, *, timeout: float = DEFAULT_TIMEOUT_S, scratch: Path | None = None
+        self,
+        command: str,
+        materialise: Callable[[ResearchState, Path], None],
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        scratch: Path | None = None,
     ) -> None:
         self._command, self._materialise, self._timeout, self._scratch = command, materialise, timeout, scratch
         self.name = f"command:{command}"
@@ -72,13 +76,13 @@ class CommandPolicy:
             with tempfile.TemporaryDirectory(
                 prefix="autoresearchd-command-", dir=self._scratch, ignore_cleanup_errors=True
             ) as folder:
-                return self._in(Path(folder), state, cancel)
+                return self._propose(Path(folder), state, cancel)
         except OSError as error:
             raise EnvironmentFailure(
                 f"the private copy for the command could not be made or read: {error}", hint="see to the disk"
             ) from error
 
-    def _in(self, folder: Path, state: ResearchState, cancel: Cancel) -> Proposal:
+    def _propose(self, folder: Path, state: ResearchState, cancel: Cancel) -> Proposal:
         copy, state_file, prompt_file = folder / "workspace", folder / "state.json", folder / "prompt.md"
         copy.mkdir()
         self._materialise(state, copy)
@@ -94,11 +98,21 @@ class CommandPolicy:
             cancel=cancel,
         )
         # Before anything is cut to a length: half of a secret would not be known any more.
-        hide = state.redactor.text
-        result = replace(result, stdout=hide(result.stdout), stderr=hide(result.stderr))
+        stdout, stderr = state.redactor.text(result.stdout), state.redactor.text(result.stderr)
+        said = answer_words.last_object(stdout)
+        cost = answer_words.cost_of(said, result.duration_s)
+        shown = [clean(line, answer_words.MAX_LINE) for line in (stderr.strip() or stdout.strip()).splitlines()]
+        lines = "".join(f"\n    {words}" for words in shown[-_TAIL_LINES:] if words)
+        complaint = f":{lines}" if lines else ""
         try:
-            self._check(result)
-            files = workspace_copy.taken_back(copy, state.task, before, who="the command")
+            if result.timed_out:
+                raise PolicyError(
+                    f"the command did not end within {self._timeout:.0f} s and was killed{complaint}",
+                    hint="make it faster, or allow it more time",
+                )
+            if result.exit_code != 0:
+                raise PolicyError(f"the command ended with exit code {result.exit_code}{complaint}")
+            files = workspace_copy.changed(copy, state.task, before, who="the command")
             if not files:
                 raise PolicyError(
                     f"the command changed nothing in {', '.join(state.task.editable)}",
@@ -106,45 +120,9 @@ class CommandPolicy:
                     hint="it has to edit the files in its working directory",
                 )
         except PolicyError as error:  # what cannot be used has cost no less
-            error.cost = answer_words.cost_of(answer_words.last_object(result.stdout), result.duration_s)
-            error.charged = False
+            error.cost, error.charged = cost, False
             raise
-        return self._proposal(state, files, result)
-
-    def _check(self, result: ToolResult) -> None:
-        if result.timed_out:
-            raise PolicyError(
-                f"the command did not end within {self._timeout:.0f} s and was killed{_tail(result)}",
-                hint="make it faster, or allow it more time",
-            )
-        if result.exit_code != 0:
-            raise PolicyError(f"the command ended with exit code {result.exit_code}{_tail(result)}")
-
-    def _proposal(self, state: ResearchState, files: Mapping[str, str], result: ToolResult) -> Proposal:
-        found = answer_words.last_object(result.stdout)
-        description = clean(found.get("description"), answer_words.MAX_LINE)
-        hypothesis = clean(found.get("hypothesis"), answer_words.MAX_TEXT) or description
-        hypothesis = hypothesis or f"An edit of {', '.join(sorted(files))} by the command may help"
-        return Proposal(
-            files=dict(files),
-            hypothesis=hypothesis,
-            policy=self.name,
-            description=description or clean(hypothesis, answer_words.MAX_LINE),
-            expected_delta=answer_words.number(found.get("expected_delta")),
-            changes=answer_words.changes(state.code, files),
-            role=state.role,
-            asi=answer_words.asi_of(found, hypothesis),
-            cost=answer_words.cost_of(found, result.duration_s),
-            state_id=state.state_id,
-            round_id=state.round_id,
-        )
-
-
-def _tail(result: ToolResult) -> str:
-    """The end of what it complained about, for people."""
-    lines = (result.stderr.strip() or result.stdout.strip()).splitlines()[-_TAIL_LINES:]
-    shown = [f"    {words}" for line in lines if (words := clean(line, answer_words.MAX_LINE))]
-    return ":\n" + "\n".join(shown) if shown else ""
+        return replace(answer_words.propose(state, files, said, self.name), cost=cost)
 
 
 # ---------------------------------------------------------------------- running it
@@ -177,43 +155,24 @@ def run_tool(
     except OSError as error:
         raise EnvironmentFailure(f"the command of the policy could not be started: {error}") from error
     out, err = _Tail(process.stdout), _Tail(process.stderr)
+    timed_out = False
     try:
-        stopped = _watch(process, began + timeout, cancel)
+        while process.poll() is None and not timed_out:
+            if cancel.wait(_LOOK_S):
+                raise Interrupted("the command of the policy was stopped on request")
+            timed_out = time.monotonic() >= began + timeout
     finally:
-        _end_group(process)
-        out.close()
-        err.close()
+        # What is left of the group: asked first where the tool itself is still there, then killed.
+        if process.poll() is None:
+            _signal(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE_S)
+        _signal(process.pid, signal.SIGKILL)
+        process.wait()
+        stdout, stderr = out.close(), err.close()
         if process.stdin is not None:
             process.stdin.close()
-    if stopped == "cancel":
-        raise Interrupted("the command of the policy was stopped on request")
-    return ToolResult(
-        exit_code=process.returncode,
-        stdout=out.text(),
-        stderr=err.text(),
-        duration_s=time.monotonic() - began,
-        timed_out=stopped == "timeout",
-    )
-
-
-def _watch(process: subprocess.Popen[bytes], deadline: float, cancel: Cancel) -> str:
-    """Wait for the end; why the waiting ended: ``""``, ``timeout`` or ``cancel``."""
-    while process.poll() is None:
-        if cancel.wait(_LOOK_S):
-            return "cancel"
-        if time.monotonic() >= deadline:
-            return "timeout"
-    return ""
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End what is left of the group: asked first where the tool itself is still there, then killed."""
-    if process.poll() is None:
-        _signal(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_PATIENCE_S)
-    _signal(process.pid, signal.SIGKILL)
-    process.wait()
+    return ToolResult(process.returncode, stdout, stderr, time.monotonic() - began, timed_out)
 
 
 def _signal(group: int, number: signal.Signals) -> None:
@@ -225,40 +184,33 @@ class _Tail:
     """Reads a stream to its end in a thread and keeps the last bytes of it."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
-        self._stream, self._kept, self._lock = stream, bytearray(), threading.Lock()
-        self._cut = False
+        assert stream is not None
+        self._stream, self._kept, self._cut = stream, b"", False
         self._thread = threading.Thread(target=self._read, name="tool-output", daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
-        if self._stream is None:
-            return
         with contextlib.suppress(OSError, ValueError):
             while chunk := os.read(self._stream.fileno(), 65536):
-                with self._lock:
-                    self._kept += chunk
-                    self._cut = self._cut or len(self._kept) > KEEP_BYTES
-                    del self._kept[:-KEEP_BYTES]
+                kept = self._kept + chunk
+                self._cut, self._kept = self._cut or len(kept) > KEEP_BYTES, kept[-KEEP_BYTES:]
 
-    def close(self) -> None:
-        """Wait for the end; a process that left the group and holds the pipe is not waited for long."""
+    def close(self) -> str:
+        """The end of the stream, from the beginning of a line on: half a line could hold half a key.
+
+        A process that left the group and holds the pipe is not waited for long.
+        """
         self._thread.join(1.0)
-        if self._stream is not None and not self._thread.is_alive():
+        if not self._thread.is_alive():
             self._stream.close()
-
-    def text(self) -> str:
-        """The end of the stream, from the beginning of a line on: half a line could hold half a key."""
-        with self._lock:
-            kept = bytes(self._kept)
-            if self._cut:
-                kept = kept.partition(b"\n")[2] or kept
-            return kept.decode("utf-8", "replace")
+        kept = self._kept
+        return ((kept.partition(b"\n")[2] or kept) if self._cut else kept).decode("utf-8", "replace")
 
 
 # ---------------------------------------------------------------------- the state as JSON
 def as_json(state: ResearchState) -> dict[str, Any]:
     """The whole state as JSON values, without secrets."""
-    task, repair = state.task, state.repair
+    task = state.task
     whole = {
         "tag": state.tag,
         "experiment": state.number,
@@ -291,16 +243,7 @@ def as_json(state: ResearchState) -> dict[str, Any]:
         "top": [_experiment_json(e) for e in state.top],
         "own": [_experiment_json(e) for e in state.own],
         "code": dict(state.code),
-        "repair": None
-        if repair is None
-        else {
-            "attempt": repair.attempt,
-            "files": dict(repair.files),
-            "label": repair.label,
-            "reason": repair.reason,
-            "log": repair.log,
-            "description": repair.description,
-        },
+        "repair": asdict(state.repair) if state.repair else None,
     }
     return state.redactor.value(whole)
 

@@ -11,32 +11,28 @@ from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import Cancel
-from autoresearchd.domain.proposal import Generation, Proposal
+from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.models.client import Message, ModelError, Reply
-from autoresearchd.policy import answer_words
+from autoresearchd.models.client import Message, Reply
+from autoresearchd.policy.answer_words import MAX_LINE
 from autoresearchd.policy.edits.edit import Edit, EditError
-from autoresearchd.policy.edits.read_answer import FORMS, read_answer
+from autoresearchd.policy.edits.read_answer import FORMS, SCHEMA, SCHEMA_FORMS, read_answer
 from autoresearchd.policy.exchange import (
     GRACE_S,
     AskingPolicy,
     Exchange,
     Patience,
+    answer_turn,
     clean_error,
     cut_middle,
     make_storable,
 )
-from autoresearchd.policy.prompt import answer_schema, brief, sections
+from autoresearchd.policy.prompt import brief, sections
 
 MAX_READ = 1_000_000
 """Characters of an answer that are read; more than any legal edit needs."""
-
 MAX_ECHO = 8_000
 """Characters of its unusable answer that a model is shown again."""
-
-SHRINKS = 3
-"""How often a prompt is halved that a model finds too long."""
-
 _MAX_NAME = 200
 _REFUSAL = re.compile(
     r"\W*(?:i[’']?m (?:really |very |so )?sorry|i am sorry|sorry,|i (?:cannot|can ?not|can[’']t|won[’']t|will not|"
@@ -47,10 +43,6 @@ _EDITING = re.compile(
     r"^(?:[ \t]*(?:```|~~~)|<{5}|>{5}|@@|--- |\+\+\+ )|\"(?:edits|search_replace|diff|files)\"", re.MULTILINE
 )
 """What an answer has somewhere that means to edit."""
-
-_MAKE_ROOM = (
-    "take a model with a longer context and set context_tokens in config.yaml to it, or make the editable files shorter"
-)
 
 
 class ModelPolicy(AskingPolicy):
@@ -65,35 +57,22 @@ class ModelPolicy(AskingPolicy):
         """As the user has set it; none where constants are all that is asked for, which fix no program."""
         return 0 if self.settings.prompt == brief.BRIEF else self.settings.repairs
 
-    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        """The first usable answer.
-
-        Raises PolicyError: no answer could be used, under the label of the last, and its cost has been charged;
-        EnvironmentFailure: no model gave a reply, or none can take the prompt; SpendCapReached; Interrupted.
-        """
-        if cancel.is_set():
-            raise Interrupted("the policy was asked to stop")
+    def work(self, state: ResearchState, exchange: Exchange, cancel: Cancel) -> Proposal:
+        """Ask until an answer can be used, or the last has been given."""
         if not self.settings.feedback:
             state = replace(state, recent=(), top=(), diagnostics={}, failures={}, streak=0, memo="")
-        talk = _Talk(self, state, cancel)
-        try:
-            return talk.proposal()
-        except PolicyError as error:
-            error.cost = talk.exchange.cost if talk.exchange.asked else None
-            raise
+        return _Talk(self, state, exchange, cancel).proposal()
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
     """What an answer came to.
 
-    files: the editable files that differ from the parent. changes: the constants among what differs. words: what the
-    answer says of itself. error: why it is not used, in the words that the model is told; empty: it is. final: whether
-    it is of no use to ask again.
+    files: the editable files that differ from the parent. words: what the answer says of itself. error: why it is not
+    used, in the words that the model is told; empty: it is. final: whether it is of no use to ask again.
     """
 
     files: Mapping[str, str] = field(default_factory=dict)
-    changes: Mapping[str, Any] = field(default_factory=dict)
     words: Mapping[str, Any] = field(default_factory=dict)
     form: str = ""
     error: str = ""
@@ -108,101 +87,66 @@ _UNREAD = _Verdict(error="the answer could not be looked at", label=Label.ERROR)
 class _Talk:
     """The questions and answers of one proposal."""
 
-    def __init__(self, means: AskingPolicy, state: ResearchState, cancel: Cancel) -> None:
-        self._settings = means.settings
+    def __init__(self, means: AskingPolicy, state: ResearchState, exchange: Exchange, cancel: Cancel) -> None:
+        self._settings, self._check, self._state, self._exchange = means.settings, means.check, state, exchange
         self._brief = means.settings.prompt == brief.BRIEF
-        self._check, self._near, self._state = means.check, means.near, state
-        self._cancel, self._until = cancel, Patience(cancel, means.ending, GRACE_S)
-        self._ended = Patience(cancel, means.ending)
+        self._until, self._ended = Patience(cancel, means.ending, GRACE_S), Patience(cancel, means.ending)
         self._base = {**state.code, **(state.repair.files if state.repair else {})}
-        self._budget, self._too_long = means.settings.context_tokens, ""
         self._turns: list[Message] = []
-        self._schema: Mapping[str, Any] | None = None
-        self.exchange = Exchange(means, state)
+        exchange.prepare(cancel)
+        # As JSON or not, it is the same for the whole proposal, whoever is asked in the end.
+        wanted = self._settings.structured
+        structured = not self._brief and (exchange.takes_schema if wanted is None else wanted)
+        self._schema = SCHEMA if structured else None
 
     def proposal(self) -> Proposal:
-        """Ask until an answer can be used, or the last has been given."""
-        self.exchange.prepare(self._cancel)
-        self._schema = answer_schema.SCHEMA if self._is_structured() else None
         count = 1 + self._settings.reasks
         verdict = _UNREAD
         for index in range(count):
-            reply = self._ask(index)
-            verdict, generation = self._take(reply, last=index == count - 1)
+            reply = self._exchange.ask(
+                self._build,
+                index,
+                self._settings.timeout,
+                self._until,
+                schema=self._schema,
+                # No other experiment would fit, unless it was a failed edit's doing.
+                misfit=EnvironmentFailure if self._state.repair is None else PolicyError,
+            )
+            verdict = _UNREAD
+            try:
+                verdict = self._judge(reply, last=index == count - 1)
+            finally:  # it is written down whatever becomes of the judging
+                generation = self._exchange.record(reply, error=verdict.error, form=verdict.form)
             if not verdict.error:
-                return self.exchange.proposal(verdict.files, verdict.words, self._state.code, reply, generation)
+                return self._exchange.proposal(verdict.files, verdict.words, reply, generation)
             if verdict.final:
                 raise PolicyError(verdict.error, label=verdict.label)
-            self._send_back(reply.text, verdict.error)
+            # Secrets go before anything is cut: half of one would not be known any more.
+            echo = cut_middle(make_storable(self._state.redactor.text(reply.text)), MAX_ECHO)
+            told = f"Your answer was not used: {verdict.error}\n\nNothing has been changed."
+            again = {"role": "user", "content": f"{told} Answer again, with the whole edit."}
+            self._turns += [answer_turn(echo), again]
         which = "the answer could not be used" if count == 1 else f"none of {count} answers could be used, the last"
         raise PolicyError(f"{which}: {verdict.error}", label=verdict.label)
 
-    def _is_structured(self) -> bool:
-        """Whether answers are asked for as JSON; the same for the whole proposal, whoever is asked in the end."""
-        wanted = self._settings.structured
-        return not self._brief and (self.exchange.takes_schema if wanted is None else wanted)
-
-    # -- asking
-    def _ask(self, index: int) -> Reply:
-        """The reply to the conversation so far; the prompt is shortened until one model takes it."""
-        while True:
-            short = "the model finds even the shortest prompt too long"
-            while self._budget >= max(1, self._settings.context_tokens >> SHRINKS):
-                try:
-                    messages = (*self._opening(), *self._turns)
-                except PolicyError as error:
-                    short = error.what
-                    break
-                self._ended.check("the model was not asked")
-                try:
-                    return self.exchange.ask(messages, index, self._settings.timeout, self._until, schema=self._schema)
-                except ModelError as error:
-                    self._too_long = clean_error(self._state, error.what)
-                    self._budget //= 2
-            if not self._too_long or not self.exchange.skip():
-                raise self._no_room(f"{short}; the model said: {self._too_long}" if self._too_long else short)
-            self._budget, self._too_long = self._settings.context_tokens, ""
-
-    def _opening(self) -> tuple[Message, ...]:
+    def _build(self, budget: int) -> tuple[Message, ...]:
+        """The conversation so far."""
+        if self._ended.is_set():
+            raise Interrupted("the model was not asked: a stop was requested")
+        count = self._exchange.count_tokens
         if self._brief:
-            return brief.messages(self._state, budget=self._budget, count=self.exchange.count_tokens)
-        forms = FORMS if self._schema is None else answer_schema.FORMS
-        return sections.messages(self._state, forms=forms, budget=self._budget, count=self.exchange.count_tokens)
+            prompt = brief.messages(self._state, budget=budget, count=count)
+        else:
+            forms = FORMS if self._schema is None else SCHEMA_FORMS
+            prompt = sections.messages(self._state, forms=forms, budget=budget, count=count)
+        return (*prompt, *self._turns)
 
     def _read(self, text: str) -> Edit:
-        """The edit in an answer."""
         if self._brief:
             return brief.read_answer(text, self._base, self._state.task.profile, self._state.task)
         return read_answer(text, self._base)
 
-    def _no_room(self, what: str) -> Exception:
-        """The error for a prompt that does not fit: no other experiment would, unless it was a failed edit's doing."""
-        if self._state.repair is not None:
-            return PolicyError(what, hint=_MAKE_ROOM)
-        return EnvironmentFailure(what, hint=_MAKE_ROOM)
-
-    def _send_back(self, text: str, error: str) -> None:
-        """Add the turns that follow an unusable answer."""
-        # Secrets go before anything is cut: half of one would not be known any more.
-        echo = cut_middle(make_storable(self._state.redactor.text(text)), MAX_ECHO)
-        told = f"Your answer was not used: {error}\n\nNothing has been changed. Answer again, with the whole edit."
-        # An empty turn is refused by most providers.
-        self._turns.append({"role": "assistant", "content": echo if echo.strip() else "(nothing)"})
-        self._turns.append({"role": "user", "content": told})
-
-    # -- judging
-    def _take(self, reply: Reply, *, last: bool) -> tuple[_Verdict, Generation]:
-        """Judge an answer and write it down, whatever becomes of the judging."""
-        verdict = _UNREAD
-        try:
-            verdict = self._judge(reply)
-            if not verdict.error and not last:
-                verdict = self._warned(verdict)
-        finally:
-            generation = self.exchange.record(reply, error=verdict.error, form=verdict.form)
-        return verdict, generation
-
-    def _judge(self, reply: Reply) -> _Verdict:
+    def _judge(self, reply: Reply, *, last: bool) -> _Verdict:
         """The edit in an answer, once it is known to be legal and to change something."""
         form = ""
         try:
@@ -216,40 +160,29 @@ class _Talk:
             self._check(self._state, files)
         except (EditError, PolicyError) as error:
             return self._unusable(reply, error.label, str(error), form)
-        changes = answer_words.changes(self._state.code, files)
-        return _Verdict(files, changes, self._state.redactor.value(dict(edit.words)), form)
+        if not last and (alike := self._exchange.find_near(files)):
+            told = (
+                f"the edit is nearly the same as what has been tried: {alike}\nPropose something that differs, or the "
+                "same again if you mean it: it is then run."
+            )
+            return _Verdict(form=form, error=told, label=Label.DUPLICATE)
+        return _Verdict(files, edit.words, form)
 
     def _unusable(self, reply: Reply, label: Label, what: str, form: str) -> _Verdict:
-        said = clean(self._state.redactor.text(reply.text), answer_words.MAX_LINE)
+        said = clean(self._state.redactor.text(reply.text), MAX_LINE)
         malformed = label is Label.MALFORMED_ANSWER and not form
+        # As the prompt of a repair allows it to; in a JSON answer the list of edits is empty then.
+        gives_up = malformed and not _EDITING.search(reply.text)
+        gives_up = gives_up or (self._schema is not None and label is Label.NO_OP and not form)
         final = False
         if reply.finish == "length":
             limit = self._settings.max_tokens
             what = f"it was cut off at max_tokens ({limit} tokens): make a smaller edit. As it stands: {what}"
-        elif said and self._state.repair is not None and not form and self._gives_up(label, reply.text):
-            what, final = f"the model gives its edit up: {said}", True  # as the prompt of a repair allows it to
+        elif said and self._state.repair is not None and gives_up:
+            what, final = f"the model gives its edit up: {said}", True
         elif malformed and _REFUSAL.match(reply.text[:_MAX_NAME]):
             what = f"it declines instead of giving an edit: {said}"
         return _Verdict(form=form, error=clean_error(self._state, what), label=label, final=final)
-
-    def _gives_up(self, label: Label, text: str) -> bool:
-        """Whether an answer without an edit means to make none: in a JSON answer the list of edits is empty."""
-        if self._schema is not None and label is Label.NO_OP:
-            return True
-        return label is Label.MALFORMED_ANSWER and not _EDITING.search(text)
-
-    def _warned(self, verdict: _Verdict) -> _Verdict:
-        """The verdict, not used after all where a near duplicate is to be pointed out."""
-        if self._near is None or self._state.repair is not None:
-            return verdict
-        found = self._near(self._state, verdict.files, verdict.changes)
-        if not found:
-            return verdict
-        told = (
-            f"the edit is nearly the same as what has been tried: {found}\nPropose something that differs, or the same "
-            "again if you mean it: it is then run."
-        )
-        return replace(verdict, error=clean_error(self._state, told), label=Label.DUPLICATE)
 
 
 def _check_readable(reply: Reply) -> None:

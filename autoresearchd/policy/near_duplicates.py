@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-import zlib
 from collections import Counter, OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +29,6 @@ ALIKE = 0.9
 """Share of tokens that two edits must have in common, in order (one minus the normalised edit distance)."""
 CLOSE = 1e-6
 """Relative distance below which two numbers are the same."""
-
 _MOST_TOKENS = 500
 _MOST_WARNINGS = 2000
 _MOST_NAMED = 3
@@ -46,25 +44,25 @@ class _Entry:
     """An edit as it is compared.
 
     shelf: what two near duplicates have in common, the names of the constants or all numbers in order. constants: their
-    new values, empty where more than constants changed; removed: the lines that held the old ones. tokens: one
-    character each; new: those that are added oftener than removed. came: what became of it.
+    new values, empty where more than constants changed; removed: the lines that held the old ones. tokens: in order;
+    new: those that are added oftener than removed. number, came: of the experiment, and what became of it.
     """
 
-    number: int
     parent: str
     shelf: frozenset[str] | tuple[str, ...]
     constants: Mapping[str, Any] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
-    tokens: str = ""
+    tokens: Sequence[str] = ()
     new: Counter[str] = field(default_factory=Counter)
+    number: int = -1
     came: str = ""
 
 
 class NearDuplicates:
-    """The latest ``window`` experiments of a segment, and which warnings were given."""
+    """The latest experiments of a segment, and which warnings were given."""
 
-    def __init__(self, window: int = WINDOW) -> None:
-        self._entries: deque[_Entry] = deque(maxlen=window)
+    def __init__(self) -> None:
+        self._entries: deque[_Entry] = deque(maxlen=WINDOW)
         self._warned: OrderedDict[str, None] = OrderedDict()
 
     def add(self, experiment: Experiment, diff: str) -> None:
@@ -74,74 +72,55 @@ class NearDuplicates:
             label = decision.label if decision.label is not Label.NO_GAIN else Label.NONE
             came = f"{decision.status} ({label})" if label else str(decision.status)
             came = came if decision.value is None else f"{decision.value:.6g}, {came}"
-            self._entries.append(_read(experiment.number, experiment.parent, diff, proposal.changes, came))
+            self._entries.append(_read(experiment.parent, diff, proposal.changes, experiment.number, came))
 
     def look(self, diff: str, changes: Mapping[str, Any], parent: str) -> str:
         """What to tell a model that proposes this edit; empty where nothing like it is remembered."""
-        proposed = _read(-1, parent, diff, changes)
+        proposed = _read(parent, diff, changes)
         shelf = [entry for entry in reversed(self._entries) if entry.shelf == proposed.shelf]
         if proposed.constants:
             same = next((entry for entry in shelf if _same_values(proposed, entry)), None)
             return "" if same is None else f"experiment {same.number} {_what(same)} already: {same.came}"
         if not proposed.tokens or not shelf:
             return ""
-        near = process.extract(
-            proposed.tokens,
-            [entry.tokens for entry in shelf],
-            scorer=Levenshtein.normalized_similarity,
-            score_cutoff=ALIKE,
-            limit=_TRIED,
-        )
+        tokens = [entry.tokens for entry in shelf]
+        scorer = Levenshtein.normalized_similarity
+        near = process.extract(proposed.tokens, tokens, scorer=scorer, score_cutoff=ALIKE, limit=_TRIED)
         for _, alike, index in near:
-            if _overlap(proposed.new, shelf[index].new) >= ALIKE:
-                entry = shelf[index]
+            entry = shelf[index]
+            # Of what two edits bring in that was not there before: the share that they have in common.
+            most = max(proposed.new.total(), entry.new.total())
+            if (proposed.new & entry.new).total() >= ALIKE * most:
                 return f"experiment {entry.number} made nearly the same edit ({alike:.0%} alike): {entry.came}"
         return ""
 
     def warn_once(self, key: str) -> bool:
         """Whether a warning about a program (its hash) is due: True the first time that it is asked for."""
-        if key in self._warned:
-            self._warned.move_to_end(key)
-            return False
+        due = key not in self._warned
         self._warned[key] = None
+        self._warned.move_to_end(key)
         while len(self._warned) > _MOST_WARNINGS:
             self._warned.popitem(last=False)
-        return True
+        return due
 
 
-def _read(number: int, parent: str, diff: str, changes: Mapping[str, Any], came: str = "") -> _Entry:
+def _read(parent: str, diff: str, changes: Mapping[str, Any], number: int = -1, came: str = "") -> _Entry:
     lines = [line[0] + " ".join(line[1:].split()) for line in changed_lines(diff).split("\n") if line[1:].strip()]
     lines = [code for line in lines if (code := _COMMENT.sub("", line))]
-    if changes and _only_literals(lines):
+    # Whether it changes numbers, texts and flags in place, and nothing else.
+    masked = [(line[0], "".join(_LITERAL.sub("0", line[1:]).split())) for line in lines]
+    if changes and sorted(t for sign, t in masked if sign == "-") == sorted(t for sign, t in masked if sign == "+"):
         removed = tuple("".join(line.split()) for line in lines if line[0] == "-")
         constants = {str(name): value for name, value in changes.items()}
-        return _Entry(number, parent, frozenset(constants), constants, removed, came=came)
+        return _Entry(parent, frozenset(constants), constants, removed, number=number, came=came)
     tokens: list[str] = []
     new: Counter[str] = Counter()
     for line in lines:
         words = _TOKEN.findall(line)
         tokens += words
         (new.update if line[0] == "+" else new.subtract)(words[1:])
-    numbers = tuple(t for t in tokens[:_MOST_TOKENS] if t[0].isdigit())
-    characters = "".join(map(_character, tokens[:_MOST_TOKENS]))
-    return _Entry(number, parent, numbers, tokens=characters, new=+new, came=came)
-
-
-def _only_literals(lines: list[str]) -> bool:
-    """Whether an edit changes numbers, texts and flags in place, and nothing else."""
-    masked = [(line[0], "".join(_LITERAL.sub("0", line[1:]).split())) for line in lines]
-    return sorted(t for sign, t in masked if sign == "-") == sorted(t for sign, t in masked if sign == "+")
-
-
-def _overlap(a: Counter[str], b: Counter[str]) -> float:
-    """What two edits bring in that was not there before: the share that they have in common."""
-    most = max(a.total(), b.total())
-    return (a & b).total() / most if most else 1.0
-
-
-def _character(token: str) -> str:
-    """A token as one character, so that distances count tokens (two tokens rarely share one: there are a million)."""
-    return chr(0xE000 + zlib.crc32(token.encode(errors="replace")) % 0x100000)
+    tokens = tokens[:_MOST_TOKENS]
+    return _Entry(parent, tuple(t for t in tokens if t[0].isdigit()), tokens=tokens, new=+new, number=number, came=came)
 
 
 def _same_values(a: _Entry, b: _Entry) -> bool:
@@ -159,11 +138,10 @@ def _close(a: Any, b: Any) -> bool:
 
 def _what(entry: _Entry) -> str:
     """What an experiment did: ``changed LR to 0.02``."""
-    names = sorted(entry.constants)
-    moves = [f"{one_line(n.rpartition(':')[2], 60)} to {_show(entry.constants[n])}" for n in names[:_MOST_NAMED]]
-    more = len(names) - len(moves)
+    moves = []
+    for name in sorted(entry.constants)[:_MOST_NAMED]:
+        value = entry.constants[name]
+        shown = f"{value:.6g}" if isinstance(value, float) else one_line(str(value)[:240], 60)
+        moves.append(f"{one_line(name.rpartition(':')[2], 60)} to {shown}")
+    more = len(entry.constants) - len(moves)
     return f"changed {', '.join(moves)}" + (f" and {more} more" if more else "")
-
-
-def _show(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else one_line(str(value)[:240], 60)

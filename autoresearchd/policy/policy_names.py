@@ -46,30 +46,23 @@ def parse_spec(text: str) -> PolicySpec:
     """Parse a ``--policy``. Raises UsageError: unknown, or an argument is missing or too much."""
     kind, colon, argument = text.strip().partition(":")
     kind, argument = kind.strip().lower(), argument.strip()
+    if kind in _BARE and colon:
+        raise UsageError(f"--policy {kind} takes nothing after it, but was given {text!r}", hint=f"--policy {kind}")
+    if kind not in _BARE | _NAMED | {"local", "command"}:
+        near = difflib.get_close_matches(kind, [*_BARE, *_NAMED, "local", "command"], n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"there is no policy {text!r}", hint=f"{meant}policies: {', '.join(KINDS)}")
     if kind in _NAMED and not argument:
         raise UsageError(
             f"--policy {kind}: names no model",
             hint=f"write it after the colon: --policy {kind}:anthropic/claude-sonnet-4-5",
         )
-    if kind in _NAMED or kind == "local":
-        if len(argument) > _MOST or not argument.isprintable() or argument.startswith("-"):
-            raise UsageError(f"--policy {kind}: {argument[:40]!r} is no name of a model", hint="give a model's name")
-        return PolicySpec(kind, argument)
-    if kind == "command":
-        if not argument or "\0" in argument:
-            raise UsageError(
-                "--policy command: says no command to run",
-                hint="write it after the colon: --policy 'command:./propose.sh'",
-            )
-        return PolicySpec(kind, argument)
-    if kind in _BARE:
-        if colon:
-            raise UsageError(f"--policy {kind} takes nothing after it, but was given {text!r}", hint=f"--policy {kind}")
-        return PolicySpec(kind)
-    raise UsageError(f"there is no policy {text!r}", hint=_advice(kind))
-
-
-def _advice(kind: str) -> str:
-    near = difflib.get_close_matches(kind, [*_BARE, *_NAMED, "local", "command"], n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    return f"{meant}policies: {', '.join(KINDS)}"
+    if kind == "command" and (not argument or "\0" in argument):
+        raise UsageError(
+            "--policy command: says no command to run",
+            hint="write it after the colon: --policy 'command:./propose.sh'",
+        )
+    bad = len(argument) > _MOST or not argument.isprintable() or argument.startswith("-")
+    if kind in _NAMED | {"local"} and bad:
+        raise UsageError(f"--policy {kind}: {argument[:40]!r} is not the name of a model", hint="give a model's name")
+    return PolicySpec(kind, argument)

@@ -12,7 +12,6 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 from autoresearchd.domain.task import Role, Task
@@ -155,14 +154,6 @@ def _spelled(word: str) -> str:
 
 
 # ---------------------------------------------------------------------- what an edit touches
-@dataclass(slots=True)
-class _Definition:
-    """What stands under a name. value: of the last number assigned to it; code: its statements, without comments."""
-
-    value: int | float | None = None
-    code: list[str] = field(default_factory=list)
-
-
 def touched(before: str, after: str) -> dict[str, int | float | None]:
     """Top-level names that an edit changed or removed, with the numbers that they stood for, None where that is none.
 
@@ -175,59 +166,54 @@ def touched(before: str, after: str) -> dict[str, int | float | None]:
         was, became = _definitions(before), _definitions(after)
     except UNPARSABLE:
         return {}
-    changed = (name for name in was if name not in became or was[name].code != became[name].code)
-    return {name: was[name].value for name in sorted(changed)}
+    changed = sorted(name for name in was if [c for c, _ in was[name]] != [c for c, _ in became.get(name, ())])
+    return {name: next((n for _, n in reversed(was[name]) if n is not None), None) for name in changed}
 
 
-def _definitions(text: str) -> dict[str, _Definition]:
-    found: dict[str, _Definition] = defaultdict(_Definition)
+_Code = tuple[str, str, int | float | None]
+"""A name, what stands under it without comments, and the number where that is one."""
+
+
+def _definitions(text: str) -> dict[str, list[tuple[str, int | float | None]]]:
+    found: dict[str, list[tuple[str, int | float | None]]] = defaultdict(list)
     with warnings.catch_warnings(action="ignore"):  # a doubtful escape is the model's affair
-        _collect(ast.parse(text.removeprefix("\ufeff")).body, "", found)
+        for name, code, value in _read_block(ast.parse(text.removeprefix("\ufeff")).body, ""):
+            found[name].append((code, value))
     return found
 
 
-def _collect(body: Iterable[ast.stmt], context: str, found: dict[str, _Definition]) -> None:
-    """Take the definitions of a block; ``context``: the conditions under which it applies."""
+def _read_block(body: Iterable[ast.stmt], context: str) -> Iterator[_Code]:
+    """The definitions of a block; ``context``: the conditions under which it applies."""
     for node in body:
         if isinstance(node, ast.ClassDef) and _CONFIG.search(node.name):
             for inner in node.body:  # its fields count each by itself, the rest of it together
                 if isinstance(inner, (ast.Assign, ast.AnnAssign)):
-                    _collect_assignment(inner, f"{node.name}.", "", found)
+                    yield from _read_assignment(inner, f"{node.name}.", "")
                 elif not (isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Constant)):
-                    found[node.name].code.append(ast.unparse(inner))
+                    yield node.name, ast.unparse(inner), None
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found[node.name].code.append(context + ast.unparse(node))
+            yield node.name, context + ast.unparse(node), None
         elif isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
-            test = getattr(node, "test", None)
-            inner_context = context + (ast.unparse(test) if test is not None else "")
+            test = ast.unparse(node.test) if isinstance(node, (ast.If, ast.While)) else ""
             for i, block in enumerate(blocks(node)):
-                _collect(block, f"{inner_context}/{i}:", found)
+                yield from _read_block(block, f"{context}{test}/{i}:")
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-            _collect_assignment(node, "", context, found)
+            yield from _read_assignment(node, "", context)
 
 
-def _collect_assignment(
-    node: ast.Assign | ast.AnnAssign | ast.AugAssign, owner: str, context: str, found: dict[str, _Definition]
-) -> None:
+def _read_assignment(node: ast.Assign | ast.AnnAssign | ast.AugAssign, owner: str, context: str) -> Iterator[_Code]:
     kind = type(node.op).__name__ if isinstance(node, ast.AugAssign) else "="
-    for name, assigned in _bindings(node):
-        for entry, value in _entries(owner + name, assigned):
-            definition = found[entry]
-            definition.code.append(context + kind + (ast.unparse(value) if value is not None else ""))
-            number = value.value if kind == "=" and isinstance(value, ast.Constant) else None
-            if isinstance(number, (int, float)) and not isinstance(number, bool) and abs(number) < _LARGEST:
-                definition.value = number
-
-
-def _bindings(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> Iterator[tuple[str, ast.expr | None]]:
-    """Names and what is assigned to each."""
     for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
         value = node.value
+        pairs: list[tuple[ast.AST, ast.expr | None]] = [(name, value) for name in ast.walk(target)]
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-            pairs = zip(target.elts, value.elts, strict=True)
-            yield from ((left.id, right) for left, right in pairs if isinstance(left, ast.Name))
-        else:
-            yield from ((n.id, value) for n in ast.walk(target) if isinstance(n, ast.Name))
+            pairs = [*zip(target.elts, value.elts, strict=True)]
+        for left, right in pairs:
+            for name, entry in _entries(owner + left.id, right) if isinstance(left, ast.Name) else ():
+                number = entry.value if kind == "=" and isinstance(entry, ast.Constant) else None
+                if isinstance(number, bool) or not isinstance(number, (int, float)) or abs(number) >= _LARGEST:
+                    number = None
+                yield name, context + kind + (ast.unparse(entry) if entry else ""), number
 
 
 def _entries(name: str, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from autoresearchd.domain.experiment import Node
+from autoresearchd.domain.labels import Status
 
 INCUMBENT = "incumbent"
 PUCT = "puct"
@@ -23,6 +27,12 @@ _PRIOR = 2.0
 """How many turns the prior is worth."""
 _REMEMBERED = 400
 """Older turns weigh nothing any more (0.97⁴⁰⁰ < 10⁻⁵)."""
+CONSIDERED = 1000
+"""How many nodes are scored at most: the best ones. Any other has a lower value, and a prior below 1 / 7,000."""
+_MEASURED = frozenset({Status.KEEP, Status.DISCARD})
+_TIE = 1e-12
+_EXPLORATION = 1.0
+"""The c of the formula."""
 
 
 def choose(arms: Sequence[str], history: Sequence[tuple[str, float]], seed: int) -> str:
@@ -31,7 +41,11 @@ def choose(arms: Sequence[str], history: Sequence[tuple[str, float]], seed: int)
     history: (arm, what the turn paid, 0 to 1), oldest first; arms that are no longer there are passed over.
     """
     known = {arm: index for index, arm in enumerate(arms)}
-    turns = [(known[arm], _share(reward)) for arm, reward in history[-_REMEMBERED:] if arm in known]
+    turns = [
+        (known[arm], 0.0 if math.isnan(reward) else min(max(reward, 0.0), 1.0))
+        for arm, reward in history[-_REMEMBERED:]
+        if arm in known
+    ]
     rewards = [[reward for arm, reward in turns if arm == index] for index in range(len(arms))]
     if [] in rewards:
         return arms[rewards.index([])]
@@ -48,13 +62,7 @@ def choose(arms: Sequence[str], history: Sequence[tuple[str, float]], seed: int)
     return arms[max(range(len(arms)), key=samples.__getitem__)]
 
 
-def _share(reward: float) -> float:
-    """A reward between 0 and 1; what is no number pays nothing."""
-    return 0.0 if math.isnan(reward) else min(max(reward, 0.0), 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """One turn. role: empty where the task has none; parent: ``incumbent`` or ``puct``.
 
     reason: why it is out of the ordinary, in words; empty where it is not.
@@ -101,3 +109,64 @@ def _usual(roles: Sequence[str], history: Sequence[tuple[str, float]], seed: int
         return choose(roles, history, seed)
     last = next((role for role, _ in reversed(history) if role in roles), None)
     return roles[0] if last is None else roles[(roles.index(last) + 1) % len(roles)]
+
+
+class Tree:
+    """The tree of one segment's experiments, from which PUCT chooses what the next edit is made on.
+
+    The score of a node is Q(s) + c·P(s)·√(1+N) / (1+n(s)), as in AlphaZero (Silver et al. 2018): Q is the best value
+    among the node and its descendants, P a prior by the rank of the node's own value, n how often the node or a
+    descendant was selected, N how often any was. A node with a better descendant has no higher Q, a lower P and at
+    least as many visits as that one, and is never chosen: so it is enough to take a node's own value for its Q.
+
+    Values are put on a scale from 0 (the median of the tree, and all that is worse) to 1 (the best): what is chosen
+    depends on neither unit nor origin of the metric, and a run that diverged cannot flatten the differences between
+    good ones. maximize: whether larger values are better. newest: the highest number known; −1 while there is none.
+    """
+
+    def __init__(self, *, maximize: bool) -> None:
+        self._sign = -1.0 if maximize else 1.0
+        self._parents: dict[int, int | None] = {}  # a parent stands before its children
+        self._ranked: list[tuple[float, int]] = []  # (value, smaller for better; number) of all that can be selected
+        self._selected: Counter[int] = Counter()
+        self.newest = -1
+
+    def add(self, nodes: Iterable[Node]) -> None:
+        """Take decided experiments in; those that are known already are passed over."""
+        for node in sorted(nodes, key=lambda n: n.number):
+            if node.number in self._parents:
+                continue
+            self._parents[node.number] = node.parent if node.parent in self._parents else None
+            self.newest = max(self.newest, node.number)
+            if node.status in _MEASURED and math.isfinite(node.value):
+                self._ranked.append((self._sign * node.value, node.number))
+        self._ranked.sort()
+
+    def visited(self, visits: Mapping[int, int]) -> None:
+        """Count earlier selections: how often each node, known or not yet, was itself selected."""
+        self._selected.update(visits)
+
+    def select(self) -> int:
+        """Number of the node with the highest score; of equal ones the better, then the older.
+
+        The visit is not counted here: ``visited`` is told once the experiment is opened.
+        """
+        if not self._ranked:
+            raise ValueError("no experiment of this tree has been measured: there is none to build on")
+        visits = {number: self._selected[number] for number in self._parents}  # of a node and its descendants
+        selections = sum(visits.values())
+        for number, parent in reversed(self._parents.items()):
+            if parent is not None:
+                visits[parent] += visits[number]
+        considered = self._ranked[:CONSIDERED]
+        floor = self._ranked[len(self._ranked) // 2][0]
+        span = floor - self._ranked[0][0]
+        prior = sum(1.0 / rank for rank in range(1, len(considered) + 1))
+        weight = _EXPLORATION * math.sqrt(1 + selections) / prior
+        chosen, highest = -1, -math.inf
+        for rank, (value, number) in enumerate(considered, start=1):
+            quality = max(0.0, (floor - value) / span) if span > 0 else 0.0
+            score = quality + weight / rank / (1 + visits[number])
+            if score > highest + _TIE:
+                chosen, highest = number, score
+        return chosen

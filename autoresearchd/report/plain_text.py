@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-import unicodedata
 from typing import Any
+
+from autoresearchd.domain.cleaning import printable
 
 # ECMA-48: CSI sequences, then OSC/DCS/SOS/PM/APC strings with their terminator (or to the end), then two-byte escapes.
 _ESCAPES = re.compile(
@@ -24,10 +25,7 @@ def strip_controls(line: str) -> str:
     """One line without terminal escapes, control characters and direction marks; tabs stay."""
     if line.isascii() and line.isprintable():
         return line
-    plain = _ESCAPES.sub("", line)
-    return "".join(
-        c for c in plain if c == "\t" or not unicodedata.category(c).startswith(("Cc", "Cf", "Cs", "Z")) or c == " "
-    )
+    return printable(_ESCAPES.sub("", line), keep="\t", instead="")
 
 
 def clean(text: object, limit: int | None = None) -> str:

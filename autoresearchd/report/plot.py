@@ -2,14 +2,15 @@
 
 It is the chart of karpathy/autoresearch's ``analysis.ipynb`` (title, labels of at most 45 characters rotated by 30
 degrees, axis from the best −15% to the baseline +15% of the range between them), made to stay readable with one
-experiment and with ten thousand. matplotlib is imported when a chart is drawn, with its file-only canvas.
+experiment and with ten thousand.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from statistics import median_high
 from typing import TYPE_CHECKING, Any
@@ -23,14 +24,11 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 
-LABEL_LENGTH = 45
-_MARGIN = 0.15
-_NAME_LENGTH = 50
-"""Of the metric's name, beside the axis."""
+LABEL_LENGTH, _NAME_LENGTH = 45, 50
+"""Of the words at a keep, and of the metric's name beside the axis."""
 _CUTS = (LABEL_LENGTH, 37, 30, 24, 20)
 """Characters of the words at a keep: as many as there is room for."""
-_SIZE = (16.0, 9.0)
-_DPI = 100
+_MARGIN, _SIZE, _DPI = 0.15, (16.0, 9.0), 100
 _GREEN, _GREY, _RED, _INK = "#2ca05a", "#b5b8bd", "#d64545", "#30343b"
 _FONT = 8.8
 _MANY_LABELS, _FEW_LABELS, _MANY_POINTS = 40, 28, 1500
@@ -70,8 +68,7 @@ class Chart:
     @property
     def improvements(self) -> int:
         """Kept experiments beside the baselines."""
-        first = {begin for begin, _, _ in self.baselines}
-        return sum(1 for point in self.keeps if point.number not in first)
+        return len({point.number for point in self.keeps} - {begin for begin, _, _ in self.baselines})
 
 
 def chart_of(records: Iterable[Record], *, metric: str, direction: str) -> Chart:
@@ -81,8 +78,7 @@ def chart_of(records: Iterable[Record], *, metric: str, direction: str) -> Chart
     crashes: list[int] = []
     aborted: list[int] = []
     baselines: list[tuple[int, int, float]] = []
-    segment: Any = object()
-    total = 0
+    segment, total = None, 0
     for record in records:
         number, value, status = int(record["experiment"]), real(record.get("metric")), record.get("status")
         if status is None:
@@ -90,7 +86,7 @@ def chart_of(records: Iterable[Record], *, metric: str, direction: str) -> Chart
         total += 1
         if status == "keep" and value is not None:
             keeps.append(Point(number, value, clean(record.get("description") or "", LABEL_LENGTH)))
-            if record.get("segment", 0) != segment:
+            if not baselines or record.get("segment", 0) != segment:
                 segment = record.get("segment", 0)
                 baselines.append((number, number, value))
         elif status == "discard" and value is not None:
@@ -101,8 +97,8 @@ def chart_of(records: Iterable[Record], *, metric: str, direction: str) -> Chart
             crashes.append(number)
         if baselines:
             baselines[-1] = (baselines[-1][0], number, baselines[-1][2])
-    points = tuple(keeps), tuple(discards), tuple(crashes), tuple(baselines), tuple(aborted)
-    return Chart(metric, direction == "minimize", total, *points)
+    drawn = tuple(keeps), tuple(discards), tuple(crashes), tuple(baselines), tuple(aborted)
+    return Chart(metric, direction == "minimize", total, *drawn)
 
 
 def axis_limits(chart: Chart) -> tuple[float, float]:
@@ -110,9 +106,8 @@ def axis_limits(chart: Chart) -> tuple[float, float]:
 
     Discards that measured better than the best are near misses, not outliers: shown up to one such range beyond.
     """
-    worst_start = [value for _, _, value in chart.baselines]
-    kept = [point.value for point in chart.keeps]
-    values = worst_start + kept or [point.value for point in chart.discards]
+    kept = [value for _, _, value in chart.baselines] + [point.value for point in chart.keeps]
+    values = kept or [point.value for point in chart.discards]
     if not values:
         return 0.0, 1.0
     low, high = min(values), max(values)
@@ -122,10 +117,7 @@ def axis_limits(chart: Chart) -> tuple[float, float]:
         return low - reach, high + reach
     reach = high - low
     near = [point.value for point in chart.discards if low - reach <= point.value <= high + reach]
-    if chart.minimize:
-        low = min([low, *near])
-    else:
-        high = max([high, *near])
+    low, high = (min([low, *near]), high) if chart.minimize else (low, max([high, *near]))
     return low - _MARGIN * reach, high + _MARGIN * reach
 
 
@@ -143,9 +135,8 @@ def draw(records: Iterable[Record], target: Path, *, metric: str, direction: str
     try:
         figure.savefig(target, dpi=_DPI)
     except OSError as error:
-        raise UsageError(
-            f"cannot write {target}: {error.strerror}", hint="name a file in a folder that exists"
-        ) from error
+        hint = "name a file in a folder that exists"
+        raise UsageError(f"cannot write {target}: {error.strerror}", hint=hint) from error
     return chart
 
 
@@ -202,33 +193,26 @@ def _draw_points(chart: Chart, axes: Axes) -> None:
     many = chart.total > _MANY_POINTS
     inside = [point for point in chart.discards if low <= point.value <= high]
     beyond = [point for point in chart.discards if not low <= point.value <= high]
-    if inside:
-        axes.scatter(
-            [p.number for p in inside], [p.value for p in inside], s=9 if many else 20, color=_GREY,
-            alpha=0.45 if many else 0.8, linewidths=0, label=f"Discarded ({len(chart.discards):,})", zorder=2,
-        )  # fmt: skip
-    if beyond:
-        edge = high if chart.minimize else low
-        axes.scatter(
-            [p.number for p in beyond], [edge if (p.value > high) == chart.minimize else p.value for p in beyond],
-            marker="^" if chart.minimize else "v", s=22, facecolors="none", edgecolors=_GREY, linewidths=0.8,
-            alpha=0.35 if many else 0.8, label=f"Discarded, off the chart ({len(beyond):,})", zorder=2, clip_on=True,
-        )  # fmt: skip
+
+    def dots(points: Sequence[Point], words: str, count: int, size: float, alpha: float, **style: Any) -> None:
+        if points:
+            xs, ys = [p.number for p in points], [p.value for p in points]
+            size, alpha = (size / 2, alpha if alpha == 1 else alpha / 2) if many else (size, alpha)
+            axes.scatter(xs, ys, s=size, alpha=alpha, label=f"{words} ({count:,})", **style)
+
+    dots(inside, "Discarded", len(chart.discards), 20, 0.8, color=_GREY, linewidths=0, zorder=2)
+    edge, mark = (high, "^") if chart.minimize else (low, "v")
+    held = [replace(p, value=edge) if (p.value > high) == chart.minimize else p for p in beyond]
+    hollow = {"facecolors": "none", "edgecolors": _GREY, "linewidths": 0.8, "zorder": 2, "clip_on": True}
+    dots(held, "Discarded, off the chart", len(beyond), 22, 0.8, marker=mark, **hollow)
     for numbers, height, mark, colour, words in (
         (chart.crashes, 0.012, "x", _RED, "Crashed or failed a check"),
         (chart.aborted, 0.03, "|", _GREY, "Ended early"),
     ):
-        if numbers:
-            axes.scatter(
-                numbers, [height] * len(numbers), transform=axes.get_xaxis_transform(), marker=mark, color=colour,
-                s=12 if many else 24, alpha=0.35 if many else 0.9, linewidths=1.1, label=f"{words} ({len(numbers):,})",
-                zorder=3,
-            )  # fmt: skip
-    if chart.keeps:
-        axes.scatter(
-            [p.number for p in chart.keeps], [p.value for p in chart.keeps], s=26 if many else 52, color=_GREEN,
-            edgecolors="white", linewidths=0.9, label=f"Kept ({chart.improvements:,})", zorder=5,
-        )  # fmt: skip
+        style = {"marker": mark, "color": colour, "linewidths": 1.1, "zorder": 3}
+        low_down = [Point(number, height) for number in numbers]
+        dots(low_down, words, len(numbers), 24, 0.9, transform=axes.get_xaxis_transform(), **style)
+    dots(chart.keeps, "Kept", chart.improvements, 52, 1.0, color=_GREEN, edgecolors="white", linewidths=0.9, zorder=5)
 
 
 def _draw_best(chart: Chart, axes: Axes) -> None:
@@ -236,25 +220,18 @@ def _draw_best(chart: Chart, axes: Axes) -> None:
     for index, (begin, end, value) in enumerate(chart.baselines):
         stop = max(end, last) if index == len(chart.baselines) - 1 else end
         kept = [p for p in chart.keeps if begin <= p.number <= end]
-        xs, ys, best = [], [], value
-        for point in kept:
-            best = min(best, point.value) if chart.minimize else max(best, point.value)
-            xs.append(point.number)
-            ys.append(best)
+        xs = [p.number for p in kept]
+        ys = list(accumulate((p.value for p in kept), min if chart.minimize else max))
         first = index == 0
+        change = f" ({100 * (ys[-1] - value) / abs(value):+.2f}%)" if value and ys[-1] != value else ""
         axes.step(
             [*xs, stop], [*ys, ys[-1]], where="post", color=_GREEN, linewidth=1.8, alpha=0.75, zorder=4,
-            label=_best_words(ys[-1], value) if first else "",
+            label=f"Running best {ys[-1]:.6g}{change}" if first else "",
         )  # fmt: skip
         axes.hlines(
             value, begin, stop if not first or len(chart.baselines) > 1 else axes.get_xlim()[1], colors=_INK,
             linestyles=(0, (5, 4)), linewidth=1.0, alpha=0.55, zorder=1, label=f"Baseline {value:.6g}" if first else "",
         )  # fmt: skip
-
-
-def _best_words(best: float, baseline: float) -> str:
-    change = f" ({100 * (best - baseline) / abs(baseline):+.2f}%)" if baseline and best != baseline else ""
-    return f"Running best {best:.6g}{change}"
 
 
 def _draw_labels(chart: Chart, figure: Figure, axes: Axes) -> None:

@@ -15,36 +15,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, MissingCapability
-from autoresearchd.domain.experiment import StageResult
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
-from autoresearchd.sandbox.environment import search_path
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, launch
 from autoresearchd.sandbox.tiers import PLAIN, Tier
-from autoresearchd.sandbox.view import View
+from autoresearchd.sandbox.view import View, base_environment, search_path
 
-KEPT_BYTES = 64 * 1024
-"""How much of the beginning and of the end of a command's output is kept."""
-MOST_OUTPUT = 32 << 20
-"""A command that prints more is ended."""
+KEPT_BYTES = 64 * 1024  # of the beginning and of the end of a command's output
+MOST_OUTPUT = 32 << 20  # a command that prints more is ended
 MOST_COMMAND = 256 * 1024
-"""Bytes that a command may have."""
 _PREFIX = "autoresearchd-agent-"
 _LOOK_S = 0.05
 _SCRATCH_BYTES = 256 << 20
 _MEMORY_MB = 4096
 _LIMITS = RunLimits(processes=256, threads=1024, size=512 << 20, files=50_000)
+_STOPPED = "the agent was stopped on request"
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended.
-
-    ended: why it was ended from outside; head, tail: what it printed, with ``omitted`` bytes left out between them.
-    """
+    """How a command ended, or why it was (``ended``); head, tail: what it printed, ``omitted`` bytes between them."""
 
     exit_code: int | None
     ended: str
@@ -56,11 +49,7 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What commands see beside the copy.
-
-    readable: the interpreter's folders and the task's data; hidden: what in them no job may see; programs: folders that
-    lead PATH.
-    """
+    """What commands see beside the copy: readable, but for what is hidden in it; programs: folders that lead PATH."""
 
     readable: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
@@ -71,9 +60,8 @@ class AgentShells:
     """Makes shells over private copies; MissingCapability where nothing isolates here, and nobody asked to do without.
 
     materialise: fills an empty folder with the workspace at a state's parent, links to data included. surroundings:
-    what else commands see; asked for once for each copy, with a folder of its own for links to programs, which need
-    not be there yet. scratch: where the copies are made, the system's place for temporary files by default. limits:
-    what a command may use beside memory and time.
+    asked for once for each copy, with a folder for links to programs, which need not be there yet. scratch: where the
+    copies are made, the system's place for temporary files by default.
     """
 
     def __init__(
@@ -99,21 +87,15 @@ class AgentShells:
         """A shell over a fresh copy; the copy is gone at the end, whatever is in it."""
         _remove_stale(self._scratch)
         with contextlib.ExitStack() as own:
-            try:
+            with _disk_trouble(self._scratch):
                 folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._scratch)).resolve()
                 # A lock ends with this process, so that a dead daemon's folder can be told from a living one's.
                 own.enter_context(hold(folder / "lock.new"))
                 (folder / "lock.new").rename(folder / "lock")  # it is never there without being held
-            except OSError as error:
-                raise EnvironmentFailure(
-                    f"the agent's copy of the workspace could not be made in {self._scratch}: {error}",
-                    hint="see to the disk",
-                ) from error
             try:
                 with _disk_trouble(folder):
-                    shell = SandboxedShell(
-                        folder, state.task, self._tier, self._surroundings(folder / "tools"), self._limits
-                    )
+                    around = self._surroundings(folder / "tools")
+                    shell = SandboxedShell(folder, state.task, self._tier, around, self._limits)
                     self._materialise(state, shell.folder)
                     _withhold(shell.folder, state.task)
                 yield shell
@@ -136,71 +118,41 @@ class SandboxedShell:
     def run(self, command: str, *, timeout: float, cancel: Cancel) -> CommandResult:
         """Run a script in the copy, at most ``timeout`` seconds; see the port."""
         if cancel.is_set():
-            raise Interrupted("the agent was stopped on request")
+            raise Interrupted(_STOPPED)
         script = command.encode("utf-8", "replace")
         if len(script) > MOST_COMMAND:
             why = f"it is longer than {MOST_COMMAND // 1024} KiB, so it was not run"
             return CommandResult(None, why, "", "", 0, 0.0)
-        own = self._tier.scratch  # else one is made for each command
-        scratch = own or self._scratch
+        made = () if self._tier.scratch else (self._scratch,)  # else each command has a private one
         with _disk_trouble(self.folder.parent):
             self._script.write_bytes(script + b"\n")
-            if not own:
-                scratch.mkdir(mode=0o700, exist_ok=True)
+            for folder in made:
+                folder.mkdir(mode=0o700, exist_ok=True)
         plan = Plan(
             run_dir=self._run_dir,
-            stages=(Stage("command", self._program(scratch), timeout),),
+            stages=(Stage("command", self._program(made), timeout),),
             plain=not self._tier.isolates,
             output=self.folder,
             memory_mb=self._memory_mb,
             limits=self._limits,
-            written=() if own else (scratch,),
+            written=made,
             log_limit=MOST_OUTPUT,
         )
         supervised = launch(plan)
         flooded = False
         try:
-            while (done := supervised.wait(_LOOK_S)) is None:
+            while (report := supervised.wait(_LOOK_S)) is None:
                 if cancel.is_set():
                     supervised.kill()
                     supervised.wait()
-                    raise Interrupted("the agent was stopped on request")
+                    raise Interrupted(_STOPPED)
                 if not flooded and self._log.with_name(self._log.name + ".1").exists():
                     flooded = True
                     supervised.kill()
         finally:
-            if not own:
-                remove_tree(str(scratch))
-        stages, seconds = done
-        return self._result(stages[-1], seconds, timeout, flooded)
-
-    def _program(self, scratch: Path) -> Program:
-        around = self._surroundings
-        own = self._tier.scratch is not None
-        home = Path.home() if own else scratch
-        view = View(
-            cwd=self.folder,
-            home=home,
-            readable=(self._script, *around.readable),
-            writable=(self.folder,) if own else (self.folder, scratch),
-            hidden=around.hidden,
-            scratch_bytes=_SCRATCH_BYTES,
-        )
-        # The script is a file that is read, so that nothing of it is ever part of a command line.
-        argv = self._tier.command(view, (str(self._bash), str(self._script)))
-        env = {
-            "PATH": search_path(*around.programs),
-            "HOME": str(home),
-            "LANG": "C.UTF-8",
-            "TMPDIR": str(scratch),
-            "TERM": "dumb",
-            "PAGER": "cat",
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        return Program(argv, Path("/") if self._tier.isolates else self.folder, env, self._log)
-
-    def _result(self, stage: StageResult, seconds: float, timeout: float, flooded: bool) -> CommandResult:
+            for folder in made:
+                remove_tree(str(folder))
+        stage = report.stages[-1]
         if stage.outcome in ("disk_full", "lost"):
             raise EnvironmentFailure(
                 f"a command of the agent could not be run: {stage.detail or stage.outcome}",
@@ -215,7 +167,27 @@ class SandboxedShell:
             ended = stage.detail
         with _disk_trouble(self._run_dir):
             head, tail, omitted = _kept(self._log)
-        return CommandResult(None if ended else stage.exit_code, ended, head, tail, omitted, seconds)
+        return CommandResult(None if ended else stage.exit_code, ended, head, tail, omitted, report.duration_s)
+
+    def _program(self, made: tuple[Path, ...]) -> Program:
+        around = self._surroundings
+        home = made[0] if made else Path.home()
+        view = View(
+            cwd=self.folder,
+            home=home,
+            readable=(self._script, *around.readable),
+            writable=(self.folder, *made),
+            hidden=around.hidden,
+            scratch_bytes=_SCRATCH_BYTES,
+        )
+        # The script is a file that is read, so that nothing of it is ever part of a command line.
+        argv = self._tier.command(view, (str(self._bash), str(self._script)))
+        env = {
+            **base_environment(search_path(*around.programs), home, self._tier.scratch or made[0]),
+            "TERM": "dumb",
+            "PAGER": "cat",
+        }
+        return Program(argv, Path("/") if self._tier.isolates else self.folder, env, self._log)
 
 
 def _kept(log: Path) -> tuple[str, str, int]:

@@ -27,12 +27,10 @@ def hold(
 ) -> Iterator[int]:
     """Hold the lock of a file, which is made where it is missing; yields its descriptor.
 
-    Closing the descriptor gives the lock back, which the kernel does for a process that is killed. Programs that this
-    one starts do not inherit it, but for one that it is handed to (``pass_fds``): that one has the lock until it ends.
-
+    A program that it is handed to (``pass_fds``) has the lock until it ends; others that are started do not inherit it.
     patience: seconds to wait for another that holds it, ``math.inf`` for as long as it takes; pause: waits so many
     seconds, and waiting ends when it returns something true; busy: makes the error to raise when another still holds
-    it; shared: only keep those out that hold it alone, to see whether there is one; flags: more of open(2).
+    it; shared: only keep those out that hold it alone; flags: more of open(2).
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     try:

@@ -13,8 +13,7 @@ import stat
 from _json import encode_basestring_ascii
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-_MOST_LINKS = 40
-"""Links on the way of one path; the kernel follows no more (path_resolution(7))."""
+_MOST_LINKS = 40  # on the way of one path; the kernel follows no more (path_resolution(7))
 _MOST_NAMED = 3
 _LONGEST = 120
 _OUT_OF_REACH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
@@ -39,29 +38,27 @@ class Log:
         try:
             return os.open(self.path, os.O_WRONLY | os.O_CREAT | mode, 0o644)
         except OSError as error:
-            if error.errno not in FULL:
-                raise
-            self.full = True
+            self.note(error)
             return -1
 
+    def note(self, error: OSError) -> None:
+        """Remember that the disk is full; any other error is raised."""
+        if error.errno not in FULL:
+            raise error
+        self.full = True
+
     def write(self, data: bytes) -> None:
-        if self.full:
-            return
-        if self.size >= self.limit:
+        if self.size >= self.limit and not self.full:
             os.close(self.fd)
             os.replace(self.path, self.path + ".1")
             self.fd, self.size = self.open(os.O_TRUNC), 0
-        view = memoryview(data)
-        while view and not self.full:
+        while data and not self.full:
             try:
-                written = os.write(self.fd, view)
-            except OSError as error:
-                if error.errno not in FULL:
-                    raise
-                self.full = True
-            else:
+                written = os.write(self.fd, data)
                 self.size += written
-                view = view[written:]
+                data = data[written:]
+            except OSError as error:
+                self.note(error)
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -109,18 +106,16 @@ def write_json(path: str, value: object) -> None:
 def sift(folder: str) -> tuple[str, list[str]]:
     """What in a folder leads out of it, in words (empty: nothing does), and what was removed from it.
 
-    Removed are named pipes, sockets and devices: no result, and a reader would wait for them. Symbolic and hard links
-    stay where all that they lead to lies in the folder. Raises OSError where the disk fails.
+    Removed are named pipes, sockets and devices: a reader would wait for them. Links stay where all that they lead to
+    lies in the folder. Raises OSError where the disk fails.
     """
     try:
         if not stat.S_ISDIR(os.lstat(folder).st_mode):
             return "the output folder itself was replaced", []
     except FileNotFoundError:
         return "the output folder itself was removed", []
-    links: list[str] = []
-    special: list[str] = []
+    links, special, pending = list[str](), list[str](), [folder]
     shared: dict[tuple[int, int, int], list[str]] = {}
-    pending = [folder]
     place = folder
     try:
         while pending:
@@ -213,10 +208,9 @@ def _quoted(text: str) -> str:
 
 
 def remove_tree(path: str) -> bool:
-    """Remove a file, a link or a folder with all in it, as far as that can be; whether it is gone.
+    """Remove a file, a link (never followed) or a folder with all in it, as far as that can be; whether it is gone.
 
-    Links are removed, never followed. No level costs a call: a job can nest folders deeper than Python can, and deeper
-    than a path can name, and whoever removes them must not fail on that. Read-only folders go, too.
+    A job can nest folders deeper than Python can call itself, and deeper than a path can name; read-only ones go, too.
     """
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):

@@ -14,12 +14,12 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.errors import EnvironmentFailure
-from autoresearchd.domain.experiment import StageResult
+from autoresearchd.domain.experiment import RunResult, StageResult
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.process_tree import TOKEN_VARIABLE, send, start_time
 
@@ -60,11 +60,11 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of a run.
+    """One stage of a run, of at most ``timeout`` seconds.
 
-    timeout: seconds; late: the outcome after it; companion: runs beside it and ends with it; reads: a folder that
-    edited code has written, which is looked through before the stage starts (`job_files.sift`);
-    seconds: environment variables of its program that hold how long the stage named took, by the supervisor's clock.
+    late: the outcome after it; companion: runs beside it and ends with it; reads: a folder that edited code has
+    written, which is looked through before it starts (`job_files.sift`); seconds: environment variables of its program
+    that hold how long the stage named took, by the supervisor's clock.
     """
 
     name: str
@@ -92,12 +92,6 @@ class RunLimits:
     size: int | None = None
     files: int = 10_000
     scratch_files: int = 100_000
-
-    def bytes_in(self, folder: Path) -> int:
-        """``size``, or what stands for it in a folder."""
-        if self.size is not None:
-            return self.size
-        return max(_LEAST_WRITTEN, min(_MOST_WRITTEN, shutil.disk_usage(folder).free // 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +128,12 @@ class Report:
     logs: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def result(self) -> RunResult:
+        """The same as the loop knows it."""
+        facts = self.facts
+        return RunResult(self.stages, self.duration_s, facts.get("tier", ""), device=facts.get("device", "cpu"))
+
+    @property
     def whole(self) -> bool:
         """Whether the logs are there as they were written: a power cut may take them and leave the report."""
         try:
@@ -147,9 +147,8 @@ def read_report(run_dir: Path) -> Report | None:
     try:
         raw = json.loads((run_dir / "result.json").read_bytes())
         stages = tuple(StageResult(**stage) for stage in raw["stages"])
-        facts = {str(k): str(v) for k, v in raw["facts"].items()}
         logs = {str(path): int(size) for path, size in raw.get("logs", {}).items()}
-        return Report(stages, float(raw["duration_s"]), facts, logs) if stages else None
+        return Report(stages, float(raw["duration_s"]), dict(raw["facts"]), logs) if stages else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -158,62 +157,55 @@ class Supervised:
     """A run under supervision; it ends when this object goes, for the supervisor then sees its standard input close."""
 
     def __init__(self, plan: Plan, pid: int, control: int) -> None:
-        self.pid = pid
-        self._plan, self._control = plan, control
+        self.pid, self.plan, self._control = pid, plan, control
         self._pidfd = os.pidfd_open(pid)
+        self._poll = select.poll()
+        self._poll.register(self._pidfd, select.POLLIN)
         self._started = time.monotonic()
         # The supervisor keeps the deadlines; should something stop it, the daemon ends the run a little later.
         self._last_resort = None if plan.wall is None else self._started + plan.wall + plan.term_grace + _PATIENCE
         self._kill_asked = False
-        self._result: tuple[tuple[StageResult, ...], float] | None = None
+        self._report: Report | None = None
 
-    def wait(self, timeout: float | None = None) -> tuple[tuple[StageResult, ...], float] | None:
-        """Stages and duration when the run has ended within ``timeout`` seconds, else None."""
-        if self._result is None:
-            end = None if timeout is None else time.monotonic() + timeout
-            while not self._ended(end):
-                if self._last_resort is not None and time.monotonic() >= self._last_resort:
-                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-                    self._last_resort = None
-                elif end is not None and time.monotonic() >= end:
-                    return None
-            self._result = self._collect()
-        return self._result
+    def wait(self, timeout: float | None = None) -> Report | None:
+        """What became of the run when it has ended within ``timeout`` seconds, else None."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while self._report is None:
+            times = [t for t in (end, self._last_resort) if t is not None]
+            if self._poll.poll(max(0.0, min(times) - time.monotonic()) * 1000 if times else None):
+                self._collect()
+            elif self._last_resort is not None and time.monotonic() >= self._last_resort:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                self._last_resort = None
+            elif end is not None and time.monotonic() >= end:
+                return None
+        return self._report
 
     def kill(self) -> None:
         """End the whole tree now; returns at once."""
-        if self._result is None and not self._kill_asked:
+        if self._report is None and not self._kill_asked:
             self._kill_asked = True
             self._last_resort = time.monotonic() + _PATIENCE
             signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
 
-    def _ended(self, end: float | None) -> bool:
-        limits = [t for t in (end, self._last_resort) if t is not None]
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        return bool(poll.poll(max(0.0, min(limits) - time.monotonic()) * 1000 if limits else None))
-
-    def _collect(self) -> tuple[tuple[StageResult, ...], float]:
+    def _collect(self) -> None:
         try:
             status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         except ChildProcessError:  # somebody else reaped it
             status = 0
         self._close()
-        report = read_report(self._plan.run_dir)
-        stages = report.stages if report else (self._unreported(status),)
-        duration = report.duration_s if report else time.monotonic() - self._started
-        self._result = stages, duration  # known from here on, whatever comes of the cleaning
-        if status != 0 or stages[-1].outcome == "killed":
-            sweep({self._plan.token})
-            remove(self._plan.remove)
+        # Known from here on, whatever comes of the cleaning.
+        self._report = report = read_report(self.plan.run_dir) or self._unreported(status)
+        if status != 0 or report.stages[-1].outcome == "killed":
+            sweep({self.plan.token})
+            remove(self.plan.remove)
         else:
-            (self._plan.run_dir / "supervisor.log").unlink(missing_ok=True)
-        return stages, duration
+            (self.plan.run_dir / "supervisor.log").unlink(missing_ok=True)
 
-    def _unreported(self, status: int) -> StageResult:
+    def _unreported(self, status: int) -> Report:
         """What is known of a run whose supervisor left no result."""
-        folder = self._plan.run_dir
-        begun = [s for s in self._plan.stages if s.program.log.exists()] or list(self._plan.stages[:1])
+        folder = self.plan.run_dir
+        begun = [s for s in self.plan.stages if s.program.log.exists()] or list(self.plan.stages[:1])
         if self._kill_asked:
             outcome, detail = "killed", "stopped on request"
         elif status == EXIT_DISK_FULL:
@@ -223,8 +215,9 @@ class Supervised:
             with suppress(OSError):
                 last = (folder / "supervisor.log").read_text("utf-8", "replace").strip().splitlines()[-1:]
                 detail = ": ".join([detail, *last])
-        log = str(begun[-1].program.log)
-        return StageResult(begun[-1].name, outcome, None, time.monotonic() - self._started, log, detail=detail)
+        took = time.monotonic() - self._started
+        stage = StageResult(begun[-1].name, outcome, None, took, str(begun[-1].program.log), detail=detail)
+        return Report((stage,), took, self.plan.facts)
 
     def _close(self) -> None:
         for fd in (self._control, self._pidfd):
@@ -255,16 +248,12 @@ class Supervisors:
         return supervised
 
     def __del__(self) -> None:
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            _dismiss(*spare)
+        if self._spare is not None:
+            _dismiss(*self._spare)
 
 
 def launch(plan: Plan, spare: tuple[int, int] | None = None) -> Supervised:
-    """Start a run under a new supervisor, or the ``spare`` one (its pid and the pipe to it).
-
-    Raises EnvironmentFailure when it cannot be started.
-    """
+    """Start a run under the ``spare`` supervisor (its pid and the pipe to it) or a new one. EnvironmentFailure."""
     programs = [p for s in plan.stages if not s.append for p in (s.program, s.companion) if p]
     path = plan.run_dir / "plan"
     try:
@@ -272,22 +261,32 @@ def launch(plan: Plan, spare: tuple[int, int] | None = None) -> Supervised:
             stale.unlink(missing_ok=True)
         path.touch(0o600)
         path.write_bytes(marshal.dumps(_as_data(plan)))
-        message = os.fsencode(path) + b"\0"
-        if spare is not None:
+        for supervisor in (spare, None):
+            if supervisor is None:
+                supervisor = _spawn()
             try:
-                os.write(spare[1], message)
-                return Supervised(plan, *spare)
+                os.write(supervisor[1], os.fsencode(path) + b"\0")
+                return Supervised(plan, *supervisor)
             except BrokenPipeError:  # somebody ended it while it waited
-                _dismiss(*spare)
-        pid, control = _spawn()
-        os.write(control, message)
-        return Supervised(plan, pid, control)
+                _dismiss(*supervisor)
+        raise OSError("supervisors end before they begin")
     except OSError as error:
         remove(plan.remove)
         raise EnvironmentFailure(
             f"cannot start a run in {plan.run_dir}: {error}",
             hint="free disk space or raise the limits on processes and open files",
         ) from error
+
+
+def _as_data(plan: Plan) -> dict[str, Any]:
+    """A plan as `marshal` takes it, its limits as the supervisor knows them."""
+    data: dict[str, Any] = json.loads(json.dumps(asdict(plan), default=os.fspath))
+    if plan.limits is not None:
+        free = shutil.disk_usage(plan.output).free // 2
+        data["limits"]["bytes"] = plan.limits.size or max(_LEAST_WRITTEN, min(_MOST_WRITTEN, free))
+        most = {str(folder): plan.limits.scratch_files for folder in plan.written}
+        data["limits"]["folders"] = {**most, str(plan.output): plan.limits.files}
+    return data
 
 
 def _spawn() -> tuple[int, int]:
@@ -318,33 +317,6 @@ def _dismiss(pid: int, control: int) -> None:
         os.waitpid(pid, 0)
 
 
-def _as_data(value: Any) -> Any:
-    """A plan as `marshal` takes it."""
-    if isinstance(value, Plan):
-        return {field.name: _as_data(getattr(value, field.name)) for field in fields(value)} | {
-            "limits": _limits(value)
-        }
-    if is_dataclass(value):
-        return {field.name: _as_data(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _as_data(inner) for key, inner in value.items()}
-    if isinstance(value, tuple):
-        return [_as_data(inner) for inner in value]
-    return str(value) if isinstance(value, Path) else value
-
-
-def _limits(plan: Plan) -> dict[str, Any] | None:
-    limits = plan.limits
-    if limits is None:
-        return None
-    return {
-        "processes": limits.processes,
-        "threads": limits.threads,
-        "bytes": limits.bytes_in(plan.output),
-        "folders": {str(folder): limits.scratch_files for folder in plan.written} | {str(plan.output): limits.files},
-    }
-
-
 # -- what dead daemons and supervisors left behind ---------------------------------------------------------------------
 #
 # It is found by the token that all processes of a run inherit. A token names the process that made it, and so does the
@@ -353,11 +325,13 @@ def _limits(plan: Plan) -> dict[str, Any] | None:
 
 
 def end_abandoned() -> int:
-    """End what this user's processes that are dead now had started; how many supervisors and runs were found.
+    """End what processes of this user that are dead now had started; how many supervisors and runs were found.
 
     For what no file tells of, as no file had been written yet when somebody killed its daemon.
     """
-    supervisors = [pid for pid, name in _supervisors() if _is_abandoned(name)]
+    # After the last word of a command line there is a zero, too.
+    named = [(pid, words[-2]) for pid, words in _own("cmdline") if _BOOT.encode() in words]
+    supervisors = [pid for pid, name in named if _is_abandoned(name.decode("utf-8", "replace"))]
     for pid in supervisors:
         _end_process(pid)
     tokens = {token for _, token in _marked() if _is_abandoned(token)}
@@ -370,9 +344,9 @@ def end_abandoned() -> int:
 
 
 def _is_abandoned(name: str) -> bool:
-    """Whether a token, or the owner that a supervisor names, is of a process that is dead.
+    """Whether a token, or the owner that a supervisor names, is of a dead process of this process namespace.
 
-    One of another process namespace (a container's) is left alone, as its numbers say nothing here.
+    One of another (a container's) is left alone, as its numbers say nothing here.
     """
     try:
         namespace, pid, start = map(int, name.split(".")[:3])
@@ -388,29 +362,28 @@ def _pid_namespace() -> int:
         return 0
 
 
-def _supervisors() -> Iterator[tuple[int, str]]:
-    """All supervisors of this user, with the name of the process that started each."""
-    for pid in _own():
-        words = _words(pid, "cmdline")
-        if _BOOT.encode() in words and len(words) > 1:
-            yield int(pid), words[-2].decode("utf-8", "replace")  # after the last word there is a zero, too
+def _own(file: str) -> Iterator[tuple[int, list[bytes]]]:
+    """All processes of this user, with the words of their file in /proc."""
+    for entry in os.scandir("/proc"):
+        with suppress(OSError):  # it ended meanwhile
+            if entry.name.isdigit() and entry.stat().st_uid == os.geteuid():
+                yield int(entry.name), _words(entry.name, file)
 
 
 def _marked() -> Iterator[tuple[int, str]]:
     """All processes of this user that carry a token, with it."""
     mark = f"{TOKEN_VARIABLE}=".encode()
-    for pid in _own():
-        for variable in _words(pid, "environ"):
-            if variable.startswith(mark) and start_time(int(pid)) is not None:
-                yield int(pid), variable.removeprefix(mark).decode("utf-8", "replace")
+    for pid, variables in _own("environ"):
+        for variable in variables:
+            if variable.startswith(mark) and start_time(pid) is not None:
+                yield pid, variable.removeprefix(mark).decode("utf-8", "replace")
 
 
-def _own() -> Iterator[str]:
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with suppress(OSError):  # it ended meanwhile
-                if entry.stat().st_uid == os.geteuid():
-                    yield entry.name
+def _words(pid: str, file: str) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")
+    except OSError:  # another user's, or gone
+        return []
 
 
 def reap(run_dirs: Sequence[Path]) -> int:
@@ -429,12 +402,8 @@ def reap(run_dirs: Sequence[Path]) -> int:
 
 
 def sweep(tokens: set[str]) -> set[str]:
-    """Kill every process that carries one of the tokens in its environment; the tokens that were found.
-
-    For processes whose supervisor is gone: all of a run's processes inherit its token.
-    """
-    found: set[str] = set()
-    clear = 0
+    """Kill every process that carries one of the tokens in its environment; the tokens that were found."""
+    found, clear = set[str](), 0
     for _ in range(50 if tokens else 0):
         carriers = [(pid, token) for pid, token in _marked() if token in tokens]
         # Twice: one that is in the middle of exec has no environment for an instant.
@@ -446,13 +415,6 @@ def sweep(tokens: set[str]) -> set[str]:
             send(pid, signal.SIGKILL)
         time.sleep(0.002)
     return found
-
-
-def _words(pid: str, file: str) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")
-    except OSError:  # another user's, or gone
-        return []
 
 
 def _end_process(pid: int, start: int | None = None) -> bool:

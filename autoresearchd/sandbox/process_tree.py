@@ -74,27 +74,26 @@ def send(pid: int, number: int) -> None:
         pass
 
 
-def tree_memory(pid: int, *, exact: bool) -> int:
-    """Bytes of memory of all descendants.
+def over_memory(pid: int, limit: int) -> bool:
+    """Whether the descendants use more than ``limit`` bytes together.
 
-    The sum of resident sizes counts shared pages once for each process; exact: a share of them, which takes longer.
+    Resident sizes count shared pages once for each process; a share of them, which takes longer to find out, decides.
     """
+    return _tree_memory(pid, "statm") > limit and _tree_memory(pid, "smaps_rollup") > limit
+
+
+def _tree_memory(pid: int, file: str) -> int:
     total = 0
     for child in descendants(pid):
         try:
-            with open(f"/proc/{child}/{'smaps_rollup' if exact else 'statm'}", "rb") as stream:
-                if exact:
-                    total += sum(int(line.split()[1]) * 1024 for line in stream if line.startswith(b"Pss:"))
-                else:
+            with open(f"/proc/{child}/{file}", "rb") as stream:
+                if file == "statm":
                     total += int(stream.read().split()[1]) * _PAGE
+                else:
+                    total += sum(int(line.split()[1]) * 1024 for line in stream if line.startswith(b"Pss:"))
         except (OSError, IndexError):
             continue
     return total
-
-
-def over_memory(pid: int, limit: int) -> bool:
-    """Whether the descendants use more than ``limit`` bytes together; nothing is killed for shared pages."""
-    return tree_memory(pid, exact=False) > limit and tree_memory(pid, exact=True) > limit
 
 
 def kernel_kills() -> int:
@@ -136,57 +135,46 @@ class Ceilings:
     def __init__(self, supervisor: int, memory_mb: int | None, limits: dict[str, Any] | None) -> None:
         self.supervisor, self.memory_mb, self.limits = supervisor, memory_mb, limits
         self.tasks = tasks_of_machine()
-        self.space = [_space(folder) for folder in limits["folders"]] if limits else []
         # The output folder of a stage that only reads it is full already, and so is an agent's copy of the workspace.
-        folders = limits["folders"].items() if limits else ()
-        self.before = [size_of(folder, _NO_END, most)[1] for folder, most in folders]
+        self.folders = [
+            (folder, most, most + size_of(folder, _NO_END, most)[1], _space(folder))
+            for folder, most in (limits["folders"].items() if limits else ())
+        ]
 
-    def exceeded(self) -> tuple[str, str]:
-        """Outcome and detail of a ceiling that the run has reached, else nothing."""
+    def exceeded(self) -> tuple[str, str] | None:
+        """Outcome and detail of a ceiling that the run has reached."""
         if self.memory_mb:
             if over_memory(self.supervisor, self.memory_mb * _MIB):
                 return "oom", f"the processes used more than {self.memory_mb} MB together"
         elif self.limits:
             total, left = memory_of_machine()
-            share = int(total * _SHARE_OF_MACHINE)
-            if left < total * _SHARE_LEFT and over_memory(self.supervisor, share):
+            if left < total * _SHARE_LEFT and over_memory(self.supervisor, int(total * _SHARE_OF_MACHINE)):
                 return "oom", "the processes used nearly all memory of the machine"
-        if self.limits is None:
-            return "", ""
-        return self.too_many(self.limits) or self.too_large(self.limits) or ("", "")
+        if self.limits and tasks_of_machine() - self.tasks >= min(self.limits["processes"], self.limits["threads"]):
+            processes = descendants(self.supervisor)
+            if len(processes) > self.limits["processes"]:
+                return "failed", f"it started more than {self.limits['processes']} processes"
+            if sum(map(_threads, processes)) > self.limits["threads"]:
+                return "failed", f"it started more than {self.limits['threads']} threads"
+        return self.too_large()
 
-    def too_many(self, limits: dict[str, Any]) -> tuple[str, str] | None:
-        if tasks_of_machine() - self.tasks < min(limits["processes"], limits["threads"]):
-            return None
-        processes = descendants(self.supervisor)
-        if len(processes) > limits["processes"]:
-            return "failed", f"it started more than {limits['processes']} processes"
-        if sum(_threads(pid) for pid in processes) > limits["threads"]:
-            return "failed", f"it started more than {limits['threads']} threads"
-        return None
+    def too_large(self, *, ended: bool = False) -> tuple[str, str] | None:
+        """What a folder holds beyond its ceiling.
 
-    def too_large(self, limits: dict[str, Any], *, ended: bool = False) -> tuple[str, str] | None:
-        """What a folder holds beyond its ceiling. ended: the stage is over, so that a count may take its time."""
-        for (folder, most), (space, files), before in zip(
-            limits["folders"].items(), self.space, self.before, strict=True
-        ):
-            space_now, files_now = _space(folder)
-            moved = space - space_now >= limits["bytes"] // 2 or files - files_now >= most // 2
-            if not moved and not ended:
-                continue
-            size, count = size_of(folder, limits["bytes"], most + before)
-            if size > limits["bytes"] and moved:
-                return "failed", f"it wrote more than {limits['bytes'] // _MIB} MB"
-            if count > most + before:
-                return "failed", f"it made more than {most:,} files"
-        return None
-
-    def left(self) -> tuple[str, str] | None:
-        """The same of what a stage has left that ended well, perhaps between two looks.
-
-        Files are counted in any case: some file systems tell no number, and other programs' files hide ours in it.
+        ended: the stage has ended well, perhaps between two looks. Files are counted in any case then: some file
+        systems tell no number, and other programs' files hide ours in it.
         """
-        return self.too_large(self.limits, ended=True) if self.limits else None
+        for folder, most, most_now, (space, files) in self.folders:
+            space_now, files_now = _space(folder)
+            most_bytes: int = self.limits["bytes"] if self.limits else _NO_END
+            moved = space - space_now >= most_bytes // 2 or files - files_now >= most // 2
+            if moved or ended:
+                size, count = size_of(folder, most_bytes, most_now)
+                if size > most_bytes and moved:
+                    return "failed", f"it wrote more than {most_bytes // _MIB} MB"
+                if count > most_now:
+                    return "failed", f"it made more than {most:,} files"
+        return None
 
 
 def apply(limits: dict[str, Any] | None) -> None:
@@ -199,12 +187,9 @@ def apply(limits: dict[str, Any] | None) -> None:
 
     if limits is None:
         return
-    tasks = tasks_of_machine() + int(limits["threads"])
-    for kind, value in (
-        (resource.RLIMIT_FSIZE, limits["bytes"]),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NPROC, tasks),
-    ):
+    most = {resource.RLIMIT_FSIZE: limits["bytes"], resource.RLIMIT_CORE: 0}
+    most[resource.RLIMIT_NPROC] = tasks_of_machine() + int(limits["threads"])
+    for kind, value in most.items():
         _, hard = resource.getrlimit(kind)
         least = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (least, least))

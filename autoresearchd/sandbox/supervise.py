@@ -5,10 +5,8 @@ process tree at a deadline, at the memory limit, on SIGTERM, or when the daemon 
 standard input is gone, and leaves ``result.json`` behind.
 
 It runs as ``python -I -S``, once for each run, so it and what it uses import nothing but C modules: ``json``,
-``signal`` and ``subprocess`` (through ``enum`` and ``re``) would double its start-up time. The plan is read with
-marshal for that reason; see `autoresearchd.sandbox.launch` for what is in it.
-
-Background: prctl(2) PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG, pidfd_open(2), proc_pid_smaps(5).
+``signal`` and ``subprocess`` (through ``enum`` and ``re``) would double its start-up time. The plan, `launch.Plan`, is
+read with marshal for that reason. Background: prctl(2), pidfd_open(2), proc_pid_smaps(5).
 """
 
 from __future__ import annotations
@@ -19,24 +17,10 @@ import os
 import select
 import time
 
-from autoresearchd.sandbox.isolation import seccomp
-from autoresearchd.sandbox.isolation.kernel import (
-    PR_SET_CHILD_SUBREAPER,
-    PR_SET_NO_NEW_PRIVS,
-    PR_SET_PDEATHSIG,
-    filter_calls,
-    prctl,
-)
+from autoresearchd.sandbox import process_tree
+from autoresearchd.sandbox.isolation import kernel, seccomp
 from autoresearchd.sandbox.job_files import FULL, Log, removal, remove_tree, sift, unlink, write_json
-from autoresearchd.sandbox.process_tree import (
-    TOKEN_VARIABLE,
-    Ceilings,
-    apply,
-    descendants,
-    kernel_kills,
-    send,
-    start_time,
-)
+from autoresearchd.sandbox.process_tree import Ceilings, descendants, kernel_kills, send, start_time
 
 CONTROL = 0
 CHUNK = 1 << 18
@@ -76,17 +60,14 @@ class Child:
 
     def pump(self) -> bool:
         """Move one chunk of output into the log; whether there may be more."""
-        if not self.open:
-            return False
         try:
-            data = os.read(self.pipe, CHUNK)
+            data = os.read(self.pipe, CHUNK) if self.open else b""
         except BlockingIOError:
             return False
-        if not data:
-            self.open = False
-            return False
-        self.log.write(data)
-        return True
+        self.open = bool(data)
+        if data:
+            self.log.write(data)
+        return self.open
 
     def close(self) -> None:
         for _ in range(64):  # what is left in the pipe after the tree is dead
@@ -106,14 +87,14 @@ def become(spec: Plan, plan: Plan, output: int, parent: int) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-        apply(plan["limits"])
+        process_tree.apply(plan["limits"])
         os.chdir(spec["cwd"])
         if not plan["plain"]:
             guard(spec["argv"][0])
-        os.execve(spec["argv"][0], spec["argv"], {**spec["env"], TOKEN_VARIABLE: plan["token"]})  # noqa: S606
+        os.execve(spec["argv"][0], spec["argv"], {**spec["env"], process_tree.TOKEN_VARIABLE: plan["token"]})  # noqa: S606
     except OSError as error:
         os.write(2, f"cannot start {spec['argv'][0]} in {spec['cwd']}: {error}\n".encode("utf-8", "replace"))
     finally:
@@ -121,13 +102,10 @@ def become(spec: Plan, plan: Plan, output: int, parent: int) -> None:
 
 
 def guard(program: str) -> None:
-    """Refuse the calls that no job needs and that bubblewrap, which isolates it, leaves to it.
-
-    A bubblewrap that is set-user-id root would lose that: it goes without.
-    """
+    """Refuse calls that bubblewrap leaves to a job; one that is set-user-id root would lose that: it goes without."""
     if os.uname().machine in seccomp.MACHINES and not os.stat(program).st_mode & _SET_USER_ID:  # noqa: PTH116
-        prctl(PR_SET_NO_NEW_PRIVS, 1)
-        filter_calls(seccomp.guard(os.uname().machine))
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        kernel.filter_calls(seccomp.guard(os.uname().machine))
 
 
 def exit_code_of(status: int) -> int:
@@ -143,9 +121,7 @@ class Supervisor:
     """Runs a plan."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.me = os.getpid()
-        self.started = time.monotonic()
+        self.plan, self.me, self.started = plan, os.getpid(), time.monotonic()
         self.wall = self.started + plan["wall"] if plan["wall"] else None
         self.peak_kib, self.cpu_s = 0, 0.0
         self.stop = ""
@@ -157,7 +133,9 @@ class Supervisor:
         signal.set_wakeup_fd(self.alarm)
         signal.signal(signal.SIGTERM, self.on_signal)
         signal.signal(signal.SIGINT, self.on_signal)
-        prctl(PR_SET_CHILD_SUBREAPER, 1)  # so that every orphan of the job becomes a child of this process
+        kernel.prctl(
+            kernel.PR_SET_CHILD_SUBREAPER, 1
+        )  # so that every orphan of the job becomes a child of this process
 
     def on_signal(self, number: int, frame: object) -> None:
         self.stop = self.stop or "stopped on request"
@@ -177,15 +155,15 @@ class Supervisor:
     def look_through(self, stage: Plan, before: list[Plan]) -> Plan | None:
         """Look through what edited code has left for a stage, when all of it is dead; a result where that is refused.
 
-        What is found goes into the log of the stage before, which edited code has written as well: the log of the
-        stage itself is read for the metric, and names of files are the job's own choice.
+        What is found goes into the log of the stage before: that of the stage itself is read for the metric, and names
+        of files are the job's own choice.
         """
         began = time.monotonic()
         fault, removed = sift(stage["reads"])
-        told = [f"autoresearchd: {text}\n" for text in (fault, removal(removed)) if text]
-        if told and before:
+        lines = [f"autoresearchd: {text}\n" for text in (fault, removal(removed)) if text]
+        if lines and before:
             log = Log(before[-1]["log_path"], self.plan["log_limit"], append=True)
-            log.write("".join(["\n", *told]).encode("utf-8", "replace"))
+            log.write("".join(["\n", *lines]).encode("utf-8", "replace"))
             log.close()
         self.peak_kib, self.cpu_s = 0, 0.0
         return self.result(stage, "tampered", fault, None, time.monotonic() - began) if fault else None
@@ -209,19 +187,19 @@ class Supervisor:
         kills = kernel_kills()
         main = Child(stage["program"], self.plan, append=stage["append"], banner=stage["banner"])
         companion = Child(stage["companion"], self.plan) if stage["companion"] else None
+        children = [child for child in (companion, main) if child]
         ceilings = Ceilings(self.me, self.plan["memory_mb"], self.plan["limits"])
         outcome, detail = self.watch(stage, main, companion, ceilings)
         duration = time.monotonic() - began
-        left = self.end_tree([c for c in (main, companion) if c])
+        left = self.end_tree(children)
         code = self.codes.get(main.pid)
-        for child in (companion, main):
-            if child:
-                self.logs[child.log.path] = child.log.size
-                child.close()
+        for child in children:
+            self.logs[child.log.path] = child.log.size
+            child.close()
         if not outcome:
             outcome, detail = self.classify(code, kills, main)
         if outcome == "ok":
-            outcome, detail = ceilings.left() or (outcome, detail)
+            outcome, detail = ceilings.too_large(ended=True) or (outcome, detail)
         if outcome == "ok" and left and self.plan["plain"] and not companion:
             some = "1 process behind, which has" if left == 1 else f"{left} processes behind, which have"
             detail = f"it left {some} been ended"
@@ -244,11 +222,14 @@ class Supervisor:
         limit = main.started + stage["timeout"] if stage["timeout"] else None
         look = time.monotonic() + LOOK_EVERY if ceilings.limits or ceilings.memory_mb else None
         poll = select.poll()
-        for fd in (CONTROL, self.wake, main.pipe, main.pidfd):
+        for fd in (
+            CONTROL,
+            self.wake,
+            main.pipe,
+            main.pidfd,
+            *([companion.pipe, companion.pidfd] if companion else []),
+        ):
             poll.register(fd, select.POLLIN)
-        if companion:
-            poll.register(companion.pipe, select.POLLIN)
-            poll.register(companion.pidfd, select.POLLIN)
         orphaned: float | None = None
         while True:
             now = time.monotonic()
@@ -263,9 +244,8 @@ class Supervisor:
             if companion and orphaned is not None and now >= orphaned:
                 return "failed", f"the model process ended with {self.codes[companion.pid]}: see {companion.log.path}"
             if look is not None and now >= look:
-                outcome, detail = ceilings.exceeded()
-                if outcome:
-                    return outcome, detail
+                if exceeded := ceilings.exceeded():
+                    return exceeded
                 look = time.monotonic() + max(LOOK_EVERY, (time.monotonic() - now) / LOOK_SHARE)
             times = [t for t in (self.wall, limit, look, orphaned) if t is not None]
             for fd, _ in poll.poll(max(0.0, min(times) - now) * 1000 + 1 if times else None):
@@ -305,10 +285,7 @@ class Supervisor:
                 poll.unregister(main.pipe)
 
     def end_tree(self, mains: list[Child]) -> int:
-        """Kill everything that is left of the stage; how many processes were still there beside its own two.
-
-        In a sandbox its first process is a child of this one by then, and it is gone only when all others in it are.
-        """
+        """Kill all that is left of the stage; how many processes were still there beside its own two."""
         own = {child.pid for child in mains}
         seen: set[int] = set()
         if not self.plan["plain"]:  # with the first process of its namespace the kernel ends all others at once
@@ -343,13 +320,11 @@ class Supervisor:
 def serve() -> int:
     """Wait for the path of a plan on standard input, and run it; the exit code of the supervisor.
 
-    It may be started before there is a plan, and ends when the daemon goes without having sent one. Its own log goes
-    beside the plan.
+    It ends when the daemon goes without having sent one. Its own log goes beside the plan.
     """
     message = b""
     while not message.endswith(b"\0"):
-        data = os.read(CONTROL, 4096)
-        if not data:
+        if not (data := os.read(CONTROL, 4096)):
             return 0
         message += data
     path = os.fsdecode(message[:-1])

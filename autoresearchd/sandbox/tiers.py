@@ -1,19 +1,4 @@
-"""The tiers of isolation: what each can promise, and which of them works on this machine.
-
-=================== ===========================================================================================
-bubblewrap          namespaces for processes, network, IPC and mounts; the job sees a white list of read-only folders
-                    and one writable one; nothing survives its end, or the daemon's
-bubblewrap-noproc   the same where a container forbids mounting /proc: /proc has cpuinfo and meminfo only
-namespaces          the same namespaces, made by a launcher of our own; Landlock keeps the white list, so that what is
-                    not on it can be looked up by name but neither read nor written; no unix sockets
-landlock            Landlock and a filter of system calls alone, where namespaces are forbidden: no sockets at all, no
-                    shared memory with a name; processes are ended by a guard and by the supervisor
-none                process groups and a clean environment only: the job can read, write and reach whatever its user
-                    can; its processes are ended with it as long as the supervisor lives
-=================== ===========================================================================================
-
-docs/security.md holds the whole table.
-"""
+"""The tiers of isolation, and which of them works on this machine. docs/security.md has what each can promise."""
 
 from __future__ import annotations
 
@@ -35,12 +20,15 @@ _HINT_NAMED = "use --sandbox auto; `autoresearchd doctor` says what works here"
 
 
 class TierName(StrEnum):
-    """Names of the tiers, as recorded with each run."""
+    """Names of the tiers, as recorded with each run, best first.
+
+    The two of our own launcher hide no names: what is not on the white list can be looked up, but not read or written.
+    """
 
     BUBBLEWRAP = "bubblewrap"
-    BUBBLEWRAP_NOPROC = "bubblewrap-noproc"
+    BUBBLEWRAP_NOPROC = "bubblewrap-noproc"  # where a container forbids mounting /proc
     NAMESPACES = "namespaces"
-    LANDLOCK = "landlock"
+    LANDLOCK = "landlock"  # where namespaces are forbidden
     NONE = "none"
 
 
@@ -106,10 +94,7 @@ def candidates() -> Iterator[Tier]:
 
 
 def probe(tiers: Iterable[Tier] | None = None) -> Tier:
-    """The first tier that works here, found by trying; ``none``, with the reasons, where no other does.
-
-    tiers: what to try, best first; None: all.
-    """
+    """The first of all tiers, or of some, that works here, found by trying; else ``none``, with the reasons."""
     reasons = ["bubblewrap is not installed"] if tiers is None and not bubblewraps() else []
     for tier in candidates() if tiers is None else tiers:
         problem = _problem(tier)
@@ -136,18 +121,17 @@ def check_name(name: str) -> str:
 
 
 def choose(name: str = AUTO, tiers: Iterable[Tier] | None = None) -> Tier:
-    """The tier that ``--sandbox`` asks for; ``none`` only where it is asked for by name.
+    """The tier that ``--sandbox`` asks for; ``none`` only where it is asked for by name. tiers: see `probe`.
 
-    name: ``auto`` or the name of a tier. tiers: what to try, best first; None: all. Raises MissingCapability: it does
-    not work here, or, for ``auto``, none does; UsageError: there is no such tier.
+    Raises MissingCapability: it does not work here, or, for ``auto``, none does; UsageError: there is no such tier.
     """
     if check_name(name) == TierName.NONE:
         return PLAIN
-    if name == AUTO:
-        found, what, hint = probe(tiers), "no sandbox works on this machine", _HINT
-    else:
-        found = probe(tier for tier in (candidates() if tiers is None else tiers) if tier.name == name)
+    what, hint = "no sandbox works on this machine", _HINT
+    if name != AUTO:
+        tiers = [tier for tier in (candidates() if tiers is None else tiers) if tier.name == name]
         what, hint = f"the sandbox {name!r} does not work on this machine", _HINT_NAMED
+    found = probe(tiers)
     if not found.isolates:
         raise MissingCapability(f"{what}: {found.reason or 'bubblewrap is not installed'}", hint=hint)
     return found
@@ -156,10 +140,8 @@ def choose(name: str = AUTO, tiers: Iterable[Tier] | None = None) -> Tier:
 def _problem(tier: Tier) -> str:
     """Why a tier does not work; empty when it does: a command runs in it and reads no file that it was not given.
 
-    It runs as a job does, behind the supervisor's filter (what works only without that is of no use) and ended with
-    all that belongs to it where this process dies meanwhile.
+    It runs as a job does, behind the supervisor's filter and ended with all that belongs to it where this process dies.
     """
-    view = View(cwd=Path("/usr"), home=Path("/nonexistent"))
     token = new_token()
     folder = Path(tempfile.gettempdir()) / f"{PROBE_PREFIX}{token}"
     secret, log = folder / "secret", folder / "log"
@@ -167,16 +149,17 @@ def _problem(tier: Tier) -> str:
     try:
         folder.mkdir(mode=0o700)
         secret.touch()
+        view = View(cwd=Path("/usr"), home=Path("/nonexistent"))
         argv = tier.command(view, ("/bin/sh", "-c", attempt, str(secret)))
         stage = Stage("probe", Program(argv, Path("/"), {"PATH": os.defpath}, log), timeout=_PATIENCE_S)
-        ended = launch(Plan(folder, (stage,), plain=False, output=folder, token=token)).wait()
-        said = log.read_text("utf-8", "replace").strip() if log.exists() else ""
+        report = launch(Plan(folder, (stage,), plain=False, output=folder, token=token)).wait()
+        said = log.read_text("utf-8", "replace").split("\n") if log.exists() else []
     except (OSError, EnvironmentFailure) as error:
         return str(error)
     finally:
         remove([folder])
-    last = ended[0][-1] if ended else None
-    if last is not None and last.outcome == "ok":
+    assert report is not None  # it was waited for without an end
+    if report.stages[-1].outcome == "ok":
         return ""
-    what = said.splitlines()[-1] if said else last.detail if last is not None else "it did not end"
+    what = next((line for line in reversed(said) if line.strip()), report.stages[-1].detail)
     return f"{tier.program}: {what}" if tier.program else what

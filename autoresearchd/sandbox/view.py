@@ -1,4 +1,4 @@
-"""What one process sees of the machine, and the command lines that show it that and nothing else.
+"""What one process sees of the machine, its environment, and the command lines that show it that and nothing else.
 
 Bubblewrap, see bwrap(1), makes a root of its own with a white list of read-only folders, and namespaces of its own:
 what is not named here is not there. The launcher of our own, `isolation.confine`, takes the same list to Landlock.
@@ -7,10 +7,11 @@ what is not named here is not there. The launcher of our own, `isolation.confine
 from __future__ import annotations
 
 import importlib
+import marshal
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -39,12 +40,10 @@ os._exit(main(sys.argv[2:]))
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one process sees.
+    """What one process sees, at its own paths, and may use.
 
-    cwd: where it starts, readable; readable, writable: further files and folders, at their own paths; hidden: files
-    and folders inside what is readable that must not be seen;
-    home: shown as an empty folder; network: whether it may use the network; gpu: whether it may use the GPUs;
-    scratch_bytes: room in each folder in memory that it gets.
+    cwd: where it starts, readable; hidden: files and folders inside what is readable that must not be seen; home: shown
+    as an empty folder; scratch_bytes: room in each folder in memory that it gets.
     """
 
     cwd: Path
@@ -100,19 +99,22 @@ def way_to(path: Path) -> Way:
 
 
 @cache
-def _system_places(gpu: bool, network: bool) -> tuple[Path, ...]:
-    places = [Path(p) for p in _SYSTEM]
-    places += [p for glob in _SYSTEM_GLOBS for p in sorted(Path("/opt").glob(glob))]
-    places += [Path("/etc") / name for name in (*_ETC, *(_ETC_NETWORK if network else ()))]
-    places += [Path(p) for p in (*_HARDWARE, *(_GPU_READABLE if gpu else ()))]
-    return tuple(place for place in places if place.is_symlink() or place.exists())
+def _programs() -> list[Path]:
+    """The folders of programs and their libraries."""
+    return [*map(Path, _SYSTEM), *(p for glob in _SYSTEM_GLOBS for p in sorted(Path("/opt").glob(glob)))]
+
+
+@cache
+def _system_places(gpu: bool, network: bool) -> list[Path]:
+    etc = (Path("/etc") / name for name in (*_ETC, *(_ETC_NETWORK if network else ())))
+    places = (*_programs(), *etc, *map(Path, (*_HARDWARE, *(_GPU_READABLE if gpu else ()))))
+    return [place for place in places if place.is_symlink() or place.exists()]
 
 
 @cache
 def _system_folders() -> tuple[Path, ...]:
     """The folders of programs, by their real paths."""
-    places = [*map(Path, _SYSTEM), *(p for glob in _SYSTEM_GLOBS for p in Path("/opt").glob(glob))]
-    return tuple({p.resolve() for p in places if p.exists()})
+    return tuple({p.resolve() for p in _programs() if p.exists()})
 
 
 @cache
@@ -135,8 +137,7 @@ def bubblewraps() -> list[Path]:
 def in_bubblewrap(program: Path, view: View, command: Sequence[str], *, proc: bool) -> tuple[str, ...]:
     """The command line that runs ``command`` (its first word a path in the sandbox) so that it sees ``view`` alone.
 
-    proc: whether a fresh /proc can be mounted; nested containers forbid it, and then /proc has two facts of the
-    machine only.
+    proc: whether a fresh /proc can be mounted; nested containers forbid it, and then it has two facts of the machine.
     """
     return (
         str(program), "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
@@ -145,7 +146,8 @@ def in_bubblewrap(program: Path, view: View, command: Sequence[str], *, proc: bo
         "--dev", "/dev",
         *(("--proc", "/proc") if proc else ("--dir", "/proc")),
         *(_kept_from_root() if proc else _words("--ro-bind-try", _MACHINE)),
-        *_bound_devices(view.gpu, proc),
+        *(_words("--dev-bind", _gpu_nodes()) if view.gpu else ()),
+        *(_words("--ro-bind-try", ["/proc/driver/nvidia"]) if view.gpu and not proc else ()),
         "--size", str(view.scratch_bytes), "--tmpfs", str(SCRATCH),
         "--size", str(view.scratch_bytes), "--tmpfs", "/dev/shm",  # noqa: S108
         *_home(view.home, view.scratch_bytes),
@@ -172,19 +174,8 @@ def _bound_system(gpu: bool, network: bool) -> list[str]:
 
 
 @cache
-def _bound_devices(gpu: bool, proc: bool) -> list[str]:
-    driver = Path("/proc/driver/nvidia")
-    seen = [driver] if driver.exists() and not proc else []
-    return [*_words("--dev-bind", _gpu_nodes()), *_words("--ro-bind", seen)] if gpu else []
-
-
-@cache
 def _kept_from_root() -> list[str]:
-    """Keep a job of a daemon that runs as root from the kernel's settings.
-
-    Files under /proc/sys ask for the user id 0 of the machine, not for a capability, so that a user namespace of
-    root's would let a job write them (and core_pattern names a program that the kernel runs outside).
-    """
+    """Keep a job of root's daemon from the kernel's settings: files under /proc/sys ask for root and no capability."""
     if os.geteuid() != 0:
         return []
     masked = [path for name in _MASKED if Path(path := f"/proc/{name}").exists()]
@@ -228,28 +219,100 @@ def _links(ways: Sequence[Way], visible: Sequence[Path]) -> list[str]:
 
 
 def confined(view: View, command: Sequence[str], *, namespaces: bool) -> tuple[str, ...]:
-    """The command line that runs ``command`` (its first word an absolute path) so that it can use ``view`` alone.
-
-    namespaces: whether it gets namespaces of its own, else Landlock and the filter of system calls alone.
-    """
-    readable = dict.fromkeys(way_to(path).real for path in (view.cwd, *view.readable))
-    places = {
-        "--device": _gpu_nodes() if view.gpu else (),
-        "--read": (*_real_system(view.gpu, view.network), *readable),
-        "--write": [way_to(path).real for path in view.writable],
-        "--hide": dict.fromkeys(way_to(path).real for path in view.hidden),
+    """The command line that runs ``command`` (its first word an absolute path) so that it can use ``view`` alone."""
+    request = {
+        "private": namespaces,
+        "network": view.network,
+        "gpu": view.gpu,
+        "size": view.scratch_bytes,
+        "cwd": str(view.cwd),
+        "device": _names(_gpu_nodes() if view.gpu else ()),
+        "read": [*_real_system(view.gpu, view.network), *_names(_real((view.cwd, *view.readable)))],
+        "write": _names(_real(view.writable)),
+        "hide": _names(_real(view.hidden)),
     }
-    return (
-        sys.executable, "-I", "-S", "-c", _BOOT, str(Path(__file__).parents[2]),
-        "--namespaces" if namespaces else "--landlock",
-        *(("--network",) if view.network else ()),
-        *(("--gpu",) if view.gpu else ()),
-        "--size", str(view.scratch_bytes),
-        *(word for option, paths in places.items() for path in paths for word in (option, str(path))),
-        "--chdir", str(view.cwd), "--", *command,
-    )  # fmt: skip
+    top = str(Path(__file__).parents[2])
+    return sys.executable, "-I", "-S", "-c", _BOOT, top, marshal.dumps(request).hex(), *command
+
+
+def _real(paths: Iterable[Path]) -> Iterable[Path]:
+    return dict.fromkeys(way_to(path).real for path in paths)
+
+
+def _names(paths: Iterable[Path]) -> list[str]:
+    return [str(path) for path in paths]
 
 
 @cache
-def _real_system(gpu: bool, network: bool) -> list[Path]:
-    return list(dict.fromkeys(place.resolve() for place in _system_places(gpu, network) if place.exists()))
+def _real_system(gpu: bool, network: bool) -> list[str]:
+    return _names(dict.fromkeys(place.resolve() for place in _system_places(gpu, network) if place.exists()))
+
+
+# -- environments: made from nothing for jobs, from a list for setup commands -----------------------------------------
+
+STANDARD_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+
+_SETUP_NAMES = frozenset(
+    {"HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"}
+    | {"CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH"}
+    | {"HF_HOME", "HF_ENDPOINT", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_CACHE", "TORCH_HOME"}
+    | {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "FTP_PROXY"}
+)
+_SETUP_PREFIXES = ("LC_", "PIP_", "UV_", "CONDA_", "XDG_")
+_SECRET_PARTS = (
+    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY",
+)  # fmt: skip
+
+
+def search_path(*first: Path) -> str:
+    """A PATH: the given folders, then the standard ones."""
+    return os.pathsep.join(dict.fromkeys([*map(str, first), *STANDARD_PATH]))
+
+
+def job_environment(
+    *, path: str, home: Path, scratch: Path, output: Path, budget: float, seed: int, profile: str,
+    devices: str | None, extra: Mapping[str, str],
+) -> dict[str, str]:  # fmt: skip
+    """The whole environment of a job: nothing in it comes from the daemon's own.
+
+    Compiled kernels are cached in the run's own ``scratch`` folder: a cache shared between runs would be a way for one
+    experiment to leave code for the next. budget: seconds of training that it is told it has; devices:
+    CUDA_VISIBLE_DEVICES; extra: ``execution.env`` of the task, which may override all but AUTORESEARCHD_*.
+    """
+    return {
+        **base_environment(path, home, scratch),
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "torchinductor"),
+        "TRITON_CACHE_DIR": str(scratch / "triton"),
+        **({} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}),
+        **extra,
+        "AUTORESEARCHD_TIME_BUDGET": f"{budget:g}",
+        "AUTORESEARCHD_SEED": str(seed),
+        "AUTORESEARCHD_OUTPUT_DIR": str(output),
+        "AUTORESEARCHD_PROFILE": profile,
+    }
+
+
+def base_environment(path: str, home: Path, scratch: Path) -> dict[str, str]:
+    """What every process has in its environment that runs edited code or a model's commands."""
+    python = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {"PATH": path, "HOME": str(home), "LANG": "C.UTF-8", "TMPDIR": str(scratch), **python}
+
+
+def setup_environment(
+    source: Mapping[str, str], *, first: Sequence[Path], profile: str, extra: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of setup commands: what installing and downloading needs of the user's, and no keys.
+
+    ``first`` leads PATH. Kept of ``source`` are PATH, HOME, locale, proxies, certificates, caches, and what pip, uv
+    and conda are told (which may name an index with a password: the user's own, for the user's own code). A name that
+    looks like a secret is left out; a task that needs one names it in ``execution.env``.
+    """
+    env = {
+        name: value
+        for name, value in source.items()
+        if not any(part in name.upper() for part in _SECRET_PARTS)
+        and (name.upper() in _SETUP_NAMES or name.upper().startswith(_SETUP_PREFIXES))
+    }
+    env["PATH"] = os.pathsep.join([*map(str, first), source.get("PATH", search_path())])
+    env.setdefault("LANG", "C.UTF-8")
+    return {**env, "PYTHONUNBUFFERED": "1", **extra, "AUTORESEARCHD_PROFILE": profile}

@@ -10,12 +10,11 @@ import errno
 import json
 import math
 import os
-import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
 from autoresearchd.sandbox.file_locks import hold
-from autoresearchd.store.backup.backups import sync
+from autoresearchd.store.backups import sync
 
 _MOST_BYTES = 64 * 2**20
 _MOST_WORDS = 500
@@ -23,11 +22,10 @@ _MOST_USD = 1e12
 
 
 class DailySpend:
-    """Amounts by day (UTC), in ``spend-2026-11-22.jsonl`` and so on; shared by all daemons of a user.
+    """Amounts by day (UTC), in ``spend-2026-11-22.jsonl`` and so on. A line is on disk when ``add`` returns.
 
-    A line is on disk when ``add`` returns. One that a crash has cut short counts nothing, and takes no other with it.
-    The folder is made when it is first written to. patience: seconds that a writer waits for another one; a daemon that
-    somebody has stopped may hold the lock.
+    One that a crash has cut short counts nothing, and takes no other with it. patience: seconds that a writer waits for
+    another one; a daemon that somebody has stopped may hold the lock.
     """
 
     def __init__(self, folder: Path, *, patience: float = 2.0) -> None:
@@ -42,7 +40,6 @@ class DailySpend:
         busy = BlockingIOError(errno.EAGAIN, f"{path} is locked by another program")
         flags = os.O_APPEND | os.O_NONBLOCK
         with hold(path, patience=self._patience, busy=lambda: busy, flags=flags) as file:
-            _check_regular(file, path)
             if again and (at, usd) in self.entries(at):
                 return
             end = os.lseek(file, 0, os.SEEK_END)
@@ -72,32 +69,25 @@ class DailySpend:
         return self._folder / f"spend-{at.astimezone(UTC):%Y-%m-%d}.jsonl"
 
     def _lines(self, at: datetime) -> list[tuple[datetime | None, float]]:
-        path = self.path(at)
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            file = os.open(self.path(at), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return []
         with os.fdopen(file, "rb") as stream:
-            _check_regular(file, path)
             return [_entry(line) for line in stream.read(_MOST_BYTES).splitlines()]
 
 
 def _entry(line: bytes) -> tuple[datetime | None, float]:
     """When an amount was spent, None where the line does not say; and what it was, 0 where it is none."""
     try:
-        found = json.loads(line)
-        usd = found["usd"]
+        entry = json.loads(line)
+        usd = entry["usd"]
     except (ValueError, RecursionError, KeyError, TypeError):
         return None, 0.0
     if isinstance(usd, bool) or not isinstance(usd, (int, float)) or not 0 < usd < _MOST_USD:
         return None, 0.0
     try:
-        when = datetime.fromisoformat(str(found.get("at")))
+        when = datetime.fromisoformat(str(entry.get("at")))
     except ValueError:
         return None, float(usd)
     return when if when.tzinfo is not None else None, float(usd)
-
-
-def _check_regular(file: int, path: Path) -> None:
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        raise OSError(f"{path} is no regular file")

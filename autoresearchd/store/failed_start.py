@@ -13,11 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class FailedStart:
-    """A session that ended before its first result.
-
-    exit_code: that its daemon ended with. what, hint: why it ended, and how that is fixed. status: the session as
-    ``status --json`` prints it.
-    """
+    """A session that ended before its first result, why, and how that is fixed. status: as ``status --json`` has it."""
 
     tag: str
     ended_at: datetime

@@ -1,6 +1,6 @@
-"""The journal as the JSON that commands print: ``status``, ``experiments``, ``show``, ``sessions``, ``adapters list``.
+"""A database file for others than its daemon: as the JSON that commands print, and whole sessions for the learner.
 
-It reads while the daemon writes, after it died, and on a read-only disk; it writes nothing.
+It is read while the daemon writes, after it died, and on a read-only disk; nothing is written.
 """
 
 from __future__ import annotations
@@ -8,28 +8,31 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from statistics import median, stdev
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, case, func, select
 
 from autoresearchd.domain.errors import StoreDamaged
-from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import RULES, Label, Phase, SessionState, Status
 from autoresearchd.domain.limits import limit_reached, noise_has_grown
-from autoresearchd.domain.proposal import ASI
+from autoresearchd.domain.proposal import ASI, Answer, Proposal
 from autoresearchd.evaluator.keep.noise import mad_confidence
 from autoresearchd.store.journal import records
-from autoresearchd.store.journal.history_queries import role_stats
+from autoresearchd.store.journal.experiment_records import role_stats
 from autoresearchd.store.journal.records import AnyRow
 from autoresearchd.store.journal.version_records import select_versions
-from autoresearchd.store.schema import health
+from autoresearchd.store.schema import codec, health
 from autoresearchd.store.schema import tables as t
 from autoresearchd.store.schema.database import FileReader
 
 _ALIVE = (SessionState.RUNNING, SessionState.PAUSED, SessionState.BACKING_OFF)
 _OVERHEADS = 1000
+_UNREADABLE = (*codec.UNREADABLE, KeyError)
 _COSTS = ("usd", "tokens_in", "tokens_out", "gpu_s")
 s, e, p, r, n = t.sessions, t.experiments, t.proposals, t.runs, t.answers
 
@@ -57,11 +60,7 @@ class Reader(FileReader):
             return [SessionRow(*row)._replace(task=_task_facts(row.task_json)["name"]) for row in c.execute(wanted)]
 
     def status(self, tag: str, *, alive: bool | None = None, now: datetime | None = None) -> dict[str, Any]:
-        """What ``status --json`` prints.
-
-        alive: whether a process holds the session; None: not known, the stored state is believed. now: the time, for
-        how long the current phase has lasted.
-        """
+        """What ``status --json`` prints. alive: whether a process holds the session; None: unknown."""
         with self._db.read() as c:
             session = _session(c, tag)
             totals = c.execute(select(t.totals).where(t.totals.c.session_id == session.id)).one_or_none()
@@ -71,14 +70,16 @@ class Reader(FileReader):
             if alive is False and state in _ALIVE:
                 state = "crashed"
             metric = _metric_block(c, session, task)
+            adapters = select(p.c.adapter).filter_by(session_id=session.id)
+            adapter = c.execute(adapters.order_by(p.c.number.desc(), p.c.attempt.desc()).limit(1)).scalar()
             return {
                 "session": _session_block(c, session, totals, task, state, metric["baseline"] is not None),
                 "metric": metric,
                 "current": _current_block(c, session, task, state, now or datetime.now(UTC)),
-                "abort": _abort_block(c, session.id, totals.aborted),
+                "abort": {"aborted": totals.aborted, **_abort_figures(c, session.id)},
                 "cost": {name: getattr(totals, name) for name in _COSTS},
                 "overhead": _overhead_block(c, session.id),
-                "policy": {"name": session.policy, "adapter": _adapter(c, session.id)},
+                "policy": {"name": session.policy, "adapter": adapter or None},
                 "roles": [
                     {"name": name, "experiments": decided, "keeps": keeps, "reward": reward / decided}
                     for name, (decided, keeps, reward) in role_stats(c, session.id).items()
@@ -89,8 +90,7 @@ class Reader(FileReader):
     def heartbeat(self, tag: str) -> datetime:
         with self._db.read() as c:
             session = _session(c, tag)
-        at: datetime = session.heartbeat_at or session.started_at
-        return at
+        return session.heartbeat_at or session.started_at  # type: ignore[no-any-return]
 
     def experiments(
         self, tag: str, status: str | None = None, last: int | None = None, role: str | None = None
@@ -116,15 +116,14 @@ class Reader(FileReader):
             bodies = select(t.proposal_bodies.c.diff).join(p, records.BODY).join(e, records.CURRENT)
             diff = c.execute(bodies.where(e.c.session_id == session_id, e.c.number == number)).scalar()
             d = found.decision
-            checks = select(t.abort_checks.c.details).join(r, r.c.id == t.abort_checks.c.run_id)
-            of_it = (r.c.session_id == session_id, r.c.number == number)
+            checks = select(t.abort_checks.c.details).join(r).filter_by(session_id=session_id, number=number)
             return {
                 **_document(found, _costs(c, session_id, number, number)),
                 "phase": found.phase,
                 "segment": found.segment,
                 "reason": d.reason if d else "",
                 "sigma": d.sigma if d else None,
-                "looks": list(c.execute(checks.where(*of_it).order_by(t.abort_checks.c.id)).scalars()),
+                "looks": list(c.execute(checks.order_by(t.abort_checks.c.id)).scalars()),
                 "attempts": _attempts(c, session_id, found),
                 "answers": _answers(c, session_id, number, full=full),
                 "diff": diff or "",
@@ -132,17 +131,15 @@ class Reader(FileReader):
 
     def versions(self) -> list[dict[str, Any]]:
         """Versions of the local policy as ``adapters list --json`` prints them, oldest first."""
-        v = t.policy_versions.c
-        told = ("version", "status", "algo", "parent", "reason", "metrics", "model_hash", "folder")
+        v, names = (
+            t.policy_versions.c,
+            ("version", "status", "algo", "parent", "reason", "metrics", "model_hash", "folder"),
+        )
         rows = self._db.rows(select_versions(s.c.tag).outerjoin(s, s.c.id == v.session_id).order_by(v.id))
         return [
-            {
-                **records.pick(row, told),
-                "session": row.tag,
-                "learner_run": row.learner_run_id,
-                "created_at": _iso(row.created_at),
-                "promoted_at": _iso(row.promoted_at),
-            }
+            records.pick(row, names)
+            | {"session": row.tag, "learner_run": row.learner_run_id}
+            | {"created_at": _iso(row.created_at), "promoted_at": _iso(row.promoted_at)}
             for row in rows
         ]
 
@@ -184,10 +181,7 @@ def _document(experiment: Experiment, costs: Mapping[int, float | None]) -> dict
 
 
 def _costs(c: Connection, session_id: int, first: int, final: int) -> dict[int, float | None]:
-    """US dollars by experiment: of its answers where there are any, else of its proposals; None: not known in full.
-
-    Left out are experiments with one proposal and no answer: their cost is the proposal's.
-    """
+    """US dollars of experiments with answers, or else several proposals; None: not known in full."""
     costs: dict[int, float | None] = {}
     for table, more in ((p, [func.max(p.c.attempt) > 0]), (n, [])):
         known = case((func.count(table.c.usd) == func.count(), func.sum(table.c.usd)))
@@ -205,39 +199,35 @@ def _attempts(c: Connection, session_id: int, experiment: Experiment) -> list[di
         if run.of is None and run.label is not Label.NONE and RULES[run.label].status is not None
     }
     proposals = select(p.c.attempt, p.c.description, p.c.hypothesis).order_by(p.c.attempt)
-    of_it = (p.c.session_id == session_id, p.c.number == experiment.number)
     return [
         {"attempt": a, "description": description or hypothesis, **failed.get(a, {"label": "", "reason": ""})}
-        for a, description, hypothesis in c.execute(proposals.where(*of_it))
+        for a, description, hypothesis in c.execute(
+            proposals.filter_by(session_id=session_id, number=experiment.number)
+        )
     ]
 
 
 def _answers(c: Connection, session_id: int, number: int, *, full: bool) -> list[dict[str, Any]]:
     """All answers given for an experiment, oldest first; ``full``: with their messages and completions."""
-    of_it = (n.c.session_id == session_id, n.c.number == number)
-    names = ("attempt", "at", "model", "form", "error", "finish", "usd", "tokens_in", "tokens_out", "seconds")
-    listed = select(*(n.c[name] for name in names)).where(*of_it).order_by(n.c.answer_index)
-    told = [dict(row._mapping) for row in c.execute(listed)]
-    for answer in told:
-        answer["at"] = _iso(answer["at"])
-        answer["cost_usd"] = answer.pop("usd")
-    if full:
-        rows = c.execute(records.ANSWERS.where(*of_it).order_by(n.c.answer_index)).all()
-        for answer, whole in zip(told, records.answers_of(rows), strict=True):
-            if whole is not None:
-                answer["messages"] = list(whole.generation.messages)
-                answer["completion"] = whole.generation.completion
-    return told
+    of_it = records.ANSWERS.where(n.c.session_id == session_id, n.c.number == number)
+    rows = c.execute(of_it.order_by(n.c.answer_index)).all()
+    listed = []
+    for row, answer in zip(rows, records.answers_of(rows), strict=True):
+        facts = {"attempt": row.attempt, "at": _iso(row.at)}
+        facts |= records.pick(row, ("model", "form", "error", "finish", "tokens_in", "tokens_out", "seconds"))
+        facts["cost_usd"] = row.usd
+        if full and answer is not None:
+            generation = answer.generation
+            facts |= {"messages": list(generation.messages), "completion": generation.completion}
+        listed.append(facts)
+    return listed
 
 
 # ---------------------------------------------------------------------- status, block by block
 def _session_block(
     c: Connection, session: AnyRow, totals: AnyRow, task: Mapping[str, Any], state: str, measured: bool
 ) -> dict[str, Any]:
-    """The session with its counts; baselines, one for each segment, are not counted (``measured``: the latest is).
-
-    ``extend``: the option by which ``resume`` goes on beyond the limit that the session has reached.
-    """
+    """Without baselines, one for each segment (``measured``: the latest is). ``extend``: how ``resume`` may go on."""
     segments = c.execute(select(func.count()).where(t.segments.c.session_id == session.id)).scalar_one()
     baselines = segments if measured else max(0, segments - 1)
     tried = max(0, totals.experiments - baselines)
@@ -256,7 +246,7 @@ def _session_block(
     if (state == SessionState.BACKING_OFF or session.reason) and not over:
         block["reason"] = session.reason
     reached = limit_reached(
-        **records.pick(session, ("max_experiments", "max_seconds", "max_usd")),
+        Limits(session.max_experiments, session.max_seconds, session.max_usd),
         experiments=tried,
         seconds=session.active_seconds,
         usd=totals.usd,
@@ -271,15 +261,13 @@ def _metric_block(c: Connection, session: AnyRow, task: Mapping[str, Any]) -> di
     g, of_session = t.segments.c, e.c.session_id == session.id
     latest = select(g.number, g.first).where(g.session_id == session.id).order_by(g.number.desc()).limit(1)
     number, first = c.execute(latest).first() or (0, 0)
-    first_kept = select(func.min(e.c.number)).where(
-        of_session, e.c.segment == number, e.c.status == Status.KEEP, e.c.number >= first
-    )
+    kept = (of_session, e.c.status == Status.KEEP)
+    first_kept = select(func.min(e.c.number)).where(*kept, e.c.segment == number, e.c.number >= first)
     first = c.execute(first_kept).scalar_one() or first
     holder = max(session.incumbent_experiment, first)
-    kept = select(e.c.number, e.c.value, e.c.sigma).where(of_session, e.c.status == Status.KEEP)
-    kept_rows = {row.number: row for row in c.execute(kept.where(e.c.number.in_((first, holder))))}
-    baseline, at_first = (kept_rows[first].value, kept_rows[first].sigma) if first in kept_rows else (None, None)
-    best = kept_rows[holder].value if holder in kept_rows else None
+    rows = c.execute(select(e.c.number, e.c.value, e.c.sigma).where(*kept, e.c.number.in_((first, holder))))
+    known = {at: (value, sigma) for at, value, sigma in rows}
+    (baseline, at_first), best = known.get(first, (None, None)), known.get(holder, (None,))[0]
     sigma = _sigma(c, session.id, first) if baseline is not None else None
     in_segment = (of_session, e.c.segment == number, e.c.value.is_not(None))
     values = c.execute(select(e.c.value).where(*in_segment)).scalars().all()
@@ -318,38 +306,34 @@ def _current_block(
     c: Connection, session: AnyRow, task: Mapping[str, Any], state: str, now: datetime
 ) -> dict[str, Any] | None:
     """The experiment under way; of a daemon that died, the one it died in."""
-    latest = select(e.c.number, e.c.phase, e.c.started_at, e.c.overhead_ms).where(e.c.session_id == session.id)
-    row = c.execute(latest.order_by(e.c.number.desc()).limit(1)).first()
-    if row is None or state == SessionState.STOPPED:
+    number = c.execute(select(func.max(e.c.number)).filter_by(session_id=session.id)).scalar_one()
+    if number is None or state == SessionState.STOPPED:
         return None
-    if row.phase == Phase.DECIDED and (row.overhead_ms is not None or state == "crashed"):
+    latest = records.load_experiment(c, session.id, number, records.LISTED)
+    if latest.phase is Phase.DECIDED and (latest.overhead_ms is not None or state == "crashed"):
         return None
-    since, check = row.started_at, None
-    if row.phase == Phase.RUNNING:
-        runs = select(r.c.id, r.c.started_at).where(r.c.session_id == session.id, r.c.number == row.number)
-        run = c.execute(runs.order_by(r.c.run_index.desc()).limit(1)).first()
-        if run is not None:
-            k = t.abort_checks.c
-            since = run.started_at
-            checks = select(k.forecast, k.probability).where(k.run_id == run.id)
-            check = c.execute(checks.order_by(k.id.desc()).limit(1)).first()
+    since, check, running = latest.started_at, None, latest.phase is Phase.RUNNING
+    if running and latest.runs:
+        k, run = t.abort_checks.c, latest.runs[-1]
+        since = run.started_at
+        checks = select(k.forecast, k.probability).where(k.run_id == run.id)
+        check = c.execute(checks.order_by(k.id.desc()).limit(1)).first()
     until = (session.heartbeat_at or since) if state == "crashed" else now
     return {
-        "experiment": row.number,
-        "phase": row.phase,
+        "experiment": number,
+        "phase": latest.phase,
         "elapsed_s": round(max(0.0, (until - since).total_seconds()), 3),
-        "budget_s": task["budget"] if row.phase == Phase.RUNNING else None,
+        "budget_s": task["budget"] if running else None,
         "forecast": check.forecast if check else None,
         "abort_probability": check.probability if check else None,
     }
 
 
-def _abort_block(c: Connection, session_id: int, aborted: int) -> dict[str, Any]:
-    """Early abort; rates are of the latest segment. false_abort_limit: upper 95% limit of the rate."""
-    m = t.abort_memories.c
-    known = c.execute(select(m.figures).where(m.session_id == session_id)).scalar() or {}
-    names = ("false_abort_rate", "false_abort_limit", "throughput_gain")
-    return {"aborted": aborted, "audited": known.get("audited", 0), **{name: known.get(name) for name in names}}
+def _abort_figures(c: Connection, session_id: int) -> dict[str, Any]:
+    """Of the latest segment. false_abort_limit: upper 95% limit of the rate."""
+    known = c.execute(select(t.abort_memories.c.figures).filter_by(session_id=session_id)).scalar() or {}
+    rates = {name: known.get(name) for name in ("false_abort_rate", "false_abort_limit", "throughput_gain")}
+    return {"audited": known.get("audited", 0), **rates}
 
 
 def _overhead_block(c: Connection, session_id: int) -> dict[str, float | None]:
@@ -359,12 +343,7 @@ def _overhead_block(c: Connection, session_id: int) -> dict[str, float | None]:
     return {"median_ms": median(times) if times else None, "p95_ms": p95}
 
 
-def _adapter(c: Connection, session_id: int) -> str | None:
-    latest = select(p.c.adapter).where(p.c.session_id == session_id).order_by(p.c.number.desc(), p.c.attempt.desc())
-    return c.execute(latest.limit(1)).scalar() or None
-
-
-# ---------------------------------------------------------------------- values
+# ---------------------------------------------------------------------- parts of both
 def _session(c: Connection, tag: str) -> AnyRow:
     return records.require(c.execute(select(s).where(s.c.tag == tag)).one_or_none(), f"no session {tag!r}")
 
@@ -384,3 +363,82 @@ def _task_facts(task_json: str) -> dict[str, Any]:
 
 def _iso(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat()
+
+
+# ---------------------------------------------------------------------- for the learner
+class SessionFacts(NamedTuple):
+    """A session in a line. decided: without baselines; answers: of models; identity: the same wherever it lies."""
+
+    id: int
+    tag: str
+    policy: str
+    task_json: str
+    decided: int
+    answers: int
+    identity: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """An experiment (None where it cannot be read) and all that models said for it; without file texts.
+
+    proposals: by attempt, without generations. answers: oldest first, None in the place of one that cannot be read.
+    """
+
+    number: int
+    experiment: Experiment | None
+    proposals: tuple[Proposal, ...]
+    answers: tuple[Answer | None, ...]
+
+
+class Corpus(FileReader):
+    """Experiments that models answered. A row that cannot be read any more loses itself alone, whatever is in it."""
+
+    def sessions(self) -> list[SessionFacts]:
+        of_it = (p.c.session_id == s.c.id, p.c.number == e.c.number)
+        baseline = select(p.c.number).where(*of_it, p.c.policy == "baseline")
+        decided = select(func.count()).where(e.c.session_id == s.c.id, e.c.status.is_not(None), ~baseline.exists())
+        answers = select(func.count()).where(n.c.session_id == s.c.id)
+        facts = [s.c[name] for name in ("id", "tag", "policy", "task_json")]
+        counts = [decided.scalar_subquery(), answers.scalar_subquery()]
+        with self._db.read() as c:
+            rows = c.execute(select(*facts, *counts, s.c.base_commit, s.c.seed).order_by(s.c.id)).all()
+        # A tag alone is that of the day on which somebody began; the seed is drawn for each session.
+        known = (sha256(f"{row.tag}\0{row.base_commit}\0{row.seed}".encode()).hexdigest()[:32] for row in rows)
+        return [SessionFacts(*row[:6], identity) for row, identity in zip(rows, known, strict=True)]
+
+    def transcripts(self, session_id: int) -> Iterator[Transcript]:
+        """The experiments of a session that have answers, in order of number, all as of one instant."""
+        numbers = select(n.c.number).where(n.c.session_id == session_id).distinct().order_by(n.c.number)
+        with self._db.read() as c:
+            for number in c.execute(numbers).scalars().all():
+                answers = _readable_answers(c, session_id, number)
+                try:
+                    experiment = records.load_experiment(c, session_id, number, records.LISTED)
+                    yield Transcript(number, experiment, _proposals(c, session_id, number), answers)
+                except _UNREADABLE:
+                    yield Transcript(number, None, (), answers)
+
+
+def _proposals(c: Connection, session_id: int, number: int) -> tuple[Proposal, ...]:
+    proposals = select(*(column.label(f"p_{column.name}") for column in p.c)).order_by(p.c.attempt)
+    rows = c.execute(proposals.filter_by(session_id=session_id, number=number)).all()
+    return tuple(records.proposal_of(row, row.p_attempt) for row in rows)
+
+
+def _readable_answers(c: Connection, session_id: int, number: int) -> tuple[Answer | None, ...]:
+    """The answers of an experiment; one goes with another's row where its messages are stored with that."""
+    indices = select(n.c.answer_index).filter_by(session_id=session_id, number=number).order_by(n.c.answer_index)
+    answers = records.answers_of([_readable(c, session_id, number, i) for i in c.execute(indices).scalars().all()])
+    return tuple(None if a is None or records.LOST in a.generation.messages else a for a in answers)
+
+
+def _readable(c: Connection, session_id: int, number: int, index: int) -> AnyRow | None:
+    """The row of an answer; None where it cannot be read."""
+    key = (n.c.session_id == session_id, n.c.number == number, n.c.answer_index == index)
+    try:
+        row = c.execute(records.ANSWERS.where(*key)).one()
+        list(records.conversations([(index, row.shared, ())]))
+    except _UNREADABLE:
+        return None
+    return row

@@ -6,15 +6,14 @@ from pathlib import Path
 
 from autoresearchd.domain.errors import StoreDamaged
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.store.journal.experiment_steps import StepRecords
-from autoresearchd.store.journal.history_queries import HistoryRecords
+from autoresearchd.store.journal.experiment_records import ExperimentRecords
 from autoresearchd.store.journal.session_records import SessionRecords
 from autoresearchd.store.journal.version_records import VersionRecords
-from autoresearchd.store.schema import migrate
+from autoresearchd.store.schema import database as migrate
 from autoresearchd.store.schema.database import Database, Opened, sqlite_url
 
 
-class SqlStore(Opened, SessionRecords, StepRecords, HistoryRecords, VersionRecords):
+class SqlStore(Opened, SessionRecords, ExperimentRecords, VersionRecords):
     """The journal in an SQL database. Open it with ``SqlStore.open``; close it, or use it in a ``with`` block.
 
     Not redacted: the text of a proposal's files, which must stay what is committed (an edit that brings a secret in is

@@ -1,8 +1,7 @@
 """Running git: a clean environment, settings under which it runs no program, its errors in the project's words.
 
-Settings are handed over through ``GIT_CONFIG_COUNT`` (git-config(1)), which outranks every configuration file and takes
-names with any character. No argument, setting or ref name is ever made from a model's text: that goes through standard
-input only.
+Settings are handed over through ``GIT_CONFIG_COUNT`` (git-config(1)), which outranks every configuration file. No
+argument, setting or ref name is ever made from a model's text: that goes through standard input only.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import Popen
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, MissingCapability, RepositoryError
 from autoresearchd.workspace.files import disk_errors
@@ -95,20 +95,16 @@ class Result:
             return EnvironmentFailure(f"{name}: {said}", hint="free some space or fix the disk; the daemon tries again")
         if self.code < 0:
             return EnvironmentFailure(f"{name} was ended by signal {-self.code}", hint="the daemon tries again")
+        what, hint = f"{name} failed: {said}", "run `git fsck`; then `autoresearchd resume`"
         if "dubious ownership" in self.err:
-            return RepositoryError(
-                f"the repository belongs to another user, so git refuses it: {said}",
-                hint="if you trust it: git config --global --add safe.directory <the repository's folder>",
-            )
-        if _DAMAGED.search(self.err):
-            return RepositoryError(
-                f"the repository is damaged: {name}: {said}", hint="run `git fsck`; fetch what is missing from a clone"
-            )
-        if "Permission denied" in self.err:
-            return RepositoryError(
-                f"{name}: {said}", hint="the user that runs the daemon must be able to write to the repository"
-            )
-        return RepositoryError(f"{name} failed: {said}", hint="run `git fsck`; then `autoresearchd resume`")
+            what = f"the repository belongs to another user, so git refuses it: {said}"
+            hint = "if you trust it: git config --global --add safe.directory <the repository's folder>"
+        elif _DAMAGED.search(self.err):
+            what = f"the repository is damaged: {name}: {said}"
+            hint = "run `git fsck`; fetch what is missing from a clone"
+        elif "Permission denied" in self.err:
+            hint = "the user that runs the daemon must be able to write to the repository"
+        return RepositoryError(what, hint=hint)
 
 
 def find_git() -> str:
@@ -160,23 +156,24 @@ class Git:
     tree: Path | None = None
     environment: Mapping[str, str] = field(default_factory=surroundings)
 
-    def run(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = (), gently: bool = False) -> Result:
-        """Run a command. keep_open: descriptors that it inherits; gently: leave the processors to others."""
-        environment = {**self.environment, "GIT_DIR": str(self.directory)}
-        if self.tree is not None:
-            environment["GIT_WORK_TREE"] = str(self.tree)
+    def begin(self, *args: str, keep_open: Sequence[int] = (), stderr: int = subprocess.PIPE) -> Popen[bytes]:
+        """Start a command. keep_open: descriptors that it inherits."""
+        tree = {} if self.tree is None else {"GIT_WORK_TREE": str(self.tree)}
         with disk_errors(f"running git {args[0]}"):
-            process = subprocess.Popen(
+            return Popen(
                 [self.program, *args],
                 cwd=self.tree or self.directory,
-                env=environment,
+                env={**self.environment, "GIT_DIR": str(self.directory), **tree},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=stderr,
                 pass_fds=tuple(keep_open),
                 process_group=0,  # Ctrl-C in the terminal is for the daemon, which lets git finish
             )
-        with process:
+
+    def run(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = (), gently: bool = False) -> Result:
+        """Run a command to its end. gently: leave the processors to others."""
+        with self.begin(*args, keep_open=keep_open) as process:
             if gently:
                 with contextlib.suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, process.pid, 10)
@@ -193,8 +190,8 @@ class Git:
                 raise
         return Result(args, process.returncode, out, err.decode("utf-8", "replace"))
 
-    def check(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = (), gently: bool = False) -> Result:
-        result = self.run(*args, stdin=stdin, keep_open=keep_open, gently=gently)
+    def check(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = ()) -> Result:
+        result = self.run(*args, stdin=stdin, keep_open=keep_open)
         if not result.ok:
             raise result.failure()
         return result

@@ -55,8 +55,8 @@ def is_placeholder(path: Path) -> bool:
 def hold_lock(path: Path) -> Iterator[int]:
     """Hold a lock of git; yields its descriptor.
 
-    Handed to a child process, that keeps the lock until it has ended, also when its parent is killed. So whoever holds
-    it knows that no git of an earlier daemon is still at work, and that a lock *file* left there is stale.
+    A child process that is handed it keeps the lock until it has ended. So whoever holds it knows that no git of an
+    earlier daemon is still at work, and that a lock *file* left there is stale.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     busy = EnvironmentFailure(
@@ -71,7 +71,7 @@ def split_path(path: str) -> tuple[bytes, ...]:
     """The parts of a relative POSIX path; RepositoryError for anything else.
 
     ``.git`` is refused in every spelling that some file system takes for it: other case, characters that HFS+ ignores,
-    the short names and trailing dots and blanks of NTFS (the rules of git's own ``verify_path``).
+    short names, trailing dots and blanks of NTFS (git's own ``verify_path``).
     """
     parts = path.split("/")
     if not path or len(path) > _LONGEST or any(not _harmless(part) for part in parts):

@@ -2,14 +2,12 @@
 
 Files are written here and not by git, byte for byte as they are stored: no filter, attribute or line-end rule has a
 say. A folder is compared with the tree each time: by content the first time in a process, then by the stamps that the
-kernel keeps (as git's index does, gitformat-index(5)). So what a job left there does not outlive it. A pristine export
-is named after its tree, made once and compared with it each time it is handed out.
+kernel keeps (as git's index does, gitformat-index(5)). So what a job left there does not outlive it.
 
-A slot's worktree has a private git directory beside it, for programs that look around in it (``git rev-parse HEAD``);
-objects are read through another one. Such a directory has the user's objects and nothing else of the user's: by its own
-``config`` and ``info/attributes``, which outranks every ``.gitattributes`` (gitattributes(5)), no filter, hook, monitor
-or line-end rule of the user's repository, or of a commit, is ever looked at. Nothing in the user's own git directory
-(worktree list, HEAD, index) knows of them. Whatever is wrong with a worktree: it is made anew.
+A slot's worktree has a private git directory beside it, for programs that look around in it (``git rev-parse HEAD``).
+It has the user's objects and nothing else of the user's: by its own ``config`` and ``info/attributes``, which outranks
+every ``.gitattributes`` (gitattributes(5)), no filter, hook or monitor is ever looked at, and nothing in the user's own
+git directory knows of it. Whatever is wrong with a worktree: it is made anew.
 """
 
 from __future__ import annotations
@@ -39,20 +37,14 @@ class TreeFolder:
     """A folder (``top``, which is there) that is filled with one tree after another.
 
     keep: paths in it; untracked links and empty placeholders at and below them stay. readonly: files may not be written
-    to. own: names at its top that are none of the tree's and stay.
+    to. own: a name at its top that is none of the tree's and stays.
     """
 
     def __init__(
-        self,
-        store: ObjectStore,
-        top: Path,
-        keep: Iterable[PurePosixPath] = (),
-        *,
-        readonly: bool = False,
-        own: Iterable[bytes] = (),
-    ) -> None:
-        self._store, self.top, self._keep, self._readonly = store, top, frozenset(keep), readonly
-        self._own = frozenset(own)
+        self, store: ObjectStore, top: Path, keep: Iterable[PurePosixPath] = (), *,
+        readonly: bool = False, own: bytes = b"",
+    ) -> None:  # fmt: skip
+        self._store, self.top, self._keep, self._readonly, self._own = store, top, frozenset(keep), readonly, own
         self._written: dict[bytes, tuple[Entry, _Stamp]] = {}
         """Files as this process left them."""
         self._trees: dict[str, list[Entry]] = {}
@@ -95,7 +87,7 @@ class TreeFolder:
             name = prefix + os.fsencode(child.name)
             entry, is_folder = wanted.get(name), child.is_dir(follow_symlinks=False)
             if entry is None:
-                if name not in self._own:
+                if name != self._own:
                     self._remove(Path(child.path), PurePosixPath(os.fsdecode(name)))
             elif is_folder != (entry.is_folder or entry.mode == SUBMODULE):
                 remove_tree(Path(child.path))
@@ -104,7 +96,7 @@ class TreeFolder:
 
     def _remove(self, path: Path, name: PurePosixPath) -> None:
         """Remove what is untracked at a path, but for what is to be kept at or below it."""
-        if is_placeholder(path) and any(name.is_relative_to(kept) for kept in self._keep):
+        if is_placeholder(path) and self._is_kept(name):
             return
         if path.is_dir() and not path.is_symlink() and any(kept.is_relative_to(name) for kept in self._keep):
             for child in sorted(path.iterdir()):
@@ -116,10 +108,12 @@ class TreeFolder:
 
     def _is_data(self, name: bytes, path: Path, entry: Entry) -> bool:
         """Whether it is data's link in place of a pointer of Git LFS, which another session may be reading through."""
-        place = PurePosixPath(os.fsdecode(name))
-        linked = self._readonly and entry.is_file and path.is_symlink()
-        kept = linked and any(place.is_relative_to(kept) for kept in self._keep)
-        return kept and bool(pointed_to(self._store.read(entry.sha, "blob")))
+        if not (self._readonly and entry.is_file and path.is_symlink()) or not self._is_kept(os.fsdecode(name)):
+            return False
+        return bool(pointed_to(self._store.read(entry.sha, "blob")))
+
+    def _is_kept(self, name: str | PurePosixPath) -> bool:
+        return any(PurePosixPath(name).is_relative_to(kept) for kept in self._keep)
 
     def _matches(self, path: Path, entry: Entry) -> bool:
         mode = path.lstat().st_mode
@@ -185,35 +179,30 @@ class Exports:
             TreeFolder(self._store, target).fill(tree)
 
 
+def _own_files(git_dir: Path, objects: Path) -> dict[str, bytes]:
+    """All but HEAD in a private git directory; its path to ``objects`` is relative, so that both can be moved."""
+    alternates = os.fsencode(os.path.relpath(objects, git_dir / "objects")) + b"\n"
+    return {"config": CONFIG, "info/attributes": ATTRIBUTES, "objects/info/alternates": alternates}
+
+
 def is_private(git_dir: Path, objects: Path) -> bool:
     """Whether ``git_dir`` is a private git directory in working order."""
     try:
-        return (
-            _HEAD.fullmatch((git_dir / "HEAD").read_bytes()) is not None
-            and (git_dir / "config").read_bytes() == CONFIG
-            and (git_dir / "info" / "attributes").read_bytes() == ATTRIBUTES
-            and (git_dir / "objects" / "info" / "alternates").read_bytes() == _alternates(git_dir, objects)
-            and (git_dir / "refs").is_dir()
-        )
+        files = _own_files(git_dir, objects).items()
+        head = _HEAD.fullmatch((git_dir / "HEAD").read_bytes())
+        whole = all((git_dir / name).read_bytes() == content for name, content in files)
+        return head is not None and whole and (git_dir / "refs").is_dir()
     except OSError:
         return False
 
 
 def make_private(git_dir: Path, objects: Path, head: str = HEADLESS) -> None:
     """Make a private git directory anew. head: a commit, for one that files are checked out from."""
-    if os.path.lexists(git_dir):
-        remove_tree(git_dir)
-    for folder in ("objects/info", "refs/heads", "info"):
-        (git_dir / folder).mkdir(parents=True, exist_ok=True)
-    (git_dir / "config").write_bytes(CONFIG)
-    (git_dir / "info" / "attributes").write_bytes(ATTRIBUTES)
-    (git_dir / "objects" / "info" / "alternates").write_bytes(_alternates(git_dir, objects))
-    (git_dir / "HEAD").write_bytes(f"{head}\n".encode())
-
-
-def _alternates(git_dir: Path, objects: Path) -> bytes:
-    """The path is relative, so that the repository can be moved and may lie under any name."""
-    return os.fsencode(os.path.relpath(objects, git_dir / "objects")) + b"\n"
+    remove_tree(git_dir)
+    (git_dir / "refs" / "heads").mkdir(parents=True)
+    for name, content in {**_own_files(git_dir, objects), "HEAD": f"{head}\n".encode()}.items():
+        (git_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        (git_dir / name).write_bytes(content)
 
 
 class Slots:
@@ -228,8 +217,6 @@ class Slots:
 
     def checkout(self, slot: int, commit: str) -> Path:
         """Make a slot hold exactly ``commit``; the top of its worktree."""
-        if slot < 0:
-            raise ValueError(f"slots are numbered from 0: {slot}")
         tree = self._folder / f"slot{int(slot)}"
         git = Git(self._program, self._folder / f"{tree.name}.git", tree)
         with disk_errors(f"checking out into {tree}"), hold_lock(self._folder / f"{tree.name}.lock") as lock:
@@ -270,7 +257,7 @@ class Slots:
             remove_tree(pointer)
             pointer.write_text(f"gitdir: ../{git.directory.name}\n")
         if slot not in self._filled:
-            self._filled[slot] = TreeFolder(self._store, tree, self._keep, own=(b".git",))
+            self._filled[slot] = TreeFolder(self._store, tree, self._keep, own=b".git")
         self._filled[slot].fill(self._store.commit(commit).tree)
         # We hold the slot's lock and no git of an earlier daemon does, so lock files in it are stale.
         for stale in ("index.lock", "HEAD.lock"):

@@ -1,88 +1,72 @@
 """``GitWorkspace``: the files of a session under version control, as ``ports.Workspace`` wants them.
 
-Commits are built in the object database, without an index or a worktree; the branch and the refs of experiments are
-moved by ``git update-ref``; runs happen in slots (``folders.py``) that only look at objects. The user's checkout, index
-and configuration are neither read for any of this nor written to.
+Commits are built in the object database, without an index or a worktree, refs are moved by ``git update-ref``, and runs
+happen in slots (``folders.py``): the user's checkout, index and configuration are neither read nor written.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
 from autoresearchd.domain.errors import RepositoryError, UsageError
+from autoresearchd.domain.task import Task
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.command import Git, find_git
 from autoresearchd.workspace.files import disk_errors, hold_lock, split_path
 from autoresearchd.workspace.folders import Exports, Slots, is_private, make_private
-from autoresearchd.workspace.history import History, SessionRefs, commit_message
+from autoresearchd.workspace.history import History, commit_message
 from autoresearchd.workspace.objects import FETCH, Entry, ObjectStore, object_databases, serialise_commit
 
-HISTORIES = ("refs", "revert")
 _USAGE = 129
 """Exit code of a git that does not know an option."""
 
 
 class GitWorkspace:
-    """The workspace of one session, on ``branch`` of the checkout ``root``. Made by ``open``, ended by ``close``."""
+    """The workspace of one session, on ``branch`` of the checkout that ``root`` is in; ended by ``close``.
+
+    Once made, the daemon's folder is in the git directory, but no ref. task_folder: absolute, or relative to the top of
+    the checkout. editable: the only paths in it that ``commit`` takes. history: ``refs`` or ``revert``. keep: data of
+    the task; ``checkout`` and ``pristine`` leave links and empty placeholders there alone.
+    """
 
     def __init__(
-        self, root: Path, tag: str, *, folder: str, editable: Sequence[str], history: str, keep: Sequence[str] = ()
-    ) -> None:
-        if history not in HISTORIES:
-            raise UsageError(f"history: {history!r} is not known", hint=f"use one of {', '.join(HISTORIES)}")
-        self.root, self.tag, self._folder, self._history = root, layout.require_tag(tag), folder, history
-        self._parts = split_path(folder) if folder else ()
+        self, root: Path, tag: str, *, task_folder: Path, editable: Sequence[str], history: str = "refs",
+        keep: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.branch = layout.branch_name(tag)
+        program, root = find_git(), layout.find_root(root)
+        preflight.check_owner(program, root)
+        folder = (root / task_folder).resolve()
+        if not folder.is_relative_to(root):
+            raise RepositoryError(
+                f"the task's folder {folder} is not in the repository {root}",
+                hint="move it there, or start in its own repository",
+            )
+        inner = folder.relative_to(root).as_posix()
+        self.root, self.tag, self._folder, self._reverts = root, tag, "" if inner == "." else inner, history == "revert"
+        self._parts = split_path(self._folder) if self._folder else ()
         self._editable = {path: split_path(path) for path in editable}
-        program, common, state = find_git(), layout.common_dir(root), layout.state_dir(root)
-        objects = common / "objects"
-        with disk_errors(f"preparing {state}"):
-            if not is_private(state / "git", objects):
-                make_private(state / "git", objects)
-        self._state = state
-        self._public, self._private = Git(program, common), Git(program, state / "git")
-        self._refs = SessionRefs(self._public, tag, state / "locks" / "refs")
-        self.branch = self._refs.branch
+        common, self._state = layout.common_dir(root), layout.state_dir(root)
+        objects, private = common / "objects", self._state / "git"
+        with disk_errors(f"preparing {self._state}"):
+            if not is_private(private, objects):
+                make_private(private, objects)
+        self._public, self._private = Git(program, common), Git(program, private)
         others = object_databases(program, root, (f"refs/heads/{self.branch}", "HEAD"))
         self._objects = ObjectStore(self._private, self._public, others)
+        self._history = History(self._public, tag, self._state / "locks" / "refs", self._objects)
         inside = [path.rstrip("/") for path in keep if not path.startswith(("/", "~"))]
         kept = [PurePosixPath(*(part.decode() for part in split_path(path))) for path in inside]
         self._slots = Slots(
-            program, layout.worktrees_dir(root, tag), objects, self._objects, [folder / path for path in kept]
+            program, layout.worktrees_dir(root, tag), objects, self._objects, [self._folder / path for path in kept]
         )
-        self._exports = Exports(self._objects, state / "pristine", kept)
-
-    @classmethod
-    def open(
-        cls,
-        root: Path,
-        tag: str,
-        *,
-        task_folder: Path,
-        editable: Sequence[str],
-        history: str = "refs",
-        keep: Sequence[str] = (),
-    ) -> GitWorkspace:
-        """The workspace of a session; creates the daemon's folder in the git directory, and no ref.
-
-        task_folder: in the checkout (absolute, or relative to ``root``). editable: the only paths, relative to it, that
-        ``commit`` takes. history: ``refs`` or ``revert``. keep: the task's data; ``checkout`` and ``pristine`` leave
-        links and empty placeholders there alone.
-        """
-        layout.require_tag(tag)
-        top = layout.find_root(root)
-        preflight.check_owner(find_git(), top)
-        folder = (top / task_folder).resolve()
-        if not folder.is_relative_to(top):
-            raise RepositoryError(
-                f"the task's folder {folder} is not in the repository {top}",
-                hint="move it there, or start in its own repository",
-            )
-        name = folder.relative_to(top).as_posix()
-        return cls(top, tag, folder="" if name == "." else name, editable=editable, history=history, keep=keep)
+        self._exports = Exports(self._objects, self._state / "pristine", kept)
 
     def close(self) -> None:
         self._objects.close()
@@ -97,9 +81,8 @@ class GitWorkspace:
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise RepositoryError(
-                f"{path} at {commit[:10]} is not UTF-8 text: {error}", hint="convert it to UTF-8 and commit it"
-            ) from error
+            what = f"{path} at {commit[:10]} is not UTF-8 text: {error}"
+            raise RepositoryError(what, hint="convert it to UTF-8 and commit it") from error
 
     def check_tracked(self, commit: str, paths: Sequence[str]) -> None:
         """Refuse task files that are not in a commit, or not as files (protected paths may be folders)."""
@@ -168,7 +151,7 @@ class GitWorkspace:
             blobs[(*self._parts, *self._editable[path])] = self._objects.write("blob", data)
         tree = self._objects.write_tree(base.tree, blobs)
         commit = self._write_commit(tree, parent, message, when)
-        self._refs.set_experiment(number, commit)
+        self._history.set_experiment(number, commit)
         return commit
 
     def checkout(self, slot: int, commit: str) -> Path:
@@ -183,40 +166,39 @@ class GitWorkspace:
         self._exports.materialise(self._task_tree(commit), target)
 
     def history(self) -> History:
-        return History(self._public, self._refs, self._objects)
+        return self._history
 
     # -- the branch
     def tip(self) -> str:
-        return self._refs.tip()
+        return self._history.require_tip()
 
     def begin(self, base_commit: str) -> None:
         """Create the branch and the ref of experiment 0, both or none; hide ``.autoresearchd/``; may be repeated."""
         self._task_tree(base_commit)
         preflight.exclude(self.root)
-        self._refs.begin(base_commit)
+        self._history.begin(base_commit)
 
     def damaged(self, commits: Mapping[int, str]) -> list[int]:
-        named = self._refs.named(list(commits))
+        named = self._history.named(list(commits))
         return [number for number, commit in commits.items() if named.get(number) != commit or not self._whole(commit)]
 
     def restore_branch(self, commit: str) -> None:
-        self._refs.restore_branch(commit)
+        self._history.restore_branch(commit)
 
     def abandon(self) -> None:
         """Remove the branch, refs and worktrees of a session that never got a baseline."""
-        self._refs.abandon()
+        self._history.abandon()
         self._slots.remove()
 
     def forget(self, base: str) -> None:
         """Remove all of a session but its logs; nothing where the branch is at a foreign commit (RepositoryError)."""
-        history = self.history()
-        tip = history.tip()
+        history, tip = self._history, self._history.tip()
         if tip not in (None, base) and tip not in history.experiments().values() and history.read(tip).number is None:
             raise RepositoryError(
                 f"branch {self.branch} is at {tip}, which is none of the session's commits: nothing was removed",
                 hint=f"give that commit a branch of its own, then `git branch -D {self.branch}`",
             )
-        self._refs.forget()
+        self._history.forget()
         self._slots.remove()
 
     def parent(self, commit: str) -> str:
@@ -227,19 +209,18 @@ class GitWorkspace:
 
     def advance(self, old: str, new: str) -> None:
         self._objects.commit(new)
-        self._refs.advance(old, new)
+        self._history.advance(old, new)
 
     def record_discard(
         self, *, number: int, commit: str, incumbent: str, when: datetime, back_to: str | None = None
     ) -> str:
-        if self._history != "revert":
+        if not self._reverts:
             raise UsageError("discards are not written on the branch", hint="set history: revert in task.yaml")
-        tip, kept = self._refs.tip(), self._objects.commit(incumbent).tree
+        tip, kept = self._history.require_tip(), self._objects.commit(incumbent).tree
         after = kept if back_to is None else self._objects.commit(back_to).tree
         parents = self._objects.commit(tip).parents
         before = next(iter(self._objects.commit(parents[0]).parents), None) if parents else None
-        if (
-            # This discard may be on the branch already: it is when writing it again would give the tip.
+        if (  # this discard may be on the branch already: it is when writing it again would give the tip
             before is not None
             and self._objects.commit(before).tree == kept
             and self._discard(before, number=number, commit=commit, when=when, tree=after) == tip
@@ -252,7 +233,7 @@ class GitWorkspace:
                 hint=f"git branch --force {self.branch} {incumbent}, then `autoresearchd resume`",
             )
         new = self._discard(tip, number=number, commit=commit, when=when, tree=after)
-        self._refs.advance(tip, new)
+        self._history.advance(tip, new)
         return new
 
     def _discard(self, tip: str, *, number: int, commit: str, when: datetime, tree: str) -> str:
@@ -269,7 +250,7 @@ class GitWorkspace:
         """Pack loose refs and objects. Nothing is pruned, whether reachable or not; may run beside everything else."""
         git = self._public
         with hold_lock(self._state / "locks" / "pack") as lock:
-            result = git.run("pack-refs", "--include", f"{self._refs.prefix}*", keep_open=[lock], gently=True)
+            result = git.run("pack-refs", "--include", f"{self._history.prefix}*", keep_open=[lock], gently=True)
             if result.code == _USAGE:
                 # Before 2.42 git packs all refs or none; how a ref is stored is nothing that a user can see.
                 result = git.run("pack-refs", "--all", keep_open=[lock], gently=True)
@@ -311,3 +292,22 @@ class GitWorkspace:
                 f"{path} {kind} in commit {commit[:10]}", hint="commit it as a regular file, not as a link"
             )
         return entry
+
+
+def open_workspace(root: Path, tag: str, task: Task, folder: Path) -> GitWorkspace:
+    """The git adapter for a task's folder in the checkout at ``root``."""
+    return GitWorkspace(
+        root,
+        tag,
+        task_folder=folder,
+        editable=task.editable,
+        history=task.history,
+        keep=(*task.data, *(task.evaluation.private if task.evaluation else ())),
+    )
+
+
+def setup_dir(root: Path, workspace: GitWorkspace, base_commit: str, task: Task) -> Path:
+    """One folder for each content of protected files, commands, profile and interpreter."""
+    files, execution = workspace.fingerprint(base_commit, task.protected), task.execution
+    text = json.dumps([files, execution.setup_commands, task.profile, execution.python or sys.executable])
+    return layout.setup_dir(root, sha256(text.encode()).hexdigest()[:16])

@@ -1,10 +1,8 @@
 """What git alone knows of a session: the refs of its experiments, and its commits with their messages.
 
 A message has a subject in one line, a body, and trailers that no text in the first two can imitate. What git takes for
-a trailer: git-interpret-trailers(1). It reads the last paragraph, and nothing after a ``---`` line.
-
-Refs are written by ``git update-ref`` (compare-and-swap, any ref storage). A loose ref is read as the file that it is;
-git is asked when there is no such file.
+a trailer: git-interpret-trailers(1). Refs are written by ``git update-ref`` (compare-and-swap, any ref storage); a
+loose one is read as the file that it is, and git is asked when there is no such file.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from autoresearchd.domain.cleaning import one_line, printable
@@ -23,7 +21,7 @@ from autoresearchd.workspace import layout
 from autoresearchd.workspace.command import Git, Result, find_git
 from autoresearchd.workspace.files import hold_lock
 from autoresearchd.workspace.layout import BRANCHES, branch_name
-from autoresearchd.workspace.objects import ObjectStore, is_commit_id, parse_commit
+from autoresearchd.workspace.objects import ObjectStore, is_commit_id
 
 STALE_AFTER_S = 10.0
 """A ref's lock is held for milliseconds; one older than this, in our own namespace, was left by a git that died."""
@@ -35,166 +33,7 @@ _VALUE_LENGTH = 200
 _TRAILER = re.compile(r"([A-Za-z][A-Za-z0-9-]*): ?(.*)")
 _DANGEROUS = re.compile(r"---|#|\(cherry picked|[A-Za-z0-9-]+[ \t]*:")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
-_COMMITTER = re.compile(rb"^committer .*> ([0-9]{1,12}) [+-][0-9]{4}$", re.MULTILINE)
 _WRITING = ("update-ref", "--no-deref", "-m", "autoresearchd", "--stdin")
-
-
-class SessionRefs:
-    """Reads and moves the refs of one session (a tag that is validated). guard: locked while git writes refs."""
-
-    def __init__(self, git: Git, tag: str, guard: Path) -> None:
-        self._git, self._guard = git, guard
-        self._locks: dict[tuple[int, int], float] = {}
-        self.branch = branch_name(tag)
-        self.branch_ref = f"refs/heads/{self.branch}"
-        self.prefix = f"refs/{BRANCHES}/{tag}/"
-
-    def experiment_ref(self, number: int) -> str:
-        if number < 0:
-            raise ValueError(f"experiments are numbered from 0: {number}")
-        return f"{self.prefix}{int(number)}"
-
-    def read(self, ref: str) -> str | None:
-        loose = self._read_loose(ref)
-        if loose is not None:
-            return loose
-        result = self._git.run("rev-parse", "--verify", "--quiet", "--end-of-options", ref)
-        return result.text if result.ok and is_commit_id(result.text) else None
-
-    def _read_loose(self, ref: str) -> str | None:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            text = (self._git.directory / ref).read_text("ascii").strip()
-            if is_commit_id(text):
-                return text
-        return None
-
-    def tip(self) -> str:
-        found = self.read(self.branch_ref)
-        if found is None:
-            raise RepositoryError(
-                f"branch {self.branch} is gone",
-                hint=f"git branch {self.branch} <the last kept commit, see `autoresearchd experiments`>, then resume",
-            )
-        return found
-
-    def cut_off(self, ref: str) -> bool:
-        """Whether a ref's file holds nothing: what a power cut leaves of one, and what no git writes."""
-        try:
-            return not (self._git.directory / ref).read_bytes().strip(b"\0\n ")
-        except OSError:
-            return False
-
-    def _remove_cut_off(self, ref: str) -> None:
-        """Git itself can neither read nor write a ref whose file is empty, and the user's ``git gc`` stops at it."""
-        if self.cut_off(ref):
-            (self._git.directory / ref).unlink(missing_ok=True)
-
-    def restore_branch(self, commit: str) -> None:
-        """Write a branch anew that a power cut cut off; one that is anywhere, or gone, is left as it is."""
-        if self.cut_off(self.branch_ref):
-            self._remove_cut_off(self.branch_ref)
-            self._write([f"update {self.branch_ref} {commit}"])
-
-    def named(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Commits that the refs of some experiments name, by one process for all; without those that name none."""
-        names = [self.experiment_ref(number) for number in numbers]
-        stdin = "".join(f"{name}\n" for name in names).encode("ascii")
-        lines = self._git.ask("cat-file", "--batch-check=%(objectname)", stdin=stdin).splitlines()
-        return {number: line for number, line in zip(numbers, lines, strict=False) if is_commit_id(line)}
-
-    def set_experiment(self, number: int, commit: str) -> None:
-        ref = self.experiment_ref(number)
-        if self._read_loose(ref) == commit:
-            return
-        self._remove_cut_off(ref)
-        self._write([f"update {ref} {commit}"])
-
-    def advance(self, old: str, new: str) -> None:
-        """Compare-and-swap of the branch; nothing when it is at ``new``."""
-        tip = self.tip()
-        if tip == old and old != new:
-            result = self._try([f"update {self.branch_ref} {new} {old}"])
-            if result.ok:
-                return
-            tip = self.tip()
-            if tip == old:
-                raise result.failure()
-        if tip != new:
-            raise RepositoryError(
-                f"branch {self.branch} was moved by somebody else: it is at {tip}, this session left it at {old} "
-                f"and wants to move it to {new}",
-                hint=f"git branch --force {self.branch} {old}, then `autoresearchd resume`; "
-                "to build on your own commit, start a new session from it",
-            )
-
-    def begin(self, base: str) -> None:
-        """Create the branch and the ref of experiment 0 in one transaction; nothing when both are at ``base``."""
-        zero = self.experiment_ref(0)
-        for ref in (zero, self.branch_ref):
-            self._remove_cut_off(ref)
-        there = self.read(self.branch_ref), self.read(zero)
-        if there == (base, base):
-            return
-        if there[0] is not None:
-            raise RepositoryError(
-                f"branch {self.branch} is there already", hint="choose another tag with --tag, or delete the branch"
-            )
-        # Git puts refs in their places one after another: the branch comes last, so that a git which is killed between
-        # the two leaves what this completes, and not a branch that could be somebody else's.
-        commands = [] if there[1] == base else [f"update {zero} {base} {there[1] or ABSENT}"]
-        self._write([*commands, f"create {self.branch_ref} {base}"])
-
-    def abandon(self) -> None:
-        """Delete the branch, unless it is anywhere but where it began, and the refs of all experiments."""
-        zero, tip = self.read(self.experiment_ref(0)), self.read(self.branch_ref)
-        if tip is not None and tip != zero:
-            raise RepositoryError(
-                f"branch {self.branch} is at {tip}, not where the session began: it is left as it is",
-                hint=f"look at it; `git branch -D {self.branch}` deletes it",
-            )
-        self.forget()
-
-    def forget(self) -> None:
-        tip = self.read(self.branch_ref)
-        names = self._git.ask("for-each-ref", "--format=%(refname)", self.prefix).split()
-        # The branch goes first: a git that is killed between the two leaves what ``begin`` completes.
-        commands = [] if tip is None else [f"delete {self.branch_ref} {tip}"]
-        commands += [f"delete {name}" for name in names]
-        if commands:
-            self._write(commands)
-
-    # -- writing
-    def _write(self, commands: list[str]) -> None:
-        result = self._try(commands)
-        if not result.ok:
-            raise result.failure()
-
-    def _try(self, commands: list[str]) -> Result:
-        """One transaction; once more after a lock that a dead git left in our own namespace was removed."""
-        # Each word is ours: a validated tag, numbers and hex digits.
-        stdin = "".join(f"{command}\n" for command in commands).encode("ascii")
-        with hold_lock(self._guard) as descriptor:
-            result = self._git.run(*_WRITING, stdin=stdin, keep_open=[descriptor])
-            if not result.ok and result.lock is not None and self._remove_stale(result.lock):
-                result = self._git.run(*_WRITING, stdin=stdin, keep_open=[descriptor])
-        return result
-
-    def _remove_stale(self, lock: Path) -> bool:
-        top = self._git.directory
-        name = Path(top, lock)
-        if name != top / f"{self.branch_ref}.lock" and not name.is_relative_to(top / self.prefix):
-            return False
-        with contextlib.suppress(FileNotFoundError):
-            if not self._is_old(name):
-                return False
-            name.unlink()
-        return True
-
-    def _is_old(self, lock: Path) -> bool:
-        """By its own time, or by how long it has been seen here: a wall clock may have been set back."""
-        found = lock.stat()
-        seen = self._locks.setdefault((found.st_ino, found.st_mtime_ns), time.monotonic())
-        return time.time() - found.st_mtime >= STALE_AFTER_S or time.monotonic() - seen >= STALE_AFTER_S
 
 
 def commit_message(subject: str, body: str, trailers: Mapping[str, str]) -> str:
@@ -241,22 +80,30 @@ class RecordedCommit:
 
 
 class History:
-    """Reads what git knows of one session; nothing is changed."""
+    """What git knows of one session (a tag that is validated): reads and moves its refs, reads its commits.
 
-    def __init__(self, git: Git, refs: SessionRefs, objects: ObjectStore) -> None:
-        self._git, self._refs, self._objects = git, refs, objects
+    guard: locked while git writes refs.
+    """
+
+    def __init__(self, git: Git, tag: str, guard: Path, objects: ObjectStore) -> None:
+        self._git, self._guard, self._objects = git, guard, objects
+        self._locks: dict[tuple[int, int], float] = {}
+        self.name = branch_name(tag)
+        self._branch_ref = f"refs/heads/{self.name}"
+        self.prefix = f"refs/{BRANCHES}/{tag}/"
+
+    # -- reading
+    def tip(self) -> str | None:
+        return self._read_ref(self._branch_ref)
 
     def experiment(self, number: int) -> str | None:
-        return self._refs.read(self._refs.experiment_ref(number))
-
-    def tip(self) -> str | None:
-        return self._refs.read(self._refs.branch_ref)
+        return self._read_ref(self._ref(number))
 
     def experiments(self) -> dict[int, str]:
-        found, prefix = {}, self._refs.prefix
-        for line in self._git.ask("for-each-ref", "--format=%(objectname) %(refname)", prefix).splitlines():
+        found = {}
+        for line in self._git.ask("for-each-ref", "--format=%(objectname) %(refname)", self.prefix).splitlines():
             commit, _, name = line.partition(" ")
-            number = name.removeprefix(prefix)
+            number = name.removeprefix(self.prefix)
             if _NUMBER.fullmatch(number) and is_commit_id(commit):
                 found[int(number)] = commit
         return found
@@ -268,20 +115,155 @@ class History:
         """Commits of the branch since it began, oldest first; empty where there is no branch, or not from there."""
         if not is_commit_id(base):
             return []
-        result = self._git.run("rev-list", "--first-parent", "--reverse", f"{base}..{self._refs.branch_ref}", "--")
+        result = self._git.run("rev-list", "--first-parent", "--reverse", f"{base}..{self._branch_ref}", "--")
         return result.text.split() if result.ok else []
 
     def read(self, commit: str) -> RecordedCommit:
         """A commit; RepositoryError when it is missing or damaged."""
-        data = self._objects.read(commit, "commit")
+        found = self._objects.commit(commit)
+        subject, body, trailers = parse_message(found.message)
+        return RecordedCommit(commit, next(iter(found.parents), None), found.at, subject, body, trailers)
+
+    def require_tip(self) -> str:
+        found = self.tip()
+        if found is None:
+            raise RepositoryError(
+                f"branch {self.name} is gone",
+                hint=f"git branch {self.name} <the last kept commit, see `autoresearchd experiments`>, then resume",
+            )
+        return found
+
+    def named(self, numbers: Sequence[int]) -> dict[int, str]:
+        """Commits that the refs of some experiments name, by one process for all; without those that name none."""
+        stdin = "".join(f"{self._ref(number)}\n" for number in numbers).encode("ascii")
+        lines = self._git.ask("cat-file", "--batch-check=%(objectname)", stdin=stdin).splitlines()
+        return {number: line for number, line in zip(numbers, lines, strict=False) if is_commit_id(line)}
+
+    def _ref(self, number: int) -> str:
+        return f"{self.prefix}{int(number)}"
+
+    def _read_ref(self, ref: str) -> str | None:
+        loose = self._read_loose(ref)
+        if loose is not None:
+            return loose
+        result = self._git.run("rev-parse", "--verify", "--quiet", "--end-of-options", ref)
+        return result.text if result.ok and is_commit_id(result.text) else None
+
+    def _read_loose(self, ref: str) -> str | None:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            text = (self._git.directory / ref).read_text("ascii").strip()
+            if is_commit_id(text):
+                return text
+        return None
+
+    # -- writing
+    def restore_branch(self, commit: str) -> None:
+        """Write a branch anew that a power cut cut off; one that is anywhere, or gone, is left as it is."""
+        if self._remove_cut_off(self._branch_ref):
+            self._write([f"update {self._branch_ref} {commit}"])
+
+    def set_experiment(self, number: int, commit: str) -> None:
+        ref = self._ref(number)
+        if self._read_loose(ref) != commit:
+            self._remove_cut_off(ref)
+            self._write([f"update {ref} {commit}"])
+
+    def advance(self, old: str, new: str) -> None:
+        """Compare-and-swap of the branch; nothing when it is at ``new``."""
+        tip = self.require_tip()
+        if tip == old and old != new:
+            result = self._try([f"update {self._branch_ref} {new} {old}"])
+            if result.ok:
+                return
+            tip = self.require_tip()
+            if tip == old:
+                raise result.failure()
+        if tip != new:
+            raise RepositoryError(
+                f"branch {self.name} was moved by somebody else: it is at {tip}, this session left it at {old} "
+                f"and wants to move it to {new}",
+                hint=f"git branch --force {self.name} {old}, then `autoresearchd resume`; "
+                "to build on your own commit, start a new session from it",
+            )
+
+    def begin(self, base: str) -> None:
+        """Create the branch and the ref of experiment 0 in one transaction; nothing when both are at ``base``."""
+        zero = self._ref(0)
+        for ref in (zero, self._branch_ref):
+            self._remove_cut_off(ref)
+        tip, first = self.tip(), self.experiment(0)
+        if (tip, first) == (base, base):
+            return
+        if tip is not None:
+            raise RepositoryError(
+                f"branch {self.name} is there already", hint="choose another tag with --tag, or delete the branch"
+            )
+        # Git puts refs in their places one after another: the branch comes last, so that a git which is killed between
+        # the two leaves what this completes, and not a branch that could be somebody else's.
+        commands = [] if first == base else [f"update {zero} {base} {first or ABSENT}"]
+        self._write([*commands, f"create {self._branch_ref} {base}"])
+
+    def abandon(self) -> None:
+        """Delete the branch, unless it is anywhere but where it began, and the refs of all experiments."""
+        tip = self.tip()
+        if tip is not None and tip != self.experiment(0):
+            raise RepositoryError(
+                f"branch {self.name} is at {tip}, not where the session began: it is left as it is",
+                hint=f"look at it; `git branch -D {self.name}` deletes it",
+            )
+        self.forget()
+
+    def forget(self) -> None:
+        tip = self.tip()
+        names = self._git.ask("for-each-ref", "--format=%(refname)", self.prefix).split()
+        # The branch goes first: a git that is killed between the two leaves what ``begin`` completes.
+        commands = [] if tip is None else [f"delete {self._branch_ref} {tip}"]
+        commands += [f"delete {name}" for name in names]
+        if commands:
+            self._write(commands)
+
+    def _remove_cut_off(self, ref: str) -> bool:
+        """Remove a ref's file that holds nothing, and whether it did: what a power cut leaves, and no git writes.
+
+        Git itself can neither read nor write such a ref, and the user's ``git gc`` stops at it.
+        """
+        place = self._git.directory / ref
         try:
-            parsed = parse_commit(data)
-        except ValueError as error:
-            raise RepositoryError(f"git object {commit} is damaged: {error}", hint="run `git fsck`") from error
-        told = _COMMITTER.search(data.partition(b"\n\n")[0])
-        at = datetime.fromtimestamp(int(told[1]) if told else 0, UTC)
-        subject, body, trailers = parse_message(parsed.message)
-        return RecordedCommit(commit, parsed.parents[0] if parsed.parents else None, at, subject, body, trailers)
+            if place.read_bytes().strip(b"\0\n "):
+                return False
+        except OSError:
+            return False
+        place.unlink(missing_ok=True)
+        return True
+
+    def _write(self, commands: list[str]) -> None:
+        result = self._try(commands)
+        if not result.ok:
+            raise result.failure()
+
+    def _try(self, commands: list[str]) -> Result:
+        """One transaction; once more after a lock that a dead git left in our own namespace was removed."""
+        # Each word is ours: a validated tag, numbers and hex digits.
+        stdin = "".join(f"{command}\n" for command in commands).encode("ascii")
+        with hold_lock(self._guard) as descriptor:
+            result = self._git.run(*_WRITING, stdin=stdin, keep_open=[descriptor])
+            if not result.ok and result.lock is not None and self._remove_stale(result.lock):
+                result = self._git.run(*_WRITING, stdin=stdin, keep_open=[descriptor])
+        return result
+
+    def _remove_stale(self, lock: Path) -> bool:
+        """By its own time, or by how long it has been seen here: a wall clock may have been set back."""
+        top = self._git.directory
+        name = Path(top, lock)
+        if name != top / f"{self._branch_ref}.lock" and not name.is_relative_to(top / self.prefix):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            found = name.stat()
+            seen = self._locks.setdefault((found.st_ino, found.st_mtime_ns), time.monotonic())
+            if max(time.time() - found.st_mtime, time.monotonic() - seen) < STALE_AFTER_S:
+                return False
+            name.unlink()
+        return True
 
 
 def recorded_sessions(root: Path) -> list[str]:

@@ -1,19 +1,7 @@
 """Where everything lies in a user's repository: paths only, without running git.
 
-::
-
-    <root>/.autoresearchd/                      what people read: daemon.log, runs/<tag>/<n>/<index>/, reports,
-                                                sessions/<tag>/autoresearch.md
-    <git common dir>/autoresearchd/
-        state.db                                the journal
-        locks/<tag>.lock                        held by the daemon of a session
-        git/                                    private repository to read through (no configuration of the user's)
-        worktrees/<tag>/slot<k>                 files of one slot; slot<k>.git beside it is its git directory
-        pristine/<tree>                         the task's folder, unedited
-        setup/<hash>                            what setup commands left
-        adapters/<version>/                    a version of the local policy: what peft wrote, and manifest.json
-
-How the git directory and the common directory are found: gitrepository-layout(5), files ``.git`` and ``commondir``.
+What people read is under ``<root>/.autoresearchd/``, all else under ``<git common dir>/autoresearchd/``. How these are
+found: gitrepository-layout(5), files ``.git`` and ``commondir``.
 """
 
 from __future__ import annotations

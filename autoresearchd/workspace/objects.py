@@ -1,10 +1,8 @@
-"""Git objects: trees and commits as bytes, and the object database, the one place that uses GitPython.
+"""Git objects: trees and commits as bytes, and the object database.
 
 Formats as git's own tree.c and commit.c write them: entries ``<mode> <name> NUL <20 bytes>``, sorted with a slash
-behind folders. Trees are handled as bytes, since names in a user's repository need not be UTF-8. Objects are read by a
-``git cat-file --batch`` that GitPython keeps running, for a fraction of a process start each. They are written by ``git
-hash-object``: GitPython's own database neither flushes them nor closes its files when the disk is full. Those of
-submodules (gitsubmodules(7)) are only read; runs get copies of the files, and nothing of their git directories.
+behind folders. Trees are handled as bytes, since names in a user's repository need not be UTF-8. Objects of submodules
+(gitsubmodules(7)) are only read; runs get copies of the files, and nothing of their git directories.
 """
 
 from __future__ import annotations
@@ -15,20 +13,17 @@ import os
 import re
 import subprocess
 import threading
-import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TypeVar
 
-from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, RepositoryError
-from autoresearchd.workspace.command import ADDRESS, IDENTITY, Git, reading, surroundings
+from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError
+from autoresearchd.workspace.command import ADDRESS, IDENTITY, Git, reading
 from autoresearchd.workspace.files import disk_errors
 from autoresearchd.workspace.layout import common_dir, git_dir, is_git_dir
-
-if TYPE_CHECKING:
-    from git import Git as PythonGit
 
 FOLDER = b"40000"
 LINK = b"120000"
@@ -37,14 +32,13 @@ FETCH = "git submodule update --init --recursive"
 """What brings the pinned commits of all submodules to this machine."""
 _NO_NAMES = (b"", b".", b"..", b".git")
 _SHA = re.compile(r"[0-9a-f]{40}")
+_T = TypeVar("_T")
+_COMMITTER = re.compile(rb"^committer .*> ([0-9]{1,12}) [+-][0-9]{4}$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a tree. mode: as git writes it; sha: 40 hex digits.
-
-    pinned: where the entry is a submodule that was opened, the commit that the repository has in its place.
-    """
+    """One entry of a tree. mode: as git writes it; pinned: the commit that it is, of a submodule that was opened."""
 
     mode: bytes
     name: bytes
@@ -66,11 +60,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class CommitObject:
-    """What is needed of a commit."""
+    """What is needed of a commit. at: when it was committed."""
 
     tree: str
     parents: tuple[str, ...]
     message: str
+    at: datetime
 
 
 def is_commit_id(text: str) -> bool:
@@ -117,45 +112,71 @@ def parse_commit(data: bytes) -> CommitObject:
     if not lines[0].startswith(b"tree "):
         raise ValueError("a commit object without a tree")
     parents = tuple(line[7:].decode("ascii") for line in lines if line.startswith(b"parent "))
-    return CommitObject(lines[0][5:].decode("ascii"), parents, message.decode("utf-8", "replace"))
+    when = _COMMITTER.search(head)
+    at = datetime.fromtimestamp(int(when[1]) if when else 0, UTC)
+    return CommitObject(lines[0][5:].decode("ascii"), parents, message.decode("utf-8", "replace"), at)
+
+
+class ObjectReader:
+    """A ``git cat-file --batch`` that is kept running: each answer costs a fraction of a process start."""
+
+    def __init__(self, git: Git) -> None:
+        self._git = git
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def get(self, name: str) -> tuple[str, bytes] | None:
+        """Kind and content of an object; None where it is missing or damaged. EnvironmentFailure: git was killed."""
+        for _ in range(2):
+            if self._process is None:
+                self._process = self._git.begin("cat-file", "--batch", stderr=subprocess.DEVNULL)
+            answers = self._process.stdout
+            assert self._process.stdin and answers
+            with contextlib.suppress(OSError):  # it has gone, as the end of its answers tells
+                self._process.stdin.write(os.fsencode(f"{name}\n"))
+                self._process.stdin.flush()
+            words = answers.readline().split()
+            if words[-1:] == [b"missing"]:
+                return None
+            if len(words) == 3:
+                data = answers.read(int(words[2]) + 1)
+                if len(data) > int(words[2]):
+                    return words[1].decode("ascii"), data[:-1]
+            if self.close() >= 0:  # so git ends at an object that breaks off
+                return None
+        raise EnvironmentFailure("git cat-file was killed", hint="the daemon tries again")
+
+    def close(self) -> int:
+        """End the process, which is started again when something is read; its exit code, −signal when killed."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        for stream in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                stream.close()  # type: ignore[union-attr]
+        return process.wait()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class ObjectStore:
     """Reads and writes objects. Safe to use from several threads.
 
     reader: git in the private repository, whose alternate is the user's object database; writer: git in the user's
-    common directory, whose database new objects go to; others: further ones that are only read, those of submodules.
+    common directory; others: databases that are only read, those of submodules.
     """
 
     def __init__(self, reader: Git, writer: Git, others: Iterable[Path] = ()) -> None:
-        try:
-            # Here and not at the top: importing GitPython fails where git is missing, and takes 0.1 s where it is not.
-            from git import Git as PythonGit
-        except ImportError as error:
-            raise MissingCapability(
-                f"GitPython cannot be used: {error}", hint="install git and put it on PATH"
-            ) from error
         self._writer = writer
-        self._git: PythonGit = PythonGit(str(reader.directory))
-        # GitPython adds this to our own environment, so what could lead it astray from there is named as well.
-        private = {
-            "GIT_DIR": str(reader.directory),
-            "GIT_COMMON_DIR": str(reader.directory),
-            "GIT_OBJECT_DIRECTORY": str(reader.directory / "objects"),
-            **reading(others),
-            "GIT_CONFIG_PARAMETERS": "",
-            "GIT_TRACE": "0",
-        }
-        self._git.update_environment(**{**reader.environment, **private})
+        self._reader = ObjectReader(replace(reader, environment={**reader.environment, **reading(others)}))
         self._lock = threading.Lock()
         self._pinned: dict[str, str | None] = {}
         """Trees of the commits that submodules are pinned to; None where no database has them."""
-        self._closer = weakref.finalize(self, _end, self._git)
 
     def close(self) -> None:
         """End the process that reads; it is started again when something is read."""
         with self._lock:
-            _end(self._git)
+            self._reader.close()
 
     # -- reading
     def read(self, sha: str, kind: str) -> bytes:
@@ -163,24 +184,29 @@ class ObjectStore:
         if not is_commit_id(sha):
             raise RepositoryError(f"{sha[:60]!r} is not a commit", hint="commits are named by 40 hex digits")
         with self._lock:
-            found, data = self._read(sha)
-        if found != kind:
-            raise RepositoryError(f"{sha} is a {found}, not a {kind}", hint="name a commit of this session")
-        return data
+            answer = self._reader.get(sha)
+        if answer is None:
+            raise _missing(sha)
+        if answer[0] != kind:
+            raise RepositoryError(f"{sha} is a {answer[0]}, not a {kind}", hint="name a commit of this session")
+        return answer[1]
 
     def commit(self, sha: str) -> CommitObject:
-        with _damage(sha):
-            return parse_commit(self.read(sha, "commit"))
+        return self._parse(sha, "commit", parse_commit)
 
     def tree(self, sha: str) -> list[Entry]:
-        with _damage(sha):
-            return parse_tree(self.read(sha, "tree"))
+        return self._parse(sha, "tree", parse_tree)
+
+    def _parse(self, sha: str, kind: str, parse: Callable[[bytes], _T]) -> _T:
+        try:
+            return parse(self.read(sha, kind))
+        except ValueError as error:
+            raise _missing(sha) from error
 
     def opened(self, sha: str) -> list[Entry]:
         """Entries of a tree; submodules whose objects are at hand are folders, as the pinned commit has them.
 
-        A tree with names that git never checks out is refused: a submodule's files are written by this program, and
-        such names lead out of the folder or into a git directory.
+        A name that git never checks out is refused: it would lead out of the folder or into a git directory.
         """
         entries = self.tree(sha)
         names = {entry.name for entry in entries}
@@ -192,14 +218,12 @@ class ObjectStore:
         return [self._open(entry) for entry in entries]
 
     def _open(self, entry: Entry) -> Entry:
-        if entry.mode != SUBMODULE:
-            return entry
-        if entry.sha not in self._pinned:
+        if entry.mode == SUBMODULE and entry.sha not in self._pinned:
             try:
                 self._pinned[entry.sha] = self.commit(entry.sha).tree
             except RepositoryError:
                 self._pinned[entry.sha] = None
-        tree = self._pinned[entry.sha]
+        tree = self._pinned.get(entry.sha) if entry.mode == SUBMODULE else None
         return entry if tree is None else Entry(FOLDER, entry.name, tree, pinned=entry.sha)
 
     def submodules(self, tree: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bool]]:
@@ -214,33 +238,12 @@ class ObjectStore:
         """The entry at a path below a tree, never through a symbolic link; None when there is none."""
         entry = Entry(FOLDER, b"", tree)
         for part in parts:
-            if not entry.is_folder:
-                return None
-            found = next((e for e in self.opened(entry.sha) if e.name == part), None)
+            inner = self.opened(entry.sha) if entry.is_folder else []
+            found = next((e for e in inner if e.name == part), None)
             if found is None:
                 return None
             entry = found
         return entry
-
-    def _read(self, sha: str) -> tuple[str, bytes]:
-        killed, problem = False, None
-        for _ in range(2):
-            try:
-                name, kind, size, data = self._git.get_object_data(sha)
-                if _text(name) == sha and len(data) == size:
-                    return _text(kind), data
-                killed = _was_killed(self._git)
-            except ValueError as error:
-                if "could not be resolved" in str(error):
-                    _end(self._git)
-                    raise _missing(sha) from error
-                killed, problem = _was_killed(self._git), error
-            except OSError:  # the process has gone (killed with its terminal, out of memory): a new one answers
-                killed = True
-            _end(self._git)
-        if killed:
-            raise EnvironmentFailure("git cat-file was killed", hint="the daemon tries again") from problem
-        raise _missing(sha) from problem
 
     # -- writing
     def write(self, kind: str, data: bytes) -> str:
@@ -248,9 +251,19 @@ class ObjectStore:
         sha = object_id(kind, data)
         loose = self._writer.directory / "objects" / sha[:2] / sha[2:]
         with disk_errors("writing to the git repository"):
-            if _is_damaged(loose):
-                loose.unlink(missing_ok=True)  # git takes it for what it should be
-        return self._writer.ask("hash-object", "-w", "-t", kind, "--stdin", stdin=data)
+            try:
+                zlib.decompress(loose.read_bytes())
+            except FileNotFoundError:
+                pass
+            except (zlib.error, OSError):  # a power cut can leave an empty file; git takes it for what it should be
+                loose.unlink(missing_ok=True)
+        words = ("hash-object", "-w", "-t", kind, "--stdin")
+        result = self._writer.run(*words, stdin=data)
+        if "unable to create temporary file" in result.err:  # packing has just removed the folder, which was empty
+            result = self._writer.run(*words, stdin=data)
+        if not result.ok:
+            raise result.failure()
+        return result.text
 
     def write_tree(self, tree: str, files: Mapping[tuple[bytes, ...], str]) -> str:
         """The tree with the blobs of existing files (path → blob) replaced; its name. Modes stay."""
@@ -269,53 +282,10 @@ class ObjectStore:
         return self.write("tree", serialise_tree(changed))
 
 
-def _is_damaged(loose: Path) -> bool:
-    """Whether a loose object cannot be unpacked: a power cut can leave an empty file under its name."""
-    try:
-        zlib.decompress(loose.read_bytes())
-    except FileNotFoundError:
-        return False
-    except (zlib.error, OSError):
-        return True
-    return False
-
-
-def _was_killed(git: PythonGit) -> bool:
-    """Whether the process that reads was ended by a signal: then nothing is known about the object."""
-    process: Any = git.cat_file_all
-    proc = getattr(process, "proc", None)
-    try:
-        return proc is not None and proc.wait(1.0) < 0
-    except subprocess.TimeoutExpired:
-        return False
-
-
-def _end(git: PythonGit) -> None:
-    """End the process that reads, with its pipes, which GitPython leaves to the garbage collector."""
-    process: Any = git.cat_file_all
-    for stream in (process.stdin, process.stdout, process.stderr) if process is not None else ():
-        with contextlib.suppress(OSError):
-            stream.close()
-    git.clear_cache()
-
-
-def _text(word: object) -> str:
-    """GitPython says that header words are text; they are bytes."""
-    return word.decode("ascii") if isinstance(word, bytes) else str(word)
-
-
 def _missing(sha: str) -> RepositoryError:
     return RepositoryError(
         f"git object {sha} is missing or damaged", hint="run `git fsck`; fetch what is missing from a clone"
     )
-
-
-@contextlib.contextmanager
-def _damage(sha: str) -> Any:
-    try:
-        yield
-    except (ValueError, IndexError) as error:
-        raise _missing(sha) from error
 
 
 # ---------------------------------------------------------------------- submodules
@@ -349,19 +319,6 @@ def checked_out(program: str, root: Path, revision: str = "HEAD") -> Iterator[tu
             continue
         yield name, place
         yield from ((f"{name}/{inner}", path) for inner, path in checked_out(program, place, commit))
-
-
-def absent(program: str, root: Path) -> Iterator[str]:
-    """Submodules of the last commit, and those within them, whose objects are nowhere: paths from the top."""
-    environment = {**surroundings(), **reading(object_databases(program, root, ("HEAD",)))}
-    git = Git(program, git_dir(root), environment=environment)
-    waiting = list((_pinned(git, "HEAD") or {}).items())
-    for name, commit in waiting:
-        inner = _pinned(git, commit)
-        if inner is None:
-            yield name
-        else:
-            waiting += [(f"{name}/{below}", theirs) for below, theirs in inner.items()]
 
 
 def _git_dirs(modules: Path) -> Iterator[Path]:

@@ -1,7 +1,6 @@
-"""What must hold of a repository before anything is changed in it, and the making of a new one.
+"""What must hold of a repository before anything is changed in it (checks only read), and the making of a new one.
 
-Every check only reads. What is refused, and why, is in git's own words where git knows better: gitrepository-layout(5)
-for the files that mark an operation in progress, git-check-ref-format(1) for names.
+See gitrepository-layout(5) for the files that mark an operation in progress, git-check-ref-format(1) for names.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 from autoresearchd.domain.errors import MissingCapability, RepositoryError
@@ -19,7 +19,7 @@ from autoresearchd.domain.file_content import LARGEST, pointed_to
 from autoresearchd.workspace.command import ADDRESS, IDENTITY, OLDEST, SETTINGS, Git, find_git, surroundings
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.layout import BRANCHES, PUBLIC, branch_name, common_dir, find_root, git_dir, require_tag
-from autoresearchd.workspace.objects import absent, checked_out, is_commit_id
+from autoresearchd.workspace.objects import ObjectReader, ObjectStore, checked_out, is_commit_id, object_databases
 
 _IN_PROGRESS = {
     "MERGE_HEAD": "merge", "rebase-merge": "rebase", "rebase-apply": "rebase", "CHERRY_PICK_HEAD": "cherry-pick",
@@ -51,9 +51,8 @@ def check_repository(root: Path, *, modified: bool = False) -> None:
     if git.ask("rev-parse", "--show-object-format") != "sha1":
         raise RepositoryError(f"{top} uses SHA-256 object names", hint="use a repository with SHA-1 object names")
     if not git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").ok:
-        raise RepositoryError(
-            f"{top} has no commits yet", hint="commit the task's files: git add -A && git commit -m 'my task'"
-        )
+        how = "commit the task's files: git add -A && git commit -m 'my task'"
+        raise RepositoryError(f"{top} has no commits yet", hint=how)
     for name, what in _IN_PROGRESS.items():
         if (git.directory / name).exists():
             what = "am" if (git.directory / name / "applying").exists() else what
@@ -68,13 +67,10 @@ def check_committed(root: Path, path: Path) -> None:
     top = find_root(root)
     name = path.parent.resolve().joinpath(path.name).relative_to(top).as_posix()
     git = _plain(find_git(), top)
-    if git.run("cat-file", "-e", f"HEAD:{name}").ok:
-        return
-    ignored = git.ask("ls-files", "--others", "--ignored", "--exclude-standard", "--", name)
-    force = "--force " if ignored else ""
-    raise RepositoryError(
-        f"{path} is not committed, and a session starts from what is", hint=f"git add {force}{path.name} && git commit"
-    )
+    if not git.run("cat-file", "-e", f"HEAD:{name}").ok:
+        ignored = git.ask("ls-files", "--others", "--ignored", "--exclude-standard", "--", name)
+        how = f"git add {'--force ' if ignored else ''}{path.name} && git commit"
+        raise RepositoryError(f"{path} is not committed, and a session starts from what is", hint=how)
 
 
 def check_tag(root: Path, tag: str) -> None:
@@ -118,7 +114,7 @@ def check_owner(program: str, root: Path) -> None:
     # The user's own configuration counts here, for safe.directory; rev-parse runs no program that it names.
     command = [program, "-C", str(root), "rev-parse", "--is-inside-work-tree", "--is-bare-repository"]
     with disk_errors("running git"):
-        done = subprocess.run(command, env=_users_environment(), capture_output=True, check=False, timeout=60)
+        done = _run(command, _users_environment())
     said = " ".join(done.stderr.decode("utf-8", "replace").split())
     if "dubious ownership" in said:
         raise RepositoryError(
@@ -131,10 +127,6 @@ def check_owner(program: str, root: Path) -> None:
         )
     if done.stdout.split() != [b"true", b"false"]:
         raise RepositoryError(f"{root} is a bare git repository", hint="clone it, and start in the clone")
-
-
-def _users_environment() -> dict[str, str]:
-    return {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")}, "LC_ALL": "C"}
 
 
 def lfs_pointers(root: Path, folder: Path) -> list[str]:
@@ -156,22 +148,21 @@ def lfs_pointers(root: Path, folder: Path) -> list[str]:
 
 def _blobs(git: Git, names: Iterable[str]) -> list[bytes]:
     """The content of blobs, empty for what is none."""
-    asked = "".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape")
-    said, at, found = git.run("cat-file", "--batch", stdin=asked).out, 0, []
-    while at < len(said):
-        end = said.index(b"\n", at)
-        words = said[at:end].split(b" ")
-        size = int(words[-1]) if words[-2:-1] == [b"blob"] else -1
-        found.append(said[end + 1 : end + 1 + max(size, 0)])
-        at = end + 2 + size
-    return found
+    with closing(ObjectReader(git)) as reader:
+        answers = [reader.get(name) for name in names]
+    return [answer[1] if answer and answer[0] == "blob" else b"" for answer in answers]
 
 
 def absent_submodules(root: Path, folder: Path) -> list[str]:
     """Submodules below a folder, as the last commit has them, whose objects are nowhere: paths from the top."""
     top = find_root(root)
-    where = folder.resolve().relative_to(top)
-    return [name for name in absent(find_git(), top) if Path(name).is_relative_to(where)]
+    where, git = folder.resolve().relative_to(top), _plain(find_git(), top)
+    tree = git.run("rev-parse", "--verify", "--quiet", "HEAD^{tree}")
+    if not tree.ok:
+        return []
+    with closing(ObjectStore(git, git, object_databases(git.program, top, ("HEAD",)))) as store:
+        names = [os.fsdecode(name) for name, is_there in store.submodules(tree.text) if not is_there]
+    return [name for name in names if Path(name).is_relative_to(where)]
 
 
 def exclude(root: Path) -> None:
@@ -198,8 +189,7 @@ def init_repository(folder: Path) -> str:
         try:
             made = scratch / ".git"
             options = ("--quiet", "--template=", "--initial-branch=main", "--object-format=sha1")
-            command = [program, "init", *options, str(scratch)]
-            done = subprocess.run(command, env=surroundings(), capture_output=True, check=False, timeout=60)
+            done = _run([program, "init", *options, str(scratch)], surroundings())
             if done.returncode != 0:
                 raise RepositoryError(f"git init failed: {done.stderr.decode('utf-8', 'replace').strip()}")
             (made / "info").mkdir(exist_ok=True)
@@ -232,10 +222,17 @@ def _author(program: str) -> dict[str, str]:
     """The user as author of the first commit, where git knows the user; the daemon is the committer."""
     known: dict[str, str] = {}
     for name, fallback in (("name", IDENTITY), ("email", ADDRESS)):
-        command = [program, "config", "--global", "--get", f"user.{name}"]
-        done = subprocess.run(command, env=_users_environment(), capture_output=True, check=False, timeout=60)
+        done = _run([program, "config", "--global", "--get", f"user.{name}"], _users_environment())
         known[f"GIT_AUTHOR_{name.upper()}"] = done.stdout.decode("utf-8", "replace").strip() or fallback
     return known
+
+
+def _users_environment() -> dict[str, str]:
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")}, "LC_ALL": "C"}
+
+
+def _run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60)
 
 
 def uncommitted(root: Path, folder: Path) -> list[str]:
@@ -248,22 +245,17 @@ def uncommitted(root: Path, folder: Path) -> list[str]:
 def _refuse_modified(git: Git, top: Path) -> None:
     """Tracked files must be as committed: the session starts from the commit, and the user would miss the rest."""
     names = _status(git, top, "--untracked-files=no")
-    inner = [
-        f"{path}/{name}"
-        for path, place in checked_out(git.program, top)
-        for name in _status(_plain(git.program, place), place, "--untracked-files=no")
-    ]
-    if inner and not names:
-        raise RepositoryError(
-            f"{top} has modified files in submodules, which runs see as pinned: {', '.join(inner[:_SHOWN])}",
-            hint="commit them in the submodule, and then the submodule here; or put them away (git stash)",
-        )
+    what, hint = "modified files that are not committed", "commit them (git commit -am …) or put them away (git stash)"
+    hint = f"{hint}; the session starts from the last commit"
+    if not names:
+        what = "modified files in submodules, which runs see as pinned"
+        hint = "commit them in the submodule, and then the submodule here; or put them away (git stash)"
+        for path, place in checked_out(git.program, top):
+            inner = _status(_plain(git.program, place), place, "--untracked-files=no")
+            names += [f"{path}/{name}" for name in inner]
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        raise RepositoryError(
-            f"{top} has modified files that are not committed: {', '.join(names[:_SHOWN])}{more}",
-            hint="commit them (git commit -am …) or put them away (git stash); the session starts from the last commit",
-        )
+        raise RepositoryError(f"{top} has {what}: {', '.join(names[:_SHOWN])}{more}", hint=hint)
 
 
 def _status(git: Git, top: Path, *options: str) -> list[str]:
@@ -276,7 +268,7 @@ def _status(git: Git, top: Path, *options: str) -> list[str]:
     said = quiet.ask("status", "--porcelain", "-z", "--ignore-submodules=dirty", "--no-renames", *options)
     names = {entry[3:]: entry[:2] for entry in said.split("\0") if len(entry) > 3}
     changed = [name for name, state in names.items() if state == " M" and "\n" not in name]
-    blobs = zip(changed, _blobs(git, (f":0:{name}" for name in changed)), strict=True) if changed else ()
+    blobs = zip(changed, _blobs(git, (f":0:{name}" for name in changed)), strict=True)
     same = {name for name, data in blobs if _is_content(top / name, pointed_to(data))}
     return [name for name in names if name not in same]
 

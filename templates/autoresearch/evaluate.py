@@ -1,9 +1,9 @@
 """The scorer of the `autoresearch` task: bits per byte on private text. Protected.
 
 It runs in a pristine copy of the protected files, with `data/val.bin` readable, and never imports `train.py` nor opens
-the checkpoint: the model runs in another process (`serve_model.py`, which describes the protocol) that is sent windows
-of tokens and returns raw logits. Windows, batch size and order are fixed here, so that the score depends on nothing
-that an experiment defines.
+the checkpoint: the model runs in another process (`serve_model.py`; `serving.py` describes the protocol) that is sent
+windows of tokens and returns raw logits. Windows, batch size and order are fixed here, so that the score
+depends on nothing that an experiment defines.
 
 Score: the validation tokens are cut into windows of W + 1 tokens that follow each other without overlap of the targets.
 With p the softmax of the logits, `val_bpb = sum(-ln p(target)) / (ln 2 * sum(bytes of target))`, over targets that

@@ -63,7 +63,9 @@ class Journal:
         """What a store says; it is closed then."""
         with store:
             session = store.session(TAG)
-            experiments, totals = tuple(store.experiments(session.id)), store.totals(session.id)
+            totals = store.totals(session.id)
+            listed = store.experiments(session.id)
+            experiments = tuple(store.experiment(session.id, e.number) for e in listed)  # with their files
             return cls(experiments, totals, session.base_commit, session.incumbent)
 
     @property

@@ -17,7 +17,7 @@ from autoresearchd.app.project import Project
 from autoresearchd.config import dump_task, load_task
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.ports import NewSession
-from autoresearchd.workspace.task_workspace import open_workspace
+from autoresearchd.workspace.git import open_workspace
 from tests.fakes.repositories import checkout_snapshot, git, make_repository, write_files
 
 TAG = "night"

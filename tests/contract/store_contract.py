@@ -23,7 +23,6 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.errors import StoreError
-from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Decision, Limits, Measurement, StageResult, Totals
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.ports import Store
@@ -90,7 +89,6 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
             lambda: store.totals(99),
             lambda: store.add_note(99, "", AT),
             lambda: store.add_control(99, "stop", AT),
-            lambda: store.log_event(99, Event(EventKind.FAULT, AT, "")),
         ]
         for call in unknown:
             with pytest.raises(KeyError):
@@ -126,15 +124,14 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert store.segment(store.create_session(new_session("other"), AT).id) is None
 
     # -- reading
-    def test_lists_come_oldest_first_and_without_generations(self, store: Store, lab: Driver) -> None:
+    def test_lists_come_oldest_first_without_files_and_generations(self, store: Store, lab: Driver) -> None:
         for _ in range(5):
             lab.decided(Status.DISCARD, 1.0)
         assert [e.number for e in store.experiments(lab.id)] == [0, 1, 2, 3, 4]
         last = store.experiments(lab.id, last=2)
         assert [e.number for e in last] == [3, 4]
-        assert all(e.proposal is not None and e.proposal.generation == Generation() for e in last)
+        assert all((e.proposal.files, e.proposal.generation) == ({}, Generation()) for e in last)
         assert [len(e.runs) for e in last] == [1, 1]
-        assert last[0].proposal.files["train.py"] == "LR = 3\n"
         assert store.experiments(lab.id, last=99) == store.experiments(lab.id)
 
     @pytest.mark.parametrize(("maximize", "expected"), [(False, [3, 0, 5]), (True, [1, 0, 5])])
@@ -275,14 +272,12 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         e = store.record_proposal(lab.id, lab.open().number, proposal, diff=text, code_hash="h")
         assert e.proposal.hypothesis.endswith("🎉")
         e = lab.decide(e, Decision(Status.DISCARD, Label.NO_OP, reason=text))
-        store.log_event(lab.id, Event(EventKind.DECIDED, AT, text, 0, odd))
         store.add_note(lab.id, text, AT)
         stored = store.experiment(lab.id, e.number).proposal
         assert stored.generation.completion.endswith("🎉")
         assert "DROP TABLE" in store.diff(lab.id, e.number)
-        assert store.events(lab.id)[0].message.endswith("🎉")
 
-    # -- notes, controls, events
+    # -- notes and controls
     def test_notes_wait_until_a_prompt_has_carried_them(self, store: Store, lab: Driver) -> None:
         first, second = (store.add_note(lab.id, text, AT) for text in ("try GELU", "more heads"))
         assert list(store.unseen_notes(lab.id)) == [first, second]
@@ -295,12 +290,6 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         added = [store.add_control(lab.id, kind, AT) for kind in ("pause", "unpause", "stop")]
         assert list(store.take_controls(lab.id)) == added
         assert list(store.take_controls(lab.id)) == []
-
-    def test_events_come_back_oldest_first(self, store: Store, lab: Driver) -> None:
-        for i in range(5):
-            store.log_event(lab.id, Event(EventKind.WARNING, AT, f"event {i}", i, {"n": i}))
-        assert [e.message for e in store.events(lab.id, last=2)] == ["event 3", "event 4"]
-        assert store.events(lab.id)[0] == Event(EventKind.WARNING, AT, "event 0", 0, {"n": 0})
 
     # -- after a crash
     def test_a_store_that_was_never_closed_is_found_as_it_was(self, reopen: Callable[[], Store], lab: Driver) -> None:

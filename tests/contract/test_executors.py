@@ -7,7 +7,7 @@ import pytest
 from autoresearchd.domain.ports import Executor, RunRequest
 from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.sandbox.tiers import PLAIN, TierName, available
+from autoresearchd.sandbox.tiers import TierName, available
 from tests.contract.executor_contract import FAIL, HANG, SUCCEED, ExecutorContract, JobContract
 from tests.fakes.executors import FakeExecutor, Script, ScriptedStage, prints
 
@@ -28,36 +28,13 @@ class TestFakeExecutor(ExecutorContract):
         return FakeExecutor(scripted)
 
 
-class TestLocalExecutorWithoutIsolation(JobContract):
-    @pytest.fixture
-    def executor(self) -> Executor:
-        return LocalExecutor(tier=PLAIN, devices=Devices())
-
-
-class Isolated(JobContract):
-    """The contract in one tier, where it works."""
-
-    name: TierName
+@pytest.mark.parametrize("name", TierName)
+class TestLocalExecutor(JobContract):
+    """The contract in each tier that works here."""
 
     @pytest.fixture
-    def executor(self) -> Executor:
-        tier = next((tier for tier in AVAILABLE if tier.name is self.name), None)
+    def executor(self, name: TierName) -> Executor:
+        tier = next((tier for tier in AVAILABLE if tier.name is name), None)
         if tier is None:
-            pytest.skip(f"the tier {self.name} does not work here")
+            pytest.skip(f"the tier {name} does not work here")
         return LocalExecutor(tier=tier, devices=Devices())
-
-
-class TestLocalExecutorInBubblewrap(Isolated):
-    name = TierName.BUBBLEWRAP
-
-
-class TestLocalExecutorInBubblewrapWithoutProc(Isolated):
-    name = TierName.BUBBLEWRAP_NOPROC
-
-
-class TestLocalExecutorInNamespaces(Isolated):
-    name = TierName.NAMESPACES
-
-
-class TestLocalExecutorInLandlock(Isolated):
-    name = TierName.LANDLOCK

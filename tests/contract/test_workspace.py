@@ -17,7 +17,7 @@ class TestGitAtTheTop(WorkspaceContract):
     def make(self, folder: Path, history: str = "refs") -> tuple[Workspace, str]:
         root = folder / "repository"
         base = make_repository(root, TASK)
-        workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"], history=history)
+        workspace = GitWorkspace(root, "night", task_folder=root, editable=["train.py"], history=history)
         workspace.begin(base)
         return workspace, base
 
@@ -27,7 +27,7 @@ class TestGitInASubfolder(WorkspaceContract):
         root = folder / "my répertoire — 実験"
         name = "tasks/tiny model (ü) -x"
         base = make_repository(root, {"README": "top\n", **{f"{name}/{path}": text for path, text in TASK.items()}})
-        workspace = GitWorkspace.open(root, "nov21-2", task_folder=root / name, editable=["train.py"], history=history)
+        workspace = GitWorkspace(root, "nov21-2", task_folder=root / name, editable=["train.py"], history=history)
         workspace.begin(base)
         return workspace, base
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -73,7 +74,7 @@ class TinyLearnable:
             if values:
                 last = torch.tensor([len(each.prompt) - 1 for each in samples])
                 value = (hidden[torch.arange(len(samples)), last] @ self._adapter["value"]).float()
-        return Statistics(batch, found, value)
+        return replace(found, values=value)
 
     def trainable(self) -> list[torch.nn.Parameter]:
         return list(self._adapter.values())

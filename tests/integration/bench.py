@@ -31,6 +31,6 @@ class Bench(MemoryBench):
         return done.stdout.strip()
 
     def workspace(self) -> GitWorkspace:
-        return GitWorkspace.open(
+        return GitWorkspace(
             self.root, "t", task_folder=self.root, editable=self.task.editable, history=self.task.history
         )

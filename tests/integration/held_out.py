@@ -16,8 +16,7 @@ from autoresearchd.learner.data.trajectories import Trajectory
 from autoresearchd.learner.gate.held_out_states import HeldOut
 from autoresearchd.learner.gate.held_out_states import opened as open_sessions
 from autoresearchd.resources import bundled
-from autoresearchd.store.schema.database import Database, sqlite_url
-from autoresearchd.store.schema.migrate import alembic_config
+from autoresearchd.store.schema.database import Database, alembic_config, sqlite_url
 from tests.integration.bench import Bench
 
 
@@ -59,7 +58,6 @@ def trajectory(number: int, session: str = "t", **changed: Any) -> Trajectory:
         "at": datetime(2026, 11, 1, tzinfo=UTC) + timedelta(minutes=number),
         "policy_version": "",
         "messages": ({"role": "user", "content": f"Propose experiment {number}."},),
-        "prompt_ids": None,
         "completion": "x",
         "token_ids": None,
         "logprobs": None,

@@ -91,7 +91,7 @@ def facts(root: Path, stack: ExitStack) -> dict[str, Any]:
         "queue": os.getpid(),
         "tcp": tcp.getsockname()[1],
         "udp": udp.getsockname()[1],
-        "socket": str(root / "s"),
+        "stream": str(root / "s"),
         "datagrams": str(root / "d"),
         "abstract": f"autoresearchd-test-{os.getpid()}",
     }

@@ -23,8 +23,7 @@ from autoresearchd.domain.task import Evaluation
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.visible_files import agent_surroundings, link_data
-from autoresearchd.policy.agent.agent_policy import AgentPolicy
-from autoresearchd.policy.agent.dialogue import SENTINEL
+from autoresearchd.policy.agent_policy import SENTINEL, AgentPolicy
 from autoresearchd.sandbox.agent_shell import AgentShells, CommandResult, Surroundings
 from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, available
@@ -87,7 +86,7 @@ def work(
         answers=MemoryAnswers(),
         purse=OpenPurse(),
         check=check,
-        shells=agent_shells(tier, scratch),
+        open_shell=agent_shells(tier, scratch).open,
         command_seconds=seconds,
     )
     proposal = policy.propose(the_state(), threading.Event())

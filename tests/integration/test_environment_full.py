@@ -15,8 +15,8 @@ from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.loop.daemon import FileSink
 from autoresearchd.loop.session import Backoff
-from autoresearchd.loop.upkeep.event_sinks import FileSink
 from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
 from tests.fakes.deaths import Mortal
 from tests.integration.bench import TASK, Bench

@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def session(root: Path, **options: Any) -> closing[GitWorkspace]:
-    return closing(GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"], **options))
+    return closing(GitWorkspace(root, "night", task_folder=root, editable=["train.py"], **options))
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_an_edit_through_a_symbolic_link_is_refused(root: Path) -> None:
     (root / "link.py").symlink_to("prepare.py")
     (root / "folder").symlink_to("lib")
     base = commit_all(root)
-    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["link.py", "folder/model.py", "lib"])
+    workspace = GitWorkspace(root, "night", task_folder=root, editable=["link.py", "folder/model.py", "lib"])
     for path in ("link.py", "folder/model.py", "lib"):
         with pytest.raises(RepositoryError):
             workspace.commit(number=1, parent=base, files={path: "x"}, message="m", when=WHEN)
@@ -182,14 +182,14 @@ def test_an_edit_through_a_symbolic_link_is_refused(root: Path) -> None:
 )  # fmt: skip
 def test_a_task_cannot_make_a_path_outside_its_folder_editable(root: Path, path: str) -> None:
     with pytest.raises(RepositoryError):
-        GitWorkspace.open(root, "night", task_folder=root, editable=[path])
+        GitWorkspace(root, "night", task_folder=root, editable=[path])
 
 
 def test_a_task_folder_outside_the_repository_or_behind_a_link_is_refused(root: Path, tmp_path: Path) -> None:
     (root / "elsewhere").symlink_to(tmp_path)
     for folder in (tmp_path, root / "elsewhere"):
         with pytest.raises(RepositoryError):
-            GitWorkspace.open(root, "night", task_folder=folder, editable=["train.py"])
+            GitWorkspace(root, "night", task_folder=folder, editable=["train.py"])
 
 
 def test_a_worktree_folder_that_became_a_link_is_not_written_through(
@@ -210,15 +210,6 @@ def test_a_worktree_folder_that_became_a_link_is_not_written_through(
     folder.symlink_to(precious)
     assert not workspace.checkout(0, base).is_symlink()
     assert (precious / "lib/model.py").read_text() == "mine\n" and (precious / "mine.txt").exists()
-
-
-def test_a_repository_that_a_job_hid_in_a_tracked_folder_is_removed(workspace: GitWorkspace) -> None:
-    base = workspace.head()
-    folder = workspace.checkout(0, base)
-    write_files(folder, {"lib/.git/HEAD": "ref: refs/heads/main\n", "lib/.git/refs/x": "", "new/.git/HEAD": ""})
-    (folder / "lib" / os.fsdecode(b"not\xffutf-8")).touch()
-    workspace.checkout(0, base)
-    assert [p.name for p in (folder / "lib").iterdir()] == ["model.py"] and not (folder / "new").exists()
 
 
 def test_data_links_and_mount_points_stay_while_all_else_untracked_goes(root: Path, tmp_path: Path) -> None:

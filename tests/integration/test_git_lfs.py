@@ -110,7 +110,7 @@ def test_a_folder_that_is_named_is_the_users_and_not_the_copy_of_the_commit(root
     task = load_task(root)
     task = replace(task, data=("data",))
     assert with_large_files(task, root, root) == (task, ())
-    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"], keep=["data"])
+    workspace = GitWorkspace(root, "night", task_folder=root, editable=["train.py"], keep=["data"])
     base = workspace.head()
     workspace.materialise(base, tmp_path / "setup")
     data = find_data(task.data, (tmp_path / "setup", root), "workspace.data")

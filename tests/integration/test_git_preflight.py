@@ -23,7 +23,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def session(root: Path, *editable: str, tag: str = "night") -> closing[GitWorkspace]:
-    return closing(GitWorkspace.open(root, tag, task_folder=root, editable=editable or ["train.py"]))
+    return closing(GitWorkspace(root, tag, task_folder=root, editable=editable or ["train.py"]))
 
 
 def in_progress(root: Path, *command: str) -> None:

@@ -9,6 +9,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,16 +20,11 @@ from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.command import Git, Result, find_git
 from autoresearchd.workspace.git import GitWorkspace
-from autoresearchd.workspace.objects import object_id, serialise_commit
+from autoresearchd.workspace.objects import ObjectStore
 from tests.fakes.repositories import FILES, git, make_repository
 
 WHEN = datetime(2026, 5, 6, tzinfo=UTC)
-SPY = """#!/bin/sh
-case "$1" in
-update-ref) tee -a "{record}" | "{git}" "$@" ;;
-*) exec "{git}" "$@" ;;
-esac
-"""
+SPY = '#!/bin/sh\n[ "$1" = update-ref ] || exec "{git}" "$@"\ntee -a "{record}" | "{git}" "$@"\n'
 
 
 @pytest.fixture
@@ -46,7 +43,7 @@ def workspace(root: Path) -> Iterator[GitWorkspace]:
 
 
 def open_workspace(root: Path) -> GitWorkspace:
-    return GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
+    return GitWorkspace(root, "night", task_folder=root, editable=["train.py"])
 
 
 def edit(workspace: GitWorkspace, number: int = 1, text: str = "x = 1\n") -> str:
@@ -93,12 +90,14 @@ def test_a_commit_that_was_cut_off_is_completed_by_doing_it_again(
     assert git(root, "fsck", "--strict", "--no-dangling") == ""
 
 
-def test_a_damaged_object_is_named_with_a_way_to_hint_it(root: Path, workspace: GitWorkspace) -> None:
-    commit = edit(workspace)
-    blob = git(root, "rev-parse", f"{commit}:train.py")
-    loose(root, blob).unlink()
-    for damage in (lambda: None, lambda: loose(root, blob).write_bytes(b"garbage")):
-        damage()
+def test_a_damaged_object_is_named_with_a_way_to_mend_it(root: Path, workspace: GitWorkspace) -> None:
+    commit = edit(workspace, text="".join(f"x{n} = {n * n}\n" for n in range(2000)))
+    place = loose(root, blob := git(root, "rev-parse", f"{commit}:train.py"))
+    whole = place.read_bytes()
+    place.unlink()
+    for content in (None, b"garbage", b"", whole[: len(whole) // 2], whole[:-3]):
+        if content is not None:
+            place.write_bytes(content)
         with pytest.raises(RepositoryError) as caught:
             workspace.read(commit, "train.py")
         assert blob in caught.value.what and "git fsck" in caught.value.hint
@@ -110,10 +109,6 @@ def test_a_damaged_object_is_named_with_a_way_to_hint_it(root: Path, workspace: 
 
 def slot_git(workspace: GitWorkspace) -> Path:
     return layout.worktrees_dir(workspace.root, "night") / "slot0.git"
-
-
-def unreadable(folder: Path) -> None:
-    (folder / "lib").chmod(0o500)
 
 
 BROKEN = {
@@ -134,7 +129,7 @@ BROKEN = {
         (folder / "train.py" / "x" / "y").touch(),
     ),
     "a folder became a file": lambda folder, own: (shutil.rmtree(folder / "lib"), (folder / "lib").touch()),
-    "folders are read-only": lambda folder, own: unreadable(folder),
+    "folders are read-only": lambda folder, own: (folder / "lib").chmod(0o500),
     "a repository within": lambda folder, own: (make_repository(folder / "inner"), make_repository(folder / "lib/in")),
 }
 
@@ -170,15 +165,11 @@ def test_a_private_git_directory_that_a_power_cut_tore_anywhere_is_made_anew(
         assert place.read_bytes() == content, f"cut off after {kept} bytes"
 
 
-def test_a_program_that_asks_git_in_a_slot_sees_the_commit_and_nothing_changed(workspace: GitWorkspace) -> None:
+def test_a_slot_that_is_used_again_is_at_its_commit(workspace: GitWorkspace) -> None:
     commit = edit(workspace)
-    folder = workspace.checkout(0, workspace.head())
-    for wanted, text in ((commit, "x = 1\n"), (workspace.head(), FILES["train.py"]), (commit, "x = 1\n")):
-        (folder / "left-behind").write_text("of the last run")
-        workspace.checkout(0, wanted)
-        assert (folder / "train.py").read_text() == text and not (folder / "left-behind").exists()
-        assert (slot_git(workspace) / "HEAD").read_text() == f"{wanted}\n"
-    assert git(folder, "rev-parse", "HEAD") == commit and git(folder, "status", "--porcelain") == ""
+    for wanted, text in ((workspace.head(), FILES["train.py"]), (commit, "x = 1\n")):
+        folder = workspace.checkout(0, wanted)
+        assert (folder / "train.py").read_text() == text and git(folder, "rev-parse", "HEAD") == wanted
 
 
 def test_a_file_changed_without_a_trace_in_its_times_is_restored(workspace: GitWorkspace) -> None:
@@ -203,20 +194,9 @@ def test_a_repository_that_was_moved_goes_on_at_its_new_place(root: Path, worksp
 
 
 def test_a_reader_that_was_killed_is_replaced(workspace: GitWorkspace) -> None:
-    head = workspace.head()
-    assert workspace.read(head, "train.py") == FILES["train.py"]
-    process = workspace._objects._git.cat_file_all
-    os.kill(process.pid, signal.SIGKILL)
-    process.proc.wait()
-    assert workspace.read(head, "train.py") == FILES["train.py"]
-
-
-def test_no_lock_is_held_between_experiments(root: Path, workspace: GitWorkspace) -> None:
-    first = edit(workspace)
-    assert not list((root / ".git").rglob("*.lock"))
-    git(root, "pack-refs", "--all", "--prune")
-    git(root, "update-ref", "refs/autoresearch/night/1", workspace.head())
-    assert edit(workspace) == first == git(root, "rev-parse", "refs/autoresearch/night/1")
+    for _ in range(2):
+        assert workspace.read(workspace.head(), "train.py") == FILES["train.py"]
+        workspace._objects._reader._process.kill()
 
 
 def test_a_lock_that_a_dead_git_left_on_our_own_refs_is_removed(root: Path, workspace: GitWorkspace) -> None:
@@ -262,8 +242,8 @@ def test_a_session_without_a_baseline_leaves_no_trace(root: Path, workspace: Git
     workspace.checkout(0, workspace.head())
     workspace.pack()
     edit(workspace, 2)
-    workspace.abandon()
-    workspace.abandon()
+    for _ in range(2):
+        workspace.abandon()
     assert git(root, "for-each-ref", "--format=%(refname)") == "refs/heads/main"
     assert not layout.worktrees_dir(root, "night").exists()
     workspace.begin(workspace.head())
@@ -289,7 +269,7 @@ def test_beginning_is_completed_after_a_crash_but_takes_over_no_branch(root: Pat
 
 
 def test_a_discard_on_a_branch_that_was_moved_is_refused(root: Path) -> None:
-    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"], history="revert")
+    workspace = GitWorkspace(root, "night", task_folder=root, editable=["train.py"], history="revert")
     head = workspace.head()
     workspace.begin(head)
     commit = edit(workspace)
@@ -337,36 +317,45 @@ def test_what_git_says_becomes_an_error_that_the_loop_can_act_on(code: int, said
 
 
 def test_packing_beside_the_loop_disturbs_neither(root: Path, workspace: GitWorkspace) -> None:
-    failures: list[BaseException] = []
     done = threading.Event()
 
-    def housekeeping() -> None:
-        try:
-            while not done.is_set():
-                workspace.pack()
-        except BaseException as error:
-            failures.append(error)
+    def keep_packing() -> None:
+        while not done.is_set():
+            workspace.pack()
 
-    thread = threading.Thread(target=housekeeping)
-    thread.start()
     commits, tip = [], workspace.head()
-    for number in range(1, 41):
-        commit = workspace.commit(
-            number=number, parent=tip, files={"train.py": f"x = {number}\n"}, message="try\n", when=WHEN
-        )
-        workspace.checkout(0, commit)
-        if number % 3 == 0:
-            workspace.advance(tip, commit)
-            tip = commit
-        commits.append(commit)
-    done.set()
-    thread.join()
-    assert failures == []
+    with ThreadPoolExecutor() as pool:
+        packing = pool.submit(keep_packing)
+        try:
+            for number in range(1, 41):
+                files = {"train.py": f"x = {number}\n"}
+                commit = workspace.commit(number=number, parent=tip, files=files, message="try\n", when=WHEN)
+                workspace.checkout(0, commit)
+                if number % 3 == 0:
+                    workspace.advance(tip, commit)
+                    tip = commit
+                commits.append(commit)
+        finally:
+            done.set()
+        packing.result()
     assert [workspace.read(c, "train.py") for c in commits] == [f"x = {n}\n" for n in range(1, 41)]
     names = [f"refs/autoresearch/night/{n}" for n in range(1, 41)]
     assert git(root, "rev-parse", *names).split("\n") == commits
     assert git(root, "fsck", "--full", "--strict", "--no-dangling") == ""
     assert workspace.tip() == tip
+
+
+def test_a_folder_of_objects_that_packing_removes_meanwhile_costs_nothing(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = f'[ "$1" = hash-object ] && [ ! -e {tmp_path}/failed ] && touch {tmp_path}/failed && '
+    fails = (
+        f'{{ echo "error: unable to create temporary file: No such file" >&2; exit 128; }}\nexec {find_git()} "$@"\n'
+    )
+    folder = program(tmp_path / "bin" / "git", f"#!/bin/sh\n{once}{fails}")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    with closing(open_workspace(root)) as workspace:
+        assert edit(workspace) and (tmp_path / "failed").exists()
 
 
 def test_unreachable_work_of_the_users_survives_packing(root: Path, workspace: GitWorkspace) -> None:
@@ -384,15 +373,9 @@ def test_commits_are_those_that_git_itself_would_make(root: Path, workspace: Git
     commit = workspace.commit(
         number=1, parent=workspace.head(), files={"train.py": "é\n"}, message="subject ü\n\nbody\n", when=WHEN
     )
-    assert git(root, "log", "-1", "--format=%an <%ae>|%cn <%ce>|%ad|%cd|%s|%b", "--date=iso-strict", commit) == (
-        "autoresearchd <autoresearchd@localhost>|autoresearchd <autoresearchd@localhost>"
-        "|2026-05-06T00:00:00+00:00|2026-05-06T00:00:00+00:00|subject ü|body\n"
-    ).rstrip("\n")
-    tree = git(root, "rev-parse", f"{commit}^{{tree}}")
-    expected = serialise_commit(tree, workspace.head(), "subject ü\n\nbody\n", int(WHEN.timestamp()))
-    assert object_id("commit", expected) == commit
-    scratch = Git(find_git(), root / ".git").run("cat-file", "commit", commit)
-    assert scratch.out == expected
+    told = git(root, "log", "-1", "--format=%an <%ae>|%cn <%ce>|%ad|%cd|%s|%b", "--date=iso-strict", commit)
+    who, when = "autoresearchd <autoresearchd@localhost>", "2026-05-06T00:00:00+00:00"
+    assert told == "|".join([who, who, when, when, "subject ü", "body"])
 
 
 # -- what killing daemons and cutting power has found ---------------------------------------------------------------
@@ -450,8 +433,7 @@ def test_a_session_cut_off_while_it_began_begins_again(root: Path, workspace: Gi
 
 
 def test_the_branch_is_flushed_before_it_takes_its_place(workspace: GitWorkspace) -> None:
-    said = workspace._public.ask("config", "--get", "core.fsync")
-    assert "reference" in said.split(",")
+    assert "reference" in workspace._public.ask("config", "--get", "core.fsync").split(",")
 
 
 def test_a_lock_whose_time_lies_in_the_future_is_known_by_how_long_it_has_been_seen(
@@ -472,12 +454,7 @@ def test_a_lock_whose_time_lies_in_the_future_is_known_by_how_long_it_has_been_s
 def test_a_reader_that_is_killed_each_time_says_so_and_not_that_the_repository_is_damaged(
     root: Path, tmp_path: Path
 ) -> None:
-    workspace = open_workspace(root)
-    store, head = workspace._objects, workspace.head()
     folder = program(tmp_path / "bin" / "git", "#!/bin/sh\nread line\nkill -KILL $$\n")
-    store._git.update_environment(PATH=f"{folder}:{os.environ['PATH']}")
+    store = ObjectStore(*[Git(str(folder / "git"), root / ".git")] * 2)
     with pytest.raises(EnvironmentFailure, match="cat-file"):
-        store.read(head, "commit")
-    store._git.update_environment(PATH=os.environ["PATH"])
-    assert store.commit(head).parents == ()
-    workspace.close()
+        store.read("f" * 40, "commit")

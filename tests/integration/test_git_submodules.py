@@ -49,7 +49,7 @@ def root(made: Path, tmp_path: Path) -> Path:
 
 @contextmanager
 def session(root: Path, editable: str = "train.py", **options: object) -> Iterator[GitWorkspace]:
-    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=[editable], **options)
+    workspace = GitWorkspace(root, "night", task_folder=root, editable=[editable], **options)
     try:
         yield workspace
     finally:

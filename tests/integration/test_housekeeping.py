@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -21,39 +20,11 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import RunRequest, Store
 from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.upkeep.housekeeping import Housekeeping, note_reason, say_that_it_stops
-from autoresearchd.store.backup import backups
+from autoresearchd.store import backups
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import sqlite_url
 from tests.fakes.executors import Script
 from tests.integration.bench import Bench, job
-
-
-class ByTheClock:
-    """Learner runs at a time that somebody wrote."""
-
-    def __init__(self, cron: str) -> None:
-        self.cron, self.ended = cron, False
-
-    def request(self) -> None:
-        raise AssertionError("it is never due")
-
-    def between(self) -> None:
-        pass
-
-    def end(self) -> None:
-        self.ended = True
-
-
-def test_a_time_that_the_scheduler_does_not_know_is_a_warning_and_the_session_goes_on(tmp_path: Path) -> None:
-    bench, learning = Bench(tmp_path), ByTheClock("*/0 * * * *")
-    lab = replace(bench.laboratory(), learning=learning)
-    with Housekeeping(lab, lambda: 0.0, tmp_path / "backups") as housekeeping:
-        housekeeping.between()
-    assert learning.ended
-    (told,) = [event for event in bench.events.events if event.kind is EventKind.WARNING]
-    assert "nothing is learned by the clock" in told.message
-    assert learning.cron in told.message
-    bench.close()
 
 
 def test_a_daemon_that_ends_while_its_first_backup_begins_ends_without_a_fault_and_with_the_backup(
@@ -88,7 +59,7 @@ def test_a_first_stop_after_the_database_was_lost_still_lets_the_running_experim
     ):
         database.rename(tmp_path / "elsewhere.db")
         housekeeping.watch_database()
-        assert lab.stop.soon
+        assert lab.stop.is_set()
         say_that_it_stops(lab, None)
         (said,) = [event.message for event in bench.events.events if event.kind is EventKind.STOPPING]
         assert "ask again" not in said, "nobody has asked yet"
@@ -133,7 +104,7 @@ def test_a_database_that_was_written_over_ends_the_session_and_is_neither_writte
         before = backups.generations(tmp_path / "backups")
         write_over(database, how, tmp_path)
         housekeeping.watch_database()
-        assert lab.stop.soon
+        assert lab.stop.is_set()
         with pytest.raises(StoreDamaged):
             bench.store.heartbeat(lab.session_id, now, 1.0)
         housekeeping.between()

@@ -18,12 +18,10 @@ pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.policy_versions import ServedAdapter
 from autoresearchd.learner.algorithms.learnable import Sample, Who
-from autoresearchd.learner.algorithms.ratios import Level
 from autoresearchd.learner.algorithms.train_options import (
     Algo,
     ColdStart,
-    GroupOptions,
-    PpoOptions,
+    GrpoOptions,
     SftOptions,
     TrainOptions,
 )
@@ -46,7 +44,7 @@ MESSAGES = (
 def scored(model: LocalModel, sample: Sample, who: Who = Who.POLICY) -> list[float]:
     with torch.no_grad():
         found = model.statistics([sample], who=who)
-    return [float(value) for value in found.tokens.logprobs[0][found.batch.mask[0]]]
+    return [float(value) for value in found.logprobs[0][found.batch.mask[0]]]
 
 
 def test_what_is_learned_becomes_likelier_and_is_saved(smollm2: Path, tmp_path: Path) -> None:
@@ -57,7 +55,7 @@ def test_what_is_learned_becomes_likelier_and_is_saved(smollm2: Path, tmp_path: 
     for _ in range(4):
         optimiser.zero_grad()
         found = model.statistics([sample], values=True)
-        (-found.tokens.logprobs.sum() + (found.values - 1).square().sum()).backward()
+        (-found.logprobs.sum() + (found.values - 1).square().sum()).backward()
         optimiser.step()
     after = scored(model, sample)
     assert sum(after) > before + 5
@@ -97,7 +95,7 @@ def test_each_algorithm_moves_a_real_model_towards_what_was_worth_more(smollm2: 
     steps: list[StepFigures] = []
     plan = TrainOptions(
         algo, steps=4, batch=4, micro=4, warmup=0, learning_rate=5e-4, cold_start=ColdStart(allowed=False),
-        sft=SftOptions(kept=False), groups=GroupOptions(neighbours=None), ppo=PpoOptions(level=Level.TOKEN),
+        sft=SftOptions(kept=False), grpo=GrpoOptions(neighbours=None),
     )  # fmt: skip
     found = train(model, given, plan, on_step=steps.append)
     assert (found.steps, found.stopped, found.cold_start) == (4, "", "")

@@ -97,16 +97,6 @@ def test_a_killed_supervisor_is_a_lost_run_and_leaves_nothing(tier: Tier, mark: 
     wait_until(lambda: not carriers(mark))
 
 
-@pytest.mark.parametrize("tier", TIERS)
-def test_recovery_ends_what_a_dead_daemon_left(tier: Tier, mark: str, tmp_path: Path) -> None:
-    request = make_request(tmp_path, marked(mark, HANG))
-    handle = local(tier).start(request)
-    wait_until(lambda: "begun" in text_of(request.run_dir / "training.log"))
-    assert local(tier).recover(request.run_dir) is None
-    assert carriers(mark) == []
-    assert handle.wait() is not None
-
-
 def test_recovery_spares_a_stranger_that_got_the_pid_of_a_supervisor(mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, make_task())
     result = local(PLAIN).start(request).wait()

@@ -17,9 +17,8 @@ from alembic.script import ScriptDirectory
 from autoresearchd.domain.errors import SchemaTooNew, StoreError
 from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.store.schema.database import Database
+from autoresearchd.store.schema.database import Database, alembic_config, upgrade
 from autoresearchd.store.schema.health import HEAD_REVISION
-from autoresearchd.store.schema.migrate import alembic_config, upgrade
 from autoresearchd.store.schema.tables import metadata
 from tests.contract.store_driver import AT, new_session
 
@@ -171,7 +170,7 @@ def test_somebody_elses_database_is_not_touched(url: str, tmp_path: Path) -> Non
 
 
 def test_two_processes_may_create_the_database_at_the_same_moment(url: str) -> None:
-    code = f"from autoresearchd.store.schema.migrate import upgrade; input(); upgrade({url!r})"
+    code = f"from autoresearchd.store.schema.database import upgrade; input(); upgrade({url!r})"
     command = [sys.executable, "-c", code]
     both = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for process in both:
@@ -194,7 +193,7 @@ def test_opening_an_up_to_date_database_does_not_import_alembic(url: str) -> Non
 
 def test_migrating_leaves_the_logging_of_the_program_alone(url: str) -> None:
     code = (
-        "import logging; before = list(logging.root.handlers); from autoresearchd.store.schema.migrate import upgrade;"
+        "import logging; before = list(logging.root.handlers); from autoresearchd.store.schema.database import upgrade;"
         f"upgrade({url!r}); import sys;"
         "sys.exit(logging.root.handlers != before or logging.root.level != logging.WARNING)"
     )

@@ -19,9 +19,9 @@ from autoresearchd.domain.errors import SessionLocked, StoreDamaged, UsageError
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Phase, Status
-from autoresearchd.loop.upkeep.event_sinks import FileSink
+from autoresearchd.loop.daemon import FileSink
 from autoresearchd.loop.upkeep.session_lock import SessionLock
-from autoresearchd.store.backup import backups
+from autoresearchd.store import backups
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
 from autoresearchd.workspace import layout

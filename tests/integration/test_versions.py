@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 
 from autoresearchd.domain.policy_versions import BaseModel
-from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
+from autoresearchd.learner.training.load_model import ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.versions.adapter_manifest import Made
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
@@ -53,7 +53,7 @@ class Bench:
         return self.now
 
     def version(self, seed: int) -> str:
-        trained = LocalModel.load(self.model, ModelOptions(lora=LoraOptions(rank=4, alpha=8), value_head=True))
+        trained = LocalModel.load(self.model, ModelOptions(rank=4, alpha=8, value_head=True))
         trained.load_adapter_state(tiny.state(trained, seed))
         return self.shelf.add(trained.save, Made(BaseModel(str(self.model), *trained.hashes), "grpo")).version
 

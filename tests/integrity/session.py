@@ -115,7 +115,7 @@ class CheatSession:
         template = bundled("templates") / "autoresearch"
         shutil.copy(template / "evaluate.py", self.repo)
         if task == HERE / "tiny":
-            shutil.copy(template / "serve_model.py", self.repo / "serving.py")
+            shutil.copy(template / "serving.py", self.repo)
         text = (self.repo / "task.yaml").read_text()
         for old, new in changes:
             assert old in text, old
@@ -172,14 +172,9 @@ class CheatSession:
 
     def _write_cheats(self, honest: str, port: int) -> None:
         for number, cheat in enumerate(self.cheats, 1):
-            known = {
-                "@PORT@": str(port),
-                "@HOME@": str(self.home),
-                "@REPO@": str(self.repo),
-                "@MARK@": self.mark(number),
-            }
+            known = ("@PORT@", str(port)), ("@HOME@", str(self.home)), ("@REPO@", str(self.repo))
             text, script = cheat.edit(honest), cheat.script
-            for word, value in known.items():
+            for word, value in (*known, ("@MARK@", self.mark(number))):
                 text, script = text.replace(word, value), script.replace(word, value)
             document = {"name": cheat.name, "text": text, "script": script}
             (self.folder / "cheats" / f"{number}.json").write_text(json.dumps(document))
@@ -224,11 +219,9 @@ class CheatSession:
     def _repository(self) -> dict[str, bytes]:
         """The user's own: files of the checkout, configuration, hooks, attributes."""
         top = [p for p in self.repo.rglob("*") if not {".git", ".autoresearchd"} & set(p.relative_to(self.repo).parts)]
-        git = [
-            *(self.repo / ".git/hooks").glob("*"),
-            *(self.repo / ".git" / n for n in ("config", "HEAD", "info/attributes")),
-        ]
-        return {str(p): p.read_bytes() + p.name.encode() for p in [*top, *git] if p.is_file()}
+        git = [self.repo / ".git" / name for name in ("config", "HEAD", "info/attributes")]
+        every = [*top, *git, *(self.repo / ".git/hooks").glob("*")]
+        return {str(p): p.read_bytes() + p.name.encode() for p in every if p.is_file()}
 
     def _files(self) -> list[str]:
         found = [str(p) for p in [*self.home.rglob("*"), *self.repo.rglob("*")] if self.word in p.name]

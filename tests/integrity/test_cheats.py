@@ -98,7 +98,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "mypy*",
         "__pycache__",
         "*.pth",
-        "_editable*",
+        "_edit*",
     )
     for source in (Path(p) for p in sys.path if p.endswith("site-packages")):
         shutil.copytree(source, target, ignore=shutil.ignore_patterns(*heavy), dirs_exist_ok=True, symlinks=True)

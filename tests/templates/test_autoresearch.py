@@ -22,7 +22,7 @@ np = pytest.importorskip("numpy")
 tokenizers = pytest.importorskip("tokenizers")
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "templates" / "autoresearch"
-FILES = ("train.py", "prepare.py", "evaluate.py", "serve_model.py")
+FILES = ("train.py", "prepare.py", "evaluate.py", "serve_model.py", "serving.py")
 
 
 def load(path: Path, name: str) -> ModuleType:
@@ -82,7 +82,8 @@ def workspace_with(base: Path, target: Path, edit: tuple[str, str] | None = None
     (target / "data").mkdir(parents=True)
     for name in ("train.bin", "meta.json"):
         shutil.copy(base / "data" / name, target / "data" / name)
-    shutil.copy(TEMPLATE / "serve_model.py", target)
+    for name in ("serve_model.py", "serving.py"):
+        shutil.copy(TEMPLATE / name, target)
     text = (TEMPLATE / "train.py").read_text()
     if edit is not None:
         assert text.count(edit[0]) == 1, edit[0]
@@ -275,9 +276,9 @@ def test_a_process_that_answers_leaves_nothing_to_the_next(tmp_path: Path, task:
     program = f"""
 import fcntl, os, resource, socket, subprocess, sys, threading
 sys.path.insert(0, {str(TEMPLATE.parent / task)!r})
-import serve_model
+import serving
 known = os.open("known", os.O_RDONLY)
-serve_model.confine()
+serving.confine()
 for line in {denied!r}:
     try:
         eval(line)

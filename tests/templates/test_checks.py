@@ -13,7 +13,7 @@ from autoresearchd.app.tasks.check_task import SHORT, check_held
 from autoresearchd.app.tasks.task_folder import task_folder
 from autoresearchd.cli.main import run
 from autoresearchd.config import load_task
-from autoresearchd.config.check_file import CHECK_FILE, load_check
+from autoresearchd.config.load_task import CHECK_FILE, load_check
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.task import Task, TaskCheck, Variant
 from autoresearchd.evaluator.rules.legality import check_edit

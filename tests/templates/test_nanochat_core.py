@@ -20,7 +20,7 @@ from autoresearchd.policy.search.find_constants import find
 from autoresearchd.resources import bundled
 
 FOLDER = bundled("templates") / "nanochat-core"
-PROTECTED = ("evaluate.py", "channel.py", "serve_model.py", "questions.py")
+PROTECTED = ("evaluate.py", "channel.py", "serve_model.py", "serving.py", "questions.py")
 UNIGRAM = """
 import torch
 
@@ -37,7 +37,10 @@ def load(program: str, *needed: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"nanochat_core_{program}", FOLDER / f"{program}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    others = {name: load(name) for name in needed}
+    others: dict[str, ModuleType] = {}
+    for name in needed:
+        with patch.dict(sys.modules, others):
+            others[name] = load(name)
     with patch.dict(sys.modules, {**others, spec.name: module}):
         spec.loader.exec_module(module)
     return module
@@ -81,7 +84,8 @@ def score(pristine: Path, folder: Path, logits: str) -> subprocess.CompletedProc
     """What the scorer says of a model whose logits for idx are an expression."""
     import torch
 
-    shutil.copy(FOLDER / "serve_model.py", folder)
+    for name in ("serve_model.py", "serving.py"):
+        shutil.copy(FOLDER / name, folder)
     (folder / "train.py").write_text(UNIGRAM.format(logits=logits))
     counts = torch.ones(256)
     counts[list(b" ,_aeinorst()=")] = 20.0
@@ -105,11 +109,6 @@ def test_its_task_file_is_in_order(profile: str) -> None:
     assert len(find((FOLDER / "train.py").read_text(), path="train.py")) >= 12, "there is much to tune"
     hidden = {path.removeprefix("{purelib}/") for path in task.evaluation.hide} if task.evaluation else set()
     assert hidden == set(load("prepare", "questions").HELD_OUT)
-
-
-def test_both_tasks_of_language_models_talk_by_the_same_protocol() -> None:
-    other = bundled("templates") / "parameter-golf"
-    assert (FOLDER / "channel.py").read_text() == (other / "channel.py").read_text()
 
 
 def test_the_right_choice_is_what_the_text_says(questions: ModuleType, texts: list[bytes]) -> None:
@@ -158,7 +157,7 @@ def test_nobody_who_reads_the_task_knows_which_questions_are_asked() -> None:
 
 
 def test_guessing_is_worth_nothing_and_knowing_is_worth_one(pristine: Path) -> None:
-    evaluate = load("evaluate", "channel", "questions")
+    evaluate = load("evaluate", "serving", "channel", "questions")
     with np.load(pristine / "data/questions.npz") as stored:
         asked = {name: stored[name].astype(np.int64) for name in stored.files}
     right = asked["right"][asked["question"]] == asked["slot"]

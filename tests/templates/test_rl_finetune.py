@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from autoresearchd.config import check_files, load_task
+from autoresearchd.evaluator.measure.log_text import parse_metrics
 from autoresearchd.evaluator.measure.logged_curve import read_curve
-from autoresearchd.evaluator.measure.printed_metrics import parse_metrics
 from autoresearchd.policy.search.find_constants import find
 from autoresearchd.resources import bundled
 

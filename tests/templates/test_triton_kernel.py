@@ -45,10 +45,6 @@ def test_its_task_file_is_in_order(profile: str, edited: str) -> None:
     assert set(task.protected) == {p.name for p in FOLDER.glob("*.py")} - {edited}
 
 
-def test_the_meter_is_that_of_the_other_task_of_speed() -> None:
-    assert (FOLDER / "meter.py").read_text() == (FOLDER.parent / "liquid-speedup" / "meter.py").read_text()
-
-
 def test_the_truth_is_what_the_formula_says() -> None:
     inputs = problem.draw(np.random.default_rng(1), 3, 5)
     for row, said in enumerate(problem.truth(inputs)):

@@ -13,7 +13,7 @@ import pytest
 from autoresearchd.cli.commands.skill_commands import install, skills
 from autoresearchd.cli.main import run
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.report.log_import import read_log
+from autoresearchd.report.log_files import read_log
 from autoresearchd.resources import bundled
 
 FOLDERS = sorted(path.parent for path in bundled("skills").glob("*/SKILL.md"))

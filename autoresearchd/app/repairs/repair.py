@@ -29,14 +29,13 @@ from autoresearchd.domain.labels import Phase, Status
 from autoresearchd.domain.ports import Executor, Store
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.upkeep.session_lock import SessionLock
-from autoresearchd.store.backup import backups
-from autoresearchd.store.backup.rebuild import Draft
+from autoresearchd.store import backups
+from autoresearchd.store.backups import Draft
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.git import GitWorkspace
+from autoresearchd.workspace.git import GitWorkspace, open_workspace
 from autoresearchd.workspace.history import recorded_sessions
-from autoresearchd.workspace.task_workspace import open_workspace
 
 _SIDE_FILES = ("-wal", "-shm", "-journal", "")
 REASON = "the database was repaired"
@@ -230,9 +229,9 @@ def _read_through(path: Path, probe: Path) -> tuple[str, datetime]:
         return faults[0], written
     try:
         with Draft(probe, path) as draft:
-            for session in draft.store.sessions():
+            for session in draft.sessions():
                 written = max(written, session.heartbeat_at or session.started_at)
-                for experiment in draft.store.experiments(session.id):
+                for experiment in draft.experiments(session.id):
                     written = max(written, experiment.finished_at or experiment.started_at)
     except StoreError as error:
         return error.what, written
@@ -241,7 +240,7 @@ def _read_through(path: Path, probe: Path) -> tuple[str, datetime]:
 
 def _complete(project: Project, draft: Draft, tags: list[str], report: Report, executor: Executor) -> None:
     """What git and the logs of runs know beside the rows."""
-    known = {session.tag: session for session in draft.store.sessions()}
+    known = {session.tag: session for session in draft.sessions()}
     for tag in tags:
         if tag not in known:
             new, at = plan_session(project, tag, seed=secrets.randbelow(2**31))

@@ -29,7 +29,7 @@ from autoresearchd.loop.measuring.run_files import read_tail
 from autoresearchd.loop.messages import BASELINE, unified_diff
 from autoresearchd.loop.run import measure_run
 from autoresearchd.policy.policy_names import TUNERS
-from autoresearchd.store.backup.rebuild import Draft, is_whole
+from autoresearchd.store.backups import Draft, is_whole
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.history import RecordedCommit
@@ -58,7 +58,7 @@ class Restorer:
 
     def run(self) -> list[str]:
         notes = []
-        numbers = self._draft.numbers(self._session.id)
+        numbers = {e.number: (e.phase, e.commit) for e in self._draft.experiments(self._session.id)}
         last = self._last(set(numbers))
         for number in range(last + 1):
             phase, commit = numbers.get(number, (None, None))
@@ -87,7 +87,7 @@ class Restorer:
 
     # -- one experiment
     def _restore(self, number: int, *, is_last: bool) -> list[str]:
-        session_id, store = self._session.id, self._draft.store
+        session_id, store = self._session.id, self._draft
         record = self._record(number)
         own = record if record is not None and record.number == number else None
         e = self._draft.ensure_experiment(session_id, number, self._parent, self._at)
@@ -206,7 +206,7 @@ class Restorer:
         """An earlier experiment with the same program: then this one was never committed."""
         after = {**self._code(e.parent), **proposal.files}
         digest = f"{self._draft.segment_of(self._session.id, e.number)}:{code_hash(after)}"
-        found = self._draft.store.find_duplicate(self._session.id, digest)
+        found = self._draft.find_duplicate(self._session.id, digest)
         return found if found is not None and found < e.number else None
 
 
@@ -239,7 +239,7 @@ def _limits_in_log(log: Path, tag: str) -> Limits:
 
 def plan_session(project: Project, tag: str, *, seed: int) -> tuple[NewSession, datetime]:
     """What a session can be created from again, and when it began."""
-    with contextlib.closing(GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())) as probe:
+    with contextlib.closing(GitWorkspace(project.root, tag, task_folder=project.root, editable=())) as probe:
         history = probe.history()
         base = history.experiment(0)
         if base is None:

@@ -26,7 +26,7 @@ from autoresearchd.app.start_checks import empty_submodules, listed, with_large_
 from autoresearchd.app.tasks.job_programs import require_bits
 from autoresearchd.app.tasks.task_folder import TASK_FILE, is_bundled, read_task
 from autoresearchd.config import Overrides, check_files
-from autoresearchd.config.check_file import CHECK_FILE, load_check
+from autoresearchd.config.load_task import CHECK_FILE, load_check
 from autoresearchd.domain.errors import BaselineError, PolicyError
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
@@ -42,13 +42,12 @@ from autoresearchd.evaluator.rules.task_variants import Reference, changed, doub
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.visible_files import find_data
 from autoresearchd.loop.measuring.advice import hint_job
-from autoresearchd.loop.measuring.protected_files import ProtectedFiles
-from autoresearchd.loop.measuring.run_files import read_logs, read_result_file, read_sources, read_tail
+from autoresearchd.loop.measuring.run_files import ProtectedFiles, read_logs, read_result_file, read_sources, read_tail
 from autoresearchd.loop.run import RunningProgram, launch
 from autoresearchd.sandbox.tiers import AUTO
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.files import remove_tree
-from autoresearchd.workspace.task_workspace import open_workspace
+from autoresearchd.workspace.git import open_workspace
 
 SEED = 1
 PROFILE = "cpu"
@@ -326,7 +325,7 @@ def _open_bench(folder: Path, budget: float | None, profile: str | None, sandbox
         targets = top / "pristine", top / "clean"
         if is_bundled(folder):
             for target in targets:
-                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", CHECK_FILE), symlinks=True)
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", CHECK_FILE))
         else:
             project = Project.at(folder)
             task, large = with_large_files(task, project.root, source)

@@ -21,7 +21,7 @@ from autoresearchd.config.write_task import Draft, render_task_yaml, write_new
 from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.domain.task import Task
-from autoresearchd.report.log_import import read_log, store_log
+from autoresearchd.report.log_files import read_log, store_log
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.layout import find_root
 

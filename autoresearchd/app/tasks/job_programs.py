@@ -20,7 +20,7 @@ from autoresearchd.domain.errors import MissingCapability, RepositoryError, Usag
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.interpreter import resolve_python
 from autoresearchd.loop.measuring.advice import set_bit
-from autoresearchd.sandbox.environment import search_path
+from autoresearchd.sandbox.view import search_path
 from autoresearchd.workspace.git import GitWorkspace
 
 _INTERPRETERS = ("sh", "bash", "dash", "zsh", "python", "python3", "perl", "ruby", "node", "uv")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from autoresearchd.config import Overrides, detect, load_task
-from autoresearchd.config.check_file import CHECK_FILE
+from autoresearchd.config.load_task import CHECK_FILE
 from autoresearchd.domain.errors import AutoresearchdError, ConfigError, MissingCapability, StoreError, UsageError
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.measure.log_text import compile_pattern

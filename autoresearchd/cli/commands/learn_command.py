@@ -21,7 +21,6 @@ from autoresearchd.domain.quantities import counted
 
 if TYPE_CHECKING:
     from autoresearchd.domain.policy_versions import BaseModel
-    from autoresearchd.learner.data.data_summary import Summary
     from autoresearchd.learner.data.read_sessions import Material, Reading
 
 _OPTION = re.compile(r"([a-z][a-z0-9_.]{0,63})=(.{1,200})")
@@ -120,7 +119,6 @@ class _Look:
     base: BaseModel | None
     reading: Reading
     found: Material
-    summary: Summary
     values: Mapping[str, Any]
 
 
@@ -134,8 +132,8 @@ def _look(
     *,
     as_json: bool,
 ) -> None:
-    from autoresearchd.learner.data.data_summary import summarise, write_parquet
-    from autoresearchd.learner.data.read_sessions import filters_for, home_of, locate, material, read_sessions
+    from autoresearchd.learner.data.data_summary import write_parquet
+    from autoresearchd.learner.data.read_sessions import home_of, locate, material, read_sessions
     from autoresearchd.learner.training.constant_values import SHARE, asks_at_home, values_of
 
     values = values_of(given, algo)
@@ -153,7 +151,7 @@ def _look(
     roots, warnings = locate(here(), others)
     reading = read_sessions(roots, home_of(here()))
     at_home = asks_at_home(values.get("judge", "auto"), run_foreign=values.get("run_foreign", False))
-    found = material(reading, filters_for(mode, base), values.get("share", SHARE), at_home=at_home)
+    found = material(reading, mode, base, values.get("share", SHARE), at_home=at_home)
     if values.get("neighbours", SHARE) is None:  # single answers are left out
         found = replace(found, signal=replace(found.signal, comparable=0))
     if export is not None:
@@ -170,7 +168,7 @@ def _look(
         say(f"answers of several models are read together ({named}): --model DIR leaves out those of others")
     elif base is None and model:
         say(f"--model {model} is no folder here: whether the answers are its own is not looked at")
-    look = _Look(algo, mode, base, reading, found, summarise(found.data, found.parts), values)
+    look = _Look(algo, mode, base, reading, found, values)
     if as_json:
         print(json_text(_document(look), indent=2))
     else:
@@ -216,7 +214,7 @@ def _lines(look: _Look) -> Iterator[str]:
         yield f"no model answered in: {', '.join(silent[:_MOST_NAMED])}{more}"
     if base is not None:
         yield f"base model: {base.name}"
-    yield from ("", *describe(look.summary).split("\n"), "")
+    yield from ("", *describe(found.data, found.parts).split("\n"), "")
     if look.mode == "replay" and reading.unknown:
         which = "" if base is not None else " once it is said which model is to learn"
         yield f"{reading.unknown:,} answers tell no hash of their model, and replay leaves them out{which}"
@@ -224,7 +222,10 @@ def _lines(look: _Look) -> Iterator[str]:
     if look.mode == "live":
         yield "live: these answers lend their states; proposals are made and run anew"
     elif found.data.trajectories:
-        yield from _outlook(look)
+        from autoresearchd.learner.data.data_summary import LEAST_USABLE, outlook
+
+        least, allowed = values.get("valid_share", LEAST_USABLE), values.get("cold_start", True)
+        yield from outlook(found.signal, look.algo, least=least, allowed=allowed)
     if any(session.foreign for session in answered):
         run = "are run, too: --set run_foreign=true" if values.get("run_foreign") else "are not run"
         yield f"foreign sessions are learned from; their experiments {run}"
@@ -238,30 +239,6 @@ def _lines(look: _Look) -> Iterator[str]:
         yield from (f"not enough: {found.problem}", f"  → {found.hint}")
 
 
-def _outlook(look: _Look) -> list[str]:
-    """What an algorithm would do with it under some constants, in sentences."""
-    from autoresearchd.learner.data.reward_signal import lacking, outlook
-
-    signal = look.found.signal
-    told = outlook(signal, look.algo)
-    if not look.values.keys() & {"cold_start", "valid_share"} or look.algo == "sdpo":
-        return told
-    cold, missing = _cold(look), lacking(signal, look.algo)
-    last = f"nothing can be learned: {missing}" if missing else "no cold start"
-    if cold and signal.good:
-        how = "for all of its steps" if missing else "for its first steps"
-        last = f"cold start: {how} it imitates the {counted(signal.good, 'kept answer')}, because {cold}"
-    return [*told[:1], last]
-
-
-def _cold(look: _Look) -> str:
-    """Why it would begin by imitating the kept answers; empty where it would not."""
-    from autoresearchd.learner.data.reward_signal import LEAST_USABLE, cold_start
-
-    least = look.values.get("valid_share", LEAST_USABLE)
-    return cold_start(look.found.signal, look.algo, least) if look.values.get("cold_start", True) else ""
-
-
 def _text(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
@@ -269,11 +246,13 @@ def _text(value: object) -> str:
 
 
 def _document(look: _Look) -> dict[str, Any]:
-    from autoresearchd.learner.data.reward_signal import lacking
+    from autoresearchd.learner.data.data_summary import LEAST_USABLE, cold_start, figures, lacking
     from autoresearchd.learner.gate.promotion_needs import LEAST, promotion
 
-    reading, found, summary, replay = look.reading, look.found, look.summary, look.mode == "replay"
-    facts = {key: value.isoformat() if hasattr(value, "isoformat") else value for key, value in asdict(summary).items()}
+    reading, found, values, replay = look.reading, look.found, look.values, look.mode == "replay"
+    of = figures(found.data)
+    facts = {key: value.isoformat() if hasattr(value, "isoformat") else value for key, value in of.items()}
+    least, cold = values.get("valid_share", LEAST_USABLE), replay and values.get("cold_start", True)
 
     def part(*names: str) -> dict[str, Any]:
         return {name: facts[name] for name in names}
@@ -299,17 +278,24 @@ def _document(look: _Look) -> dict[str, Any]:
         "models": dict(reading.models),
         "answers": {
             **part("read", "kept", "first", "last", "tokens", "with_feedback"),
-            "left_out": {reason.name.lower(): count for reason, count in summary.dropped.items()},
+            "left_out": {reason.name.lower(): count for reason, count in found.data.dropped.items()},
             "without_model_hash": reading.unknown,
         },
-        "groups": {"all": summary.groups, **part("singles", "zero_variance")},
+        "groups": {"all": facts["groups"], **part("singles", "zero_variance")},
         "rewards": part("mean", "deviation", "least", "most", "censored"),
         **part("labels", "versions"),
-        "split": None if found.parts is None else {"by": summary.split_by, **part("train", "held_out", "leaked")},
+        "split": None
+        if found.parts is None
+        else {
+            "by": found.parts.by,
+            "train": len(found.parts.train),
+            "held_out": len(found.parts.held_out),
+            "leaked": found.parts.leaked,
+        },
         "signal": asdict(found.signal) if replay else None,
         "lacking": lacking(found.signal, look.algo) if replay else "",
-        "cold_start": _cold(look) if replay else "",
-        "promotion": {"states_needed": LEAST, **asdict(promotion(found, reading.sessions, look.values))},
+        "cold_start": cold_start(found.signal, look.algo, least) if cold else "",
+        "promotion": {"states_needed": LEAST, **asdict(promotion(found, reading.sessions, values))},
         "problem": found.problem,
         "hint": found.hint,
     }

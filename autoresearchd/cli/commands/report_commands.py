@@ -13,7 +13,7 @@ from autoresearchd.cli.repository_here import Place, find_place, here
 from autoresearchd.cli.terminal_text import say
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.quantities import counted
-from autoresearchd.report.export import Format, SessionHead, write
+from autoresearchd.report.log_files import Format, SessionHead, write
 
 
 def plot(
@@ -66,7 +66,7 @@ def import_log(
     if not file.is_file():
         raise UsageError(f"there is no file {file}", hint="name a .jsonl or .tsv file")
     from autoresearchd.app.project import Project
-    from autoresearchd.report.log_import import read_log, store_log
+    from autoresearchd.report.log_files import read_log, store_log
 
     project, log = Project.at(here()), read_log(file)
     with project.open_store() as store:

@@ -183,7 +183,7 @@ def _look(folder: Path, asked: _Asked, checked: _Checked) -> tuple[str, Sequence
     from autoresearchd.app.tasks.job_programs import require_programs
     from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task
     from autoresearchd.config import check_files
-    from autoresearchd.config.check_file import load_check
+    from autoresearchd.config.load_task import load_check
 
     task = read_task(folder)
     source = folder / task.source_dir

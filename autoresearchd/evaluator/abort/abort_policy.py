@@ -5,14 +5,14 @@ sequential test against good finished programs, or against the incumbent's own r
 (``forecast``) reach it? The bar is the incumbent less delta. Everything that a decision rests on is a function of the
 runs observed so far, so the same history gives the same decisions, also after a restart.
 
-Two things keep the promise when the past misleads. **Caution** multiplies every threshold: when a good finished run
-turns out to have dropped further than a check would have allowed, it grows by how far off that was; each run without
-such a surprise lets it decay towards 1 (adaptive conformal inference, Gibbs & Candès 2021, on the logarithm of the
-bound's width: it needs no exchangeable history). **Audits** are runs that are never aborted, chosen before they start:
-a share at random, and one after so many aborts in a row that the aborts of the past make it unlikely.
+Two things keep the promise when the past misleads. **Caution** multiplies every threshold: where a good finished run
+dropped further than a check would have allowed, it grows by how far off that was, and decays towards 1 with each run
+without such a surprise (adaptive conformal inference, Gibbs & Candès 2021, on the logarithm of the bound's width: no
+exchangeable history is needed). **Audits** are runs that are never aborted, chosen before they start: a share at
+random, and one after so many aborts in a row that the aborts of the past make it unlikely.
 
 The rule of arXiv:2603.07300 (a power law against incumbent + α·σ) is not used: on real curves it loses many or nearly
-all of the improvements. What the two rules do is in ``benchmarks/RESULTS.md``.
+all of the improvements (``benchmarks/RESULTS.md``).
 """
 
 from __future__ import annotations
@@ -24,8 +24,21 @@ from enum import StrEnum
 from typing import Any
 
 from autoresearchd.domain.randomness import derive_seed
-from autoresearchd.evaluator.abort.evidence import MIN_DISTINCT, Evidence, Pairs, p_value, spent, threshold, tolerance
-from autoresearchd.evaluator.abort.forecast import GRID, References, Standing, Summary, forecast, standing, summarise
+from autoresearchd.evaluator.abort.forecast import (
+    GRID,
+    MIN_DISTINCT,
+    Evidence,
+    Pairs,
+    References,
+    Standing,
+    Summary,
+    forecast,
+    spent,
+    standing,
+    summarise,
+    threshold,
+    tolerance,
+)
 from autoresearchd.evaluator.abort.learning_curve import Curve, Shape, clean_curve
 
 
@@ -48,8 +61,8 @@ class Reason(StrEnum):
 class Look:
     """One look at a running curve and everything that its decision rests on. Values have the sign of the metric.
 
-    bar: what must be beaten; score: see ``Evidence``; threshold: what it must exceed, caution included; alpha_spent:
-    share of the error budget gone by now; distinct: programs compared with; audit: whether this run is never aborted.
+    bar: what must be beaten; score: see ``Evidence``; threshold: what it must exceed, caution included; distinct:
+    programs compared with; audit: whether this run is never aborted.
     """
 
     abort: bool
@@ -62,8 +75,6 @@ class Look:
     high: float | None = None
     score: float | None = None
     threshold: float | None = None
-    p_value: float | None = None
-    alpha_spent: float = 0.0
     caution: float = 1.0
     distinct: int = 0
     audit: bool = False
@@ -115,7 +126,7 @@ class Caution:
 
 @dataclass(slots=True)
 class Audits:
-    """Which runs are audited. seed: of the session; rate: share at random; surprise: how unlikely a row must be.
+    """Which runs are audited. rate: share at random; surprise: how unlikely a row must be.
 
     aborted, judged: of the rows of aborts that are over; row: aborts in the present one.
     """
@@ -134,24 +145,21 @@ class Audits:
 
     def observe(self, number: int, *, aborted: bool, ready: bool) -> None:
         """Learn how a run ended; ready: whether it could have been aborted at all."""
-        if not ready:
-            self.forced = False
-            return
-        if aborted:
+        if ready and aborted:
             self.row += 1
-        else:
+        elif ready:
             self.aborted += self.row
-            self.judged += self.row + (0 if self.is_audit(number) else 1)
+            self.judged += self.row + (not self.is_audit(number))
             self.row = 0
-        self.forced = self.row > 0 and (self.aborted / self.judged) ** self.row < self.surprise
+        self.forced = ready and self.row > 0 and (self.aborted / self.judged) ** self.row < self.surprise
 
 
 @dataclass(slots=True)
 class Promise:
     """The promise as audits measured it.
 
-    audited: audit runs that ended; hopeless: those that would have been aborted; improved: those better by more than
-    delta; lost: both; spared: sum over aborted runs of the share of the budget that was not spent.
+    audited: audit runs that ended; hopeless: would have been aborted; improved: better by more than delta; lost: both.
+    spared: sum over aborted runs of the share of the budget that was not spent.
     """
 
     audited: int = 0
@@ -189,20 +197,12 @@ def wilson_upper(hits: int, trials: int) -> float:
 
 
 ALPHA = 0.3
-"""Nominal error budget of a run. The union bound over looks and the widened spread make the measured rate far lower:
-see ``benchmarks/RESULTS.md``."""
-
+"""Nominal error budget of a run; the measured rate is far lower, as its looks are so much alike."""
 AUDIT_RATE = 0.01
 FIRST_LOOK = 0.05
 """Before this share of the budget there is no evidence."""
-
 STRIDE = 0.15
-"""A look spends the error budget of no more of the run than this, however long nobody looked.
-
-The nominal budget is far larger than the promise because the looks of a run are so much alike; a single look that got
-most of it would end improvements.
-"""
-
+"""A look spends the error budget of no more of the run than this: one that got most of it would end improvements."""
 _LOOKS = tuple(range(9, 99, 10))
 _VERSION = 3
 
@@ -211,9 +211,8 @@ class AbortPolicy:
     """Decides at each look whether a run goes on.
 
     maximize: whether a larger metric is better; maximize_curve: the same for what the curve logs. delta: improvements
-    no larger than this do not count. seed: of the session; audits are drawn from it at audit_rate; long rows of aborts
-    force further ones. ``observe`` takes each ended run in order, ``look`` judges the running one. ``succeed`` and
-    ``rerun`` tell of the incumbent's own runs, where they are known.
+    no larger than this do not count. ``observe`` takes each ended run in order, ``look`` judges the running one,
+    ``succeed`` and ``rerun`` tell of the incumbent's own runs.
     """
 
     def __init__(
@@ -224,12 +223,11 @@ class AbortPolicy:
         delta: float = 0.0,
         seed: int = 0,
         audit_rate: float = AUDIT_RATE,
-        alpha: float = ALPHA,
     ) -> None:
         self.delta = delta
         self._sign = -1.0 if maximize else 1.0
         self._curve_sign = self._sign if maximize_curve is None else (-1.0 if maximize_curve else 1.0)
-        self._alpha, self._seed, self._rate = alpha, seed, audit_rate
+        self._seed, self._rate = seed, audit_rate
         self.reset()
 
     def reset(self) -> None:
@@ -243,10 +241,9 @@ class AbortPolicy:
         self._best = math.inf
         self.begin()
 
-    # ------------------------------------------------------------------ what is known
     @property
     def caution(self) -> float:
-        """What thresholds are multiplied by at present, from 1 up; high values mean that aborting is suspended."""
+        """What thresholds are multiplied by at present."""
         return self._caution.factor
 
     @property
@@ -256,7 +253,7 @@ class AbortPolicy:
 
     # ------------------------------------------------------------------ a run under way
     def begin(self) -> None:
-        """Another run starts, and nothing of its error budget is spent; after ``observe`` that is understood."""
+        """Another run starts, and nothing of its error budget is spent; ``observe`` implies it."""
         self._looked = 0.0
 
     def look(self, steps: Sequence[float], losses: Sequence[float], budget: float, incumbent: float | None) -> Look:
@@ -283,7 +280,8 @@ class AbortPolicy:
             return Look(False, Reason.ODD_CURVE, **known)
         if here.progress < FIRST_LOOK:
             return Look(False, Reason.TOO_EARLY, **known)
-        evidence = self._pairs.weigh(here, bar, self._references, self._delta()) if enough else None
+        delta = tolerance(self._references, self._given())
+        evidence = self._pairs.weigh(here, bar, self._references, delta) if enough else None
         if evidence is None or evidence.distinct < MIN_DISTINCT:
             return Look(False, Reason.FEW_PROGRAMS, **known)
         return self._judge(evidence, curve, bar, known)
@@ -298,7 +296,6 @@ class AbortPolicy:
             "progress": here.progress,
             "level": self._curve_sign * here.level,
             "bar": self._sign * bar,
-            "alpha_spent": spent(self._alpha, here.progress),
             "caution": self.caution,
             "distinct": self._references.distinct,
             "audit": audit,
@@ -312,7 +309,6 @@ class AbortPolicy:
         known |= {
             "score": evidence.score,
             "threshold": limit,
-            "p_value": p_value(evidence.score / self.caution, evidence.programs),
             "distinct": evidence.distinct,
         }
         if not evidence.score > limit:
@@ -320,13 +316,11 @@ class AbortPolicy:
         mean = known.get("forecast")
         if mean is None or not self._sign * mean > bar:
             return Look(False, Reason.FORECAST_DISAGREES, **known)
-        if known["audit"]:
-            return Look(False, Reason.AUDIT, **known)
-        return Look(True, Reason.HOPELESS, **known)
+        return Look(not known["audit"], Reason.AUDIT if known["audit"] else Reason.HOPELESS, **known)
 
     def _allowance(self, before: float, now: float) -> float:
         """What a look may spend of the error budget, ``before`` being the progress at the last one."""
-        return spent(self._alpha, now) - spent(self._alpha, max(before, now - STRIDE))
+        return spent(ALPHA, now) - spent(ALPHA, max(before, now - STRIDE))
 
     def _curve(self, steps: Any, losses: Any, budget: float) -> Curve | None:
         curve = clean_curve(steps, losses, budget)
@@ -335,12 +329,8 @@ class AbortPolicy:
         return Curve(curve.progress, -curve.losses, curve.shape)
 
     def _given(self) -> float:
-        """Delta as it was given, which alone moves the bar: without noise every improvement counts."""
+        """Delta as given, which alone moves the bar: without noise every improvement counts."""
         return max(0.0, self.delta) if math.isfinite(self.delta) else 0.0
-
-    def _delta(self) -> float:
-        """What widens spreads and tells programs apart: where delta is not known, what the log's own noise suggests."""
-        return tolerance(self._references, self._given())
 
     # ------------------------------------------------------------------ a run that ended
     def observe(
@@ -356,8 +346,7 @@ class AbortPolicy:
     ) -> None:
         """Learn from a run that ended, ``final`` None where it was aborted or crashed; runs come in order, each once.
 
-        spared: whether a check would have ended it, were it no audit. another: whether it is known to be another
-        program than all before, however alike their curves are.
+        spared: a check would have ended it, were it no audit. another: it is known to be no program of before.
         """
         aborted = aborted or final is None
         ready = self._references.distinct >= MIN_DISTINCT
@@ -390,7 +379,7 @@ class AbortPolicy:
 
     def _learn(self, run: Summary, spared: bool, another: bool) -> None:
         """Compare what looks at a finished run would have said with how it ended; then it becomes a reference."""
-        delta = self._delta()
+        delta = tolerance(self._references, self._given())
         ratios = [evidence.score / limit for evidence, limit in self._in_hindsight(run, run.final, delta)]
         if self.is_audit:
             self._audit(run, spared, delta)
@@ -431,17 +420,14 @@ class AbortPolicy:
     # ------------------------------------------------------------------ state
     def to_state(self) -> dict[str, Any]:
         """Everything learned, as JSON-able values: a new policy with the same arguments goes on from here."""
+        guard: dict[str, Any] = {"caution": self._caution, "audits": self._audits, "promise": self.promise}
         return {
             "version": _VERSION,
             "observed": self._observed,
             "best": self._best if math.isfinite(self._best) else None,
             "looked": self._looked,
             "delta": self.delta,
-            "guard": {
-                "caution": asdict(self._caution),
-                "audits": asdict(self._audits),
-                "promise": asdict(self.promise),
-            },
+            "guard": {name: asdict(part) for name, part in guard.items()},
             "references": self._references.to_state(),
             "pairs": self._pairs.to_state(),
         }

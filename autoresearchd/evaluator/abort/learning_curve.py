@@ -1,7 +1,6 @@
 """A learning curve made fit for forecasting: cleaned, on the scale of the budget, smoothed, named, and a law fitted.
 
-Whatever a job logged comes in here: NaN and infinite losses, steps that repeat or run backwards, a restart, a million
-points, steps beyond the budget. What cannot be read as a curve gives None or a shape that says so; nothing raises.
+Whatever a job logged comes in here (NaN, steps that run backwards, a restart, a million points); nothing raises.
 
 The law a·t^−b + c (arXiv:2603.07300) is fitted by separable least squares (Golub & Pereyra 1973): for each of a grid of
 exponents b, a ≥ 0 and c have a closed form. Two rounds of Huber weights keep spikes from bending it. It takes a
@@ -23,24 +22,16 @@ Array = npt.NDArray[np.float64]
 
 MAX_POINTS = 400
 """Longer curves are thinned to the means of so many consecutive groups."""
-
 LEAST_PROGRESS = 1e-9
 """Points before this share of the budget are no part of a curve: powers of smaller ones overflow."""
-
 WINDOW = 0.5
 """The level at progress x is fitted to the points since (1 − WINDOW)·x: a fixed span of log progress."""
-
 FIT_POINTS = 4
 """A level is fitted to no fewer points than this; with fewer, the last point is the level."""
-
-DEAD_POINTS = 5
+DEAD_POINTS, DEAD_SHARE = 5, 0.05
 """So many losses in a row at the end that are not finite, and so large a share of the budget, mean a dead run."""
-DEAD_SHARE = 0.05
-
-_LEAP = 0.15
-_LEAP_RATIO = 8.0
-_JUMP = 12.0
-_JUMP_SIDE = 4
+_LEAP, _LEAP_RATIO = 0.15, 8.0
+_JUMP, _JUMP_SIDE = 12.0, 4
 _STRANDED_SIDE = 2
 
 
@@ -79,26 +70,22 @@ def clean_curve(steps: Sequence[float], losses: Sequence[float], budget: float) 
         x, y = x[:size] / budget, y[:size]
         placed = np.isfinite(x) & (x > LEAST_PROGRESS) & (x <= 1 + 1e-9)
         x, y = x[placed], y[placed]
-        if len(x) == 0:
-            return None
         shape = Shape.DEAD if _is_dead(x, y) else Shape.REGULAR
         finite = np.isfinite(y) & (np.abs(y) < 1e100)
         x, y = x[finite], y[finite]
         if len(x) == 0:
             return None
-        restarted = _restarted(x)
+        # Disorder explains that steps fall back by less than to half of what had been reached.
+        restarted = bool(np.any(x < 0.5 * np.maximum.accumulate(x) - 0.02))
         x, y = _ordered(x, y)
         end = x[-1]
         x, y = _thinned(x, y, MAX_POINTS)
         x[-1] = end
         if shape is Shape.REGULAR:
-            odd = (
-                (restarted, Shape.RESTARTED),
-                (len(x) < 2, Shape.SHORT),
-                (_has_gap(x), Shape.GAP),
-                (jumped(y), Shape.JUMPED),
-            )
-            shape = next((name for holds, name in odd if holds), shape)
+            shape = Shape.JUMPED if jumped(y) else shape
+            shape = Shape.GAP if _has_gap(x) else shape
+            shape = Shape.SHORT if len(x) < 2 else shape
+            shape = Shape.RESTARTED if restarted else shape
     return Curve(x, y, shape)
 
 
@@ -109,12 +96,6 @@ def _is_dead(x: Array, y: Array) -> bool:
         return False
     begun = float(x[finite[-1]]) if len(finite) else 0.0
     return float(x[-1]) - begun >= DEAD_SHARE
-
-
-def _restarted(x: Array) -> bool:
-    """Whether the steps fall back by more than disorder explains: to less than half of what had been reached."""
-    reached = np.maximum.accumulate(x)
-    return bool(np.any(x < 0.5 * reached - 0.02))
 
 
 def _has_gap(x: Array) -> bool:
@@ -205,29 +186,14 @@ def roughness(losses: Array) -> float:
 
 
 _EXPONENTS = np.exp(np.linspace(np.log(0.05), np.log(3.0), 24))
-_WARM_UP = 0.02
-_POINTS = 50
-_ROUNDS = 2
-_HUBER = 1.345
+_WARM_UP, _POINTS, _ROUNDS, _HUBER = 0.02, 50, 2, 1.345
 
 
-@dataclass(frozen=True, slots=True)
-class PowerLaw:
-    """The law and the root mean square of what it leaves unexplained."""
-
-    a: float
-    b: float
-    c: float
-    residual: float
-
-    def at(self, progress: float) -> float:
-        """Its loss at a share of the budget."""
-        return float(self.a * max(progress, 1e-9) ** -self.b + self.c)
-
-
-def fit_power_law(progress: Array, losses: Array) -> PowerLaw | None:
-    """Fit the law to the points behind the warm-up; None with fewer than three."""
+def end_of_power_law(progress: Array, losses: Array) -> float | None:
+    """The loss at the end by the law, fitted to the points behind the warm-up; None with fewer than three."""
     x, y = progress, losses
+    if len(x) == 0:
+        return None
     keep = x > min(_WARM_UP, float(x[-1]) * 0.3)
     x, y = x[keep], y[keep]
     head = len(x) // 5
@@ -239,19 +205,18 @@ def fit_power_law(progress: Array, losses: Array) -> PowerLaw | None:
     x, y = _thinned(x, y, _POINTS)
     powers = x[None, :] ** -_EXPONENTS[:, None]
     weights = np.ones_like(y)
-    a = b = c = residual = 0.0
+    end = 0.0
     for _ in range(_ROUNDS + 1):
-        a, b, c, errors = _best(powers, y, weights)
-        residual = float(np.sqrt(np.mean(errors**2)))
+        end, errors = _best(powers, y, weights)
         scale = 1.4826 * float(np.median(np.abs(errors)))
         if scale <= 0:
             break
         weights = np.minimum(1.0, _HUBER * scale / np.maximum(np.abs(errors), 1e-300))
-    return PowerLaw(a, b, c, residual)
+    return end
 
 
-def _best(powers: Array, y: Array, weights: Array) -> tuple[float, float, float, Array]:
-    """Weighted least squares of a and c for every exponent; a, b, c and errors of the best."""
+def _best(powers: Array, y: Array, weights: Array) -> tuple[float, Array]:
+    """Weighted least squares of a and c for every exponent; a + c and errors of the best."""
     total = weights.sum()
     mean_p = (powers @ weights) / total
     mean_y = float(weights @ y) / total
@@ -261,4 +226,4 @@ def _best(powers: Array, y: Array, weights: Array) -> tuple[float, float, float,
     c = mean_y - a * mean_p
     errors = y[None, :] - a[:, None] * powers - c[:, None]
     best = int(np.argmin((errors**2) @ weights))
-    return float(a[best]), float(_EXPONENTS[best]), float(c[best]), errors[best]
+    return float(a[best]) + float(c[best]), errors[best]

@@ -1,12 +1,8 @@
 """The decision on an experiment: keep, discard, or one more run; and why, in one sentence with its numbers.
 
-``keep`` weighs the metric. Before and after it: every run must have ended well, constraints must hold on average, and a
-result that would be kept must pass its gates (bounds on a metric that varies between runs) not by luck but with a
-confidence limit. Whatever is asked for is a pure function of the runs so far, so a restart asks for the same.
-
-Two guards stand around the estimate. A kept program that knows that it runs again can do worse on purpose, and what
-comes next looks better (a slower machine looks the same): the baseline, run beside the experiment, tells one from the
-other (``control``). And no gain is reported or rewarded beyond what the values show (``bounded``).
+``keep_rule`` weighs the metric. Besides, every run must have ended well, constraints must hold on average, and what
+would be kept must pass its gates (bounds on a metric that varies between runs) with a confidence limit. What is asked
+for is a pure function of the runs so far, so a restart asks for the same.
 """
 
 from __future__ import annotations
@@ -15,117 +11,18 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from decimal import Decimal
 
 from autoresearchd.domain.errors import BaselineError
 from autoresearchd.domain.experiment import FAILURES, Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Constraint, Direction, Metric, Task
-from autoresearchd.evaluator.keep import reasons
-from autoresearchd.evaluator.keep.keep_rule import Action, KeepRule, Verdict, believe, estimate, look, passes
-from autoresearchd.evaluator.keep.noise import (
-    Noise,
-    NoiseData,
-    Sample,
-    estimate_sigma,
-    mad_confidence,
-    mean,
-    readings_of,
-)
+from autoresearchd.evaluator.keep.keep_rule import Action, KeepRule, Verdict, bounded, control, look, passes
+from autoresearchd.evaluator.keep.noise import Noise, NoiseData, Sample, estimate_sigma, mad_confidence, mean
+from autoresearchd.evaluator.measure.log_text import shorten
 from autoresearchd.evaluator.measure.measurement import EVALUATION, EVALUATION_FAILED, TRAINING, other_set
-
-
-class Answer(StrEnum):
-    """What follows for an experiment that would be kept; ASK: once the baseline has run beside it."""
-
-    HOLDS = "holds"
-    ASK = "ask"
-    FAILS = "fails"
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """The answer; claimed, since: mean goodness of the incumbent in the runs that it was kept for, and in later ones.
-
-    gain: what is left of the improvement against the former; NaN where the incumbent did not fall, or it is not known.
-    """
-
-    answer: Answer
-    claimed: float = math.nan
-    since: float = math.nan
-    gain: float = math.nan
-
-
-def control(
-    noise_data: NoiseData, experiment: int, incumbent: int, rule: KeepRule, *, simpler: bool = False
-) -> Control:
-    """Whether an experiment that would be kept may be. simpler: as a tie, which need be no improvement."""
-    baseline = noise_data.baseline
-    own, later = _split(noise_data.samples(incumbent), incumbent)
-    if baseline is None or baseline == incumbent or not own or not later:
-        return Control(Answer.HOLDS)
-    noise = noise_data.without_reruns(incumbent).noise(experiment, incumbent) or noise_data.noise(experiment, incumbent)
-    if noise is None:
-        return Control(Answer.HOLDS)
-    claimed, since = _mean(own), _mean(later)
-    if claimed - since <= rule.fallen * noise.sigma * math.sqrt(_apart(own, later, noise)):
-        return Control(Answer.HOLDS, claimed, since)
-    mine = [s for s in noise_data.samples(experiment) if s.test == experiment]
-    gain = _mean(mine) - claimed
-    if _borne_out(gain, _apart(mine, own, noise), noise, rule, simpler):
-        return Control(Answer.HOLDS, claimed, since, gain)
-    here, before = _split(noise_data.samples(baseline), experiment)
-    if not here or not before:
-        return Control(Answer.ASK if before else Answer.HOLDS, claimed, since)
-    # Each against the baseline, by generalised least squares: runs of one test share its drift, whichever test it is.
-    now, now_variance = estimate(readings_of([*before, *mine, *here], baseline), noise)
-    then, then_variance = estimate(readings_of([*before, *own], baseline), noise)
-    # The two share the baseline's earlier runs, so that their sum is rather too large.
-    gain, variance = now - then, now_variance + then_variance
-    held = _borne_out(gain, variance, noise, rule, simpler)
-    return Control(Answer.HOLDS if held else Answer.FAILS, claimed, since, gain)
-
-
-def _borne_out(gain: float, variance: float, noise: Noise, rule: KeepRule, simpler: bool) -> bool:
-    if noise.sigma == 0.0:
-        return gain >= 0 if simpler else gain > 0
-    belief = believe(gain, variance, noise, rule)
-    return (belief.bearable if simpler else belief.better) >= rule.beside_at
-
-
-def _split(samples: Sequence[Sample], test: int) -> tuple[list[Sample], list[Sample]]:
-    """Those that were made for a test, and the others."""
-    return [s for s in samples if s.test == test], [s for s in samples if s.test != test]
-
-
-def _mean(samples: Sequence[Sample]) -> float:
-    return mean([s.value for s in samples])
-
-
-def _apart(a: Sequence[Sample], b: Sequence[Sample], noise: Noise) -> float:
-    """Variance of the difference between means of runs that were made for different tests, in units of σ²."""
-    tests = 1.0 / len({s.test for s in a}) + 1.0 / len({s.test for s in b})
-    return (1.0 - noise.test) * (1.0 / len(a) + 1.0 / len(b)) + noise.test * tests
-
-
-def bounded(gain: float, better: float, noise_data: NoiseData, experiment: int, incumbent: int) -> float:
-    """The estimated gain, held to what the experiment's mean shows against the incumbent's.
-
-    These are the means of the runs that it was kept for, of all later ones, and of those made beside the experiment.
-    A gain lies between the differences; where it is not believed (``better``: the probability of an improvement), it is
-    at most the least of them, and not below 0.
-    """
-    mine = _mean(_split(noise_data.samples(experiment), experiment)[0])
-    its = noise_data.samples(incumbent)
-    groups = (*_split(its, incumbent), _split(its, experiment)[0])
-    shown = [gap for gap in (mine - _mean(runs) for runs in groups if runs) if math.isfinite(gap)]
-    if not shown:
-        return gain
-    if better >= 0.5:
-        return min(max(shown), max(min(shown), gain))
-    return max(0.0, min(gain, *shown)) if gain > 0 else min(0.0, max(gain, min(shown)))
-
+from autoresearchd.evaluator.rules.program_text import SEED_VARIABLE
 
 TRIFLE = 1e-4
 """Without noise, and where the task names no other, a gain of less than this share of the incumbent's value is none."""
@@ -144,7 +41,6 @@ _HINT = {
     "into the folder that AUTORESEARCHD_OUTPUT_DIR names",
     Label.CHECK_FAILED: "fix the check, or the program, until the check passes on the unmodified program",
 }
-_HINT_OTHERWISE = "fix the program until `{command}` runs by itself, then start again"
 
 
 def hint_of(task: Task, label: Label, detail: str = "") -> str:
@@ -161,13 +57,130 @@ def hint_of(task: Task, label: Label, detail: str = "") -> str:
 class NextRun:
     """One more run before the decision.
 
-    of: number of the incumbent, or the baseline, where its program is to run, None: the experiment's own. seed: that of
-    an earlier run, with which it makes a pair; None: a fresh one.
+    of: the incumbent or the baseline, None: the experiment's own program. seed: of the run it pairs with, None: fresh.
     """
 
     of: int | None
     seed: int | None
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """An experiment that is judged against the incumbent."""
+
+    task: Task
+    experiment: Experiment
+    incumbent: Experiment
+    rule: KeepRule
+
+    @property
+    def rival(self) -> str:
+        return f"experiment {self.incumbent.number}"
+
+    def does_it_still_run(self, failed: Run) -> NextRun | None:
+        """The run of a doubted incumbent beside an experiment that failed, made once, its repairs included."""
+        if self.rule.most == 0 or any(r.of == self.incumbent.number and r.counts for r in self.experiment.runs):
+            return None
+        return NextRun(self.incumbent.number, failed.seed, f"it failed like all since {self.rival}")
+
+    def once_more(self) -> NextRun | None:
+        """A run of the incumbent that failed is made again, once, and on a seed of its own: it may be bad luck."""
+        beside = [r for r in self.experiment.counted_runs if r.of == self.incumbent.number]
+        if self.rule.most == 0 or not beside or beside[-1].good or sum(not r.good for r in beside) >= FAILURES:
+            return None
+        reason = f"{self.rival} failed when it ran again: {_failure(beside[-1])}"
+        return NextRun(self.incumbent.number, None, reason)
+
+    def spent(self) -> int:
+        """Extra runs so far, but those of programs that fell; all, where the rival has failed for good."""
+        fell = {number for number in self.experiment.fallen if number != self.incumbent.number}
+        runs = [r for r in self.experiment.counted_runs if r.of not in fell]
+        failed = Counter(r.of for r in runs if r.of is not None and not r.good)
+        for_good = any(times >= (FAILURES if of == self.incumbent.number else 1) for of, times in failed.items())
+        return self.rule.most if for_good else len(runs) - 1
+
+    def controlled(self, noise_data: NoiseData, *, simpler: bool) -> NextRun | tuple[str, float]:
+        """The run of the baseline that a keep still needs; or why it is none, and what its gain is (NaN: as it was)."""
+        told = control(noise_data, self.experiment.number, self.incumbent.number, self.rule, simpler=simpler)
+        if told.holds:
+            return "", told.gain
+        then, since = (f"{_sign(self.task.metric) * x:.6g}" for x in (told.claimed, told.since))
+        fell = f"{self.rival}, kept with {then}, did far worse since ({since})"
+        if told.holds is False:
+            return f"but {fell}; the baseline, run beside it, does not show that the machine did", told.gain
+        runs = self.experiment.counted_runs
+        if any(run.of == noise_data.baseline for run in runs):
+            return f"but {fell}, and the baseline failed when it was run beside it", math.nan
+        if len(runs) - 1 > self.rule.most:  # no run can be asked for, where a proposal is judged by two
+            return "", math.nan
+        return NextRun(noise_data.baseline, runs[-1].seed, f"{fell}: the baseline tells whether all do")
+
+    def doubtful_gate(self, noise_data: NoiseData) -> str:
+        """The first bound that the mean holds, perhaps by luck, with its words; empty when there is none."""
+        good = self.experiment.good_runs
+        means = _mean_metrics(good)
+        for c in self.task.scoring.constraints:
+            noise = noise_data.noise_of(c.metric, self.experiment.number)
+            if noise is None or c.metric not in means:
+                continue
+            for bound, sign in ((c.min, 1.0), (c.max, -1.0)):
+                sure = 1.0 if bound is None else passes(sign * (means[c.metric] - bound), len(good), noise)
+                if bound is not None and sure < self.rule.gate_at:
+                    value = f"{c.metric} {means[c.metric]:.6g} over {counted(len(good), 'run')}"
+                    return f"but {value} holds its limit of {bound:.6g} with probability {sure:.2g} only"
+        return ""
+
+    def reason(
+        self, verdict: Verdict, noise: Noise | None, *, label: Label, why: str, means: float, gain: float
+    ) -> str:
+        """One sentence that says nothing against itself.
+
+        why: what follows from the comparison. means: by how much the mere means differ. gain: as it is reported.
+        """
+        if label is Label.SIMPLER and noise is not None and noise.sigma > 0:
+            return f"{self.tie(verdict, noise)}: {why}."
+        words = self.compared(verdict, noise)
+        if verdict.gain * means < 0:
+            words += (
+                f" (its mean is {known(abs(means), verdict.error)} {_word(means)} than that of all runs of {self.rival}"
+                ", but runs made side by side and on one seed tell more)"
+            )
+        if known(abs(gain), verdict.error) != known(abs(verdict.gain), verdict.error):
+            words += f", counted as {known(gain, verdict.error)}, as the values themselves show no more"
+        return f"{words}; {why}."
+
+    def compared(self, verdict: Verdict, noise: Noise | None) -> str:
+        """By how much an experiment is better or worse than the incumbent, and how sure that is."""
+        gain = f"is {known(abs(verdict.gain), verdict.error)} {_word(verdict.gain)} than" if verdict.gain else "equals"
+        text = f"{self.measured(noise)} {gain} {self.rival}{self.beside()}"
+        if noise is None:
+            return f"{text} (the noise σ is not known, so the sign alone decides)"
+        if noise.sigma == 0:
+            none = "the metric has no noise" if noise.seeded else f"no noise seen: the program ignores {SEED_VARIABLE}"
+            return f"{text} ({none})"
+        sure = f"± {verdict.error:.2g}, σ = {noise.sigma:.2g} from {noise.freedom} degrees of freedom"
+        return f"{text} ({sure}): an improvement with probability {verdict.better:.3g}"
+
+    def tie(self, verdict: Verdict, noise: Noise) -> str:
+        """What makes a tie: not that it is better, but that it is hardly worse."""
+        equal = abs(verdict.gain) < 1e-3 * verdict.error
+        estimate = "no difference" if equal else f"{known(abs(verdict.gain), verdict.error)} {_word(verdict.gain)}"
+        return (
+            f"{self.measured(noise)} is worse than {self.rival}{self.beside()} by no more than the σ of runs made side "
+            f"by side ({noise.sigma * noise.calm:.2g}) with probability {verdict.bearable:.3g} (estimate: {estimate} ± "
+            f"{verdict.error:.2g})"
+        )
+
+    def measured(self, noise: Noise | None) -> str:
+        good = self.experiment.good_runs
+        text = f"{self.task.metric.name} {known(_mean_value(good), noise.sigma if noise else 0.0)}"
+        return f"{text} over {counted(len(good), 'run')}" if len(good) > 1 else text
+
+    def beside(self) -> str:
+        count = len(self.experiment.control_runs)
+        times = "once" if count == 1 else f"{count} times"
+        return f" (run again {times} beside it)" if count else ""
 
 
 def decide(
@@ -184,24 +197,23 @@ def decide(
     doubted: bool = False,
     seeded: bool = True,
 ) -> Decision | NextRun:
-    """Judge an experiment with at least one run against the incumbent, or ask for one more run.
+    """Judge an experiment with at least one run against the incumbent, or ask for one more.
 
     noise_data: the runs of the segment's decided experiments. simpler: than the incumbent: a tie is then kept.
-    identical: its program is the incumbent's, byte for byte: it is never kept. values: metrics of the segment in order
-    of number, this experiment's last, for the advisory confidence. baseline: its runs, which tell on what is measured.
-    doubted: so many experiments failed in a row that the incumbent, whose code they hold, may fail. seeded: the program
-    reads the seed of its runs. ValueError: the incumbent has neither a run nor a value; it could not have been kept.
+    identical: to the incumbent's program: never kept. values: metrics of the segment in order of number, this one's
+    last, for the advisory confidence. baseline: its runs, which tell on what is measured. doubted: so many failed in a
+    row that the incumbent may fail, too. seeded: the program reads the seed of its runs.
     """
     rule = rule or KeepRule()
-    failed = _failed(experiment)
+    case, failed = _Case(task, experiment, incumbent, rule), _failed(experiment)
     if failed is not None and failed.label is not Label.ABORTED_EARLY:
-        asked = _does_it_still_run(failed, experiment, incumbent, rule) if doubted else None
-        detail = failed.detail or f"the run gave no usable {task.metric.name}"
-        return asked or _once_more(experiment, incumbent, rule) or _crash(_label_of(failed), detail)
+        asked = case.does_it_still_run(failed) if doubted else None
+        label, detail = _label_of(failed), failed.detail or f"the run gave no usable {task.metric.name}"
+        return asked or case.once_more() or _crash(label, f"{label.value}: {detail}")
     noise_data = _with_incumbent(task, noise_data, incumbent)
     if failed is not None:
         return _aborted(task, failed, noise_data, incumbent)
-    again = _once_more(experiment, incumbent, rule)
+    again = case.once_more()
     if again is not None:
         return again
     samples = samples_of(task, experiment.current_runs)
@@ -215,7 +227,7 @@ def decide(
         now.readings(incumbent.number, samples),
         noise or Noise(0.0, 0),  # after a single run of everything the sign is all there is
         rule,
-        spent=_spent(experiment, incumbent, rule),
+        spent=case.spent(),
         price=rule.price(noise_data.experiments, noise_data.extra),
         simpler=simpler,
         recheck=noise_data.unchecked(incumbent.number),
@@ -224,35 +236,34 @@ def decide(
     good = experiment.good_runs
     means = _mean_metrics(good)
     its_metrics = (incumbent.decision and incumbent.decision.metrics) or _mean_metrics(incumbent.good_runs)
-    label, why = broken_constraint(task, means, its_metrics)
     elsewhere = other_set(good, baseline)
-    label, why = (Label.CONSTRAINT, elsewhere) if elsewhere else (label, why)
+    label, why = (Label.CONSTRAINT, elsewhere) if elsewhere else broken_constraint(task, means, its_metrics)
     if identical:
         label, why = Label.NO_GAIN, "but it is the incumbent's own program, so any difference is noise"
     if label is Label.NONE and verdict.action is Action.AGAIN:
         of = None if verdict.own else incumbent.number
-        return NextRun(of, verdict.seed, reasons.comparison(task, verdict, noise, experiment, incumbent))
+        return NextRun(of, verdict.seed, case.compared(verdict, noise))
     if label is Label.NONE:
         label, why = _outcome(verdict, rule, least)
     gain = bounded(verdict.gain, verdict.better, now, experiment.number, incumbent.number)
     if RULES[label].status is Status.KEEP:
-        found = _controlled(task, now, experiment, incumbent, rule, simpler=label is Label.SIMPLER)
-        if isinstance(found, NextRun):
-            return found
-        refused, left = found
+        controlled = case.controlled(now, simpler=label is Label.SIMPLER)
+        if isinstance(controlled, NextRun):
+            return controlled
+        refused, left = controlled
         gain = gain if math.isnan(left) else min(gain, left)
         label, why = (Label.NO_GAIN, refused) if refused else (label, why)
     if label is Label.NONE and gain < least:
         label, why = (Label.SIMPLER, _TIE) if simpler else (Label.NO_GAIN, _too_small(gain, least))
     if RULES[label].status is Status.KEEP:
-        doubt = _doubtful_gate(task, now, experiment, rule)
+        doubt = case.doubtful_gate(now)
         if doubt and len(experiment.counted_runs) <= rule.most:
             return NextRun(None, None, doubt)
         if doubt:
             label, why = Label.GATE_MISS, doubt
     overruled = identical or (label is Label.NO_GAIN and verdict.better >= rule.keep_at)
     status = RULES[label].status or Status.DISCARD
-    value, before, own = reasons.mean_value(good), incumbent_value(task, now, incumbent), now.noise(incumbent.number)
+    value, before, own = _mean_value(good), incumbent_value(task, now, incumbent), now.noise(incumbent.number)
     by_means = task.metric.improvement(value, before)
     return Decision(
         status,
@@ -262,37 +273,13 @@ def decide(
         metrics=means,
         confidence=mad_confidence(values, values[0] if values else None, value if status is Status.KEEP else before),
         sigma=own.sigma if own else None,
-        reason=reasons.reason(
-            task, verdict, noise, experiment, incumbent, label=label, why=why, means=by_means, gain=gain
-        ),
+        reason=case.reason(verdict, noise, label=label, why=why, means=by_means, gain=gain),
         sure=0.0 if overruled else verdict.better,
     )
 
 
-def _controlled(
-    task: Task, noise_data: NoiseData, experiment: Experiment, incumbent: Experiment, rule: KeepRule, *, simpler: bool
-) -> NextRun | tuple[str, float]:
-    """The run of the baseline that a keep still needs; or why it is none, empty where it is one, and what its gain is.
-
-    NaN: as estimated; else the incumbent fell, and this is what is left against what it was kept with.
-    """
-    found = control(noise_data, experiment.number, incumbent.number, rule, simpler=simpler)
-    if found.answer is Answer.HOLDS:
-        return "", found.gain
-    then, since = (f"{_sign(task.metric) * x:.6g}" for x in (found.claimed, found.since))
-    fell = f"experiment {incumbent.number}, kept with {then}, did far worse since ({since})"
-    if found.answer is Answer.FAILS:
-        return f"but {fell}; the baseline, run beside it, does not show that the machine did", found.gain
-    spent = len(experiment.counted_runs) - 1
-    if any(run.of == noise_data.baseline for run in experiment.counted_runs):
-        return f"but {fell}, and the baseline failed when it was run beside it", math.nan
-    if spent > rule.most:  # no run can be asked for, where a proposal is judged by two
-        return "", math.nan
-    return NextRun(noise_data.baseline, experiment.counted_runs[-1].seed, f"{fell}: the baseline tells whether all do")
-
-
 def _too_small(gain: float, least: float) -> str:
-    return f"a gain of {reasons.plain(gain)} is below scoring.min_delta ({reasons.plain(least)})"
+    return f"a gain of {_plain(gain)} is below scoring.min_delta ({_plain(least)})"
 
 
 def _outcome(verdict: Verdict, rule: KeepRule, least: float) -> tuple[Label, str]:
@@ -312,19 +299,14 @@ def _outcome(verdict: Verdict, rule: KeepRule, least: float) -> tuple[Label, str
 
 def samples_of(task: Task, runs: Sequence[Run]) -> list[Sample]:
     """The good ones of some runs, in order of time, with values of which the larger is the better."""
-    sign = _sign(task.metric)
-    bounded = {c.metric for c in task.scoring.constraints}
-    return [
-        Sample(
-            r.experiment if r.of is None else r.of,
-            r.experiment,
-            r.seed,
-            sign * r.value,
-            {name: x for name, x in r.metrics.items() if name in bounded and math.isfinite(x)},
-        )
-        for r in runs
-        if r.value is not None and _usable(r)
-    ]
+    sign, names = _sign(task.metric), {c.metric for c in task.scoring.constraints}
+    samples = []
+    for r in runs:
+        if r.value is not None and _usable(r):
+            figures = {name: x for name, x in r.metrics.items() if name in names and math.isfinite(x)}
+            program = r.experiment if r.of is None else r.of
+            samples.append(Sample(program, r.experiment, r.seed, sign * r.value, figures))
+    return samples
 
 
 def _usable(run: Run) -> bool:
@@ -351,34 +333,6 @@ def _sign(metric: Metric) -> float:
     return -1.0 if metric.direction is Direction.MINIMIZE else 1.0
 
 
-def _does_it_still_run(failed: Run, experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> NextRun | None:
-    """The run of a doubted incumbent that is made beside an experiment that failed, once, its repairs included."""
-    if rule.most == 0 or any(r.of == incumbent.number and r.counts for r in experiment.runs):
-        return None
-    return NextRun(incumbent.number, failed.seed, f"it failed like all since experiment {incumbent.number}")
-
-
-def _once_more(experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> NextRun | None:
-    """A run of the incumbent that failed is made again, once, and on a seed of its own: it may have been bad luck."""
-    beside = [r for r in experiment.counted_runs if r.of == incumbent.number]
-    if rule.most == 0 or not beside or beside[-1].good or sum(not r.good for r in beside) >= FAILURES:
-        return None
-    run = beside[-1]
-    return NextRun(incumbent.number, None, f"experiment {incumbent.number} failed when it ran again: {_failure(run)}")
-
-
-def _spent(experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> int:
-    """Extra runs so far, those of programs that fell beside it not counted.
-
-    Where what it is compared with has failed for good, no more are asked for: they would fail as well.
-    """
-    fell = {number for number in experiment.fallen if number != incumbent.number}
-    runs = [r for r in experiment.counted_runs if r.of not in fell]
-    failed = Counter(r.of for r in runs if r.of is not None and not r.good)
-    for_good = any(times >= (FAILURES if of == incumbent.number else 1) for of, times in failed.items())
-    return rule.most if for_good else len(runs) - 1
-
-
 def _failed(experiment: Experiment) -> Run | None:
     """The run that makes the experiment a failure: one bad run is enough, however good the others are."""
     for run in experiment.counted_runs:
@@ -389,8 +343,8 @@ def _failed(experiment: Experiment) -> Run | None:
     return None
 
 
-def _crash(label: Label, detail: str) -> Decision:
-    return Decision(RULES[label].status or Status.CRASH, label, reason=reasons.sentence(f"{label.value}: {detail}"))
+def _crash(label: Label, reason: str) -> Decision:
+    return Decision(RULES[label].status or Status.CRASH, label, reason=_sentence(reason))
 
 
 def _label_of(run: Run) -> Label:
@@ -412,7 +366,7 @@ def decide_fallen(task: Task, kept: Experiment, beside: Experiment) -> Decision:
     reason = f"{_failure(run)}, twice when it ran again beside experiment {beside.number}, so it lost its place"
     if before is not None and before.value is not None:
         reason += f"; it had been kept with {task.metric.name} {before.value:.6g}"
-    return Decision(RULES[label].status or Status.CRASH, label, reason=reasons.sentence(reason))
+    return _crash(label, reason)
 
 
 def _aborted(task: Task, run: Run, noise_data: NoiseData, incumbent: Experiment) -> Decision:
@@ -421,25 +375,8 @@ def _aborted(task: Task, run: Run, noise_data: NoiseData, incumbent: Experiment)
     delta = None
     if forecast is not None and math.isfinite(forecast):
         delta = task.metric.improvement(forecast, incumbent_value(task, noise_data, incumbent))
-    decision = _crash(Label.ABORTED_EARLY, run.detail)
+    decision = _crash(Label.ABORTED_EARLY, f"{Label.ABORTED_EARLY.value}: {run.detail}")
     return replace(decision, delta=delta, metrics=dict(run.metrics), sigma=noise.sigma if noise else None)
-
-
-# ---------------------------------------------------------------------- constraints
-def _doubtful_gate(task: Task, noise_data: NoiseData, experiment: Experiment, rule: KeepRule) -> str:
-    """The first bound that the mean holds and that luck may have held, with its words; empty when there is none."""
-    good = experiment.good_runs
-    means = _mean_metrics(good)
-    for c in task.scoring.constraints:
-        noise = noise_data.noise_of(c.metric, experiment.number)
-        if noise is None or c.metric not in means:
-            continue
-        for bound, slack in ((c.min, means[c.metric] - (c.min or 0.0)), (c.max, (c.max or 0.0) - means[c.metric])):
-            sure = 1.0 if bound is None else passes(slack, len(good), noise)
-            if bound is not None and sure < rule.gate_at:
-                value = f"{c.metric} {means[c.metric]:.6g} over {counted(len(good), 'run')}"
-                return f"but {value} holds its limit of {bound:.6g} with probability {sure:.2g} only"
-    return ""
 
 
 def broken_constraint(task: Task, metrics: Mapping[str, float], reference: Mapping[str, float]) -> tuple[Label, str]:
@@ -472,21 +409,20 @@ def _breach(constraint: Constraint, value: float | None, reference: float | None
 
 # ---------------------------------------------------------------------- the baseline
 def decide_baseline(task: Task, experiment: Experiment, *, log: str = "") -> Decision:
-    """Judge experiment 0, the program as it is: it is kept, with the mean of its runs.
+    """Judge experiment 0, the program as it is: it is kept, with the mean of its runs; without σ luck would be kept.
 
-    All of its runs must be good: σ comes from them, and without σ luck would be kept. BaselineError: a run gave no
-    metric (log: where the last run's lies), or the program does not print a metric that a constraint bounds.
+    BaselineError: a run gave no metric (log: where the last run's lies), or does not print what a constraint bounds.
     """
     good = [r for r in experiment.good_runs if _usable(r)]
     if not good or len(good) < len(experiment.counted_runs):
         raise _no_baseline(task, experiment, log)
     metrics = _mean_metrics(good)
     require_bounded(task, metrics, f"the baseline (experiment {experiment.number})")
-    value, sigma = reasons.mean_value(good), estimate_sigma([r.value for r in good if r.value is not None])
-    shown = reasons.known(value, sigma or 0.0)
+    value, sigma = _mean_value(good), estimate_sigma([r.value for r in good if r.value is not None])
+    shown = known(value, sigma or 0.0)
     reason = f"The program as it is: {task.metric.name} {shown} over {counted(len(good), 'run')}"
     reason += f", σ = {sigma:.2g}" if sigma is not None else ", σ not known"
-    return Decision(Status.KEEP, Label.NONE, value, metrics=metrics, sigma=sigma, reason=reasons.sentence(reason))
+    return Decision(Status.KEEP, Label.NONE, value, metrics=metrics, sigma=sigma, reason=_sentence(reason))
 
 
 def require_bounded(task: Task, metrics: Mapping[str, float], who: str) -> None:
@@ -507,7 +443,8 @@ def _no_baseline(task: Task, experiment: Experiment, log: str) -> BaselineError:
     what = f"the baseline (experiment {experiment.number}) gave no usable {name}: {label.value or 'error'}: {detail}"
     if detail.startswith(EVALUATION_FAILED):
         log = log.replace(f"{TRAINING}.log", f"{EVALUATION}.log")
-    hint = hint_of(task, label, detail) or _HINT_OTHERWISE.format(command=task.execution.run_command)
+    otherwise = f"fix the program until `{task.execution.run_command}` runs by itself, then start again"
+    hint = hint_of(task, label, detail) or otherwise
     return BaselineError(what + (f"; its log: {log}" if log else ""), hint=hint)
 
 
@@ -516,8 +453,7 @@ def decide_failed_proposal(label: Label, reason: str) -> Decision:
     """Record a proposal that never became a run. A label that is no failure counts as an error."""
     if RULES[label].status in (None, Status.KEEP):
         label = Label.ERROR
-    status = RULES[label].status or Status.CRASH
-    return Decision(status, label, reason=reasons.sentence(reason or f"{label.value}: no proposal"))
+    return _crash(label, reason or f"{label.value}: no proposal")
 
 
 def _mean_metrics(runs: Sequence[Run]) -> dict[str, float]:
@@ -526,3 +462,31 @@ def _mean_metrics(runs: Sequence[Run]) -> dict[str, float]:
         return {}
     shared = [name for name in runs[0].metrics if all(math.isfinite(r.metrics.get(name, math.nan)) for r in runs)]
     return {name: mean([r.metrics[name] for r in runs]) for name in shared}
+
+
+def _word(gain: float) -> str:
+    return "better" if gain > 0 else "worse"
+
+
+def _mean_value(measured: Sequence[Run]) -> float:
+    """The mean of the values of runs."""
+    return mean([run.value for run in measured if run.value is not None])
+
+
+def known(value: float, spread: float) -> str:
+    """A figure with no more digits than its spread leaves a meaning to: down to the second one of the spread."""
+    if not (spread > 0 and math.isfinite(spread) and math.isfinite(value)):
+        return f"{value:.6g}"
+    rounded = round(value, 1 - math.floor(math.log10(spread)))
+    return f"{rounded:.6g}" if rounded or not value else f"{value:.1g}"
+
+
+def _plain(value: float) -> str:
+    """A small figure without an exponent: two significant digits."""
+    return format(Decimal(f"{value:.2g}"), "f")
+
+
+def _sentence(text: str) -> str:
+    """A text on one line, cut to a length, with an end."""
+    line = shorten(text, 600)
+    return line if line.endswith((".", "!", "?", "…")) else line + "."

@@ -7,6 +7,10 @@ remains of "no improvement" is Efron's local false discovery rate (*Large-Scale 
 of the two mixtures is Robbins' mixture sequential probability ratio test (*Ann. Math. Stat.* 41, 1970). Being a
 posterior, it may be looked at after every run. σ is known from few runs only and is integrated out (Student's t).
 
+Two guards stand around the estimate. A kept program that knows that it runs again can do worse on purpose, and what
+comes next looks better (a slower machine looks the same): the baseline, run beside the experiment, tells one from the
+other (``control``). And no gain is reported or rewarded beyond what the values show (``bounded``).
+
 Values are *goodness* here: larger is better, whatever the direction of the metric.
 """
 
@@ -17,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from autoresearchd.evaluator.keep.noise import Noise, Reading
+from autoresearchd.evaluator.keep.noise import Noise, NoiseData, Reading, Sample, mean, readings_of
 
 
 class Action(StrEnum):
@@ -30,33 +34,23 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Prior:
-    """What edits do, before anything is measured: shares that change nothing and that improve; all others harm.
+class KeepRule:
+    """The constants of the test; chosen on the frontier that ``benchmarks/keep.py`` plots.
 
-    scales: sizes of effects in units of the σ of runs made side by side (half-normal, in equal shares), alike for gains
-    and harms: a machine that drifts makes no edit worth more.
+    null, gain: shares of edits that change nothing and that improve, before anything is measured; all others harm.
+    scales: of effects, in σ of runs made side by side (half-normal, in equal shares), alike for gains and harms.
+    keep_at: probability of an improvement that keeps; beside_at: what the runs made side by side must say of it alone.
+    material: gains above so many σ (of runs made side by side) are worth extra runs; start_at, go_on_at: probability of
+    such a gain from which a test is begun, and continued. most: extra runs for one experiment; share: per experiment in
+    the long run, burst: how many may be spent ahead of that. tie: a simpler program may be worse by so many σ; tie_at:
+    probability that it is not. gate_at: probability with which a gate must hold. own: runs of the experiment in this
+    test without which nothing is kept: one lucky run of a far noisier program looks certain. fallen: by how many
+    standard errors later runs of the incumbent may be worse than those it was kept for and still be believed alone.
     """
 
     null: float = 0.4
     gain: float = 0.17
     scales: tuple[float, ...] = (0.7, 2.0, 6.0)
-
-
-@dataclass(frozen=True, slots=True)
-class KeepRule:
-    """The constants of the test; chosen on the frontier that ``benchmarks/keep.py`` plots.
-
-    keep_at: probability of an improvement that keeps; beside_at: what the runs made side by side must say of it alone.
-    material: gains above so many σ (of runs made side by side) are worth extra runs; start_at, go_on_at: probability of
-    such a gain from which a test is begun, and continued. most: extra runs for one experiment; share: extra runs per
-    experiment in the long run, burst: how many may be spent ahead of that. tie: a simpler program may be worse by so
-    many σ; tie_at: probability that it is not. gate_at: probability with which a gate must hold. own: runs of the
-    experiment in this test without which nothing is kept: until a new program has run twice its noise is taken to be
-    its parent's, and one lucky run of a far noisier one looks certain. fallen: where later runs of the incumbent are
-    worse than those that it was kept for by so many standard errors, they are not believed alone (``control``).
-    """
-
-    prior: Prior = Prior()
     keep_at: float = 0.93
     beside_at: float = 0.5
     material: float = 1.0
@@ -90,8 +84,7 @@ class Belief:
 class Verdict:
     """The outcome of a look.
 
-    gain and error: estimate of the improvement and its standard error; better: probability that it is one; bearable:
-    that it is at worst a loss that a tie may have. own and seed: of the run to make next (seed None: a fresh one).
+    gain, error: the improvement and its standard error; better, bearable: see ``Belief``. own, seed: of the next run.
     """
 
     action: Action
@@ -117,22 +110,20 @@ def look(
     """Look at what has been measured so far.
 
     readings: all runs of both programs that can be compared, at least one of each, those of this test last. spent:
-    extra runs made for this experiment. price: factor on what a test must promise that has not begun, ties included.
-    simpler: a tie is kept. recheck: the incumbent is to be run again whatever came of the experiment
-    (``NoiseData.unchecked``). least: a smaller gain is none, and a tie at most.
+    extra runs made for this experiment. price: factor on what a test must promise that has not begun. simpler: a tie is
+    kept. recheck: the incumbent is to be run again (``NoiseData.unchecked``). least: a smaller gain is none.
     """
     gain, variance = estimate(readings, noise)
     recheck = recheck and spent < min(rule.most, 1)
     if noise.sigma == 0.0:
         action = Action.SIMPLER if simpler and gain >= 0 else Action.DISCARD
         action = Action.KEEP if gain > 0 and gain >= least else action
-        exact = Verdict(action, gain, 0.0, 1.0 if gain > 0 else 0.0)
+        verdict = Verdict(action, gain, 0.0, 1.0 if gain > 0 else 0.0)
         own = sum(r.own and r.test == readings[-1].test for r in readings)
-        if exact.action is Action.KEEP and own < rule.own and spent < rule.most:  # a new program may draw lots
-            return replace(exact, action=Action.AGAIN, own=True)
-        if recheck and exact.action is not Action.KEEP:  # a coarse metric may have agreed three times by luck
-            return replace(exact, action=Action.AGAIN, own=False, seed=readings[-1].seed)
-        return exact
+        if action is Action.KEEP:  # a new program may draw lots
+            return replace(verdict, action=Action.AGAIN) if own < rule.own and spent < rule.most else verdict
+        # A coarse metric may have agreed three times by luck.
+        return replace(verdict, action=Action.AGAIN, own=False, seed=readings[-1].seed) if recheck else verdict
     belief = believe(gain, variance, noise, rule)
     verdict = Verdict(Action.DISCARD, gain, noise.sigma * math.sqrt(variance), belief.better, bearable=belief.bearable)
     if belief.better >= rule.keep_at and gain < least:
@@ -155,11 +146,9 @@ def _confirmed(verdict: Verdict, readings: Sequence[Reading], noise: Noise, rule
     """A keep, once runs side by side say so too: the machine may have been slower when the incumbent ran before."""
     here = [r for r in readings if r.test == readings[-1].test]
     paired = any(not r.own for r in here)
-    own = sum(r.own for r in here)
     if paired and believe(*estimate(here, noise), noise, rule).better >= rule.beside_at:
-        if own >= rule.own or spent >= rule.most:
-            return replace(verdict, action=Action.KEEP)
-        return replace(verdict, action=Action.AGAIN, own=True, seed=None)
+        enough = sum(r.own for r in here) >= rule.own or spent >= rule.most
+        return replace(verdict, action=Action.KEEP if enough else Action.AGAIN)
     if spent >= rule.most:
         return verdict
     of_own, seed = next_run(here, noise) if paired else (False, here[-1].seed)
@@ -168,10 +157,7 @@ def _confirmed(verdict: Verdict, readings: Sequence[Reading], noise: Noise, rule
 
 # ---------------------------------------------------------------------- the estimate
 def estimate(readings: Sequence[Reading], noise: Noise) -> tuple[float, float]:
-    """Improvement of the experiment over the incumbent, and its variance in units of σ².
-
-    ValueError when one of the programs has no run.
-    """
+    """Improvement over the incumbent, and its variance in units of σ². ValueError when one has no run."""
     tests: dict[int, list[Reading]] = {}
     for r in readings:
         centre = readings[0].value  # differences of large values lose digits otherwise
@@ -215,10 +201,7 @@ def _information(block: Sequence[Reading], noise: Noise) -> tuple[float, ...]:
 
 
 def next_run(readings: Sequence[Reading], noise: Noise) -> tuple[bool, int | None]:
-    """The run after which the improvement would be known best: whether of the experiment, and its seed (None: fresh).
-
-    The other program on the seed of the last run closes a pair; else a run of either program on a fresh seed.
-    """
+    """The run after which the improvement is known best: whether of the experiment, and its seed (None: fresh)."""
     last = readings[-1]
     alone = sum(r.seed == last.seed and r.test == last.test for r in readings) == 1
     fresh = 1 + max(r.seed for r in readings)
@@ -232,28 +215,27 @@ def next_run(readings: Sequence[Reading], noise: Noise) -> tuple[bool, int | Non
 # ---------------------------------------------------------------------- the posterior
 def believe(gain: float, variance: float, noise: Noise, rule: KeepRule) -> Belief:
     """Posterior probabilities, given an estimated gain and its variance in units of σ²."""
-    prior = rule.prior
-    harm = 1.0 - prior.null - prior.gain
+    harm = 1.0 - rule.null - rule.gain
     calm, unit = noise.calm, noise.sigma * noise.calm
     better = material = bearable = total = 0.0
     for sigma, weight in noise.weighted():
         spread = sigma * math.sqrt(variance)
-        null = prior.null * _density(gain, spread)
+        null = rule.null * _density(gain, spread)
         up = down = large = near = 0.0
-        for scale in prior.scales:
+        for scale in rule.scales:
             tau = sigma * scale * calm
             wide = math.hypot(spread, tau)
-            slab = 2.0 * _density(gain, wide) / len(prior.scales)
+            slab = 2.0 * _density(gain, wide) / len(rule.scales)
             centre, width = gain * (tau / wide) ** 2, spread * tau / wide
             positive = cumulative(centre / width)
             up += slab * positive
             down += slab * (1.0 - positive)
             large += slab * cumulative((centre - rule.material * unit) / width)
             near += slab * (cumulative((centre + rule.tie * unit) / width) - positive)
-        better += weight * prior.gain * up
-        material += weight * prior.gain * large
-        bearable += weight * (prior.gain * up + null + harm * near)
-        total += weight * (prior.gain * up + null + harm * down)
+        better += weight * rule.gain * up
+        material += weight * rule.gain * large
+        bearable += weight * (rule.gain * up + null + harm * near)
+        total += weight * (rule.gain * up + null + harm * down)
     if total <= 0.0:  # so far out that all densities underflow: the sign is all there is to say
         return Belief(1.0, 1.0, 1.0) if gain > 0 else Belief(0.0, 0.0, 0.0)
     return Belief(better / total, material / total, bearable / total)
@@ -276,3 +258,87 @@ def cumulative(z: float) -> float:
 def _density(x: float, spread: float) -> float:
     z = x / spread
     return math.exp(-0.5 * z * z) / spread  # z * z may be infinite, z**2 would raise
+
+
+# ---------------------------------------------------------------------- guards around the estimate
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Whether a keep holds; None: the baseline has to run beside it first.
+
+    claimed, since: mean goodness of the incumbent in the runs that it was kept for, and in later ones. gain: what is
+    left of the improvement against the former; NaN where the incumbent did not fall, or it is not known.
+    """
+
+    holds: bool | None = True
+    claimed: float = math.nan
+    since: float = math.nan
+    gain: float = math.nan
+
+
+def control(
+    noise_data: NoiseData, experiment: int, incumbent: int, rule: KeepRule, *, simpler: bool = False
+) -> Control:
+    """Whether an experiment that would be kept may be. simpler: as a tie, which need be no improvement."""
+    baseline = noise_data.baseline
+    own, later = _split(noise_data.samples(incumbent), incumbent)
+    if baseline is None or baseline == incumbent or not own or not later:
+        return Control()
+    noise = noise_data.without_reruns(incumbent).noise(experiment, incumbent) or noise_data.noise(experiment, incumbent)
+    if noise is None:
+        return Control()
+    claimed, since = _mean(own), _mean(later)
+    if claimed - since <= rule.fallen * noise.sigma * math.sqrt(_apart(own, later, noise)):
+        return Control(True, claimed, since)
+    mine = [s for s in noise_data.samples(experiment) if s.test == experiment]
+    gain = _mean(mine) - claimed
+    if _borne_out(gain, _apart(mine, own, noise), noise, rule, simpler):
+        return Control(True, claimed, since, gain)
+    here, before = _split(noise_data.samples(baseline), experiment)
+    if not here or not before:
+        return Control(None if before else True, claimed, since)
+    # Each against the baseline, by generalised least squares: runs of one test share its drift, whichever test it is.
+    now, now_variance = estimate(readings_of([*before, *mine, *here], baseline), noise)
+    then, then_variance = estimate(readings_of([*before, *own], baseline), noise)
+    # The two share the baseline's earlier runs, so that the sum of their variances is rather too large.
+    held = _borne_out(now - then, now_variance + then_variance, noise, rule, simpler)
+    return Control(held, claimed, since, now - then)
+
+
+def _borne_out(gain: float, variance: float, noise: Noise, rule: KeepRule, simpler: bool) -> bool:
+    if noise.sigma == 0.0:
+        return gain >= 0 if simpler else gain > 0
+    belief = believe(gain, variance, noise, rule)
+    return (belief.bearable if simpler else belief.better) >= rule.beside_at
+
+
+def _split(samples: Sequence[Sample], test: int) -> tuple[list[Sample], list[Sample]]:
+    """Those that were made for a test, and the others."""
+    return [s for s in samples if s.test == test], [s for s in samples if s.test != test]
+
+
+def _mean(samples: Sequence[Sample]) -> float:
+    return mean([s.value for s in samples])
+
+
+def _apart(a: Sequence[Sample], b: Sequence[Sample], noise: Noise) -> float:
+    """Variance of the difference between means of runs that were made for different tests, in units of σ²."""
+    tests = 1.0 / len({s.test for s in a}) + 1.0 / len({s.test for s in b})
+    return (1.0 - noise.test) * (1.0 / len(a) + 1.0 / len(b)) + noise.test * tests
+
+
+def bounded(gain: float, better: float, noise_data: NoiseData, experiment: int, incumbent: int) -> float:
+    """The estimated gain, held to what the experiment's mean shows against the incumbent's.
+
+    These are the means of the runs that it was kept for, of all later ones, and of those made beside the experiment.
+    A gain lies between the differences; where it is not believed (``better``: the probability of an improvement), it is
+    at most the least of them, and not below 0.
+    """
+    mine = _mean(_split(noise_data.samples(experiment), experiment)[0])
+    its = noise_data.samples(incumbent)
+    groups = (*_split(its, incumbent), _split(its, experiment)[0])
+    shown = [gap for gap in (mine - _mean(runs) for runs in groups if runs) if math.isfinite(gap)]
+    if not shown:
+        return gain
+    if better >= 0.5:
+        return min(max(shown), max(min(shown), gain))
+    return max(0.0, min(gain, *shown)) if gain > 0 else min(0.0, max(gain, min(shown)))

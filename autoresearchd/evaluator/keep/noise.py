@@ -11,9 +11,9 @@ made from: its prior lies about that one's variance. The handful of programs tha
 freedom badly: a few values are weighed by their likelihood, and what follows from each is mixed.
 
 σ is taken apart as in a nested analysis of variance (Searle, Casella, McCulloch, *Variance Components*, 1992, ch. 3):
-runs of one program made for one test lie next to each other, those made for different tests far apart, so what is
-between tests is drift; what pairs on one seed have in common is the luck of the seed. Three numbers from a handful of
-runs need help: each share, the same for all programs, is shrunk towards a guess that is worth ``GUESS_WEIGHT`` runs.
+runs of one program made for one test lie next to each other in time, so what is between tests is drift; what pairs on
+one seed have in common is the luck of the seed. Each share, the same for all programs, is shrunk towards a guess that
+is worth ``GUESS_WEIGHT`` runs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import math
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -43,8 +44,7 @@ def estimate_sigma(values: Sequence[float]) -> float | None:
 def mad_confidence(values: Sequence[float], baseline: float | None, best: float | None) -> float | None:
     """The advisory figure of pi-autoresearch: |best − baseline| / MAD, the unscaled median of |value − median|.
 
-    It compares the gain with the spread of *ideas*, not with noise, so it grows with any long session and decides
-    nothing here; there ≥ 2 is read as likely real, < 1 as within noise. None where pi-autoresearch gives none.
+    It compares the gain with the spread of *ideas*, not with noise, so it decides nothing. None where they give none.
     """
     finite = [v for v in values if math.isfinite(v)]
     if len(finite) < 3 or baseline is None or best is None or best == baseline:
@@ -59,10 +59,9 @@ def mad_confidence(values: Sequence[float], baseline: float | None, best: float 
 class Noise:
     """σ of single runs of a program, or of two that are compared, with its degrees of freedom.
 
-    test: share of the variance that runs made for one test, next to each other in time, have in common (the machine's
-    drift); seed: share that two of them have in common for the same seed. mixture: where it is not known how much
-    programs differ, the weight, σ and degrees of freedom of each answer; ``sigma`` is their geometric mean. seeded:
-    whether the program reads the seed of its runs; where it does not, a σ of 0 is none that was seen.
+    test, seed: share of the variance that runs made for one test (the machine's drift), or two of them on one seed,
+    have in common. mixture: weight, σ and degrees of freedom of each answer to how much programs differ; ``sigma`` is
+    their geometric mean. seeded: the program reads the seed of its runs; else a σ of 0 is none that was seen.
     """
 
     sigma: float
@@ -113,7 +112,7 @@ class Squares:
 
 @dataclass(frozen=True, slots=True)
 class VariancePrior:
-    """One prior of the variances: its weight among others, its degrees of freedom and its centre s₀²."""
+    """One prior of the variances, with its centre s₀²."""
 
     weight: float
     freedom: float
@@ -128,8 +127,8 @@ class VariancePrior:
     def compare(self, programs: Sequence[tuple[Squares, int]], pooled: int) -> tuple[float, float]:
         """σ of a run in a comparison of programs, and its degrees of freedom (Satterthwaite, *Biometrics* 2, 1946).
 
-        programs: the squares of one program, or of one and of that which it was made from, and how often each ran.
-        pooled: degrees of freedom of all programs; no comparison can have more.
+        programs: squares and number of runs of one, or of one and of that which it was made from. pooled: degrees of
+        freedom of all programs; no comparison can have more.
         """
         (own, runs), *parents = programs
         most, prior, known = float(pooled), self, self.freedom
@@ -194,10 +193,7 @@ def _likelihood(prior: VariancePrior, programs: Sequence[Squares]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One finished run. own: of the experiment, not of the incumbent.
-
-    test: the experiment that it was made for, so that runs of one test are close in time.
-    """
+    """One finished run, of the experiment or of the incumbent. test: the experiment that it was made for."""
 
     own: bool
     test: int
@@ -217,10 +213,7 @@ _MOST_SEED = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished run. program: number of the experiment whose program ran; test: of the one that it was made for.
-
-    value is goodness: larger is better. figures: further metrics that constraints bound.
-    """
+    """One finished run of a program, made for a test (both are numbers of experiments); value: larger is better."""
 
     program: int
     test: int
@@ -281,16 +274,15 @@ class NoiseData:
             self._pairs[samples[0].test] = beside[0].program, _squares(pairs)
 
     def with_samples(self, samples: Sequence[Sample]) -> NoiseData:
-        """This noise_data and the runs of one more experiment, for a look; this one stays as it is."""
-        other = NoiseData()
+        """These data and the runs of one more experiment, for a look."""
+        other = copy(self)
         other._programs, other._spreads, other._pairs = dict(self._programs), dict(self._spreads), dict(self._pairs)
-        other.experiments, other.extra = self.experiments, self.extra
         other.take(samples)
         return other
 
     def values(self, program: int) -> list[float]:
         """Values of a program's runs, oldest first."""
-        return [s.value for s in self._programs.get(program, ())]
+        return [s.value for s in self.samples(program)]
 
     def samples(self, program: int) -> tuple[Sample, ...]:
         """Runs of a program, oldest first."""
@@ -309,17 +301,13 @@ class NoiseData:
     def unchecked(self, incumbent: int) -> bool:
         """Whether the baseline, still the incumbent, ran at the very start only, and two experiments have been since.
 
-        A machine that was idle is faster at first (turbo, burst credits, a cold case): beside such a baseline nothing
-        would ever look like a gain. One more run tells, and teaches how far the machine drifts.
+        An idle machine is faster at first: beside such a baseline nothing would look like a gain. One more run tells.
         """
         fresh = self.baseline != incumbent or self.experiments < RECHECK_AFTER
         return not fresh and len({s.test for s in self._programs[incumbent]}) == 1
 
     def noise(self, *programs: int) -> Noise | None:
-        """σ of one program, or of one and the incumbent, which it was made from; None while no program ran twice.
-
-        Of no program: as if all were alike.
-        """
+        """σ of one program, or of one and its incumbent, or as if all were alike; None while no program ran twice."""
         spreads = self._spreads.values()
         within = [s.within for s in spreads]
         freedom, squares = sum(w.freedom for w in within), math.fsum(w.total for w in within)
@@ -339,16 +327,11 @@ class NoiseData:
             return Noise(math.sqrt(pooled), known, test=share, seed=seed)
         # A centre is of runs within a test; across tests there is drift as well.
         apart = [replace(p, centre=pooled if p.freedom == ALIKE else p.centre / (1.0 - share)) for p in priors]
-        compared = [
-            (self._spreads.get(p, _Spread()).whole(share), max(1, len(self._programs.get(p, ())))) for p in programs
-        ]
-        return _mixed(apart, compared, known, test=share, seed=seed)
+        compared = [(self._spreads.get(p, _Spread()).whole(share), max(1, len(self.samples(p)))) for p in programs]
+        return replace(_mixed(apart, compared, known), test=share, seed=seed)
 
     def _shares(self, priors: Sequence[VariancePrior]) -> tuple[float, float]:
-        """Shares of the variance that runs of one test, and those on one seed, have in common.
-
-        Each program's squares count in units of its own variance, or the noisiest alone would tell.
-        """
+        """Shares of the variance that runs of one test, and on one seed, share; each program in its own unit."""
         unit = {p: _variance(priors, s) for p, s in self._spreads.items()}
         unknown = _variance(priors, _Spread())
         spreads = self._spreads.values()
@@ -366,7 +349,7 @@ class NoiseData:
         return share, seed * (1.0 - share)
 
     def noise_of(self, figure: str, program: int) -> Noise | None:
-        """σ of another metric of a program, known from its own runs and from others'; None while none gave it twice."""
+        """σ of another metric of a program, from its own runs and others'; None while none gave it twice."""
         values = {p: [s.figures[figure] for s in own if figure in s.figures] for p, own in self._programs.items()}
         squares = {p: _squares(own) for p, own in values.items() if len(own) > 1}
         known, total = sum(s.freedom for s in squares.values()), math.fsum(s.total for s in squares.values())
@@ -380,7 +363,7 @@ class NoiseData:
     def readings(self, incumbent: int, samples: Sequence[Sample]) -> list[Reading]:
         """What compares an experiment with the incumbent: the incumbent's earlier runs, then those of the test."""
         here = {s.test for s in samples}
-        earlier = [s for s in self._programs.get(incumbent, ()) if s.test not in here]
+        earlier = [s for s in self.samples(incumbent) if s.test not in here]
         return readings_of([*earlier, *(s for s in samples if s.program in (s.test, incumbent))], incumbent)
 
 
@@ -389,18 +372,12 @@ def readings_of(samples: Iterable[Sample], incumbent: int) -> list[Reading]:
     return [Reading(s.program != incumbent, s.test, s.seed, s.value) for s in samples]
 
 
-def _mixed(
-    priors: Sequence[VariancePrior],
-    programs: Sequence[tuple[Squares, int]],
-    known: int,
-    test: float = 0.0,
-    seed: float = 0.0,
-) -> Noise:
+def _mixed(priors: Sequence[VariancePrior], programs: Sequence[tuple[Squares, int]], known: int) -> Noise:
     """σ in a comparison of programs (their squares, and how often they ran), as it follows from each of the priors."""
     mixture = tuple((prior.weight, *prior.compare(programs, known)) for prior in priors)
     sigma = math.exp(math.fsum(weight * math.log(x) for weight, x, _ in mixture))
     worth = round(math.fsum(weight * x for weight, _, x in mixture))
-    return Noise(sigma, max(1, worth), test=test, seed=seed, mixture=mixture)
+    return Noise(sigma, max(1, worth), mixture=mixture)
 
 
 def _variance(priors: Sequence[VariancePrior], spread: _Spread) -> float:

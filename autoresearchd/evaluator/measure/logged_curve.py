@@ -36,14 +36,14 @@ _SURE = 3
 Reader = Callable[[str, float], list[CurvePoint]]
 """Points in one line, given the budget in seconds."""
 
-_KARPATHY = re.compile(
-    r"\s{0,16}step[ :]{1,4}([0-9]{1,12})(?:/([0-9]{1,12}))?(?:[ ]?\(([0-9.]{1,12})%\))?"
-    rf"[ ]?\|[ ]?loss:[ ]?({NUMBER})"
+_STEP, _TOTAL, _LOSS = r"\s{0,16}%s(?P<step>[0-9]{1,12})", "/(?P<total>[0-9]{1,12})", rf"(?P<loss>{NUMBER})"
+_KARPATHY = (
+    _STEP % "step[ :]{1,4}"
+    + rf"(?:{_TOTAL})?(?:[ ]?\((?P<percent>[0-9.]{{1,12}})%\))?"
+    + rf"[ ]?\|[ ]?loss:[ ]?{_LOSS}"
 )
-_NANOGPT = re.compile(rf"\s{{0,16}}(?:iter|(step)) ([0-9]{{1,12}}): (?(1)train loss {NUMBER}, val )loss ({NUMBER})")
-_MODDED = re.compile(
-    rf"\s{{0,16}}step:([0-9]{{1,12}})/([0-9]{{1,12}}) (train|val)_loss:({NUMBER})(?: train_time:([0-9]{{1,12}})ms)?"
-)
+_NANOGPT = _STEP % "(?:iter|(?P<val>step)) " + rf": (?(val)train loss {NUMBER}, val )loss {_LOSS}"
+_MODDED = _STEP % "step:" + rf"{_TOTAL} (?:train|(?P<val>val))_loss:{_LOSS}(?: train_time:(?P<ms>[0-9]{{1,12}})ms)?"
 _HF_ITEM = re.compile(rf"'([\w/]{{1,64}})': '?({NUMBER})'?(?=[,}}])")
 _STEP_KEYS = ("step", "global_step", "iter", "iteration", "epoch")
 _TRAIN_KEYS = ("loss", "train_loss", "training_loss", "train/loss")
@@ -53,13 +53,11 @@ _FIGURE = re.compile(NUMBER_THEN_UNIT)
 
 
 class CurveParser:
-    """Reads a log piece by piece.
+    """Reads a log piece by piece; points stay in its order.
 
     pattern: ``auto``, or a regular expression with groups ``loss`` and perhaps ``step``, ``progress``, ``seconds``.
-    budget: in seconds, which ties progress and seconds together; 0: unknown.
-
-    Points stay in the order of the log, also where a job starts again at step 0. Points whose loss is not finite are
-    kept in ``non_finite``, and ``diverged`` says that the last one was such.
+    budget: in seconds, which ties progress and seconds together; 0: unknown. Points whose loss is not finite are kept
+    in ``non_finite``, and ``diverged`` says that the last one was such.
     """
 
     def __init__(self, pattern: str = "auto", budget: float = 0.0) -> None:
@@ -98,11 +96,9 @@ class CurveParser:
 
     def _read(self, line: str) -> list[CurvePoint]:
         for reader in self._formats:
-            points = reader(line, self._budget)
-            if points:
+            if points := reader(line, self._budget):
                 self._votes[reader] += len(points)
-                if self._votes[reader] >= _SURE:
-                    self._formats = (reader,)
+                self._formats = (reader,) if self._votes[reader] >= _SURE else self._formats
                 return [p for p in points if math.isfinite(p.step)]
         return []
 
@@ -147,8 +143,7 @@ def _point(
     step: float, loss: float, budget: float, *, share: float | None = None, s: float | None = None, val: bool = False
 ) -> CurvePoint:
     """A point whose progress and seconds are derived from each other where one is missing."""
-    share = share if share is not None and math.isfinite(share) else None
-    s = s if s is not None and math.isfinite(s) else None
+    share, s = (x if x is not None and math.isfinite(x) else None for x in (share, s))
     if budget and share is None and s is not None:
         share = s / budget
     elif budget and s is None and share is not None:
@@ -156,27 +151,21 @@ def _point(
     return CurvePoint(step, loss, share, s, val)
 
 
-def _karpathy(line: str, budget: float) -> list[CurvePoint]:
-    match = _KARPATHY.match(line)
-    if not match:
-        return []
-    step, total, percent, loss = match.groups()
-    share = to_float(percent) / 100 if percent else _ratio(step, total)
-    return [_point(float(step), to_float(loss), budget, share=share)]
+def _line(pattern: str) -> Reader:
+    """A reader for lines with the groups step and loss, and perhaps total, percent, ms and val."""
+    compiled = re.compile(pattern)
 
+    def read(line: str, budget: float) -> list[CurvePoint]:
+        match = compiled.match(line)
+        if not match:
+            return []
+        got = match.groupdict()
+        step, total, percent, ms = float(got["step"]), got.get("total"), got.get("percent"), got.get("ms")
+        share = int(got["step"]) / int(total) if total and int(total) > 0 else None
+        share, seconds = to_float(percent) / 100 if percent else share, float(ms) / 1000 if ms else None
+        return [_point(step, to_float(got["loss"]), budget, share=share, s=seconds, val=bool(got.get("val")))]
 
-def _nanogpt(line: str, budget: float) -> list[CurvePoint]:
-    match = _NANOGPT.match(line)
-    return [_point(float(match[2]), to_float(match[3]), budget, val=match[1] is not None)] if match else []
-
-
-def _modded_nanogpt(line: str, budget: float) -> list[CurvePoint]:
-    match = _MODDED.match(line)
-    if not match:
-        return []
-    step, total, kind, loss, ms = match.groups()
-    seconds = float(ms) / 1000 if ms else None
-    return [_point(float(step), to_float(loss), budget, share=_ratio(step, total), s=seconds, val=kind == "val")]
+    return read
 
 
 def _hugging_face(line: str, budget: float) -> list[CurvePoint]:
@@ -199,24 +188,16 @@ def _json_lines(line: str, budget: float) -> list[CurvePoint]:
 
 def _from_keys(values: dict[str, float], budget: float) -> list[CurvePoint]:
     """Points of a line that names its numbers: one for each kind of loss; none where there is no step."""
-    step = next((values[k] for k in _STEP_KEYS if k in values), None)
-    if step is None:
-        return []
-    seconds = next((values[k] for k in _SECONDS_KEYS if k in values), None)
-    share = values.get("progress")
-    points = []
-    for keys, validation in ((_TRAIN_KEYS, False), (_VALIDATION_KEYS, True)):
-        loss = next((values[k] for k in keys if k in values), None)
-        if loss is not None:
-            points.append(_point(step, loss, budget, share=share, s=seconds, val=validation))
-    return points
+    kinds = (_STEP_KEYS, _SECONDS_KEYS, _TRAIN_KEYS, _VALIDATION_KEYS)
+    step, seconds, *losses = (next((values[k] for k in keys if k in values), None) for keys in kinds)
+    return [
+        _point(step, loss, budget, share=values.get("progress"), s=seconds, val=validation)
+        for loss, validation in zip(losses, (False, True), strict=True)
+        if step is not None and loss is not None
+    ]
 
 
-def _ratio(step: str, total: str | None) -> float | None:
-    return int(step) / int(total) if total and int(total) > 0 else None
-
-
-FORMATS: tuple[Reader, ...] = (_karpathy, _nanogpt, _modded_nanogpt, _hugging_face, _json_lines)
+FORMATS: tuple[Reader, ...] = (*map(_line, (_KARPATHY, _NANOGPT, _MODDED)), _hugging_face, _json_lines)
 
 
 def _reader_of(pattern: str) -> Reader:
@@ -232,10 +213,8 @@ def _reader_of(pattern: str) -> Reader:
 
     def read(line: str, budget: float) -> list[CurvePoint]:
         match = matcher.search(line)
-        if not match:
-            return []
-        got = {name: _captured(match, name) for name in matcher.regex.groupindex}
-        loss = got["loss"]
+        got = {name: _captured(match, name) for name in matcher.regex.groupindex} if match else {}
+        loss = got.get("loss")
         if loss is None:
             return []
         step = got["step"] if "step" in got else float(next(numbers))

@@ -19,9 +19,8 @@ from pathlib import PurePosixPath
 from autoresearchd.domain.experiment import CurvePoint, Measurement, Run, RunResult, StageResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import SLOWER, WAITS_S, Check, Task
-from autoresearchd.evaluator.measure.log_text import as_lines, shorten
+from autoresearchd.evaluator.measure.log_text import as_lines, example_pattern, parse_metrics, shorten, to_float
 from autoresearchd.evaluator.measure.logged_curve import CurveParser, read_curve
-from autoresearchd.evaluator.measure.printed_metrics import example_pattern, parse_metrics
 
 TRAINING = "training"
 EVALUATION = "evaluation"
@@ -44,16 +43,12 @@ _VERDICTS = {
     label.value: label for label in (Label.NOT_CAUSAL, Label.METRIC_TAMPERING, Label.SIZE_BLOCKED, Label.GATE_MISS)
 }
 _VERDICT_LINE = re.compile(r"^LABEL[ \t]{1,8}([a-z_]{1,40})[ \t]{0,8}$", re.MULTILINE)
-_VERDICT_TAIL = 64 * 1024
 _HUGE = 1e100
 """No metric is that large, and squares of larger numbers overflow."""
 
 
 def measure(task: Task, result: RunResult, logs: Mapping[str, str], *, result_file: str | None = None) -> Measurement:
-    """Read a finished run, with the text of each stage's log by its name.
-
-    result_file: text of the file that the *job* wrote its result to. Self-reported, like its log.
-    """
+    """Read a finished run, with the text of each stage's log by its name; result_file: what the *job* wrote."""
     curve = read_curve(logs.get(TRAINING, ""), task.curve.pattern, task.execution.budget.training)
     label, detail = _trouble(task, result, logs, curve)
     if label is not Label.NONE:
@@ -82,8 +77,7 @@ def _trouble(task: Task, result: RunResult, logs: Mapping[str, str], curve: Curv
     if result.stage(EVALUATION) is None:
         return Label.METRIC_MISSING, "the evaluation was never started, and only it gives the metric"
     # An evaluation that names a fault and then exits with 0 has still named a fault.
-    verdict = _verdict(logs.get(EVALUATION, ""))
-    return (verdict, f"the evaluation says {verdict.value}") if verdict else (Label.NONE, "")
+    return _verdict(logs.get(EVALUATION, "")) or (Label.NONE, "")
 
 
 def _failed(task: Task, stage: StageResult, log: str, curve: CurveParser) -> tuple[Label, str]:
@@ -97,12 +91,9 @@ def _failed(task: Task, stage: StageResult, log: str, curve: CurveParser) -> tup
     if stage.beyond:  # not as it looks: the signal that ended it says "out of memory"
         return Label.ERROR, f"{stage.name} was ended: {stage.detail}"
     if stage.name == EVALUATION:
-        verdict = _verdict(log)
-        if verdict:
-            return verdict, f"the evaluation says {verdict.value}"
         # Nothing of its log goes into the detail: policies read that, and the log may hold validation data.
         said = f"{how_it_ended(stage.exit_code)}{_BY_SHELL.get(stage.exit_code or 0, '')}"
-        return Label.ERROR, f"{EVALUATION_FAILED}: it {said}; see {EVALUATION}.log"
+        return _verdict(log) or (Label.ERROR, f"{EVALUATION_FAILED}: it {said}; see {EVALUATION}.log")
     label, words = diagnose(log, stage.exit_code, diverged=curve.diverged)
     if stage.exit_code is None and stage.detail:
         return Label.ERROR, f"{stage.name} was never started: {stage.detail}"
@@ -112,13 +103,11 @@ def _failed(task: Task, stage: StageResult, log: str, curve: CurveParser) -> tup
 
 
 def _failed_check(task: Task, stage: StageResult, log: str) -> str:
-    checks = {f"{CHECK}{i}": check for i, check in enumerate(task.checks)}
-    check = checks.get(stage.name, Check(stage.name))
+    check = {f"{CHECK}{i}": check for i, check in enumerate(task.checks)}.get(stage.name, Check(stage.name))
     what = f"`{shorten(check.command, 120)}`"
     if stage.outcome == "timeout":
         return f"{what} did not end within {check.timeout:g} s"
-    _, words = diagnose(log, stage.exit_code)
-    return f"{what} {how_it_ended(stage.exit_code)}: {words}"
+    return f"{what} {how_it_ended(stage.exit_code)}: {diagnose(log, stage.exit_code)[1]}"
 
 
 def _limit_words(task: Task, stage: StageResult) -> str:
@@ -136,17 +125,14 @@ def _limit_words(task: Task, stage: StageResult) -> str:
     return f"{stage.name} needed more memory than " + (f"its {limit} MB" if limit else "there was")
 
 
-def _verdict(log: str) -> Label | None:
-    """The last ``LABEL <x>`` line of an evaluation, if ``<x>`` is one that an evaluation may give."""
-    found = [m for m in _VERDICT_LINE.findall(as_lines(log[-_VERDICT_TAIL:])) if m in _VERDICTS]
-    return _VERDICTS[found[-1]] if found else None
+def _verdict(log: str) -> tuple[Label, str] | None:
+    """The last ``LABEL <x>`` line of an evaluation with a label that one may give, with its words."""
+    named = [m for m in _VERDICT_LINE.findall(as_lines(log[-_TAIL_CHARS:])) if m in _VERDICTS]
+    return (_VERDICTS[named[-1]], f"the evaluation says {named[-1]}") if named else None
 
 
 def _gates(task: Task, logs: Mapping[str, str]) -> dict[str, float]:
-    """Which of the task's further metrics (``causal``) an evaluation that refused a result set to zero.
-
-    Their names are the task's own and the value is fixed, so that nothing else of the evaluation's log gets out.
-    """
+    """Which of the task's own further metrics (``causal``) an evaluation that refused a result set to zero."""
     found = parse_metrics(logs.get(EVALUATION, ""), task.scoring)
     return {name: 0.0 for name in task.scoring.metrics if found.get(name) == 0.0 and name != task.metric.name}
 
@@ -164,21 +150,16 @@ def _metric(task: Task, logs: Mapping[str, str], result_file: str | None, curve:
     finite = {k: v for k, v in metrics.items() if abs(v) < _HUGE}  # false of NaN too
     if name not in metrics:
         aside = " (what the job itself printed does not count)" if claimed is not None else ""
-        detail = _missing(task, where, metrics) + aside + _hint(task, log)
+        can_name = task.evaluation is None and task.scoring.parse_mode != "regex"
+        pattern = example_pattern(log, name) if can_name else ""  # of the job's own line, never of the evaluation's log
+        hint = f"; its line can be named in task.yaml: `scoring: {{parse_mode: regex, pattern: '{pattern}'}}`"
+        detail = _missing(task, where, metrics) + aside + (hint if pattern else "")
         return Measurement(Label.METRIC_MISSING, metrics=finite, detail=detail, curve=curve)
     if name not in finite:
         beyond = f", and what is beyond {_HUGE:g} counts as infinite" if math.isfinite(metrics[name]) else ""
         detail = f"{name} is {metrics[name]} in {where}.log{beyond}"
         return Measurement(Label.NON_FINITE, metrics=finite, detail=detail, curve=curve)
     return Measurement(Label.NONE, finite[name], finite, curve=curve)
-
-
-def _hint(task: Task, log: str) -> str:
-    """How task.yaml can say where the metric is; made of the job's own line, never of the evaluation's log."""
-    own = task.evaluation is None and task.scoring.parse_mode != "regex"
-    pattern = example_pattern(log, task.metric.name) if own else ""
-    words = f"; its line can be named in task.yaml: `scoring: {{parse_mode: regex, pattern: '{pattern}'}}`"
-    return words if pattern else ""
 
 
 def _missing(task: Task, where: str, metrics: Mapping[str, float]) -> str:
@@ -196,11 +177,7 @@ def _missing(task: Task, where: str, metrics: Mapping[str, float]) -> str:
 
 
 MAX_DETAIL = 300
-
-_TAIL_CHARS = 64 * 1024
-_TAIL_LINES = 200
-_LINE = 1000
-
+_TAIL_CHARS, _TAIL_LINES, _LINE = 64 * 1024, 200, 1000
 _OUT_OF_MEMORY = re.compile(
     r"(?:CUDA|HIP|MPS backend|XPU) out of memory|OutOfMemoryError|\bMemoryError\b|RESOURCE_EXHAUSTED"
     r"|CUBLAS_STATUS_ALLOC_FAILED|DefaultCPUAllocator: (?:can't|not enough)|[Cc]annot allocate memory|std::bad_alloc"
@@ -234,28 +211,18 @@ _SHAPE = re.compile(
     r"(?i:\bshapes?\b|\bsizes?\b|\bdimensions?\b|\bdims?\b|\bdtype|\bscalar type|\bmat1\b|\bexpected\b"
     r"|\bgrad\b|in-?place)"
 )
-_SIGNALS = {
-    4: "illegal instruction",
-    6: "aborted",
-    7: "bus error",
-    8: "arithmetic fault",
-    9: "killed",
-    11: "segmentation fault",
-    15: "terminated",
-}
+_BY_SHELLS = (4, 6, 7, 8, 9, 11, 15)
+"""Signals that 128 + n is taken for."""
 
 
 def diagnose(log: str, exit_code: int | None, *, diverged: bool = False) -> tuple[Label, str]:
-    """Label and detail of a job that failed without the executor knowing why.
-
-    diverged: the last loss in the log was not finite.
-    """
+    """Label and detail of a job that failed, nobody knows why. diverged: the last loss in its log was not finite."""
     lines = last_lines(log)
     words = last_words(lines)
     out_of_memory = next((line for line in reversed(lines[-60:]) if _OUT_OF_MEMORY.search(line)), None)
     if out_of_memory is not None:
         return Label.OOM, shorten(out_of_memory, MAX_DETAIL)
-    if signal_of(exit_code) == signal.SIGKILL:
+    if exit_code is not None and _signal_of(exit_code) == signal.SIGKILL:
         return Label.OOM, "killed by the system (signal 9), most often for want of memory"
     if any(_LOSS_FAIL.search(line) for line in lines[-20:]):
         return Label.NAN_LOSS, "the loss became NaN, infinite or too large"
@@ -265,10 +232,7 @@ def diagnose(log: str, exit_code: int | None, *, diverged: bool = False) -> tupl
 
 
 def is_simple(detail: str) -> bool:
-    """Whether a failure, by a run's detail, is of the kind that its author fixes at once: a name, an import, a shape.
-
-    Failures of memory and time are none: they are what the idea was worth.
-    """
+    """Whether a failure, by a run's detail, is one that its author fixes at once: a name, an import, a shape."""
     return bool(_SIMPLE.search(detail) or (_TORCH.search(detail) and _SHAPE.search(detail)))
 
 
@@ -282,8 +246,8 @@ def missing_paths(detail: str) -> list[str]:
 
 def missing_module(detail: str) -> str:
     """The module that a program could not import, empty when that was not what failed."""
-    found = _NO_MODULE.search(detail)
-    return found[1] if found else ""
+    named = _NO_MODULE.search(detail)
+    return named[1] if named else ""
 
 
 def is_read_only(detail: str) -> bool:
@@ -295,19 +259,16 @@ def how_it_ended(exit_code: int | None) -> str:
     """``exited with 1``, ``ended by signal 11 (segmentation fault)``, ``was never started``."""
     if exit_code is None:
         return "was never started"
-    number = signal_of(exit_code)
-    if number is None:
+    number = _signal_of(exit_code)
+    if not number:
         return f"exited with {exit_code}"
-    return f"ended by signal {number}" + (f" ({_SIGNALS[number]})" if number in _SIGNALS else "")
+    name = signal.strsignal(number)
+    return f"ended by signal {number}" + (f" ({name.lower()})" if name else "")
 
 
-def signal_of(exit_code: int | None) -> int | None:
-    """The signal that ended a process: −n, or 128 + n as a shell reports it."""
-    if exit_code is None:
-        return None
-    if exit_code < 0:
-        return -exit_code
-    return exit_code - 128 if exit_code - 128 in _SIGNALS else None
+def _signal_of(exit_code: int) -> int:
+    """The signal that ended a process: −n, or 128 + n as a shell reports it; 0: none did."""
+    return -exit_code if exit_code < 0 else exit_code - 128 if exit_code - 128 in _BY_SHELLS else 0
 
 
 def last_lines(log: str) -> list[str]:
@@ -340,35 +301,24 @@ _AMOUNTS = frozenset(
     | {"images", "sequences", "documents"}
 )
 _FILLERS = frozenset({"of", "the", "set", "split", "data", "dataset", "total"})
-_NOT_A_PART = frozenset({"valid"})
-"""Rows may be valid without being of a validation set: with such a word alone, only ``n_valid`` and its like count."""
 _SIZED = re.compile(
     r"(?<![\w.])([A-Za-z][A-Za-z_ \-]{1,48})[ \t]{0,8}[:=][ \t]{0,8}"
     r"(\d{1,3}(?:[,_]\d{3}){1,4}|\d{1,15})(?![\w%]|[.,]\d)"
 )
 _ABOUT = re.compile(r"val|test|eval|h[eo]ld", re.IGNORECASE)
-_MOST_LINE = 500
-_HALF = 2**18
+_MOST_LINE, _HALF = 500, 2**18
 
 
 def sizes(log: str) -> dict[str, float]:
     """Sizes of the evaluation set that a log tells, by name; the last value of a name counts."""
     text = as_lines(log if len(log) <= 2 * _HALF else f"{log[:_HALF]}\n{log[-_HALF:]}")
-    found: dict[str, float] = {}
-    for line in text.split("\n"):
-        if len(line) <= _MOST_LINE and _ABOUT.search(line):
-            for match in _SIZED.finditer(line):
-                name = _size_name(match[1])
-                if name:
-                    found[name] = float(match[2].replace(",", "").replace("_", ""))
-    return found
+    lines = (line for line in text.split("\n") if len(line) <= _MOST_LINE and _ABOUT.search(line))
+    named = ((_size_name(match[1]), to_float(match[2])) for line in lines for match in _SIZED.finditer(line))
+    return {name: value for name, value in named if name}
 
 
 def other_set(runs: Sequence[Run], baseline: Sequence[Run]) -> str:
-    """Why runs cannot be compared with the baseline's; empty where nothing speaks against it.
-
-    A size that differs between the baseline's own runs (a split by chance) says nothing.
-    """
+    """Why runs cannot be compared with the baseline's; sizes that differ between its own runs say nothing."""
     for name, value in baseline[0].metrics.items() if baseline else ():
         if not _size_name(name) or value != int(value) or any(r.metrics.get(name) != value for r in baseline):
             continue
@@ -385,6 +335,6 @@ def _size_name(text: str) -> str:
     while words and words[-1] in _PARTS | _AMOUNTS | _FILLERS:
         own.insert(0, words.pop())
     parts, amounts = _PARTS & set(own), _AMOUNTS & set(own)
-    if parts == _NOT_A_PART and not amounts & {"n", "num", "number", "size"}:
+    if parts == {"valid"} and not amounts & {"n", "num", "number", "size"}:  # rows may be valid, not of such a set
         return ""
     return "_".join(own) if parts and amounts else ""

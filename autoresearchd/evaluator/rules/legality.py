@@ -1,43 +1,37 @@
-"""Whether an edit may be run at all, judged by its text alone; and the hash by which two programs are the same.
+"""Whether an edit may be run at all, by its text alone; and whether what a metric rests on stayed as it was.
 
 The text comes from a model and is hostile: it is parsed but never compiled or run, and what could exhaust memory on the
 way is refused first. An edit that would bring a secret into the repository is refused, for code must not be changed
 silently.
+
+A seal is taken before a run and compared after it. It holds a digest of the content of each protected file and, while
+one daemon watches, the stamp that the kernel keeps of it (inode, size, times): a file that was altered and put
+back has the old content and a new stamp, for nobody but the kernel sets the time of a status change (inode(7), ctime).
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 import tokenize
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 
 from autoresearchd.config.value_positions import MarkupError, kind_of, meaning
 from autoresearchd.domain.errors import PolicyError
+from autoresearchd.domain.experiment import Measurement
 from autoresearchd.domain.file_content import compressed_size
-from autoresearchd.domain.labels import Label
+from autoresearchd.domain.labels import RULES, Label
 from autoresearchd.domain.redaction import MARK, Redactor
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.rules.integrity import digest_of
-from autoresearchd.evaluator.rules.program_text import (
-    SEED_NAME,
-    SEED_VARIABLE,
-    UNPARSABLE,
-    defined_names,
-    mentions,
-    parse,
-    required_names,
-    without_seeds,
-)
-from autoresearchd.evaluator.rules.simplicity import reads_text, ways
+from autoresearchd.evaluator.rules import program_text
+from autoresearchd.evaluator.rules.program_text import SEED_NAME, SEED_VARIABLE, UNPARSABLE, mentions, parse
 
 
 def check_no_secret(redactor: Redactor, old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Let an edit pass or raise ``illegal_edit``, which names the place and the kind of the secret, never the secret.
-
-    What the editable files at the parent (``old``) hold already is the user's own, and no leak.
-    """
+    """Let an edit pass or raise ``illegal_edit``, which never holds the secret; what ``old`` holds is no leak."""
     changed = {path: text for path, text in new.items() if text != old.get(path)}
     for path in sorted(changed):
         for secret, line, kind in redactor.found(changed[path]):
@@ -67,8 +61,7 @@ def check_edit(
 ) -> None:
     """Let an edit pass or raise ``illegal_edit`` with what is wrong, or ``no_op`` when the program stays the same.
 
-    old, new: text of the editable files before and after; a file that is left out of ``new`` is unchanged. required:
-    names that an editable file must go on defining, as ``required_symbols`` finds them.
+    old, new: text of the editable files; what ``new`` leaves out is unchanged. required: see ``required_symbols``.
     """
     for path in new:
         if path not in task.editable:
@@ -94,7 +87,7 @@ def check_edit(
 def required_symbols(task: Task, protected: Mapping[str, str]) -> dict[str, frozenset[str]]:
     """For each editable file the names that the task's protected programs take from it."""
     trees = {path: tree for path, text in protected.items() if (tree := _tree_of(path, text)) is not None}
-    return {path: required_names(path, trees) for path in task.editable}
+    return {path: program_text.required_names(path, trees) for path in task.editable}
 
 
 def code_hash(files: Mapping[str, str]) -> str:
@@ -102,7 +95,7 @@ def code_hash(files: Mapping[str, str]) -> str:
     parts: list[str] = []
     for path in sorted(files):
         tree = _tree_of(path, files[path])
-        as_text = tree is not None and reads_text(ways(tree))
+        as_text = tree is not None and program_text.reads_text(program_text.ways(tree))
         parts += [path, _TEXT + files[path] if as_text else _program(path, files[path])]
     return digest_of(parts)
 
@@ -120,20 +113,14 @@ def _checked(path: str, text: str, before: str) -> str:
         raise _illegal(f"{path} would be {size:,} bytes long", f"stay below {MAX_BYTES:,} bytes")
     if _is_python(path):
         return _checked_python(path, text, before)
-    if kind_of(path):
-        _check_markup(path, text, before)
-    return _program(path, text)
-
-
-def _check_markup(path: str, text: str, before: str) -> None:
-    """A YAML, JSON or TOML file that could be read has to stay so; one that is a template of such is left alone."""
     try:
-        meaning(path, text)
+        if kind_of(path):
+            meaning(path, text)
     except MarkupError as error:
-        if before and _meaning(path, before) is None:
-            return
-        where = f"{path}, line {error.line}" if error.line else path
-        raise _illegal(f"{where}: {error.what}", f"give a file that can be read as {kind_of(path)}") from None
+        if not before or _meaning(path, before) is not None:  # else it is a template of such a file
+            where = f"{path}, line {error.line}" if error.line else path
+            raise _illegal(f"{where}: {error.what}", f"give a file that can be read as {kind_of(path)}") from None
+    return _program(path, text)
 
 
 def _meaning(path: str, text: str, without: re.Pattern[str] | None = None) -> str | None:
@@ -173,11 +160,7 @@ def _checked_python(path: str, text: str, before: str) -> str:
 
 
 def _check_encoding(path: str, text: str, before: str) -> None:
-    """What is read here must be what Python runs, and what people see in a diff.
-
-    A file that names another encoding (PEP 263) is another program than its text; characters that turn the direction
-    of writing make a program look other than it is (CVE-2021-42574).
-    """
+    """What is read here must be what Python runs (PEP 263), and what people see in a diff (CVE-2021-42574)."""
     codec = _codec(text)
     if codec not in _PLAIN_CODECS and codec != _codec(before):
         raise _illegal(f"{path} says that it is written in {codec!r}", "leave out the coding line: files are UTF-8")
@@ -201,7 +184,7 @@ def _codec(text: str) -> str:
 
 def _check_promises(path: str, before: ast.Module, after: ast.Module, required: frozenset[str]) -> None:
     """What others rely on must stay: names that they take from this file, and seeds that the evaluator chooses."""
-    had, has = defined_names(before), defined_names(after)
+    had, has = program_text.defined_names(before), program_text.defined_names(after)
     missing = sorted(name for name in required if has is not None and name not in has and (had is None or name in had))
     if missing:
         what = ", ".join(missing)
@@ -217,7 +200,8 @@ def _same_but_for_seeds(path: str, before: str, after: str) -> bool:
     old, new = _tree_of(path, before), _tree_of(path, after)
     if old and new:
         try:
-            return _written_out(without_seeds(old)) == _written_out(without_seeds(new))
+            old, new = program_text.without_seeds(old), program_text.without_seeds(new)
+            return _written_out(old) == _written_out(new)
         except RecursionError:  # too deep to be looked at; it is no short-cut for anybody
             return False
     held = _meaning(path, before, SEED_NAME)
@@ -257,10 +241,7 @@ def _program(path: str, text: str) -> str:
 
 
 def _written_out(tree: ast.AST) -> str:
-    """A tree as text, without places: like ``ast.dump``, but without recursion, so that no depth exhausts the stack.
-
-    In preorder, each node with its number of children, so that different trees never give the same text.
-    """
+    """A tree as text, without places: like ``ast.dump``, but without recursion, so that no depth exhausts the stack."""
     out: list[str] = []
     stack: list[object] = [tree]
     while stack:
@@ -277,3 +258,57 @@ def _written_out(tree: ast.AST) -> str:
         else:
             out.append(repr(node))
     return "\0".join(out)
+
+
+# ---------------------------------------------------------------------- integrity
+CODE_SUFFIXES = (".py", ".pyc", ".pyd", ".so", ".pth", ".sh")
+"""What could run in the place of something else when it appears beside the evaluation."""
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """The state of a folder. digests: of the protected files, by path; stamps: theirs; code: what else could run."""
+
+    digests: Mapping[str, str]
+    stamps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    code: frozenset[str] = frozenset()
+
+
+def broken(before: Seal, after: Seal) -> list[str]:
+    """What differs between two seals, in words; stamps are compared where both have them (not across restarts)."""
+    found: dict[str, str] = {}
+    for path in {*before.digests, *after.digests}:
+        old, new = before.digests.get(path), after.digests.get(path)
+        if old != new:
+            found[path] = "appeared" if old is None else "is gone" if new is None else "was changed"
+        elif path in before.stamps and path in after.stamps and before.stamps[path] != after.stamps[path]:
+            found[path] = "was changed and put back"
+    found.update((path, "appeared") for path in after.code - before.code if path not in found)
+    return [f"{path} {what}" for path, what in sorted(found.items())]
+
+
+def tampering(measurement: Measurement, where: Mapping[str, list[str]]) -> Measurement:
+    """The measurement of a run, or what takes its place when something that it rests on was changed."""
+    found = [f"{path} in {folder}" for folder, paths in where.items() for path in paths]
+    if not found or RULES[measurement.label].status is None:
+        return measurement
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    detail = "what the metric rests on did not stay as it was: " + "; ".join(found[:_NAMED]) + more
+    return Measurement(Label.METRIC_TAMPERING, detail=detail, curve=measurement.curve)
+
+
+def evaluator_version(task: Task, seal: Seal) -> str:
+    """Names the evaluator: 16 hexadecimal digits of a SHA-256 over the protected files and its commands."""
+    evaluation = task.evaluation
+    commands = (evaluation.command, evaluation.model_command or "") if evaluation else ()
+    return digest_of((*commands, *(f"{path}={seal.digests[path]}" for path in sorted(seal.digests))))[:16]
+
+
+def digest_of(parts: Iterable[str]) -> str:
+    """SHA-256 over texts, each with its length before it."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()

@@ -1,11 +1,10 @@
-"""How long a run may take, and whether a program kept to its budget or was better only for having trained longer.
+"""How long a run may take, and whether a program was better only for having trained longer.
 
-A program that spends ``startup_grace`` on training gains by it: a result that could be kept has to come from a run that
-took no longer than the baseline's runs, which show what loading really takes here, and a margin. A busy machine slows
-loading down, and not the training, which ends by the clock. Time is therefore counted twice: as it passed, with a wide
-margin, and as the processors worked, at the rate at which the baseline's did, with a narrow one. A program that does
-not read its budget ends when its work is done: its runs are held to the whole time of the baseline's
-(``execution.training_time``), counted the same way.
+A result that could be kept has to come from a run that took no longer than the baseline's runs, which show what loading
+really takes here, and a margin. A busy machine slows loading down, and not the training, which ends by the clock: time
+is therefore counted twice, as it passed, with a wide margin, and as the processors worked, at the baseline's rate, with
+a narrow one. A program that does not read its budget ends when its work is done: its runs are held to the whole time of
+the baseline's (``execution.training_time``), counted the same way.
 """
 
 from __future__ import annotations
@@ -22,19 +21,13 @@ from autoresearchd.evaluator.rules.program_text import reads
 
 
 def needed(budget: Budget, baseline: Iterable[float]) -> float:
-    """Seconds that a run has to be allowed, by how long the baseline's runs took; the task's own where that is more.
-
-    Before they are known, what the task allows beyond the budget counts as what it took.
-    """
+    """Seconds that a run has to be allowed, by how long the baseline's runs took; the task's own where that is more."""
     beyond = max((seconds - budget.training for seconds in baseline), default=budget.wall - budget.training)
     return max(budget.wall, budget.training + SLOWER * beyond)
 
 
 def allowed(task: Task, baseline: Iterable[float], most: float | None = None) -> Task:
-    """The task as a run of it is to be started, by how long the baseline's runs took; a limit that was named holds.
-
-    most: what training may take of a result that is kept, where it is held to the baseline's own time.
-    """
+    """The task as a run of it is to be started, by how long the baseline's runs took; most: see ``Pace``."""
     budget = replace(task.execution.budget, most=most)
     if not task.execution.timeout_named:
         wall = needed(budget, baseline)
@@ -49,6 +42,9 @@ HELD = "(training_time: baseline)"
 """What the reason of a decision ends with where training took longer than the baseline allows."""
 SHARE = 0.25
 """Of the budget: what a program may take beyond the start-up that was measured, whatever that was."""
+
+ERRS = 0.03
+"""Of a run's processor time: by so much it may be off, and what is kept must take no more than SHARE more in truth."""
 
 FAR = 3.0
 """In σ: a run that is further behind the best leads to no keep, be it as a tie or by its next runs."""
@@ -76,10 +72,9 @@ OTHER, OTHER_S = 2.0, 2.0
 class Pace:
     """How the baseline's runs went.
 
-    startup: the most seconds that one took beyond the budget; busy: seconds of processor time per second, the most.
-    whole: the most seconds that one took, where that is what runs are held to; None where that is the budget.
-    timed: whether the program reads its budget, and so ends by the clock, however slow the machine.
-    work: seconds of processor time of a result that may be kept, where runs are held to the baseline's own time.
+    startup: the most seconds that one took beyond the budget; busy: the most seconds of processor time per second.
+    whole, work: the most seconds that one took, and seconds of processor time of a result that may be kept, where runs
+    are held to the baseline's own time; None: to the budget. timed: the program reads its budget and ends by the clock.
     """
 
     startup: float
@@ -108,7 +103,7 @@ def pace_of(task: Task, texts: Mapping[str, str], baseline: Iterable[StageResult
         max(stage.cpu_s / stage.duration_s for stage in stages),
         longest if own else None,
         timed,
-        max(median(work) + max(SHARE * median(work), WORK_S), WORST * max(work)) if own else 0.0,
+        max(median(work) + max((SHARE - ERRS) * median(work), WORK_S), WORST * max(work)) if own else 0.0,
     )
 
 
@@ -118,26 +113,22 @@ def reads_budget(task: Task, texts: Mapping[str, str]) -> bool:
 
 
 def about_budget(task: Task, texts: Mapping[str, str], took: float | None = None) -> tuple[str, ...]:
-    """What the user should know of a program (its ``texts`` by path) and its budget, a sentence each.
-
-    Nothing where task.yaml has settled it. took: seconds that training took, where it was run.
-    """
+    """What the user should know of a program and its budget, a sentence each; nothing where task.yaml settles it."""
     if task.execution.training_time != "auto":
         return ()
-    budget, told = task.execution.budget.training, []
-    ends = reads_budget(task, texts)
+    budget, words, ends = task.execution.budget.training, [], reads_budget(task, texts)
     if not ends:
-        told.append(
+        words.append(
             f"the program does not read {BUDGET_VARIABLE}, so its budget of {budget:g} s does not end it: experiments "
             f"are held to the baseline's own time, +{SHARE:.0%}. Let it train for so many seconds to give it a fixed "
             "time, or let it grow with `training_time: budget` under execution in task.yaml"
         )
     if took is not None and took > OTHER * budget + OTHER_S:
         which = "loading takes the rest, or it does not end by its budget" if ends else "nothing ends it by that"
-        told.append(f"training took {took:.3g} s, and the budget is {budget:g} s: {which}")
+        words.append(f"training took {took:.3g} s, and the budget is {budget:g} s: {which}")
     elif took is not None and took < budget / OTHER:
-        told.append(f"training took {took:.2g} s of a budget of {budget:g} s: the budget does not bind")
-    return tuple(told)
+        words.append(f"training took {took:.2g} s of a budget of {budget:g} s: the budget does not bind")
+    return tuple(words)
 
 
 def overrun(task: Task, result: RunResult, pace: Pace) -> str:
@@ -184,8 +175,7 @@ def _beyond_budget(task: Task, stage: StageResult, pace: Pace) -> str:
 def starved(result: RunResult, others: Iterable[StageResult]) -> str:
     """That a run was kept waiting for the processor, in words; empty where other runs of the program do not show it.
 
-    What such a run measures is worth less, and as one of the few runs that σ is known from it can hide every gain of a
-    session. For programs that are trusted only: one that sleeps looks the same.
+    As one of few it could hide every gain in its σ. For trusted programs only: one that sleeps looks the same.
     """
     own = result.stage(TRAINING)
     shares = [s.cpu_s / s.duration_s for s in others if s.name == TRAINING and s.duration_s >= STARVED_S]
@@ -207,10 +197,7 @@ def held(
     best: float | None,
     sigma: float | None,
 ) -> Measurement:
-    """What a run gave, or what takes its place where it could be kept only for having trained beyond its budget.
-
-    pace: None: it holds nobody to anything. best: the metric of the incumbent; None while there is none.
-    """
+    """What a run gave, or what takes its place where it could be kept only for having trained beyond its budget."""
     value = measurement.value
     if pace is None:
         return measurement

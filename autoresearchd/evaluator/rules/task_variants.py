@@ -1,8 +1,4 @@
-"""Edits of a task's program that it is checked with: making them, and what has to come of a run of one.
-
-Unlike ``decide``, which asks for further runs until it is sure, a check makes one run of each: what it looks for is a
-cheat that pays, and that pays more than noise does.
-"""
+"""Edits of a task's program that it is checked with, and what comes of the one run of each: a cheat must not pay."""
 
 from __future__ import annotations
 
@@ -25,10 +21,7 @@ DOCUMENTED_RUNS = 5
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The unedited program under the budget of the edits.
-
-    pace: None where nobody tells it how long to train; sigma: the noise of a run.
-    """
+    """The unedited program under the budget of the edits; sigma: the noise of a run."""
 
     value: float
     metrics: Mapping[str, float]
@@ -36,12 +29,8 @@ class Reference:
     sigma: float
 
 
-# ---------------------------------------------------------------------- making an edit
 def changed(variant: Variant, files: Mapping[str, str], first: str, places: Mapping[str, str]) -> dict[str, str]:
-    """The files that a variant changes, as it leaves them; ConfigError where a step does not fit the file as it is.
-
-    first: the file that is meant where a step names none. places: what words like ``@PRIVATE@`` stand for.
-    """
+    """The files that a variant changes (``first`` where a step names none), as it leaves them; ConfigError: no fit."""
     new: dict[str, str] = {}
     for step in variant.change:
         path = step.file or first
@@ -72,7 +61,6 @@ def _replaced(step: Replacement, text: str, path: str, name: str, places: Mappin
     return text.replace(step.search, beside[step.kind])
 
 
-# ---------------------------------------------------------------------- judging a run
 def verdict(task: Task, measurement: Measurement, result: RunResult, reference: Reference) -> tuple[Label, str]:
     """What came of a run of an edit, NONE where it beats the unedited program by more than chance does."""
     measurement = held(task, result, measurement, reference.pace, best=reference.value, sigma=reference.sigma)

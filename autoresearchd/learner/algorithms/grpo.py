@@ -6,77 +6,101 @@ et al. 2025 (arXiv:2503.20783). GSPO: Zheng et al. 2025 (arXiv:2507.18071).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from autoresearchd.learner.algorithms.advantages import GroupAdvantages, group_advantages, nearest
+from autoresearchd.learner.algorithms.learnable import Learnable
 from autoresearchd.learner.algorithms.ratios import (
-    Level,
-    Mean,
-    RatioFigures,
+    CAP,
+    Part,
     clipped_surrogate,
-    figures,
+    k3,
     log_ratios,
     masked_mean,
+    ratio_figures,
     share,
 )
-from autoresearchd.learner.algorithms.scoring import Objective, Part, Scorer, of_ratios
-from autoresearchd.learner.algorithms.train_options import TOP, GroupOptions, GrpoOptions, TrainOptions
+from autoresearchd.learner.algorithms.scoring import Objective
+from autoresearchd.learner.algorithms.train_options import GrpoOptions, Level, Mean, Scale, TrainOptions
 from autoresearchd.learner.data.examples import Example
-from autoresearchd.learner.training.logprobs import k3
+from autoresearchd.learner.data.trajectories import all_equal
 
 
 @dataclass(frozen=True, slots=True)
-class GrpoLoss:
-    """The loss, to be minimised; clipped_dual: share of the tokens at which the dual clip acted."""
+class GroupAdvantages:
+    """Advantages [N] in float64, 0 where there is no signal; signal [N], bool: what can be learned from.
 
-    loss: Tensor
-    ratios: RatioFigures
-    clipped_dual: float
-    tokens: int
-
-
-def grpo_loss(
-    logprobs: Tensor,
-    behaviour: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    options: GrpoOptions,
-    reference: Tensor | None = None,
-    total: float | None = None,
-) -> GrpoLoss:
-    """The clipped surrogate with the ratios π_θ/μ, μ being the policy that wrote the completions.
-
-    The divergence from a reference is min(π_θ/μ, cap)·k3: k3 alone estimates it on tokens that π_θ drew, and each
-    stored one that it has unlearned would count by the hundred. With the ratio, which is not held constant, the
-    gradient is that of the divergence as well (DeepSeek-V3.2, arXiv:2512.02556, §3.1).
-
-    logprobs, behaviour: log-probabilities [B, T] of the completions' tokens under π_θ, and those that were stored when
-    they were drawn, at the same temperature. advantages: of each completion, [B]. mask: [B, T]; completions of groups
-    without signal are left out of it, else they dilute the mean. reference: log-probabilities under the policy that
-    ``beta`` holds to. total: tokens, or completions, of the whole batch where this is a part of it (``masked_mean``).
+    counts: ``zero_variance``: groups whose rewards are all equal (of single answers: equal to all neighbours');
+    ``approximated``: single answers with a baseline over neighbours; ``alone``: without one.
     """
-    behaviour = behaviour.detach()
-    ratio = log_ratios(logprobs, behaviour, mask, options.level).exp()
-    clipped = clipped_surrogate(ratio, advantages, mask, options.clip_low, options.clip_high, options.dual_clip)
-    loss = masked_mean(clipped.losses, mask, options.mean, total=total)
-    if reference is not None and options.beta > 0:
-        drawn = log_ratios(logprobs, behaviour, mask, Level.TOKEN).exp().clamp(max=options.weight_cap)
-        divergence = drawn * k3(logprobs.where(mask, 0.0), reference.detach().where(mask, 0.0))
-        loss = loss + options.beta * masked_mean(divergence, mask, options.mean, total=total)
-    return GrpoLoss(
-        loss=loss,
-        ratios=figures(ratio, clipped.low, clipped.high, logprobs, behaviour, mask, options.level),
-        clipped_dual=share(clipped.dual, mask),
-        tokens=int(mask.sum()),
-    )
+
+    advantages: Tensor
+    signal: Tensor
+    counts: Mapping[str, int]
 
 
-def advantages_of(examples: Sequence[Example], options: GroupOptions) -> GroupAdvantages:
+def group_advantages(
+    rewards: Tensor,
+    groups: Sequence[Hashable],
+    *,
+    scale: Scale = Scale.STD,
+    leave_one_out: bool = False,
+    neighbours: Mapping[int, Sequence[int]] | None = None,
+) -> GroupAdvantages:
+    """Advantages of answers within the groups that answered the same state; those of a group need not stand together.
+
+    A_i = (r_i − mean)/(std + ε), std with n − 1 in the denominator: GRPO. Without the division: Dr. GRPO. With
+    ``leave_one_out`` the mean is that of the others, r_i − Σ_{j≠i} r_j/(n − 1), which does not depend on the answer
+    itself: RLOO (Ahmadian et al. 2024, arXiv:2402.14740). ``neighbours`` (see ``nearest``) are the baseline of groups
+    of one member.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
+    advantages, signal = torch.zeros_like(rewards), torch.zeros(len(rewards), dtype=torch.bool)
+    singles = sum(len(where) == 1 for where in members.values())
+    counts = {"groups": len(members), "zero_variance": 0, "singles": singles, "approximated": 0, "alone": 0}
+    for where in members.values():
+        own = rewards[where]
+        if len(where) > 1:
+            difference = own - own.mean()
+            if leave_one_out:
+                difference = difference * (len(own) / (len(own) - 1))
+        elif others := list((neighbours or {}).get(where[0], ())):
+            counts["approximated"] += 1
+            own, difference = rewards[[*where, *others]], own - rewards[others].mean()
+        else:
+            counts["alone"] += 1
+            continue
+        if all_equal(own.tolist()):
+            counts["zero_variance"] += 1
+            continue
+        advantages[where] = difference if scale is Scale.NONE else difference / (own.std(correction=1) + 1e-6)
+        signal[where] = True
+    return GroupAdvantages(advantages, signal, counts)
+
+
+def nearest(sessions: Sequence[Hashable], times: Sequence[float], k: int) -> dict[int, list[int]]:
+    """For each answer the k of its session that are nearest in time; of two as near, the earlier.
+
+    As a baseline an approximation: neighbours answered other states, and later ones have even seen the answer's
+    outcome, which makes the baseline depend on what it is a baseline for (a bias).
+    """
+    orders: dict[Hashable, list[int]] = {}
+    for index in sorted(range(len(times)), key=lambda i: (times[i], i)):
+        orders.setdefault(sessions[index], []).append(index)
+    near: dict[int, list[int]] = {}
+    for order in orders.values():
+        for spot, index in enumerate(order):
+            around = [*order[max(0, spot - k) : spot][::-1], *order[spot + 1 : spot + 1 + k]]
+            near[index] = sorted(around, key=lambda i: abs(times[i] - times[index]))[:k]
+    return near
+
+
+def advantages_of(examples: Sequence[Example], options: GrpoOptions) -> GroupAdvantages:
     """The advantages of answers within their rounds; of single ones by their neighbours in the session, if at all."""
     made = [each.trajectory for each in examples]
     near = None
@@ -91,6 +115,40 @@ def advantages_of(examples: Sequence[Example], options: GroupOptions) -> GroupAd
     )
 
 
+def grpo_loss(
+    logprobs: Tensor,
+    behaviour: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    options: GrpoOptions,
+    reference: Tensor | None = None,
+    total: float | None = None,
+) -> Part:
+    """The clipped surrogate with the ratios π_θ/μ, μ being the policy that wrote the completions.
+
+    The divergence from a reference is min(π_θ/μ, CAP)·k3: k3 alone estimates it on tokens that π_θ drew, and each
+    stored one that it has unlearned would count by the hundred. With the ratio, which is not held constant, the
+    gradient is that of the divergence as well (DeepSeek-V3.2, arXiv:2512.02556, §3.1).
+
+    logprobs, behaviour, reference: log-probabilities [B, T] of the completions' tokens under π_θ, those that were
+    stored when they were drawn, at the same temperature, and those under the policy that ``beta`` holds to. advantages:
+    of each completion, [B]. mask: [B, T]; completions of groups without signal are left out of it, else they dilute the
+    mean. total: as in ``masked_mean``. Figure ``clipped_dual``: share of the tokens at which the dual clip acted.
+    """
+    behaviour = behaviour.detach()
+    ratio = log_ratios(logprobs, behaviour, mask, options.level).exp()
+    clip = options.clip_low, options.clip_high, options.dual_clip
+    losses, low, high, dual = clipped_surrogate(ratio, advantages, mask, *clip)
+    loss = masked_mean(losses, mask, options.mean, total=total)
+    if reference is not None and options.beta > 0:
+        drawn = log_ratios(logprobs, behaviour, mask, Level.TOKEN).exp().clamp(max=CAP)
+        divergence = drawn * k3(logprobs.where(mask, 0.0), reference.detach().where(mask, 0.0))
+        loss = loss + options.beta * masked_mean(divergence, mask, options.mean, total=total)
+    figures = ratio_figures(ratio, low, high, logprobs, behaviour, mask, options.level)
+    return Part(loss, figures | {"clipped_dual": (share(dual, mask), float(mask.sum()))})
+
+
 class GrpoObjective(Objective):
     """The clipped surrogate over answers whose group has a signal; the others are left out of all batches.
 
@@ -98,34 +156,34 @@ class GrpoObjective(Objective):
     passes: a ratio to where an update, or a pass, began would be 1 again each time, and would bound nothing.
     """
 
-    def __init__(self, scorer: Scorer, found: GroupAdvantages, options: TrainOptions) -> None:
-        self._advantages = found.advantages.to(scorer.model.device)
+    def __init__(
+        self, model: Learnable, examples: Sequence[Example], options: TrainOptions, found: GroupAdvantages
+    ) -> None:
         groups: dict[tuple[str, str], list[int]] = {}
-        for place, each in enumerate(scorer.examples):
+        for place, each in enumerate(examples):
             if found.signal[place]:
                 groups.setdefault((each.trajectory.session, each.trajectory.group), []).append(place)
-        # Advantages are constant: a group that is larger than a batch may be cut.
-        size = options.batch
-        super().__init__(scorer, [own[at : at + size] for own in groups.values() for at in range(0, len(own), size)])
-        self._options = options.grpo
+        size = options.batch  # advantages are constant: a group that is larger than a batch may be cut
+        units = [own[at : at + size] for own in groups.values() for at in range(0, len(own), size)]
+        super().__init__(model, examples, options, units)
+        self._advantages = found.advantages.to(model.device)
 
     def begin(self, batch: Sequence[int]) -> Mapping[str, float]:
-        by_tokens = self._options.mean is Mean.TOKENS
-        self._total = float(sum(self.examples[place].tokens for place in batch) if by_tokens else len(batch))
+        super().begin(batch)
+        if self.options.grpo.mean is Mean.SEQUENCES:
+            self.total = float(len(batch))
         return {"advantage": float(self._advantages[list(batch)].abs().mean())}
 
     def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
-        found = self._scorer.policy(part, top=TOP if divergence else 0)
-        logprobs, mask = found.tokens.logprobs, found.batch.mask
-        result = grpo_loss(
+        said = self.policy(part, divergence=divergence)
+        logprobs, options = said.logprobs, self.options.grpo
+        loss, figures = grpo_loss(
             logprobs,
-            found.batch.behaviour.to(logprobs),
+            said.batch.behaviour.to(logprobs),
             self._advantages[list(part)].to(logprobs),
-            mask,
-            options=self._options,
-            reference=self._scorer.base(part, found) if self._options.beta > 0 else None,
-            total=self._total,
+            said.batch.mask,
+            options=options,
+            reference=self.base(part, said) if options.beta > 0 else None,
+            total=self.total,
         )
-        weight = float(result.tokens if self._options.level is Level.TOKEN else len(part))
-        figures = of_ratios(result.ratios, weight) | {"clipped_dual": (result.clipped_dual, float(result.tokens))}
-        return Part(result.loss, figures | self._scorer.common(part, found, divergence=divergence))
+        return Part(loss, figures | self.common(part, said, divergence=divergence))

@@ -10,18 +10,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from autoresearchd.learner.training.logprobs import Batch, Sample, TokenStatistics
+from autoresearchd.learner.training.logprobs import Sample, Statistics
 from autoresearchd.learner.training.prompt_sharing import Sharing
 
 __all__ = ["Generated", "Learnable", "Sample", "Sampler", "Statistics", "Who"]
 
 
 class Who(StrEnum):
-    """Which weights score or write a completion.
-
-    ``policy``: the base with the adapter that is trained. ``base``: the base alone. ``teacher``: the base with the
-    weights that ``set_teacher`` was given.
-    """
+    """Whose weights: the base with the adapter that is trained, the base alone, the base with ``set_teacher``'s."""
 
     POLICY = "policy"
     BASE = "base"
@@ -29,23 +25,9 @@ class Who(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
-    """What a model says of some samples.
-
-    batch: the samples as ``logprobs.collate`` pads them. tokens: [B, L−1]. values: [B], float32, of the state at the
-    last token of the prompt; None where they were not asked for.
-    """
-
-    batch: Batch
-    tokens: TokenStatistics
-    values: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Generated:
-    """A completion that a model wrote.
+    """A completion: all that was drawn, with the token that ended the turn; its text without special tokens.
 
-    ids, logprobs: of all that was drawn, the token that ended the turn among it. text: without special tokens.
     finished: whether the model ended it; else it was cut off.
     """
 
@@ -61,11 +43,9 @@ class Sampler(Protocol):
     @property
     def context(self) -> int | None:
         """How many tokens a prompt and its completion may have together; None where there is no bound."""
-        ...
 
     def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         """The prompt of a conversation, by the chat template, up to where the answer begins."""
-        ...
 
     def generate(
         self,
@@ -80,7 +60,6 @@ class Sampler(Protocol):
 
         seeds: one for each prompt; the same seed draws the same completion.
         """
-        ...
 
 
 class Learnable(Sampler, Protocol):
@@ -92,36 +71,25 @@ class Learnable(Sampler, Protocol):
     @property
     def padding(self) -> int:
         """A token id that fills up short rows."""
-        ...
-
-    @property
-    def ends(self) -> frozenset[int]:
-        """Tokens that end a turn."""
-        ...
 
     @property
     def vocabulary(self) -> int:
         """Token ids are from 0 to below this."""
-        ...
 
     @property
     def hashes(self) -> tuple[str, str, str]:
         """Of the base model, the tokenizer and the chat template, as they are stored with each answer."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """Where the model stands."""
-        ...
 
     @property
     def sharing(self) -> Sharing | None:
         """How answers to one prompt share it where they are scored together; None: each has it anew."""
-        ...
 
     def tokens(self, text: str) -> tuple[int, ...]:
         """A completion of that text, with the token that ends a turn."""
-        ...
 
     def statistics(
         self,
@@ -134,23 +102,18 @@ class Learnable(Sampler, Protocol):
     ) -> Statistics:
         """Score completions. Only ``Who.POLICY`` has gradients, as the caller's grad mode says; the others never do.
 
-        top: how many of the likeliest tokens are told. at: token ids [B, L−1, k] of these samples' own batch that are
-        told instead. values: whether the value head is asked.
+        top: how many of the likeliest tokens are told. at: token ids [B, L−1, k] of the same batch that are told
+        instead.
         """
-        ...
 
     def trainable(self) -> list[torch.nn.Parameter]:
         """The parameters that learn: of the adapter, and of the value head where there is one."""
-        ...
 
     def adapter_state(self) -> dict[str, Tensor]:
         """Copies of the trainable parameters by name, on the CPU."""
-        ...
 
     def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
         """Put such copies back."""
-        ...
 
     def set_teacher(self, state: Mapping[str, Tensor] | None) -> None:
         """Weights that ``Who.TEACHER`` uses from now on; None: the base alone."""
-        ...

@@ -7,65 +7,28 @@ elsewhere, NaN included, changes neither a loss nor a gradient.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from enum import StrEnum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from autoresearchd.learner.algorithms.train_options import Level, Mean
+
 LOG_LIMIT = 20.0
 """Log-ratios are cut to ± this before they are exponentiated: no ratio overflows; beyond it no gradient flows."""
 
+CAP = 2.0
+"""Importance weights are cut to this: a few stale tokens do not outweigh all others."""
 
-class Level(StrEnum):
-    """What an importance ratio is a ratio of.
-
-    ``token``: of each token given those before it (GRPO, DAPO). ``sequence``: of the completion, as the geometric mean
-    of its tokens' (GSPO). ``completion``: of the completion as one action, the product of its tokens' ratios; the true
-    importance weight of the research MDP, and the widest spread.
-    """
-
-    TOKEN = "token"  # noqa: S105 - a level, not a secret
-    SEQUENCE = "sequence"
-    COMPLETION = "completion"
+Figures = dict[str, tuple[float, float]]
+"""By name, each with its weight in the mean over the parts of a batch."""
 
 
-class Mean(StrEnum):
-    """How a loss of tokens becomes one number.
+class Part(NamedTuple):
+    """The loss of a part of a batch, to be minimised; the losses of all parts add up to that of the batch."""
 
-    ``tokens``: all tokens weigh the same (DAPO). ``sequences``: all completions weigh the same, whatever their length
-    (GRPO, GSPO).
-    """
-
-    TOKENS = "tokens"
-    SEQUENCES = "sequences"
-
-
-@dataclass(frozen=True, slots=True)
-class RatioFigures:
-    """How far the policy is from the one that acted; detached.
-
-    ratio: mean of what is clipped. clipped_low, clipped_high: share of it that lies below (above) the range, with an
-    advantage that would push it further. effective_samples: (Σw)²/(n·Σw²) of the ratios to the behaviour policy
-    (Kish 1965), 1: as good as fresh samples. approx_kl: the estimate k3 of KL(behaviour ‖ policy) per token, or per
-    completion at the level ``completion``.
-    """
-
-    ratio: float
-    clipped_low: float
-    clipped_high: float
-    effective_samples: float
-    approx_kl: float
-
-
-@dataclass(frozen=True, slots=True)
-class Surrogate:
-    """The clipped surrogate of each token, to be minimised, and where it was clipped."""
-
-    losses: Tensor
-    low: Tensor
-    high: Tensor
-    dual: Tensor
+    loss: Tensor
+    figures: Figures
 
 
 def log_ratios(new: Tensor, old: Tensor, mask: Tensor, level: Level) -> Tensor:
@@ -79,19 +42,19 @@ def log_ratios(new: Tensor, old: Tensor, mask: Tensor, level: Level) -> Tensor:
     return each.clamp(-LOG_LIMIT, LOG_LIMIT)
 
 
-def truncated_weights(proximal: Tensor, behaviour: Tensor, mask: Tensor, level: Level, cap: float) -> Tensor:
-    """min(π_proximal/π_behaviour, cap) of each token, detached: stale completions do not count as fresh.
+def truncated_weights(proximal: Tensor, behaviour: Tensor, mask: Tensor, level: Level) -> Tensor:
+    """min(π_proximal/π_behaviour, CAP) of each token, detached: stale completions do not count as fresh.
 
     Truncated importance sampling (Ionides 2008), here beside a ratio that is clipped around the policy with which the
     update began (the decoupled objective of Hilton et al. 2022, arXiv:2110.00641).
     """
-    return log_ratios(proximal, behaviour, mask, level).exp().clamp(max=cap).detach()
+    return log_ratios(proximal, behaviour, mask, level).exp().clamp(max=CAP).detach()
 
 
 def clipped_surrogate(
     ratio: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
-) -> Surrogate:
-    """−min(r·A, clip(r, 1−ε_low, 1+ε_high)·A), and for A < 0 at most −c·A.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """−min(r·A, clip(r, 1−ε_low, 1+ε_high)·A), and for A < 0 at most −c·A; where it was clipped: low, high, dual.
 
     PPO (Schulman et al. 2017, arXiv:1707.06347, Eq. 7) with the asymmetric range of DAPO (Yu et al. 2025,
     arXiv:2503.14476, §3.1) and the dual clip (Ye et al. 2020, arXiv:1912.09729): without c a single token that the
@@ -108,14 +71,14 @@ def clipped_surrogate(
         gain = torch.where(dual, floor, gain)
     low = (advantages < 0) & (ratio < 1.0 - clip_low)
     high = (advantages > 0) & (ratio > 1.0 + clip_high)
-    return Surrogate(-gain, low, high, dual)
+    return -gain, low, high, dual
 
 
 def masked_mean(values: Tensor, mask: Tensor, how: Mean = Mean.TOKENS, *, total: float | None = None) -> Tensor:
     """One number of a value for each token.
 
     total: tokens (``tokens``) or completions (``sequences``) of the whole batch where this is a part of it: the parts'
-    means then add up to the batch's. None: this is all.
+    means then add up to the batch's.
     """
     kept = torch.where(mask, values, 0.0)
     if how is Mean.TOKENS:
@@ -129,30 +92,47 @@ def share(where: Tensor, mask: Tensor) -> float:
     return float((where & mask).sum() / mask.sum())
 
 
+def counted(mask: Tensor, level: Level) -> Tensor:
+    """Where a ratio counts: at each token, or once for a completion."""
+    return mask if level is Level.TOKEN else mask & (mask.cumsum(dim=-1) == 1)
+
+
+def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """The estimate k3 of KL(policy ‖ reference) of each token drawn from the policy: (r − 1) − log r, r = π_ref/π.
+
+    Schulman, "Approximating KL divergence" (2020); GRPO (Shao et al. 2024, arXiv:2402.03300), Eq. 4. Unbiased, never
+    negative, of low variance. As a term of a loss its expected gradient is that of KL(reference ‖ policy), which pulls
+    to the same place by another way (Tang and Munos 2025).
+    """
+    difference = reference - logprobs
+    return torch.expm1(difference) - difference
+
+
 def estimated_kl(new: Tensor, old: Tensor, mask: Tensor, level: Level) -> float:
     """The estimate k3 of KL(old ‖ new), for each token or each completion as the ratio is."""
-    each = log_ratios(new.detach(), old, mask, level)[_counted(mask, level)].double()
+    each = log_ratios(new.detach(), old, mask, level)[counted(mask, level)].double()
     return float((torch.expm1(each) - each).mean())
 
 
-def figures(
+def ratio_figures(
     ratio: Tensor, low: Tensor, high: Tensor, new: Tensor, behaviour: Tensor, mask: Tensor, level: Level
-) -> RatioFigures:
-    """Figures on the ratios of a batch: ``ratio`` [B, T] was clipped where it was below (low) and above the range."""
-    counted = _counted(mask, level)
-    weights = log_ratios(new.detach(), behaviour, mask, level)[counted].double().exp()
-    return RatioFigures(
-        ratio=float(ratio.detach()[counted].double().mean()),
-        clipped_low=share(low, counted),
-        clipped_high=share(high, counted),
-        effective_samples=float(weights.sum().square() / (weights.numel() * weights.square().sum())),
-        approx_kl=estimated_kl(new, behaviour, mask, level),
-    )
+) -> Figures:
+    """How far the policy is from the one that acted.
 
-
-def _counted(mask: Tensor, level: Level) -> Tensor:
-    """Where a ratio counts: at each token, or once for a completion."""
-    return mask if level is Level.TOKEN else mask & (mask.cumsum(dim=-1) == 1)
+    ``ratio``: mean of what is clipped [B, T]. ``clipped_low``, ``clipped_high``: share of it beyond the range, with an
+    advantage that would push it further. ``effective_samples``: (Σw)²/(n·Σw²) of the ratios to the behaviour policy
+    (Kish 1965), 1: as good as fresh samples. ``approx_kl``: k3 of KL(behaviour ‖ policy).
+    """
+    where = counted(mask, level)
+    weights = log_ratios(new.detach(), behaviour, mask, level)[where].double().exp()
+    found = {
+        "ratio": float(ratio.detach()[where].double().mean()),
+        "clipped_low": share(low, where),
+        "clipped_high": share(high, where),
+        "effective_samples": float(weights.sum().square() / (weights.numel() * weights.square().sum())),
+        "approx_kl": estimated_kl(new, behaviour, mask, level),
+    }
+    return {name: (value, float(where.sum())) for name, value in found.items()}
 
 
 def with_tail(top: Tensor) -> Tensor:

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who
-from autoresearchd.learner.algorithms.ratios import RatioFigures, masked_mean, with_tail
+from autoresearchd.learner.algorithms.ratios import Figures, Part, masked_mean, with_tail
 from autoresearchd.learner.algorithms.ratios import divergence as divergence_of
-from autoresearchd.learner.algorithms.train_options import TOP
+from autoresearchd.learner.algorithms.train_options import TOP, TrainOptions
 from autoresearchd.learner.data.examples import Example
 from autoresearchd.learner.training.prompt_sharing import Sharing, cut
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The loss of a part of a batch, to be minimised; the losses of all parts add up to that of the batch.
-
-    figures: by name, each with its weight in the mean over the parts.
-    """
-
-    loss: Tensor
-    figures: Mapping[str, tuple[float, float]]
 
 
 def batches(units: Sequence[Sequence[int]], size: int, seed: int) -> Iterator[list[int]]:
@@ -78,124 +66,36 @@ def together(examples: Sequence[Example], places: Sequence[int], size: int, shar
 
 def _alike(examples: Sequence[Example], places: Sequence[int]) -> list[list[int]]:
     """Examples by their prompt: those in one list have the same."""
-    found: dict[tuple[int, ...], list[int]] = {}
+    alike: dict[tuple[int, ...], list[int]] = {}
     for place in places:
-        found.setdefault(examples[place].sample.prompt, []).append(place)
-    return list(found.values())
-
-
-def of_ratios(found: RatioFigures, weight: float) -> dict[str, tuple[float, float]]:
-    """Figures on the importance ratios of a part; ``approx_kl`` is from the policy that acted."""
-    return {name: (value, weight) for name, value in asdict(found).items()}
+        alike.setdefault(examples[place].sample.prompt, []).append(place)
+    return list(alike.values())
 
 
 class NotFinite(ArithmeticError):
     """A model said NaN or infinity: nothing can be learned from that, and the step is left out."""
 
 
-class Scorer:
-    """Scores examples, and remembers what does not change meanwhile.
+class Objective(ABC):
+    """An algorithm with its examples, which it scores by a model; what does not change meanwhile is scored once.
 
     That is the base's log-probabilities, for ever, and the policy's at the beginning of an update, until the next.
+
+    units: examples, by their place, that stay together in a batch. total: what the losses of a batch are divided by.
     """
 
-    def __init__(self, model: Learnable, examples: Sequence[Example], micro: int) -> None:
-        self.model, self.examples, self.micro = model, examples, micro
+    def __init__(
+        self, model: Learnable, examples: Sequence[Example], options: TrainOptions, units: Sequence[Sequence[int]]
+    ) -> None:
+        self.model, self.examples, self.options, self.units = model, examples, options, units
+        self.total = 0.0
         self._base: dict[int, Tensor] = {}
         self._began: dict[int, Tensor] = {}
 
-    def begin(self) -> None:
-        """An update begins: the policy as it is at the next scoring of each example is what it began with."""
-        self._began = {}
-
-    def policy(self, part: Sequence[int], *, top: int = 0, values: bool = False) -> Statistics:
-        """The policy's statistics of some examples, with gradients. Raises NotFinite: they are not finite."""
-        found = self.model.statistics([self.examples[i].sample for i in part], top=top, values=values)
-        finite(found.tokens.logprobs[found.batch.mask])
-        if found.values is not None:
-            finite(found.values)
-        return found
-
-    def began(self, part: Sequence[int], found: Statistics) -> Tensor:
-        """The log-probabilities [B, L−1] with which the update began; on the first pass those that were just found."""
-        current, mask = found.tokens.logprobs.detach(), found.batch.mask
-        for row, place in enumerate(part):
-            if place not in self._began:
-                self._began[place] = current[row][mask[row]]
-        return _placed([self._began[place] for place in part], mask)
-
-    def base(self, part: Sequence[int], found: Statistics) -> Tensor:
-        """The base's log-probabilities [B, L−1]; each example is scored once."""
-        missing = [place for place in dict.fromkeys(part) if place not in self._base]
-        if missing:
-            scored = self.model.statistics([self.examples[i].sample for i in missing], who=Who.BASE)
-            for row, place in enumerate(missing):
-                self._base[place] = scored.tokens.logprobs[row][scored.batch.mask[row]].detach()
-        return _placed([self._base[place] for place in part], found.batch.mask).to(found.tokens.logprobs)
-
-    def values(self, prompts: Sequence[Sequence[int]]) -> Tensor | None:
-        """The value head's values of states, [N], without a gradient; None where the model has no value head.
-
-        Raises NotFinite: they are not finite.
-        """
-        # A value stands at the last token of the prompt: any one token will do for the completion that must follow.
-        states = list(dict.fromkeys(tuple(prompt) for prompt in prompts))
-        samples = [Sample(state, (self.model.padding,)) for state in states]
-        found: list[Tensor] = []
-        with torch.no_grad():
-            for start in range(0, len(samples), self.micro):
-                values = self.model.statistics(samples[start : start + self.micro], values=True).values
-                if values is None:
-                    return None
-                found.append(values.detach())
-        together = torch.cat(found)
-        finite(together)
-        places = {state: place for place, state in enumerate(states)}
-        return together[[places[tuple(prompt)] for prompt in prompts]]
-
-    def common(self, part: Sequence[int], found: Statistics, *, divergence: bool) -> dict[str, tuple[float, float]]:
-        """Figures that all algorithms have: ``entropy``, and ``kl_base`` where it is asked for.
-
-        That is KL(policy ‖ base) at each token, over the policy's likeliest tokens and a bucket of all others. The
-        usual estimate k3, from the completions' own tokens, holds for tokens that the policy drew: each stored one that
-        it has unlearned would count by the hundred.
-        """
-        mask, tokens = found.batch.mask, float(found.batch.mask.sum())
-        figures = {"entropy": (float(masked_mean(found.tokens.entropy.detach(), mask)), tokens)}
-        if divergence:
-            own, samples = found.tokens.top_logprobs, [self.examples[place].sample for place in part]
-            base = self.model.statistics(samples, who=Who.BASE, at=found.tokens.top_indices).tokens.top_logprobs
-            assert own is not None and base is not None
-            kl = divergence_of(with_tail(own.detach()[mask]), with_tail(base[mask]), 1.0)
-            figures["kl_base"] = (float(kl.mean()), tokens)
-        return figures
-
-    def state(self) -> dict[str, Tensor]:
-        """The base's log-probabilities: another grouping into batches would round them differently."""
-        return {f"base.{place}": each.cpu() for place, each in self._base.items()}
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Put them back."""
-        names = [name for name in state if name.startswith("base.")]
-        self._base = {int(name.removeprefix("base.")): state[name].to(self.model.device) for name in names}
-
-
-class Objective(ABC):
-    """An algorithm with its examples. units: examples, by their place, that stay together in a batch."""
-
-    def __init__(self, scorer: Scorer, units: Sequence[Sequence[int]]) -> None:
-        self._scorer, self.units = scorer, units
-        self._total = 0.0
-
-    @property
-    def examples(self) -> Sequence[Example]:
-        """What it learns from."""
-        return self._scorer.examples
-
     def begin(self, batch: Sequence[int]) -> Mapping[str, float]:
         """Fix what is constant in the update on a batch, from the policy as it is now; figures on the batch."""
-        self._scorer.begin()
-        self._total = float(sum(self.examples[place].tokens for place in batch))
+        self._began = {}
+        self.total = float(sum(self.examples[place].tokens for place in batch))
         return {}
 
     @abstractmethod
@@ -213,24 +113,93 @@ class Objective(ABC):
         """The policy has been updated on the batch."""
 
     def state(self) -> dict[str, Tensor]:
-        """What it must know after a restart, between two updates."""
-        return self._scorer.state()
+        """What it must know after a restart, between two updates.
+
+        Of the base's log-probabilities another grouping into batches would round them differently.
+        """
+        return {f"base.{place}": each.cpu() for place, each in self._base.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Put that back."""
-        self._scorer.load(state)
+        self._base = {int(name): each.to(self.model.device) for name, each in named(state, "base.").items()}
+
+    # -- scores
+    def policy(
+        self, part: Sequence[int], *, divergence: bool = False, top: int = 0, values: bool = False
+    ) -> Statistics:
+        """The policy's statistics of some examples, with gradients. Raises NotFinite: they are not finite.
+
+        divergence: whether ``common`` will be asked for it.
+        """
+        samples = [self.examples[place].sample for place in part]
+        said = self.model.statistics(samples, top=top or (TOP if divergence else 0), values=values)
+        finite(said.logprobs[said.batch.mask])
+        if said.values is not None:
+            finite(said.values)
+        return said
+
+    def began(self, part: Sequence[int], said: Statistics) -> Tensor:
+        """The log-probabilities [B, L−1] with which the update began; on the first pass those that were just found."""
+        current, mask = said.logprobs.detach(), said.batch.mask
+        for row, place in enumerate(part):
+            if place not in self._began:
+                self._began[place] = current[row][mask[row]]
+        return _placed([self._began[place] for place in part], mask)
+
+    def base(self, part: Sequence[int], said: Statistics) -> Tensor:
+        """The base's log-probabilities [B, L−1]; each example is scored once."""
+        missing = [place for place in dict.fromkeys(part) if place not in self._base]
+        if missing:
+            scored = self.model.statistics([self.examples[i].sample for i in missing], who=Who.BASE)
+            for row, place in enumerate(missing):
+                self._base[place] = scored.logprobs[row][scored.batch.mask[row]].detach()
+        return _placed([self._base[place] for place in part], said.batch.mask).to(said.logprobs)
+
+    def values(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """The value head's values of states, [N], without a gradient. Raises NotFinite: they are not finite."""
+        # A value stands at the last token of the prompt: any one token will do for the completion that must follow.
+        states = list(dict.fromkeys(tuple(prompt) for prompt in prompts))
+        samples, micro = [Sample(state, (self.model.padding,)) for state in states], self.options.micro
+        scored: list[Tensor] = []
+        with torch.no_grad():
+            for start in range(0, len(samples), micro):
+                values = self.model.statistics(samples[start : start + micro], values=True).values
+                assert values is not None
+                scored.append(values.detach())
+        together = torch.cat(scored)
+        finite(together)
+        places = {state: place for place, state in enumerate(states)}
+        return together[[places[tuple(prompt)] for prompt in prompts]]
+
+    def common(self, part: Sequence[int], said: Statistics, *, divergence: bool) -> Figures:
+        """Figures that all algorithms have: ``entropy``, and ``kl_base`` where it is asked for.
+
+        That is KL(policy ‖ base) at each token, over the policy's likeliest tokens and a bucket of all others. The
+        usual estimate k3, from the completions' own tokens, holds for tokens that the policy drew: each stored one that
+        it has unlearned would count by the hundred.
+        """
+        mask, tokens = said.batch.mask, float(said.batch.mask.sum())
+        figures = {"entropy": (float(masked_mean(said.entropy.detach(), mask)), tokens)}
+        if divergence:
+            own, samples = said.top_logprobs, [self.examples[place].sample for place in part]
+            base = self.model.statistics(samples, who=Who.BASE, at=said.top_indices).top_logprobs
+            assert own is not None and base is not None
+            kl = divergence_of(with_tail(own.detach()[mask]), with_tail(base[mask]), 1.0)
+            figures["kl_base"] = (float(kl.mean()), tokens)
+        return figures
 
 
 class SftObjective(Objective):
-    """Cross-entropy of completions that are worth imitating, each token with the same weight. size: of a batch."""
+    """Cross-entropy of completions that are worth imitating, each token with the same weight."""
 
-    def __init__(self, scorer: Scorer, size: int) -> None:
-        super().__init__(scorer, together(scorer.examples, range(len(scorer.examples)), size, scorer.model.sharing))
+    def __init__(self, model: Learnable, examples: Sequence[Example], options: TrainOptions) -> None:
+        units = together(examples, range(len(examples)), options.batch, model.sharing)
+        super().__init__(model, examples, options, units)
 
     def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
-        found = self._scorer.policy(part, top=TOP if divergence else 0)
-        loss = -masked_mean(found.tokens.logprobs, found.batch.mask, total=self._total)
-        return Part(loss, self._scorer.common(part, found, divergence=divergence))
+        said = self.policy(part, divergence=divergence)
+        loss = -masked_mean(said.logprobs, said.batch.mask, total=self.total)
+        return Part(loss, self.common(part, said, divergence=divergence))
 
 
 def finite(values: Tensor) -> None:
@@ -238,6 +207,11 @@ def finite(values: Tensor) -> None:
     bad = int((~torch.isfinite(values.detach())).sum())
     if bad:
         raise NotFinite(f"{bad} of {values.numel()} numbers of the model are NaN or infinite")
+
+
+def named(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """What of a state begins with a prefix, by the names without it."""
+    return {name.removeprefix(prefix): each for name, each in state.items() if name.startswith(prefix)}
 
 
 def _placed(rows: Sequence[Tensor], mask: Tensor) -> Tensor:

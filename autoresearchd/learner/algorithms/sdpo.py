@@ -14,7 +14,6 @@ wrote prose alone (docs/adr/0035).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,33 +21,18 @@ from torch import Tensor
 
 from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who
 from autoresearchd.learner.algorithms.ratios import (
-    Level,
-    RatioFigures,
+    CAP,
+    Part,
     divergence,
-    figures,
     log_ratios,
+    ratio_figures,
     truncated_weights,
     with_tail,
 )
-from autoresearchd.learner.algorithms.scoring import Objective, Part, Scorer, finite, of_ratios, together
-from autoresearchd.learner.algorithms.train_options import SdpoOptions, TrainOptions
+from autoresearchd.learner.algorithms.scoring import Objective, finite, named, together
+from autoresearchd.learner.algorithms.train_options import Level, SdpoOptions, TrainOptions
 from autoresearchd.learner.data.examples import Example, fits
 from autoresearchd.learner.training.logprobs import collate
-
-
-@dataclass(frozen=True, slots=True)
-class SdpoLoss:
-    """The loss, to be minimised, and figures on it, detached.
-
-    divergence: from the teacher, mean over the tokens, without ratios and weights. tail: mean probability of the
-    student's bucket of all other tokens: where it is large, k is too small. ratios: ``clipped_high`` is the share above
-    ``ratio_cap``; nothing is clipped below.
-    """
-
-    loss: Tensor
-    divergence: float
-    tail: float
-    ratios: RatioFigures
 
 
 def sdpo_loss(
@@ -61,26 +45,28 @@ def sdpo_loss(
     *,
     options: SdpoOptions,
     total: float | None = None,
-) -> SdpoLoss:
+) -> Part:
     """Mean over tokens of ratio · weight · divergence; gradients flow through ``student_top`` alone.
 
     student_top: log-probabilities of the student's k likeliest tokens, [B, T, k], over the whole vocabulary;
     teacher_top: the teacher's of the same tokens. logprobs, behaviour, proximal: of the completions' own tokens, as in
-    ``ppo_loss``. mask: [B, T], True on the completions' tokens. total: tokens of the whole batch where this is a part.
+    ``ppo_loss``. total: as in ``masked_mean``. Figures: ``divergence``, the mean over the tokens without ratios and
+    weights; ``tail``, the mean probability of the student's bucket of all other tokens: where it is large, k is too
+    small; ``clipped_high``, the share of ratios above CAP.
     """
     logprobs, behaviour, proximal = logprobs.detach(), behaviour.detach(), proximal.detach()
     raw = log_ratios(logprobs, proximal, mask, Level.TOKEN).exp()
-    weights = truncated_weights(proximal, behaviour, mask, Level.TOKEN, options.weight_cap)
+    weights = truncated_weights(proximal, behaviour, mask, Level.TOKEN)
     student, teacher = with_tail(student_top[mask]), with_tail(teacher_top.detach()[mask])
     each = divergence(student, teacher, options.alpha)
-    scaled = (raw.clamp(max=options.ratio_cap) * weights)[mask] * each
-    above = raw > options.ratio_cap
-    return SdpoLoss(
-        loss=scaled.sum() / (mask.sum() if total is None else total),
-        divergence=float(each.detach().double().mean()),
-        tail=float(student.detach()[:, -1].double().exp().mean()),
-        ratios=figures(raw, torch.zeros_like(mask), above, logprobs, behaviour, mask, Level.TOKEN),
-    )
+    scaled = (raw.clamp(max=CAP) * weights)[mask] * each
+    above = raw > CAP
+    tokens = float(mask.sum())
+    figures = ratio_figures(raw, torch.zeros_like(mask), above, logprobs, behaviour, mask, Level.TOKEN) | {
+        "divergence": (float(each.detach().double().mean()), tokens),
+        "tail": (float(student.detach()[:, -1].double().exp().mean()), tokens),
+    }
+    return Part(scaled.sum() / (mask.sum() if total is None else total), figures)
 
 
 def ema_update(teacher: Mapping[str, Tensor], student: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]:
@@ -116,70 +102,69 @@ def lessons(model: Learnable, examples: Sequence[Example], most: int) -> list[Sa
 
     None where there was no feedback to read, or no room for it in the model's context.
     """
-    found: list[Sample | None] = []
+    made: list[Sample | None] = []
     for each in examples:
-        made, lesson = each.trajectory, None
-        if made.feedback.strip():
-            prompt = model.encode(with_feedback(made.messages, made.feedback, most))
+        shown, lesson = each.trajectory, None
+        if shown.feedback.strip():
+            prompt = model.encode(with_feedback(shown.messages, shown.feedback, most))
             lesson = Sample(prompt, each.sample.completion, temperature=each.sample.temperature)
-        found.append(lesson if lesson is not None and fits(model, lesson) else None)
-    return found
+        made.append(lesson if lesson is not None and fits(model, lesson) else None)
+    return made
 
 
 class SdpoObjective(Objective):
     """Divergence from the teacher over the student's own completions; those without a lesson are in no batch."""
 
-    def __init__(self, scorer: Scorer, lessons: Sequence[Sample | None], options: TrainOptions) -> None:
+    def __init__(
+        self, model: Learnable, examples: Sequence[Example], options: TrainOptions, lessons: Sequence[Sample | None]
+    ) -> None:
         taught = [place for place, lesson in enumerate(lessons) if lesson is not None]
-        super().__init__(scorer, together(scorer.examples, taught, options.batch, scorer.model.sharing))
-        self._lessons, self._options = lessons, options.sdpo
-        self._teacher = scorer.model.adapter_state()
-        scorer.model.set_teacher(self._teacher)
+        super().__init__(model, examples, options, together(examples, taught, options.batch, model.sharing))
+        self._lessons = lessons
+        self._teach(model.adapter_state())
+
+    def _teach(self, state: dict[str, Tensor]) -> None:
+        self._teacher = state
+        self.model.set_teacher(state)
 
     def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
-        found = self._scorer.policy(part, top=self._options.top)
-        logprobs, mask, student = found.tokens.logprobs, found.batch.mask, found.tokens.top_logprobs
+        said = self.policy(part, top=self.options.sdpo.top)
+        logprobs, student = said.logprobs, said.top_logprobs
         assert student is not None
-        result = sdpo_loss(
+        loss, figures = sdpo_loss(
             student,
-            self._taught(part, found),
+            self._taught(part, said),
             logprobs,
-            found.batch.behaviour.to(logprobs),
-            self._scorer.began(part, found),
-            mask,
-            options=self._options,
-            total=self._total,
+            said.batch.behaviour.to(logprobs),
+            self.began(part, said),
+            said.batch.mask,
+            options=self.options.sdpo,
+            total=self.total,
         )
-        tokens = float(mask.sum())
-        figures = {"divergence": (result.divergence, tokens), "tail": (result.tail, tokens)}
-        figures |= of_ratios(result.ratios, tokens)
-        return Part(result.loss, figures | self._scorer.common(part, found, divergence=divergence))
+        return Part(loss, figures | self.common(part, said, divergence=divergence))
 
     def end(self) -> None:
         """The teacher follows the policy a little."""
-        if self._options.rate > 0:
-            self._teacher = ema_update(self._teacher, self._scorer.model.adapter_state(), self._options.rate)
-            self._scorer.model.set_teacher(self._teacher)
+        if self.options.sdpo.rate > 0:
+            self._teach(ema_update(self._teacher, self.model.adapter_state(), self.options.sdpo.rate))
 
     def state(self) -> dict[str, Tensor]:
         return super().state() | {f"teacher.{name}": each for name, each in self._teacher.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         super().load(state)
-        names = [name for name in state if name.startswith("teacher.")]
-        self._teacher = {name.removeprefix("teacher."): state[name] for name in names}
-        self._scorer.model.set_teacher(self._teacher)
+        self._teach(named(state, "teacher."))
 
-    def _taught(self, part: Sequence[int], found: Statistics) -> Tensor:
+    def _taught(self, part: Sequence[int], said: Statistics) -> Tensor:
         """The teacher's log-probabilities [B, L−1, k] of the student's likeliest tokens, where the student's stand."""
         samples = [lesson for lesson in (self._lessons[place] for place in part) if lesson is not None]
-        mask, indices, own = found.batch.mask, found.tokens.top_indices, found.tokens.top_logprobs
+        mask, indices, own = said.batch.mask, said.top_indices, said.top_logprobs
         assert indices is not None and own is not None
         # Both batches hold the same completions in the same order: so do their tokens that count, whatever the padding.
-        there = collate(samples, padding=self._scorer.model.padding).mask.to(mask.device)
+        there = collate(samples, padding=self.model.padding).mask.to(mask.device)
         at = indices.new_zeros((*there.shape, indices.shape[-1]))
         at[there] = indices[mask]
-        scored = self._scorer.model.statistics(samples, who=Who.TEACHER, at=at).tokens.top_logprobs
+        scored = self.model.statistics(samples, who=Who.TEACHER, at=at).top_logprobs
         assert scored is not None
         finite(scored[there])
         taught = torch.zeros_like(own)

@@ -1,17 +1,15 @@
 """How a training run goes: the algorithm, its constants, and when it stops by itself.
 
-What ``--set`` may say is checked where it is read (``training.constant_values``).
+``training.constant_values`` checks what ``--set`` may say of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.learner.algorithms.advantages import Scale
-from autoresearchd.learner.algorithms.ratios import Level, Mean
-from autoresearchd.learner.data.reward_signal import LEAST_USABLE
+from autoresearchd.learner.data.data_summary import LEAST_USABLE
 
 TOP = 20
 """k: how many tokens are compared one by one."""
@@ -31,13 +29,45 @@ class Algo(StrEnum):
     SFT = "sft"
 
 
+class Level(StrEnum):
+    """What an importance ratio is a ratio of.
+
+    ``token``: of each token given those before it (GRPO, DAPO). ``sequence``: of the completion, as the geometric mean
+    of its tokens' (GSPO). ``completion``: of the completion as one action, the product of its tokens' ratios; the true
+    importance weight of the research MDP, and the widest spread.
+    """
+
+    TOKEN = "token"  # noqa: S105 - a level, not a secret
+    SEQUENCE = "sequence"
+    COMPLETION = "completion"
+
+
+class Mean(StrEnum):
+    """How a loss of tokens becomes one number: all tokens weigh the same (DAPO), or all completions (GRPO, GSPO)."""
+
+    TOKENS = "tokens"
+    SEQUENCES = "sequences"
+
+
+class Scale(StrEnum):
+    """What group advantages are divided by.
+
+    ``std``: the standard deviation of the group (GRPO). ``none``: nothing (Dr. GRPO): a group that is nearly all right
+    or nearly all wrong does not weigh more than others.
+    """
+
+    STD = "std"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class GrpoOptions:
-    """The constants of GRPO's loss.
+    """The constants of GRPO.
 
     clip_low, clip_high: ε below and above a ratio of 1. dual_clip: c, bounds the loss of what turned out badly; None:
-    not. level: what the ratio is of. mean: how tokens weigh. weight_cap: of the importance weights of the divergence.
-    beta: weight of KL(policy ‖ reference policy), at each token.
+    not. level: what the ratio is of. mean: how tokens weigh. beta: weight of KL(policy ‖ base), at each token. scale,
+    leave_one_out, neighbours: how advantages are made of rewards (``group_advantages``); so many answers next to it
+    give a single one its baseline, an approximation; None: single answers are left out.
     """
 
     clip_low: float = 0.2
@@ -45,8 +75,10 @@ class GrpoOptions:
     dual_clip: float | None = 3.0
     level: Level = Level.TOKEN
     mean: Mean = Mean.TOKENS
-    weight_cap: float = 2.0
     beta: float = 0.0
+    scale: Scale = Scale.STD
+    leave_one_out: bool = False
+    neighbours: int | None = 8
 
     def __post_init__(self) -> None:
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
@@ -61,26 +93,17 @@ GSPO = GrpoOptions(clip_low=3e-4, clip_high=4e-4, dual_clip=None, level=Level.SE
 
 
 @dataclass(frozen=True, slots=True)
-class GroupOptions:
-    """How GRPO's advantages are made of rewards (``group_advantages``).
-
-    neighbours: how many answers next to it give a single one its baseline, an approximation; None: single answers are
-    left out.
-    """
-
-    scale: Scale = Scale.STD
-    leave_one_out: bool = False
-    neighbours: int | None = 8
-
-
-@dataclass(frozen=True, slots=True)
 class PpoOptions:
-    """The constants of PPO's loss.
+    """The constants of PPO.
 
     clip: ε of the ratio; clip_high: above 1, None: the same. value_clip: how far a value may move from the old one
     before the loss stops to reward it. value_weight: c1. entropy_weight: c2. level: what the ratio is of: by default
-    each token's, since the product of a long answer's leaves the range after one step. weight_cap: of the truncated
-    importance weights.
+    each token's, since the product of a long answer's leaves the range after one step. gamma, lam: of ``gae``. horizon:
+    answers of a session that are taken together, in whole rounds; the value of the state after them stands for all that
+    follows (Schulman et al. 2017, §5). centred: rewards are taken as their difference from the mean of all, so that a
+    value head that begins at 0 is right on average (reward centring, Naik et al. 2024, arXiv:2405.09999). target_kl:
+    the other epochs of an update are left out where the KL divergence from the policy that it began with passes 1.5
+    times this, per action or per token as the ratio is; None: never.
     """
 
     clip: float = 0.2
@@ -89,20 +112,6 @@ class PpoOptions:
     value_weight: float = 0.5
     entropy_weight: float = 0.01
     level: Level = Level.TOKEN
-    weight_cap: float = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class MdpOptions:
-    """How PPO's advantages are made of rewards (``gae``).
-
-    horizon: answers of a session that are taken together, in whole rounds; the value of the state after them stands for
-    all that follows (Schulman et al. 2017, §5). centred: rewards are taken as their difference from the mean of all, so
-    that a value head that begins at 0 is right on average (reward centring, Naik et al. 2024, arXiv:2405.09999).
-    target_kl: the other epochs of an update are left out where the KL divergence from the policy that it began with
-    passes 1.5 times this, per action or per token as the ratio is; None: never.
-    """
-
     gamma: float = 0.99
     lam: float = 0.95
     horizon: int = 16
@@ -115,15 +124,12 @@ class SdpoOptions:
     """The constants of SDPO.
 
     alpha: 0: KL(teacher ‖ student), which covers all that the teacher does; 1: KL(student ‖ teacher), which keeps to
-    what it does most; between them the generalised Jensen–Shannon divergence. ratio_cap: of the importance ratio.
-    weight_cap: of the truncated importance weights. rate: how far the teacher moves towards the policy after each
-    update, 0: it stays as it began. top: how many of the student's likeliest tokens are compared. feedback_chars:
-    feedback is cut to so many characters.
+    what it does most; between them the generalised Jensen–Shannon divergence. rate: how far the teacher moves towards
+    the policy after each update, 0: it stays as it began. top: how many of the student's likeliest tokens are compared.
+    feedback_chars: feedback is cut to so many characters.
     """
 
     alpha: float = 1.0
-    ratio_cap: float = 2.0
-    weight_cap: float = 2.0
     rate: float = 0.01
     top: int = TOP
     feedback_chars: int = 8000
@@ -154,9 +160,9 @@ class ColdStart:
 class Collapse:
     """When a policy counts as collapsed, and the run stops; None: never.
 
-    entropy: mean entropy of the tokens' distributions, in nats; below it the policy says the same thing always. kl:
-    divergence from the base for each token, in nats; above it the policy has forgotten how to speak. patience: steps
-    in a row on which one of them is met.
+    entropy: mean of the tokens' distributions, in nats; below it the policy says the same thing always. kl: divergence
+    from the base for each token, in nats; above it the policy has forgotten how to speak. patience: steps in a row on
+    which one of them is met.
     """
 
     entropy: float | None = 0.02
@@ -169,13 +175,12 @@ class TrainOptions:
     """The whole of a training run.
 
     steps: of the optimiser (AdamW). batch: answers that a step learns from, about: what belongs together stays so.
-    micro: answers that are in memory at once, or as many to one prompt as have no more tokens; the gradients of its
-    parts add up to that of the batch. epochs: steps on each batch; None: 4 for PPO, else 1. clip: largest norm of the
-    gradient. warmup: steps on which the learning rate grows to its full size. kl_every: steps between two measurements
-    of the KL divergence from the base; where it is above its limit, each step has one. save_every: steps between two
-    checkpoints. shuffle_rewards: outcomes are permuted among the answers: the control, which must learn nothing. start:
-    what the adapter is before the first step (its version and shape), as the caller names it: a checkpoint of a run
-    that began elsewhere is not gone on from.
+    micro: answers that are in memory at once, or as many to one prompt as have no more tokens. epochs: steps on each
+    batch; None: 4 for PPO, else 1. clip: largest norm of the gradient. warmup: steps on which the learning rate grows
+    to its full size. kl_every: steps between two measurements of the KL divergence from the base; where it is above its
+    limit, each step has one. save_every: steps between two checkpoints. shuffle_rewards: outcomes are permuted among
+    the answers: the control, which must learn nothing. start: what the adapter is before the first step (its version
+    and shape): a checkpoint of a run that began elsewhere is not gone on from.
     """
 
     algo: Algo = Algo.GRPO
@@ -192,14 +197,12 @@ class TrainOptions:
     save_every: int = 10
     shuffle_rewards: bool = False
     start: str = ""
-    grpo: GrpoOptions = field(default_factory=GrpoOptions)
-    groups: GroupOptions = field(default_factory=GroupOptions)
-    ppo: PpoOptions = field(default_factory=PpoOptions)
-    mdp: MdpOptions = field(default_factory=MdpOptions)
-    sdpo: SdpoOptions = field(default_factory=SdpoOptions)
-    sft: SftOptions = field(default_factory=SftOptions)
-    cold_start: ColdStart = field(default_factory=ColdStart)
-    collapse: Collapse = field(default_factory=Collapse)
+    grpo: GrpoOptions = GrpoOptions()
+    ppo: PpoOptions = PpoOptions()
+    sdpo: SdpoOptions = SdpoOptions()
+    sft: SftOptions = SftOptions()
+    cold_start: ColdStart = ColdStart()
+    collapse: Collapse = Collapse()
 
     def epochs_of(self, algo: Algo) -> int:
         """Steps on each batch, of an algorithm."""

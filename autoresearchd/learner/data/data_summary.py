@@ -1,19 +1,21 @@
-"""What a user sees of a dataset: the summary that ``--dry-run`` prints, and the trajectories as a Parquet file."""
+"""What a user sees of a dataset: its figures, what an algorithm can learn from it, and its rows as a Parquet file."""
 
 from __future__ import annotations
 
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.errors import MissingCapability
 from autoresearchd.domain.quantities import counted
-from autoresearchd.learner.data.trajectories import Dataset, Reason, Split, Trajectory, all_equal, grouped
+from autoresearchd.learner.data.trajectories import Dataset, Split, Trajectory, all_equal, grouped
+
+LEAST_USABLE = 0.2
+"""Below this share of usable answers the policy is shown first how one is written."""
 
 _COLUMNS = {
     "session": "text", "number": "whole", "attempt": "whole", "index": "whole", "group": "text", "state_id": "text",
@@ -24,124 +26,171 @@ _COLUMNS = {
 """What an export has of a trajectory, with its kinds."""
 
 
+# ---------------------------------------------------------------------- signal
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """Figures on a dataset.
+class Signal:
+    """What rewards and feedback tell apart, in numbers of answers.
 
-    read, kept: answers; dropped: by reason. first, last: when the experiments began. groups: how many; singles: those
-    with one member; zero_variance: those of several whose rewards are all equal. mean, deviation, least, most: of the
-    rewards, None without any. censored: rewards that rest on a forecast. labels: outcomes, empty: kept for its value.
-    versions: by adapter, empty: the model without one. tokens: of completions, where they are stored. train, held_out,
-    split_by, leaked: as in ``Split``, None where it was not split.
+    usable: with an edit that could be applied; good: kept, with a reward above 0. groups: of several answers;
+    informative: those whose rewards differ. singles: groups of one; comparable: those in whose session there is another
+    reward, so that neighbours give them a baseline. differ: whether any two rewards do. taught: with feedback.
     """
 
-    read: int
-    kept: int
-    dropped: Mapping[Reason, int]
-    sessions: int
-    first: datetime | None
-    last: datetime | None
+    answers: int
+    usable: int
+    good: int
     groups: int
+    informative: int
     singles: int
-    zero_variance: int
-    mean: float | None
-    deviation: float | None
-    least: float | None
-    most: float | None
-    censored: int
-    labels: Mapping[str, int]
-    versions: Mapping[str, int]
-    tokens: int
-    with_feedback: int
-    train: int | None = None
-    held_out: int | None = None
-    split_by: str | None = None
-    leaked: int = 0
+    comparable: int
+    differ: bool
+    taught: int
 
 
-def summarise(data: Dataset, parts: Split | None = None) -> Summary:
-    """Figures on a dataset, and on how it was split."""
-    kept = data.trajectories
-    rewards = [each.reward for each in kept]
-    groups = [[each.reward for each in members] for members in grouped(kept).values()]
-    times = [each.at for each in kept]
-    return Summary(
-        read=data.read,
-        kept=len(kept),
-        dropped=dict(data.dropped),
-        sessions=len({each.session for each in kept}),
-        first=min(times, default=None),
-        last=max(times, default=None),
-        groups=len(groups),
-        singles=sum(len(group) == 1 for group in groups),
-        zero_variance=sum(len(group) > 1 and all_equal(group) for group in groups),
-        mean=statistics.fmean(rewards) if rewards else None,
-        deviation=statistics.stdev(rewards) if len(rewards) > 1 else None,
-        least=min(rewards, default=None),
-        most=max(rewards, default=None),
-        censored=sum(each.censored for each in kept),
-        labels=dict(Counter(each.label.value for each in kept).most_common()),
-        versions=dict(Counter(each.policy_version for each in kept).most_common()),
-        tokens=sum(len(each.token_ids or ()) for each in kept),
-        with_feedback=sum(bool(each.feedback) for each in kept),
-        train=None if parts is None else len(parts.train),
-        held_out=None if parts is None else len(parts.held_out),
-        split_by=None if parts is None else parts.by,
-        leaked=0 if parts is None else parts.leaked,
+def signal(trajectories: Sequence[Trajectory]) -> Signal:
+    """Count what an algorithm could learn from."""
+    groups = list(grouped(trajectories).values())
+    several = [[each.reward for each in members] for members in groups if len(members) > 1]
+    singles = [members[0] for members in groups if len(members) == 1]
+    rewards: dict[str, list[float]] = {}
+    for each in trajectories:
+        rewards.setdefault(each.session, []).append(each.reward)
+    mixed = {session for session, given in rewards.items() if not all_equal(given)}
+    return Signal(
+        answers=len(trajectories),
+        usable=sum(each.usable for each in trajectories),
+        good=sum(each.good() for each in trajectories),
+        groups=len(several),
+        informative=sum(not all_equal(given) for given in several),
+        singles=len(singles),
+        comparable=sum(each.session in mixed for each in singles),
+        differ=bool(trajectories) and not all_equal([each.reward for each in trajectories]),
+        taught=sum(bool(each.feedback.strip()) for each in trajectories),
     )
 
 
-def describe(found: Summary) -> str:
-    """The summary in lines of text."""
-    answers = counted(found.read, "answer")
-    days = ""
-    if found.first is not None and found.last is not None:
-        days = f", {found.first:%Y-%m-%d %H:%M} to {found.last:%Y-%m-%d %H:%M} UTC"
-    lines = [f"{found.kept:,} of {answers} can be learned from; sessions: {found.sessions}{days}"]
-    if found.dropped:
+def lacking(what: Signal, algo: str) -> str:
+    """Why an algorithm learns nothing from the rewards or the feedback as they are; empty where it does."""
+    if not what.answers:
+        return "there is no answer to learn from"
+    if algo == "grpo" and not what.informative and not what.comparable:
+        return "in no group do rewards differ, and no single answer has another reward in its session"
+    if algo == "ppo" and not what.differ:
+        return "all rewards are equal"
+    if algo == "sdpo" and not what.taught:
+        return "no answer has feedback"
+    return ""
+
+
+def cold_start(what: Signal, algo: str, least: float = LEAST_USABLE) -> str:
+    """Why GRPO or PPO would begin by imitating the kept answers; empty: they would not. least: usable share."""
+    if algo == "sdpo":
+        return ""
+    few = what.answers and what.usable / what.answers < least
+    used = f"only {what.usable:,} of {counted(what.answers, 'answer')} held an edit that could be used"
+    return lacking(what, algo) or (used if few else "")
+
+
+def outlook(what: Signal, algo: str, *, least: float = LEAST_USABLE, allowed: bool = True) -> list[str]:
+    """What an algorithm would do with it, in sentences. least: as in ``cold_start``; allowed: whether that may be."""
+    answers = counted(what.answers, "answer")
+    lines = [
+        {
+            "grpo": f"GRPO compares within {what.informative:,} of {counted(what.groups, 'group')} of several "
+            f"answers, and {what.comparable:,} of {counted(what.singles, 'single answer')} with their neighbours, "
+            "which is an approximation",
+            "ppo": f"PPO learns from the order of {answers} in their sessions",
+            "sdpo": f"SDPO is taught by the feedback on {what.taught:,} of {answers}",
+        }[algo]
+    ]
+    cold, missing = cold_start(what, algo, least) if allowed else "", lacking(what, algo)
+    if cold and what.good:
+        how = "for all of its steps" if missing else "for its first steps"
+        lines.append(f"cold start: {how} it imitates the {counted(what.good, 'kept answer')}, because {cold}")
+    elif missing:
+        imitated = ", and no answer was kept that could be imitated" if cold else ""
+        lines.append(f"nothing can be learned: {missing}{imitated}")
+    elif cold:
+        lines.append(f"no cold start, though {cold}: no answer was kept that could be imitated")
+    elif not allowed:
+        lines.append("no cold start")
+    return lines
+
+
+# ---------------------------------------------------------------------- figures
+def figures(data: Dataset) -> dict[str, Any]:
+    """Figures on a dataset, by the names that ``--json`` has.
+
+    ``zero_variance``: groups of several with equal rewards; ``censored``: rewards that rest on a forecast.
+    """
+    kept, what = data.trajectories, signal(data.trajectories)
+    rewards, times = [each.reward for each in kept], [each.at for each in kept]
+    return {
+        "read": data.read,
+        "kept": len(kept),
+        "sessions": len({each.session for each in kept}),
+        "first": min(times, default=None),
+        "last": max(times, default=None),
+        "groups": what.groups + what.singles,
+        "singles": what.singles,
+        "zero_variance": what.groups - what.informative,
+        "mean": statistics.fmean(rewards) if rewards else None,
+        "deviation": statistics.stdev(rewards) if len(rewards) > 1 else None,
+        "least": min(rewards, default=None),
+        "most": max(rewards, default=None),
+        "censored": sum(each.censored for each in kept),
+        "labels": dict(Counter(each.label.value for each in kept).most_common()),
+        "versions": dict(Counter(each.policy_version for each in kept).most_common()),
+        "tokens": sum(len(each.token_ids or ()) for each in kept),
+        "with_feedback": what.taught,
+    }
+
+
+def describe(data: Dataset, parts: Split | None = None) -> str:
+    """The figures in lines of text. parts: the dataset split, where it could be."""
+    of = figures(data)
+    days = f", {of['first']:%Y-%m-%d %H:%M} to {of['last']:%Y-%m-%d %H:%M} UTC" if of["kept"] else ""
+    answers = counted(of["read"], "answer")
+    lines = [f"{of['kept']:,} of {answers} can be learned from; sessions: {of['sessions']}{days}"]
+    if data.dropped:
         lines.append("left out:")
-        ordered = sorted(found.dropped.items(), key=lambda item: (-item[1], item[0].value))
+        ordered = sorted(data.dropped.items(), key=lambda item: (-item[1], item[0].value))
         lines += [f"  {count:>6,}  {reason.value}" for reason, count in ordered]
-    if not found.kept:
+    if not of["kept"]:
         return "\n".join(lines)
-    several = found.groups - found.singles
-    lines.append(
-        f"groups: {found.groups:,}; of one answer: {found.singles:,}; "
-        f"of several: {several:,}, with equal rewards (no signal): {found.zero_variance:,}"
-    )
-    spread = "" if found.deviation is None else f", standard deviation {found.deviation:.3g}"
-    lines.append(
-        f"rewards: mean {found.mean:.3g}{spread}, from {found.least:.3g} to {found.most:.3g}; "
-        f"resting on a forecast: {found.censored:,}"
-    )
-    lines.append("outcomes: " + ", ".join(f"{name or 'kept'} {count:,}" for name, count in found.labels.items()))
-    lines.append("answered by: " + ", ".join(f"{name or 'base model'} {n:,}" for name, n in found.versions.items()))
-    lines.append(f"stored tokens: {found.tokens:,}; answers with feedback: {found.with_feedback:,}")
-    if found.train is not None and found.held_out is not None:
-        how = "whole sessions" if found.split_by == "session" else "what was made last"
+    spread = "" if of["deviation"] is None else f", standard deviation {of['deviation']:.3g}"
+    lines += [
+        f"groups: {of['groups']:,}; of one answer: {of['singles']:,}; "
+        f"of several: {of['groups'] - of['singles']:,}, with equal rewards (no signal): {of['zero_variance']:,}",
+        f"rewards: mean {of['mean']:.3g}{spread}, from {of['least']:.3g} to {of['most']:.3g}; "
+        f"resting on a forecast: {of['censored']:,}",
+        "outcomes: " + ", ".join(f"{name or 'kept'} {count:,}" for name, count in of["labels"].items()),
+        "answered by: " + ", ".join(f"{name or 'base model'} {n:,}" for name, n in of["versions"].items()),
+        f"stored tokens: {of['tokens']:,}; answers with feedback: {of['with_feedback']:,}",
+    ]
+    if parts is not None:
+        how = "whole sessions" if parts.by == "session" else "what was made last"
         lines.append(
-            f"training: {found.train:,}; held out: {found.held_out:,} ({how}); "
-            f"left out of both, since their prompt is held out: {found.leaked:,}"
+            f"training: {len(parts.train):,}; held out: {len(parts.held_out):,} ({how}); "
+            f"left out of both, since their prompt is held out: {parts.leaked:,}"
         )
     return "\n".join(lines)
 
 
+# ---------------------------------------------------------------------- export
 def rows(trajectories: Iterable[Trajectory]) -> list[dict[str, Any]]:
     """One flat row for each trajectory; messages as JSON text, all else as it is."""
-    found = []
+    made = []
     for each in trajectories:
         row = {name: getattr(each, name) for name in _COLUMNS}
         row["messages"] = json.dumps([dict(m) for m in each.messages], ensure_ascii=False, default=str)
         row["label"] = each.label.value
-        found.append({name: list(value) if isinstance(value, tuple) else value for name, value in row.items()})
-    return found
+        made.append({name: list(value) if isinstance(value, tuple) else value for name, value in row.items()})
+    return made
 
 
 def write_parquet(trajectories: Iterable[Trajectory], target: Path) -> None:
-    """Write one row for each trajectory; ``target`` is there as a whole or not at all.
-
-    Raises MissingCapability: pyarrow is not installed.
-    """
+    """Write one row for each trajectory; ``target`` is there as a whole or not at all."""
     try:
         import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
         import pyarrow.parquet as pq  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -150,11 +199,11 @@ def write_parquet(trajectories: Iterable[Trajectory], target: Path) -> None:
             "writing trajectories as Parquet needs pyarrow, which is not installed",
             hint="pip install pyarrow",
         ) from error
-    named = {
+    kinds = {
         "text": pa.string(), "whole": pa.int64(), "real": pa.float64(), "flag": pa.bool_(),
         "wholes": pa.list_(pa.int64()), "reals": pa.list_(pa.float64()), "time": pa.timestamp("us", tz="UTC"),
     }  # fmt: skip
-    schema = pa.schema([(name, named[kind]) for name, kind in _COLUMNS.items()])
+    schema = pa.schema([(name, kinds[kind]) for name, kind in _COLUMNS.items()])
     part = target.with_name(f"{target.name}.part")
     try:
         pq.write_table(pa.Table.from_pylist(rows(trajectories), schema=schema), part)

@@ -4,25 +4,54 @@ The databases are opened read-only: a daemon may write, and a disk may be read-o
 comes from have learned from is not held out for their child: it is compared with its parent at states that neither has
 seen. Sessions are told apart by what they are known by in their own database: names depend on what they are read
 beside, and folders are moved.
+
+Rewards are those of ``evaluator.reward`` alone. Of the answers to one question:
+
+- one that could not be used (malformed, illegal, no change) earned the penalty of that label, whatever came of the
+  experiment later; its feedback is the error that it was sent back with;
+- the one that became the proposal earned what the decision says;
+- one whose proposal failed and was given back to be fixed earned the penalty of the label under which its run failed;
+- one that was not used, though it could have been, was cut off from its outcome when the daemon ended: interrupted.
+
+Answers to an agent are left out. Its proposal is the work of all of its turns, and neither the step that the learner
+knows (one question, one answer, one outcome) nor the gate, which asks a question once, can tell what a turn was worth.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.config.task_json import parse_task
+from autoresearchd.config.load_task import parse_task
 from autoresearchd.domain.errors import RepositoryError, StoreError, UsageError
+from autoresearchd.domain.experiment import Decision, Experiment
+from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.domain.proposal import Answer, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
-from autoresearchd.learner.data.reward_signal import Signal, signal
-from autoresearchd.learner.data.trajectories import Dataset, Filters, Reason, Record, Split, Trajectory, dataset, split
-from autoresearchd.learner.data.trajectory_records import is_agent, records
-from autoresearchd.store.corpus import Corpus
+from autoresearchd.evaluator.feedback import feedback
+from autoresearchd.evaluator.reward import FORMULA
+from autoresearchd.evaluator.reward import reward as reward_of
+from autoresearchd.learner.data.data_summary import Signal, signal
+from autoresearchd.learner.data.trajectories import (
+    Dataset,
+    Reason,
+    Record,
+    Split,
+    Trajectory,
+    dataset,
+    record,
+    split,
+)
+from autoresearchd.policy.policy_names import PolicySpec
+from autoresearchd.store.reader import Corpus, Transcript
 from autoresearchd.workspace import layout
 
 UNKNOWN_HINT = (
@@ -31,16 +60,25 @@ UNKNOWN_HINT = (
 )
 """What helps against answers that tell no hash of their model."""
 
+NO_REPLY = "no reply: "
+"""How the error of a question begins that was charged but not answered."""
+
+UNREAD = "the answer could not be looked at"
+"""The error of an answer whose reading failed for a reason that is not the answer's."""
+
+_NO_OP = ("the edit changes nothing", "the edit in the answer is empty", "the constants have these values already")
+_NEAR = "the edit is nearly the same as what has been tried"
+_CUT_OFF = re.compile(r"\Ait was cut off at max_tokens \(\d+ tokens\): make a smaller edit\. As it stands: ")
+_AGENT_FORMS = frozenset({"command", "submit"})
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSession:
-    """A session that was read.
+    """A session that was read. name: unique over all that were; identity: the same wherever it lies.
 
-    name: unique over all that were read. root: top of its repository. task: None where it cannot be read. decided: its
-    experiments beside the baselines; answers: of models, without questions that got no reply. foreign: it is of another
-    repository than the one that the command stands in. identity: what it is known by, wherever it lies.
+    task: None where it cannot be read. decided: its experiments beside the baselines; answers: of models. foreign: of
+    another repository than the one that the command stands in.
     """
 
     name: str
@@ -58,8 +96,8 @@ class ReadSession:
 class Reading:
     """All sessions of some repositories.
 
-    dropped: answers of which no record could be made, by reason. models: how many answers each base model gave, by its
-    name and the beginning of its hash. warnings: what a user should know, in sentences.
+    dropped: answers of which no record could be made. models: how many answers each base model gave. warnings:
+    sentences.
     """
 
     records: tuple[Record, ...]
@@ -71,17 +109,13 @@ class Reading:
     @property
     def unknown(self) -> int:
         """How many answers have tokens and tell no hash of their model, so that no replay can use them."""
-        stored = (record.answer.generation for record in self.records)
+        stored = (each.answer.generation for each in self.records)
         return sum(bool(g.token_ids and g.logprobs) and g.model_hash is None for g in stored)
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What there is to learn from.
-
-    parts: None where it cannot be split; problem and fix then say why. signal: of the training part, or of all where
-    there is none.
-    """
+    """What there is to learn from; signal: of the training part, or of all where it cannot be split: the problem."""
 
     data: Dataset
     parts: Split | None
@@ -95,9 +129,9 @@ def locate(directory: Path, others: Sequence[Path]) -> tuple[list[Path], list[st
     """The tops of the checkouts that are meant, each repository once, and warnings.
 
     That of ``directory``, where the command stands, if it has sessions, and ``others``, that were named. Raises
-    UsageError: there is none, or one that was named is no repository or has no session.
+    UsageError.
     """
-    found: dict[Path, Path] = {}
+    roots: dict[Path, Path] = {}  # by their databases
     warnings: list[str] = []
     try:
         here = layout.find_session_root(directory)
@@ -106,17 +140,26 @@ def locate(directory: Path, others: Sequence[Path]) -> tuple[list[Path], list[st
             raise
     else:
         if _database(here).is_file():
-            found[_database(here)] = here
+            roots[_database(here)] = here
         elif not others:
             raise _no_session(here)
     for other in others:
-        root = _named_root(directory / other.expanduser(), other)
+        place = directory / other.expanduser()
+        if not place.is_dir():
+            raise UsageError(f"--from {other}: there is no such folder", hint="name the folder of a repository")
+        try:
+            root = layout.find_root(place)
+        except RepositoryError as error:
+            hint = "name the folder of a repository with sessions"
+            raise UsageError(f"--from {other} is in no git repository", hint=hint) from error
         database = _database(root)
-        if database in found:
-            warnings.append(f"--from {other} is the repository {found[database]}, which is read once")
+        if not database.is_file():
+            raise _no_session(root)
+        if database in roots:
+            warnings.append(f"--from {other} is the repository {roots[database]}, which is read once")
         else:
-            found[database] = root
-    return list(found.values()), warnings
+            roots[database] = root
+    return list(roots.values()), warnings
 
 
 def home_of(directory: Path) -> Path | None:
@@ -128,11 +171,10 @@ def home_of(directory: Path) -> Path | None:
 
 
 def read_sessions(roots: Sequence[Path], home: Path | None = None) -> Reading:
-    """The sessions of some repositories, as records.
+    """The sessions of some checkouts, as records; foreign are those of another than ``home``.
 
-    roots: tops of checkouts, as ``locate`` finds them. home: that of the repository that the command stands in; the
-    sessions of all others are foreign. Raises UsageError: there is no session, or no model has answered in any;
-    StoreError: a database cannot be read; SchemaTooNew: a newer version wrote it.
+    Raises UsageError: there is no session, or no model has answered in any; StoreError: a database cannot be read;
+    SchemaTooNew: a newer version wrote it.
     """
     prefixes = _prefixes(roots)
     found: list[Record] = []
@@ -142,34 +184,43 @@ def read_sessions(roots: Sequence[Path], home: Path | None = None) -> Reading:
     for root in roots:
         with Corpus(layout.database_path(root)) as corpus:
             for facts in corpus.sessions():
-                name, task, warning = prefixes[root] + facts.tag, None, ""
+                name, task, answers = prefixes[root] + facts.tag, None, 0
                 try:
                     task = parse_task(facts.task_json)
                 except StoreError as error:
-                    warning = f"session {name}: {error.what}; its experiments have no feedback to learn from"
-                session = ReadSession(
-                    name, root, facts.tag, facts.policy, task, facts.decided, 0, root != home, facts.identity
-                )
-                if facts.answers:  # else it is an import, or a search, and needs no task
-                    warnings += [warning] if warning else []
-                    transcripts = corpus.transcripts(facts.id)
-                    made, unreadable = records(session.name, session.task, transcripts, agent=is_agent(facts.policy))
+                    if facts.answers:  # else it is an import, or a search, and needs no task
+                        warnings.append(f"session {name}: {error.what}; its experiments have no feedback to learn from")
+                if facts.answers:
+                    agent = is_agent(facts.policy)
+                    made, unreadable = records(name, task, corpus.transcripts(facts.id), agent=agent)
                     found += made
                     lost += unreadable
-                    session = replace(session, answers=len(made) + unreadable)
-                sessions.append(session)
+                    answers = len(made) + unreadable
+                known = root, facts.tag, facts.policy, task, facts.decided
+                sessions.append(ReadSession(name, *known, answers, root != home, facts.identity))
+    if not sessions:
+        raise _no_session(roots[0])
     if not any(session.answers for session in sessions):
-        raise _no_answers(roots, sessions)
+        shown = ", ".join(f"{session.name} (policy {session.policy[:40]})" for session in sessions[:_MOST_NAMED])
+        more = f" and {len(sessions) - _MOST_NAMED} more" if len(sessions) > _MOST_NAMED else ""
+        raise UsageError(
+            f"no model has answered in any session, so that there is nothing to learn from: {shown}{more}",
+            hint="let a model propose (start --policy local), or name other repositories with --from",
+        )
     dropped = {Reason.CORRUPT: lost} if lost else {}
     return Reading(tuple(found), tuple(sessions), dropped, _models(found), tuple(warnings))
 
 
-def material(reading: Reading, filters: Filters, share: float = 0.25, *, at_home: bool = False) -> Material:
+def material(
+    reading: Reading, mode: str, base: BaseModel | None = None, share: float = 0.25, *, at_home: bool = False
+) -> Material:
     """The dataset of what was read, split; where there is too little to split, why.
 
+    mode: ``replay`` weighs stored tokens by their stored log-probabilities, which are those of one base model; in
+    ``live`` stored answers lend their states alone, and proposals are made anew. base: the model that is to learn.
     share: about how much is held out. at_home: hold nothing out of foreign sessions, where there are others.
     """
-    data = dataset(reading.records, filters, reading.dropped)
+    data = dataset(reading.records, base, tokens=mode == "replay", before=reading.dropped)
     if not data.trajectories:
         problem = f"none of {counted(data.read, 'answer')} can be learned from"
         return Material(data, None, signal(()), problem, _hint(data))
@@ -235,59 +286,151 @@ def seen(lessons: Iterable[Mapping[str, Any]], sessions: Sequence[ReadSession]) 
     return Seen(last)
 
 
-def filters_for(mode: str, base: BaseModel | None = None) -> Filters:
-    """What an answer must be, to be learned from in a mode.
+# ---------------------------------------------------------------------- answers
+def records(
+    session: str, task: Task | None, transcripts: Iterable[Transcript], *, agent: bool = False
+) -> tuple[list[Record], int]:
+    """Records of all answers of a session, and how many answers could not be read.
 
-    Replay weighs stored tokens by their stored log-probabilities, which are those of one base model. Live, stored
-    answers lend their states alone: proposals are made anew.
-
-    mode: ``replay`` or ``live``. base: the model that is to learn; None, or a hash of None, is not compared.
+    task: None where it cannot be read: then there is no feedback on decided experiments. agent: whether its policy is
+    one.
     """
-    tokens = mode == "replay"
-    if base is None:
-        return Filters(tokens=tokens)
-    return Filters(base.model_hash, base.tokenizer_hash, base.template_hash, tokens=tokens)
+    made: list[Record] = []
+    readable: list[tuple[Experiment, Transcript]] = []
+    lost = 0
+    for transcript in transcripts:
+        if transcript.experiment is None:
+            lost += len(transcript.answers)
+        else:
+            lost += transcript.answers.count(None)
+            readable.append((transcript.experiment, transcript))
+    rounds = _rounds(session, readable)
+    for e, transcript in readable:
+        own = _of_experiment(session, task, e, transcript, rounds[e.number])
+        turn = agent or _of_agent(transcript)
+        made += [replace(each, refusal=Reason.AGENT_TURN) for each in own] if turn else own
+    return made, lost
+
+
+def label_of(answer: Answer) -> Label:
+    """Why an answer could not be used; the store keeps the words that the model was told."""
+    error = _CUT_OFF.sub("", answer.error, count=1)
+    if error.startswith(UNREAD):
+        return Label.ERROR
+    if error.startswith(_NO_OP):
+        return Label.NO_OP
+    if error.startswith(_NEAR):
+        return Label.DUPLICATE
+    # An edit that was read, and so has a form, was refused for what it does.
+    return Label.ILLEGAL_EDIT if answer.form else Label.MALFORMED_ANSWER
+
+
+def is_agent(policy: str) -> bool:
+    """Whether a policy, by its name, works turn by turn in a shell."""
+    return policy.partition(":")[0] == "agent"
+
+
+def is_reply(answer: Answer) -> bool:
+    """Whether a model said anything; a question that failed and cost something is stored as an answer too."""
+    return bool(answer.generation.completion) or not answer.error.startswith(NO_REPLY)
+
+
+def _of_experiment(
+    session: str, task: Task | None, e: Experiment, transcript: Transcript, around: tuple[str, str]
+) -> list[Record]:
+    given = [answer for answer in transcript.answers if answer is None or is_reply(answer)]
+    proposals = {proposal.attempt: proposal for proposal in transcript.proposals}
+    last = {answer.attempt: index for index, answer in enumerate(given) if answer is not None}
+    made = []
+    for index, answer in enumerate(given):
+        if answer is None:
+            continue
+        proposal = proposals.get(answer.attempt) if index == last[answer.attempt] else None
+        label, earned, words = _outcome(task, e, answer, proposal)
+        own = proposals.get(answer.attempt) if answer.attempt else None
+        round_id, state_id = (own.round_id, own.state_id) if own else around
+        decided = not answer.error and earned is not None and answer.attempt == e.attempt
+        old = decided and e.decision is not None and e.decision.reward_formula != FORMULA
+        unusable = Reason.OTHER_FORMULA if old else None
+        ids = index, round_id, state_id
+        made.append(record(session, e, answer, label, earned, words, *ids, unusable=unusable))
+    return made
+
+
+def _outcome(
+    task: Task | None, e: Experiment, answer: Answer, proposal: Proposal | None
+) -> tuple[Label | None, float | None, str]:
+    """Label, reward and feedback of an answer. proposal: that it became, if it did."""
+    if e.decision is None:  # its last run may say why
+        open_label = e.runs[-1].label if e.runs and not e.runs[-1].open else Label.NONE
+        return open_label if RULES[open_label].status is None else None, None, ""
+    if answer.error:
+        label = label_of(answer)
+        return label, None if label is Label.ERROR else _penalty(label), answer.error
+    # Once the money is spent, another policy may propose in a model's place.
+    if proposal is None or not PolicySpec(proposal.policy.partition(":")[0]).asks_model:
+        return Label.INTERRUPTED, None, ""
+    if answer.attempt == e.attempt:
+        return e.decision.label, e.decision.reward, "" if task is None else feedback(task, e)
+    runs = (run for run in reversed(e.runs) if run.attempt == answer.attempt and run.of is None and not run.open)
+    failed = next((run for run in runs if run.label is not Label.NONE and RULES[run.label].status is not None), None)
+    if failed is None:
+        return Label.INTERRUPTED, None, ""
+    status = RULES[failed.label].status or Status.CRASH
+    reason = f"{failed.label.value}: {failed.detail}".rstrip(". ") + "."
+    given_back = replace(e, proposal=proposal, decision=Decision(status, failed.label, reason=reason))
+    return failed.label, _penalty(failed.label), "" if task is None else feedback(task, given_back)
+
+
+def _penalty(label: Label) -> float | None:
+    """What the formula gives for a label alone; None where that depends on the value, or there is no reward."""
+    earned = reward_of(label, None, None, None)
+    return None if earned is None else earned.total
+
+
+def _of_agent(transcript: Transcript) -> bool:
+    """Whether an agent was at work: its turns have forms of their own."""
+    named = any(is_agent(proposal.policy) for proposal in transcript.proposals)
+    return named or any(answer is not None and answer.form in _AGENT_FORMS for answer in transcript.answers)
+
+
+def _rounds(session: str, experiments: Sequence[tuple[Experiment, Transcript]]) -> dict[int, tuple[str, str]]:
+    """Round and state of each experiment's first question, by number.
+
+    A proposal tells them. Where no answer could be used there is none; but members of a round are asked the same, to
+    the letter, so that it belongs to the round before it that was asked this, or else to the one after it.
+    """
+
+    def question(each: tuple[Experiment, Transcript]) -> object:
+        """What the experiment was asked first; where that is not known, no other was asked the same."""
+        e, transcript = each
+        first = next((a for a in transcript.answers if a is None or is_reply(a)), None)
+        asked = None if first is None or first.attempt else first.generation.messages
+        return (e.segment, asked) if asked else e.number
+
+    def ids(transcript: Transcript) -> tuple[str, str] | None:
+        first = next((p for p in transcript.proposals if p.attempt == 0), None)
+        return (first.round_id, first.state_id) if first and first.round_id and first.state_id else None
+
+    rounds: dict[int, tuple[str, str]] = {}
+    for _, group in groupby(experiments, question):
+        same = [(e.number, ids(transcript)) for e, transcript in group]
+        current = next((known for _, known in same if known), (f"{session}/{same[0][0]}",) * 2)
+        for number, known in same:
+            current = known or current
+            rounds[number] = current
+    return rounds
 
 
 # ---------------------------------------------------------------------- parts
-def _named_root(place: Path, named: Path) -> Path:
-    """The top of the checkout that a named folder stands in."""
-    if not place.is_dir():
-        raise UsageError(f"--from {named}: there is no such folder", hint="name the folder of a repository")
-    try:
-        root = layout.find_root(place)
-    except RepositoryError as error:
-        raise UsageError(
-            f"--from {named} is in no git repository", hint="name the folder of a repository with sessions"
-        ) from error
-    if not _database(root).is_file():
-        raise _no_session(root)
-    return root
-
-
 def _database(root: Path) -> Path:
     """What tells repositories apart: all worktrees of one share it."""
-    place = layout.database_path(root)
-    try:
-        return place.resolve()
-    except (OSError, RuntimeError):  # a link that leads to itself, which is no file
-        return place
+    return Path(os.path.realpath(layout.database_path(root)))
 
 
 def _no_session(root: Path) -> UsageError:
     return UsageError(
         f"there is no session in {root} yet", hint="begin one whose answers can be learned from: start --policy local"
-    )
-
-
-def _no_answers(roots: Sequence[Path], sessions: Sequence[ReadSession]) -> UsageError:
-    if not sessions:
-        return _no_session(roots[0]) if roots else UsageError("no repository was named", hint="--from DIR names one")
-    shown = ", ".join(f"{session.name} (policy {session.policy[:40]})" for session in sessions[:_MOST_NAMED])
-    more = f" and {len(sessions) - _MOST_NAMED} more" if len(sessions) > _MOST_NAMED else ""
-    return UsageError(
-        f"no model has answered in any session, so that there is nothing to learn from: {shown}{more}",
-        hint="let a model propose (start --policy local), or name other repositories with --from",
     )
 
 
@@ -306,7 +449,7 @@ def _models(found: Sequence[Record]) -> dict[str, int]:
     """By hash where it is known; a server calls a model by the name of its adapter, which tells nothing of the base."""
     names: dict[str, str] = {}
     count: Counter[str] = Counter()
-    for answer in (record.answer for record in found):
+    for answer in (each.answer for each in found):
         digest = (answer.generation.model_hash or "")[:8]
         if digest or not answer.generation.adapter:
             key = digest or answer.model

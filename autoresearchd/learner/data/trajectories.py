@@ -1,7 +1,4 @@
-"""What is learned from: answers of a model with their outcomes, filtered, grouped and split without leaks.
-
-Nothing is read from a store here: whoever does hands over ``Record``s.
-"""
+"""What is learned from: answers of a model with their outcomes, filtered, grouped and split without leaks."""
 
 from __future__ import annotations
 
@@ -18,33 +15,9 @@ from typing import Any
 
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.experiment import Experiment
-from autoresearchd.domain.labels import RULES, Label
-from autoresearchd.domain.proposal import Answer
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """An answer of a model and what came of it.
-
-    session: unique over all places that are read. reward: of this answer, None where it has none. label: how it ended,
-    None while it has not. feedback: the outcome in the words that the policy was told, or would be. index: of the
-    answer among those of its experiment that a model gave, from 0; questions without a reply are not counted.
-    prompt_ids: where they are stored. round_id, state_id: where the experiment has no proposal that tells them (all of
-    its answers were malformed), or its proposal is a later one (a repair). unusable: why it is not learned from, where
-    its reader knows a reason that the other fields do not tell.
-    """
-
-    session: str
-    experiment: Experiment
-    answer: Answer
-    reward: float | None
-    label: Label | None
-    feedback: str = ""
-    index: int = 0
-    prompt_ids: tuple[int, ...] | None = None
-    round_id: str = ""
-    state_id: str = ""
-    unusable: Reason | None = None
+from autoresearchd.domain.labels import RULES, Label, Status
+from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.domain.proposal import Answer, Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +25,9 @@ class Trajectory:
     """One step of the research MDP: what the policy was shown, what it answered, what it was worth.
 
     number, attempt, index: experiment, proposal within it, answer among those of the experiment. group: what answered
-    the same prompt; unique within the session. at: when the experiment began. policy_version: the adapter that
-    answered, empty: the model without one. temperature: at which the tokens were drawn and their log-probabilities
-    taken. censored: the reward rests on a forecast. error: why the answer could not be used, empty where it could.
-    segment: of the session; nothing that came before its beginning led to it.
+    the same prompt; unique within the session. policy_version: the adapter, empty: the model without one. temperature:
+    at which tokens were drawn and log-probabilities taken. censored: the reward rests on a forecast. error: why the
+    answer could not be used. segment: of the session; nothing that came before its beginning led to it.
     """
 
     session: str
@@ -66,7 +38,6 @@ class Trajectory:
     at: datetime
     policy_version: str
     messages: tuple[Mapping[str, Any], ...]
-    prompt_ids: tuple[int, ...] | None
     completion: str
     token_ids: tuple[int, ...] | None
     logprobs: tuple[float, ...] | None
@@ -78,11 +49,21 @@ class Trajectory:
     temperature: float = 1.0
     error: str = ""
     segment: int = 0
+    prompt_ids: tuple[int, ...] | None = None
 
     @property
     def key(self) -> tuple[str, int, int]:
         """What names it among all."""
         return self.session, self.number, self.index
+
+    @property
+    def usable(self) -> bool:
+        """Whether it held an edit that could be applied."""
+        return not self.error and self.label not in (Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER)
+
+    def good(self, above: float = 0.0, *, kept: bool = True) -> bool:
+        """Whether it is worth imitating: it was kept (unless ``kept`` is False), and earned more than ``above``."""
+        return not self.error and self.reward > above and (not kept or RULES[self.label].status is Status.KEEP)
 
     @property
     def prompt_hash(self) -> str:
@@ -119,18 +100,12 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Filters:
-    """What an answer must be, to be learned from.
+class Record:
+    """An answer as it is learned from, and as it is stored. refusal: why it is not, whatever would learn from it."""
 
-    model_hash, tokenizer_hash, template_hash: those of the base model; None is not compared. They matter where tokens
-    do: text can be tokenized anew, stored ids and log-probabilities cannot. tokens: stored ids and log-probabilities
-    are needed (replay).
-    """
-
-    model_hash: str | None = None
-    tokenizer_hash: str | None = None
-    template_hash: str | None = None
-    tokens: bool = True
+    trajectory: Trajectory
+    answer: Answer
+    refusal: Reason | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,51 +149,32 @@ def all_equal(rewards: Sequence[float]) -> bool:
     return max(rewards) - min(rewards) <= SAME * max(map(abs, rewards))
 
 
-def dataset(
-    records: Iterable[Record], filters: Filters | None = None, before: Mapping[Reason, int] | None = None
-) -> Dataset:
-    """Make trajectories of records; those that cannot be learned from are counted by the first reason that holds.
+def record(
+    session: str,
+    e: Experiment,
+    answer: Answer,
+    label: Label | None,
+    reward: float | None,
+    feedback: str,
+    index: int,
+    round_id: str,
+    state_id: str,
+    *,
+    unusable: Reason | None = None,
+) -> Record:
+    """The record of an answer. label, reward: None where it has none.
 
-    before: how many answers did not even become records, by reason.
+    feedback: the outcome in the words that the policy was told, or would be. unusable: why it is not learned from,
+    where its reader knows a reason that the rest does not tell.
     """
-    filters = filters or Filters()
-    seen: set[tuple[str, int, int]] = set()
-    kept: list[Trajectory] = []
-    dropped: Counter[Reason] = Counter(before or {})
-    for record in records:
-        key = record.session, record.experiment.number, record.index
-        reason = Reason.DUPLICATE if key in seen else refusal(record, filters)
-        seen.add(key)
-        if reason is None:
-            kept.append(trajectory(record))
-        else:
-            dropped[reason] += 1
-    kept.sort(key=_order)
-    return Dataset(tuple(kept), {reason: count for reason, count in dropped.items() if count})
-
-
-def refusal(record: Record, filters: Filters) -> Reason | None:
-    """Why a record cannot be learned from; None where it can."""
-    return _outcome_refusal(record) or (_token_refusal(record, filters) if filters.tokens else None)
-
-
-def trajectory(record: Record) -> Trajectory:
-    """The trajectory of a record that has a reward and a label. Raises UsageError: it has none."""
-    if record.reward is None or record.label is None:
-        raise UsageError(
-            f"experiment {record.experiment.number} of {record.session} has no reward",
-            hint="learn from decided experiments; `dataset` leaves the others out",
-        )
-    e, answer, g = record.experiment, record.answer, record.answer.generation
-    proposal = e.proposal
-    round_id = record.round_id or (proposal.round_id if proposal else "") or f"{record.session}/{e.number}"
-    state_id = record.state_id or (proposal.state_id if proposal else "") or f"{record.session}/{e.number}"
-    if answer.attempt or record.index:
+    g = answer.generation
+    round_id, state_id = round_id or f"{session}/{e.number}", state_id or f"{session}/{e.number}"
+    if answer.attempt or index:
         # A repair, or an answer after another one, was asked something that no other member of the round was asked.
-        round_id = f"{round_id}#{e.number}.{answer.attempt}.{record.index}"
-        state_id = f"{state_id}#{e.number}.{answer.attempt}.{record.index}"
-    return Trajectory(
-        session=record.session,
+        own = f"#{e.number}.{answer.attempt}.{index}"
+        round_id, state_id = round_id + own, state_id + own
+    trajectory = Trajectory(
+        session=session,
         number=e.number,
         attempt=answer.attempt,
         group=round_id,
@@ -226,19 +182,48 @@ def trajectory(record: Record) -> Trajectory:
         at=e.started_at,
         policy_version=g.adapter or "",
         messages=g.messages,
-        prompt_ids=record.prompt_ids,
         completion=g.completion,
         token_ids=g.token_ids,
         logprobs=g.logprobs,
-        reward=float(record.reward),
-        censored=record.label is Label.ABORTED_EARLY,
-        label=record.label,
-        feedback=record.feedback,
-        index=record.index,
+        reward=math.nan if reward is None else float(reward),
+        censored=label is Label.ABORTED_EARLY,
+        label=label or Label.NONE,
+        feedback=feedback,
+        index=index,
         temperature=_temperature(g.sampling),
         error=answer.error,
         segment=e.segment,
     )
+    return Record(trajectory, answer, unusable or _outcome_refusal(g, label, reward))
+
+
+def dataset(
+    records: Iterable[Record],
+    base: BaseModel | None = None,
+    *,
+    tokens: bool = True,
+    before: Mapping[Reason, int] | None = None,
+) -> Dataset:
+    """The trajectories that can be learned from; the others are counted by the first reason that holds.
+
+    tokens: stored ids and log-probabilities are needed, of ``base``: text can be tokenized anew, they cannot. A hash of
+    None is not compared. before: how many answers did not even become records, by reason.
+    """
+    seen: set[tuple[str, int, int]] = set()
+    kept: list[Trajectory] = []
+    dropped: Counter[Reason] = Counter(before or {})
+    for each in records:
+        key = each.trajectory.key
+        reason = Reason.DUPLICATE if key in seen else each.refusal
+        if reason is None and tokens:
+            reason = _token_refusal(each.answer.generation, base or BaseModel(""))
+        seen.add(key)
+        if reason is None:
+            kept.append(each.trajectory)
+        else:
+            dropped[reason] += 1
+    kept.sort(key=_order)
+    return Dataset(tuple(kept), {reason: count for reason, count in dropped.items() if count})
 
 
 def grouped(trajectories: Iterable[Trajectory]) -> dict[tuple[str, str], tuple[Trajectory, ...]]:
@@ -256,18 +241,9 @@ def split(trajectories: Sequence[Trajectory], share: float = 0.25, among: Collec
     half of what is wanted (there is one session, or the next one outweighs the others), those that were made last are,
     whatever their session, cut between two groups. An earlier session is never held out in place of a later one, which
     would have been made knowing it. A training trajectory with a prompt that is also held out (sessions of one task
-    begin alike) is taken out and counted.
-
-    Args:
-        trajectories: all.
-        share: about how much is held out.
-        among: names of the sessions that are split, where they have any; all of the others is trained on.
-
-    Raises:
-        UsageError: there are too few to split, or the share is none.
+    begin alike) is taken out and counted. among: names of the sessions that are split, where they have any; all of the
+    others is trained on. Raises UsageError: there are too few.
     """
-    if not 0 < share <= 0.5:
-        raise UsageError(f"the held-out share {share} is not above 0 and at most 0.5", hint="take 0.25")
     mine = [each for each in trajectories if among is None or each.session in among] or trajectories
     sessions: dict[str, list[Trajectory]] = {}
     for each in sorted(mine, key=_order):
@@ -309,10 +285,7 @@ def _latest(among: Sequence[Trajectory], wanted: int) -> list[Trajectory]:
     return taken
 
 
-def _outcome_refusal(record: Record) -> Reason | None:
-    g, label, reward = record.answer.generation, record.label, record.reward
-    if record.unusable is not None:
-        return record.unusable
+def _outcome_refusal(g: Generation, label: Label | None, reward: float | None) -> Reason | None:
     if label is None:
         return Reason.UNDECIDED
     if label in _INTERRUPTED:
@@ -328,20 +301,19 @@ def _outcome_refusal(record: Record) -> Reason | None:
     return None
 
 
-def _token_refusal(record: Record, filters: Filters) -> Reason | None:
-    g = record.answer.generation
+def _token_refusal(g: Generation, base: BaseModel) -> Reason | None:
     if not g.token_ids or not g.logprobs:
         return Reason.NO_TOKENS
     if len(g.token_ids) != len(g.logprobs) or not all(math.isfinite(p) and p <= 1e-6 for p in g.logprobs):
         return Reason.BAD_TOKENS
     if not _sampled(g.sampling):
         return Reason.UNKNOWN_LOGPROBS
-    if filters.model_hash is not None and g.model_hash is None:
+    if base.model_hash is not None and g.model_hash is None:
         return Reason.UNKNOWN_MODEL
     compared = (
-        (filters.model_hash, g.model_hash, Reason.OTHER_MODEL),
-        (filters.tokenizer_hash, g.tokenizer_hash, Reason.OTHER_TOKENIZER),
-        (filters.template_hash, g.template_hash, Reason.OTHER_TEMPLATE),
+        (base.model_hash, g.model_hash, Reason.OTHER_MODEL),
+        (base.tokenizer_hash, g.tokenizer_hash, Reason.OTHER_TOKENIZER),
+        (base.template_hash, g.template_hash, Reason.OTHER_TEMPLATE),
     )
     return next((why for own, other, why in compared if own is not None and own != other), None)
 
@@ -361,8 +333,8 @@ def _sampled(sampling: Mapping[str, Any]) -> bool:
 
 def _temperature(sampling: Mapping[str, Any]) -> float:
     """1 where none is stored."""
-    found = _number(sampling.get("temperature"))
-    return 1.0 if found is None else found
+    stored = _number(sampling.get("temperature"))
+    return 1.0 if stored is None else stored
 
 
 def _number(value: object) -> float | None:

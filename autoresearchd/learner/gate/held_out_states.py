@@ -42,7 +42,7 @@ from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.session_view import RECENT
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.task_workspace import open_workspace, setup_dir
+from autoresearchd.workspace.git import open_workspace, setup_dir
 
 UNUSABLE = (StoreError, UsageError, MissingCapability, BaselineError, OSError)
 """What a session raises that cannot be used: it is damaged or gone, another version wrote it, its task does not run."""

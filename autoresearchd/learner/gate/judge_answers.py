@@ -31,13 +31,13 @@ from autoresearchd.evaluator.rules.legality import code_hash
 from autoresearchd.evaluator.rules.run_time import held
 from autoresearchd.learner.gate.held_out_states import UNUSABLE, Ground, HeldOut, HeldOutState, reason_of
 from autoresearchd.loop.deciding import resources
-from autoresearchd.loop.measuring.protected_files import ProtectedFiles
+from autoresearchd.loop.measuring.run_files import ProtectedFiles
 from autoresearchd.loop.messages import commit_of, unified_diff
 from autoresearchd.loop.run import RunningProgram, launch
-from autoresearchd.policy.agent.workspace_copy import put
 from autoresearchd.policy.edits.edit import EditError
 from autoresearchd.policy.edits.read_answer import read_answer
 from autoresearchd.policy.prompt import brief as prompts
+from autoresearchd.policy.workspace_copy import put
 from autoresearchd.workspace.files import disk_errors, remove_tree
 
 JUDGE = "judge"

@@ -7,12 +7,11 @@ import hashlib
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from autoresearchd.domain.errors import EnvironmentFailure, UsageError
 from autoresearchd.learner.algorithms.train_options import TrainOptions
@@ -25,26 +24,6 @@ FORMAT = 2
 _DIGEST = hashlib.sha256().digest_size
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A run between two updates.
-
-    run: its fingerprint. phase: which of its algorithms is at work, from 0. updates: batches that it has been through.
-    steps: of the optimiser, in all phases. adapter: the trainable parameters. optimiser: its state dict. objective:
-    what the algorithm must know. history: figures of the steps so far. counts: of the run so far.
-    """
-
-    run: str
-    phase: int
-    updates: int
-    steps: int
-    adapter: Mapping[str, Tensor]
-    optimiser: Mapping[str, Any]
-    objective: Mapping[str, Tensor]
-    history: Sequence[Mapping[str, float]] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)
-
-
 def fingerprint(options: TrainOptions, trajectories: Iterable[Trajectory], hashes: Sequence[str]) -> str:
     """What tells one run from another: its options, its data and its base model.
 
@@ -52,18 +31,18 @@ def fingerprint(options: TrainOptions, trajectories: Iterable[Trajectory], hashe
     """
     digest = hashlib.sha256(repr((FORMAT, replace(options, steps=1, save_every=1), tuple(hashes))).encode())
     for each in trajectories:
-        told = (each.key, each.group, each.prompt_hash, each.completion, each.token_ids, each.logprobs)
-        digest.update(repr((told, each.reward, each.label.value, each.error, each.feedback)).encode())
+        shown = (each.key, each.group, each.prompt_hash, each.completion, each.token_ids, each.logprobs)
+        digest.update(repr((shown, each.reward, each.label.value, each.error, each.feedback)).encode())
     return digest.hexdigest()
 
 
-def write(checkpoint: Checkpoint, target: Path) -> None:
+def write(run: str, state: Mapping[str, Any], target: Path) -> None:
     """Put a checkpoint in the place of the one before; whatever happens meanwhile, one of the two is there as a whole.
 
-    Raises EnvironmentFailure: it cannot be written; the one before is still there.
+    run: its fingerprint. state: tensors, and plain values in dicts and lists. Raises EnvironmentFailure.
     """
     buffer = io.BytesIO()
-    torch.save({each.name: _plain(getattr(checkpoint, each.name)) for each in fields(Checkpoint)}, buffer)
+    torch.save({"run": run, **state}, buffer)
     part = target.with_name(f"{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -84,8 +63,8 @@ def write(checkpoint: Checkpoint, target: Path) -> None:
         ) from error
 
 
-def read(source: Path, run: str) -> Checkpoint | None:
-    """The checkpoint of a run; None where there is none. Raises UsageError: it is damaged, or another run wrote it."""
+def read(source: Path, run: str) -> dict[str, Any] | None:
+    """The state of a run; None where there is none. Raises UsageError: it is damaged, or another run wrote it."""
     try:
         data = source.read_bytes()
     except FileNotFoundError:
@@ -95,19 +74,10 @@ def read(source: Path, run: str) -> Checkpoint | None:
     if len(data) < _DIGEST or hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
         raise UsageError(f"the checkpoint {source} is damaged", hint="delete it; the run then begins anew")
     # Nothing but tensors and plain values is unpickled.
-    found = torch.load(io.BytesIO(data[_DIGEST:]), map_location="cpu", weights_only=True)
-    if found.get("run") != run:
+    state: dict[str, Any] = torch.load(io.BytesIO(data[_DIGEST:]), map_location="cpu", weights_only=True)
+    if state.get("run") != run:
         raise UsageError(
             f"the checkpoint {source} belongs to a run with other options, other data or another model",
             hint="delete it, or take the options of that run",
         )
-    return Checkpoint(**found)
-
-
-def _plain(value: Any) -> Any:
-    """Mappings as dicts and sequences as lists: what is read back holds no types of this project."""
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return value
+    return state

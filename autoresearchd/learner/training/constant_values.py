@@ -14,29 +14,23 @@ SHARE = 0.25
 """Of the answers, about how many are held out where nothing else is said."""
 
 Read = Callable[[str, str], Any]
-"""Reads the value of a constant: its name, its text."""
+"""Reads a constant's value: name, text."""
 
 
 def values_of(given: Mapping[str, str], algo: str = "") -> dict[str, Any]:
-    """The values of constants by name.
+    """The values of constants by name. given: their texts, as ``--set`` has them.
 
-    Args:
-        given: their texts, as ``--set`` has them.
-        algo: the algorithm that they are for: one that it does not have would do nothing, and is refused. Empty: any.
-
-    Raises:
-        UsageError: there is none of that name, or its value is none.
-        MissingCapability: a tracker is not installed.
+    algo: the algorithm that they are for: one that it does not have would do nothing, and is refused. Empty: any.
+    Raises UsageError: there is none of that name, or its value is none; MissingCapability: a tracker is not installed.
     """
-    unknown = next((name for name in given if name not in KNOWN), None)
-    if unknown is not None:
-        raise UsageError(f"--set {unknown}: there is no such constant", hint=f"take one of {', '.join(sorted(KNOWN))}")
     for name in given:
+        if name not in KNOWN:
+            hint = f"take one of {', '.join(sorted(KNOWN))}"
+            raise UsageError(f"--set {name}: there is no such constant", hint=hint)
         owners = OWNERS.get(name, ())
         if algo and owners and algo not in owners:
-            raise UsageError(
-                f"--set {name}: {algo} has no such constant", hint=f"leave it out; it is one of {' and '.join(owners)}"
-            )
+            hint = f"leave it out; it is one of {' and '.join(owners)}"
+            raise UsageError(f"--set {name}: {algo} has no such constant", hint=hint)
     return {name: KNOWN[name](name, text) for name, text in given.items()}
 
 

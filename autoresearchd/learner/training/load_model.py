@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,32 +32,22 @@ _TAKEN = (
 
 
 @dataclass(frozen=True, slots=True)
-class LoraOptions:
-    """Of a fresh adapter (Hu et al. 2021, arXiv:2106.09685): W + (alpha/rank)·B·A, with B = 0 at first.
-
-    It is on all linear layers but the output layer. dropout: of A's input while there are gradients; above 0, ratios to
-    stored log-probabilities are noisy from the first step on.
-    """
-
-    rank: int = 16
-    alpha: float = 32
-    dropout: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class ModelOptions:
     """How a model is loaded to be trained.
 
-    adapter: folder of an adapter that is trained on; its own rank and layers count, not those of ``lora``. value_head:
-    whether there is one, as PPO needs it. device, dtype (auto, float32 or bfloat16; float16 has too little range to
-    learn in), threads: as for the client that answers in this process; adapter and value head are float32 whatever the
-    dtype. checkpointing: compute each layer again in the backward pass: about a third slower, with the memory of one
-    layer instead of all. generated: completions that are written at once. seed: of a fresh adapter. share_prompts:
-    whether answers to one prompt are scored after one copy of it, where the model can do that.
+    adapter: folder of an adapter that is trained on; its own rank and layers count, not these. rank, alpha: of a fresh
+    one on all linear layers but the output layer (Hu et al. 2021, arXiv:2106.09685): W + (alpha/rank)·B·A, with B = 0
+    at first. dropout: of A's input while there are gradients; above 0, ratios to stored log-probabilities are noisy
+    from the first step on. dtype: auto, float32 or bfloat16 (float16 has too little range to learn in); adapter and
+    value head are float32. checkpointing: compute each layer again in the backward pass: about a third slower, with the
+    memory of one layer instead of all. generated: completions that are written at once. share_prompts: whether answers
+    to one prompt are scored after one copy of it, where the model can.
     """
 
     adapter: Path | None = None
-    lora: LoraOptions = field(default_factory=LoraOptions)
+    rank: int = 16
+    alpha: float = 32
+    dropout: float = 0.0
     value_head: bool = False
     device: str = "auto"
     dtype: str = "auto"
@@ -68,12 +58,8 @@ class ModelOptions:
     share_prompts: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What was loaded: peft's model, the causal language model within it, tokenizer, hashes, device.
-
-    value_head: weights of a saved one, None where there is none.
-    """
+class Loaded(NamedTuple):
+    """Peft's model, and the causal language model within it; value_head: weights of a saved one, None for none."""
 
     adapted: Any
     base: Any
@@ -86,10 +72,8 @@ class Loaded:
 def load(place: Path, options: ModelOptions) -> Loaded:
     """The model of a folder or a GGUF file, with an adapter on it that can be trained.
 
-    Raises:
-        UsageError: there is no model, it has no chat template, or the adapter is none, is damaged, or does not fit.
-        ModelError: the model cannot be loaded.
-        MissingCapability: a package is missing.
+    Raises UsageError: there is no model, it has no chat template, or the adapter is none, is damaged, or does not fit;
+    ModelError: the model cannot be loaded; MissingCapability: a package is missing.
     """
     source = Source.at(place)
     peft = library("peft")
@@ -127,12 +111,12 @@ def load(place: Path, options: ModelOptions) -> Loaded:
 
 def parameters_of(adapted: Any, adapter: str = POLICY) -> dict[str, torch.nn.Parameter]:
     """The parameters of an adapter, by the names that they have in its file."""
-    found = {}
+    parameters = {}
     for name, parameter in adapted.named_parameters():
         parts = name.split(".")
         if adapter in parts and any(part.startswith("lora_") for part in parts):
-            found[".".join(part for part in parts if part != adapter)] = parameter
-    return found
+            parameters[".".join(part for part in parts if part != adapter)] = parameter
+    return parameters
 
 
 def fill(targets: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str) -> None:
@@ -171,10 +155,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_adapter(folder: Path, adapted: Any, state: Mapping[str, Tensor], value_head: Mapping[str, Tensor]) -> None:
-    """Write an adapter as peft does, and its value head where it has one.
+    """Write an adapter as peft does, and its value head where it has one. Raises EnvironmentFailure.
 
-    The configuration, without which a folder is no adapter, goes away first and is written last. Raises
-    EnvironmentFailure: the disk is full, or the folder cannot be written to.
+    The configuration, without which a folder is no adapter, goes away first and is written last.
     """
     tensors = library("safetensors.torch")
     config = copy.copy(adapted.peft_config[POLICY])
@@ -197,23 +180,21 @@ def write_adapter(folder: Path, adapted: Any, state: Mapping[str, Tensor], value
 
 def _config(peft: Any, options: ModelOptions) -> Any:
     """Of a fresh adapter, or of the saved one, as far as that is plain LoRA."""
-    lora = options.lora
-    if options.adapter is None:
-        taken: dict[str, Any] = {"r": lora.rank, "lora_alpha": lora.alpha, "target_modules": "all-linear"}
-    else:
+    taken: dict[str, Any] = {"r": options.rank, "lora_alpha": options.alpha, "target_modules": "all-linear"}
+    if options.adapter is not None:
         path = options.adapter / CONFIG
         try:
-            found = json.loads(path.read_text())
-            kind = found.get("peft_type")
+            saved = json.loads(path.read_text())
+            kind = saved.get("peft_type")
         except (OSError, ValueError, AttributeError) as error:
             raise _unreadable(path, error) from error
         if kind != "LORA":
             raise UsageError(
                 f"{options.adapter} is no plain LoRA adapter", hint="take an adapter that `learn` has written"
             )
-        taken = {name: found[name] for name in _TAKEN if found.get(name) is not None}
+        taken = {name: saved[name] for name in _TAKEN if saved.get(name) is not None}
     with told(options.adapter or Path()):
-        return peft.LoraConfig(task_type="CAUSAL_LM", lora_dropout=lora.dropout, **taken)
+        return peft.LoraConfig(task_type="CAUSAL_LM", lora_dropout=options.dropout, **taken)
 
 
 def _unreadable(path: Path, error: Exception) -> UsageError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.learner.algorithms.learnable import Generated, Sample, Statistics, Who
-from autoresearchd.learner.training import generation, prompt_sharing
+from autoresearchd.learner.training import prompt_sharing
 from autoresearchd.learner.training.load_model import (
     POLICY,
     Loaded,
@@ -27,7 +28,7 @@ from autoresearchd.learner.training.logprobs import Batch, collate, token_statis
 from autoresearchd.learner.training.out_of_memory import explain_out_of_memory
 from autoresearchd.learner.training.prompt_sharing import Pack, Sharing, laid_out
 from autoresearchd.models.client import words_of
-from autoresearchd.models.transformers_client import context_of, decoded, encoded, ends_of, rendered
+from autoresearchd.models.transformers_client import Draw, context_of, decoded, encoded, ends_of, library, rendered
 
 TEACHER = "teacher"
 """Peft's name of the adapter of ``Who.TEACHER``."""
@@ -42,29 +43,32 @@ class LocalModel:
     adapter alone. In float32, completions are scored with the log-probabilities that the client which answers in this
     process records; in bfloat16 with others by its rounding: here all tokens go through the model at once.
 
-    loaded: the model, with an adapter on it. options: how it was loaded.
+    ends: tokens that end a turn. apart: why each answer is scored with a prompt of its own; empty: it is not.
     """
 
     def __init__(self, loaded: Loaded, options: ModelOptions) -> None:
-        self._adapted, self._base, self._tokenizer = loaded.adapted, loaded.base, loaded.tokenizer
-        self._hashes, self._device, self._options = loaded.hashes, loaded.device, options
+        self._adapted, self._base, self._tokenizer, self.hashes, self.device, saved_head = loaded
+        self._options = options
+        embeddings = self._base.get_input_embeddings().weight
+        self.vocabulary, width = int(embeddings.shape[0]), int(embeddings.shape[-1])
+        self.padding = int(self._base.generation_config.pad_token_id or 0)
+        self.ends, self.context = ends_of(self._base), context_of(self._base)
         self._decoder, self._head = self._base.get_decoder(), self._base.get_output_embeddings()
         self._policy = parameters_of(self._adapted)
         self._taught = False
         self._value_head: torch.nn.Linear | None = None
         if options.value_head:
-            width = self._base.get_input_embeddings().weight.shape[-1]
-            self._value_head = torch.nn.Linear(width, 1, dtype=torch.float32).to(self._device)
+            self._value_head = torch.nn.Linear(width, 1, dtype=torch.float32).to(self.device)
             torch.nn.init.zeros_(self._value_head.weight)
             torch.nn.init.zeros_(self._value_head.bias)
-            if loaded.value_head is not None:
-                fill(dict(self._value_head.named_parameters()), loaded.value_head, str(options.adapter))
+            if saved_head is not None:
+                fill(dict(self._value_head.named_parameters()), saved_head, str(options.adapter))
         if not self._in_pieces():
             self._head = None
         self._end = self._end_of_turn()
-        shared = Sharing(int(self._base.get_input_embeddings().weight.shape[-1]))
-        self._apart = self._reason_apart(shared) if options.share_prompts else "share_prompts is false"
-        self._sharing = None if self._apart else shared
+        shared = Sharing(width)
+        self.apart = self._reason_apart(shared) if options.share_prompts else "share_prompts is false"
+        self.sharing = None if self.apart else shared
 
     @classmethod
     def load(cls, place: Path, options: ModelOptions | None = None) -> LocalModel:
@@ -72,39 +76,6 @@ class LocalModel:
         with explain_out_of_memory(f"loading {place}"):
             options = options or ModelOptions()
             return cls(load(place, options), options)
-
-    @property
-    def padding(self) -> int:
-        return int(self._base.generation_config.pad_token_id or 0)
-
-    @property
-    def ends(self) -> frozenset[int]:
-        return ends_of(self._base)
-
-    @property
-    def context(self) -> int | None:
-        return context_of(self._base)
-
-    @property
-    def vocabulary(self) -> int:
-        return int(self._base.get_input_embeddings().weight.shape[0])
-
-    @property
-    def hashes(self) -> tuple[str, str, str]:
-        return self._hashes
-
-    @property
-    def device(self) -> torch.device:
-        return self._device
-
-    @property
-    def sharing(self) -> Sharing | None:
-        return self._sharing
-
-    @property
-    def apart(self) -> str:
-        """Why each answer goes through the model with a prompt of its own; empty: those to one prompt share it."""
-        return self._apart
 
     # -- text and tokens
     def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
@@ -122,13 +93,13 @@ class LocalModel:
         tail = rendered(self._tokenizer, talk, answer=False).rpartition(mark)[2]
         after = self._tokenizer(tail, add_special_tokens=False)["input_ids"]
         default = self._tokenizer.eos_token_id
-        found = next((token for token in after if token in self.ends), default)
-        if found is None:
+        end = next((token for token in after if token in self.ends), default)
+        if end is None:
             raise UsageError(
                 "the model has no token that ends a turn: what it would learn never to end could not be stopped",
                 hint="take an instruction-tuned model; its generation_config.json names eos_token_id",
             )
-        return int(found)
+        return int(end)
 
     # -- scoring
     def statistics(
@@ -143,7 +114,7 @@ class LocalModel:
         if values and (who is not Who.POLICY or self._value_head is None):
             raise ValueError("values are the policy's, and need a model that was loaded with a value head")
         with explain_out_of_memory(f"scoring {len(samples)} completions"), self._scoring(who):
-            return self._scored(samples, self._sharing, top=top, at=at, values=values)
+            return self._scored(samples, self.sharing, top=top, at=at, values=values)
 
     def _scored(
         self,
@@ -151,21 +122,21 @@ class LocalModel:
         shared: Sharing | None,
         *,
         top: int = 0,
-        at: Tensor | None = None,
+        at: Tensor | None,
         values: bool = False,
     ) -> Statistics:
         batch = self._batch(samples)
         packs = [] if shared is None else shared.packs([each.prompt for each in samples], _lengths(batch))
-        features, hidden = self._features(batch, packs, hidden=values)
-        told = None if at is None else at.to(self._device)
-        tokens = token_statistics(features, batch, head=self._head, top=top, at=told)
-        if hidden is None:
-            return Statistics(batch, tokens)
+        features, states = self._features(batch, packs, hidden=values)
+        others = None if at is None else at.to(self.device)
+        said = token_statistics(features, batch, head=self._head, top=top, at=others)
+        if not values:
+            return said
         # A value is of the state at the last token of a prompt: the one that predicts the first of the completion.
         assert self._value_head is not None
         counts = batch.mask.sum(dim=-1)
-        found: Tensor = self._value_head(hidden[counts.cumsum(dim=0) - counts].float())
-        return Statistics(batch, tokens, found.squeeze(-1))
+        worth: Tensor = self._value_head(states[counts.cumsum(dim=0) - counts].float())
+        return replace(said, values=worth.squeeze(-1))
 
     def _batch(self, samples: Sequence[Sample]) -> Batch:
         batch = collate(samples, padding=self.padding)
@@ -176,9 +147,9 @@ class LocalModel:
                 f"{self.context:,}",
                 hint=f"leave out what is longer than that: --set max_length={self.context}",
             )
-        return batch.to(self._device)
+        return batch.to(self.device)
 
-    def _features(self, batch: Batch, packs: Sequence[Pack], *, hidden: bool) -> tuple[Tensor, Tensor | None]:
+    def _features(self, batch: Batch, packs: Sequence[Pack], *, hidden: bool) -> tuple[Tensor, Tensor]:
         """What the log-probabilities are computed from, [N, …], row by row; the last hidden states, where asked for.
 
         They are those of the positions that predict the tokens of completions; the others' go away at once. Rows of a
@@ -186,40 +157,34 @@ class LocalModel:
         a mask of L × L numbers, and keep the attention from its fast way.
         """
         lengths, counts = _lengths(batch), batch.mask.sum(dim=-1).tolist()
-        features: dict[int, Tensor] = {}
-        states: dict[int, Tensor] = {}
+        taken: dict[int, tuple[Tensor, ...]] = {}
 
-        def take(rows: Sequence[int], told: Tensor, last: Tensor | None, at: Tensor) -> None:
-            parts = [counts[row] for row in rows]
-            features.update(zip(rows, torch.split(told.flatten(0, 1)[at], parts), strict=True))
-            if last is not None:
-                states.update(zip(rows, torch.split(last.flatten(0, 1)[at], parts), strict=True))
+        def take(rows: Sequence[int], said: tuple[Tensor, ...], at: Tensor) -> None:
+            own = [torch.split(each.flatten(0, 1)[at], [counts[row] for row in rows]) for each in said]
+            taken.update(zip(rows, zip(*own, strict=True), strict=True))
 
         packed = [pack for pack in packs if len(pack.rows) > 1]
         for pack in packed:
             layout = laid_out(pack, batch.ids, self._base.dtype)
             how = {"position_ids": layout.positions, "attention_mask": layout.mask}
-            told, last = self._forward(layout.ids, hidden=hidden, **how)
             pairs = zip(pack.rows, layout.places, strict=True)
             at = [places[:-1][batch.mask[row, : len(places) - 1]] for row, places in pairs]
-            take(pack.rows, told, last, torch.cat(at))
+            take(pack.rows, self._forward(layout.ids, hidden=hidden, **how), torch.cat(at))
         alone = set(range(len(lengths))).difference(*(pack.rows for pack in packed))
         for length in sorted({lengths[row] for row in alone}):
             rows = sorted(row for row in alone if lengths[row] == length)
-            told, last = self._forward(batch.ids[rows, :length], hidden=hidden)
             predicting = torch.nn.functional.pad(batch.mask[rows, : length - 1], (0, 1))
-            take(rows, told, last, predicting.flatten().nonzero().squeeze(-1))
-        whole = _in_order(features)
-        if not hidden:
-            return whole, None
-        return whole, whole if self._head is not None else _in_order(states)
+            said = self._forward(batch.ids[rows, :length], hidden=hidden)
+            take(rows, said, predicting.flatten().nonzero().squeeze(-1))
+        columns = [torch.cat(column) for column in zip(*(taken[row] for row in range(len(lengths))), strict=True)]
+        return columns[0], columns[-1]
 
-    def _forward(self, ids: Tensor, *, hidden: bool, **how: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _forward(self, ids: Tensor, *, hidden: bool, **how: Tensor) -> tuple[Tensor, ...]:
         """Hidden states [B, L, D] for the output layer, or logits [B, L, V] and the states where they are asked for."""
         if self._head is not None:
-            return self._decoder(input_ids=ids, use_cache=False, **how).last_hidden_state, None
+            return (self._decoder(input_ids=ids, use_cache=False, **how).last_hidden_state,)
         output = self._base(input_ids=ids, use_cache=False, output_hidden_states=hidden, **how)
-        return output.logits, output.hidden_states[-1] if hidden else None
+        return (output.logits, output.hidden_states[-1]) if hidden else (output.logits,)
 
     def _reason_apart(self, shared: Sharing) -> str:
         """Why answers to one prompt cannot share it; empty where a probe shows that they can."""
@@ -229,8 +194,8 @@ class LocalModel:
         samples, others = prompt_sharing.probe(self.vocabulary)
         try:
             with self._still():
-                first = self._scored(samples, None, top=1).tokens
-                scored = [self._scored(each, shared, at=first.top_indices).tokens for each in (samples, others)]
+                first = self._scored(samples, None, top=1, at=None)
+                scored = [self._scored(each, shared, at=first.top_indices) for each in (samples, others)]
         except Exception as error:  # noqa: BLE001 - the model's own code, made for other masks; it is told
             return f"it fails where they are tried: {type(error).__name__}: {words_of(str(error))}"
         found = (each.top_logprobs for each in (first, *scored))
@@ -246,7 +211,7 @@ class LocalModel:
         """Whether the output layer alone makes logits of the hidden states: some models bend or scale them after it."""
         if self._head is None:
             return False
-        ids = torch.arange(4, device=self._device).unsqueeze(0)
+        ids = torch.arange(4, device=self.device).unsqueeze(0)
         with self._still():
             whole = self._base(input_ids=ids, use_cache=False).logits
             parts = self._head(self._decoder(input_ids=ids, use_cache=False).last_hidden_state)
@@ -332,28 +297,83 @@ class LocalModel:
         seeds: Sequence[int],
         who: Who = Who.POLICY,
     ) -> list[Generated]:
-        found: dict[int, Generated] = {}
-        told = explain_out_of_memory(f"writing {self._options.generated} completions at once")
-        with told, self._still(), self._acting(who):
-            for most, numbers in generation.batches(prompts, max_tokens, self.context, self._options.generated):
-                written = generation.write(
-                    self._base,
-                    [prompts[number] for number in numbers],
-                    max_tokens=most,
-                    temperature=temperature,
-                    seeds=[seeds[number] for number in numbers],
-                    padding=self.padding,
-                    ends=self.ends,
-                    decode=lambda ids: decoded(self._tokenizer, ids),
-                    share=self._sharing is not None,
+        written: dict[int, Generated] = {}
+        advice = explain_out_of_memory(f"writing {self._options.generated} completions at once")
+        with advice, self._still(), self._acting(who):
+            for room, numbers in self._in_batches(prompts, max_tokens):
+                own = [prompts[number] for number in numbers]
+                said = self._write(own, room, temperature, [seeds[number] for number in numbers])
+                written.update(zip(numbers, said, strict=True))
+        return [written[number] for number in range(len(prompts))]
+
+    def _in_batches(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[tuple[int, list[int]]]:
+        """Which prompts, of about the same length, are answered together, and with how many tokens at most.
+
+        Those whose context has no room for ``max_tokens`` get what it has, beside others of the same room only: nothing
+        is looked at beyond the context. Raises UsageError: a prompt is empty or leaves no room.
+        """
+        rooms: dict[int, list[int]] = {}
+        for number, prompt in enumerate(prompts):
+            room = max_tokens if self.context is None else min(max_tokens, self.context - len(prompt))
+            if not prompt or room < 1:
+                raise UsageError(
+                    f"prompt {number} has {len(prompt)} tokens, the context length of the model is {self.context}",
+                    hint="leave empty prompts out, and those that fill the context",
                 )
-                found.update(zip(numbers, written, strict=True))
-        return [found[number] for number in range(len(prompts))]
+            rooms.setdefault(room, []).append(number)
+        made, rows = [], self._options.generated
+        for room, numbers in rooms.items():
+            ordered = sorted(numbers, key=lambda number: len(prompts[number]))
+            made += [(room, ordered[at : at + rows]) for at in range(0, len(ordered), rows)]
+        return made
+
+    def _write(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int, temperature: float, seeds: Sequence[int]
+    ) -> list[Generated]:
+        """One completion for each prompt of a batch; padded to the left, so that all go on at the same place."""
+        width = max(len(prompt) for prompt in prompts)
+        ids = torch.full((len(prompts), width), self.padding, dtype=torch.long)
+        attention = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt) :] = torch.tensor(list(prompt), dtype=torch.long)
+            attention[row, width - len(prompt) :] = 1
+        ids, attention = ids.to(self.device), attention.to(self.device)
+        draw = Draw(torch, temperature, seeds, self.device)
+        output = self._base.generate(
+            ids,
+            attention_mask=attention,
+            past_key_values=None if self.sharing is None else self._read(prompts, ids, attention),
+            max_new_tokens=max_tokens,
+            do_sample=False,  # ``draw`` leaves one token to choose from
+            logits_processor=library("transformers").LogitsProcessorList([draw]),
+        )
+        written = []
+        for drawn, logprobs in zip(output[:, width:].tolist(), draw.logprobs, strict=True):
+            # Up to the first end; a row that has ended is filled up until the last one has.
+            length = next((at + 1 for at, token in enumerate(drawn) if token in self.ends), len(drawn))
+            own, text = tuple(drawn[:length]), decoded(self._tokenizer, drawn[:length])
+            written.append(Generated(own, tuple(logprobs[:length]), text, own[-1] in self.ends))
+        return written
+
+    def _read(self, prompts: Sequence[Sequence[int]], ids: Tensor, attention: Tensor) -> Any:
+        """The cache of a batch whose prompts were each read once, up to their last token; None where all differ."""
+        first: dict[tuple[int, ...], int] = {}
+        rows = [first.setdefault(tuple(prompt), row) for row, prompt in enumerate(prompts)]
+        if len(first) == len(rows) or ids.shape[1] < 2:
+            return None
+        chosen = list(first.values())
+        seen = attention[chosen, :-1]
+        cache = library("transformers").DynamicCache(config=self._base.config)
+        self._decoder(
+            input_ids=ids[chosen, :-1],
+            attention_mask=seen,
+            position_ids=(seen.cumsum(dim=-1) - 1).clamp(min=0),
+            past_key_values=cache,
+            use_cache=True,
+        )
+        cache.batch_select_indices(torch.tensor([chosen.index(row) for row in rows], device=self.device))
+        return cache
 
 
 def _lengths(batch: Batch) -> list[int]:
     return [int(length) for length in batch.attention.sum(dim=-1).tolist()]
-
-
-def _in_order(rows: Mapping[int, Tensor]) -> Tensor:
-    return torch.cat([rows[row] for row in range(len(rows))])

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens: padded batches, statistics of each token in pieces of bounded memory, KL divergences.
+"""Log-probabilities of tokens: padded batches, statistics of each token in pieces of bounded memory.
 
 All is computed in float32 (float64 stays float64), whatever the model's own precision. The vocabulary is what costs
 memory: a float32 copy of the logits of 16 × 1,000 tokens of a vocabulary of 150,000 has 9.6 GB. Tokens are therefore
@@ -28,11 +28,7 @@ Head = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A completion with its prompt, as token ids; neither is empty.
-
-    behaviour: the stored log-probability of each token of the completion, None where they do not matter. temperature:
-    at which the tokens were drawn; their statistics are taken at the same.
-    """
+    """A completion with its prompt, as token ids, neither empty; behaviour: log-probabilities as they were stored."""
 
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
@@ -44,9 +40,8 @@ class Sample:
 class Batch:
     """Prompts with their completions, padded to L tokens; what is said of a token stands where it is predicted.
 
-    ids, attention: [B, L], as a model takes them. targets: [B, L−1], the token that each position predicts; mask:
-    [B, L−1], True where that is a token of the completion; behaviour: [B, L−1], its stored log-probability, 0 off the
-    mask. temperatures: [B].
+    ids, attention: [B, L], as a model takes them. mask: [B, L−1], True where a position predicts a token of the
+    completion; behaviour: [B, L−1], its stored log-probability, 0 off the mask. temperatures: [B].
     """
 
     ids: Tensor
@@ -67,17 +62,20 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenStatistics:
-    """Of each token, [B, L−1]; 0 off the mask.
+class Statistics:
+    """What a model says of a batch: of each token, [B, L−1]; 0 off the mask.
 
     logprobs: log-probability of the target. entropy: of the distribution that it was drawn from, in nats.
-    top_indices, top_logprobs: [B, L−1, k], where they were asked for; normalised over the whole vocabulary.
+    top_indices, top_logprobs: [B, L−1, k], where they were asked for; normalised over the whole vocabulary. values:
+    [B], float32, of the state at the last token of the prompt, where they were asked for.
     """
 
+    batch: Batch
     logprobs: Tensor
     entropy: Tensor
     top_indices: Tensor | None = None
     top_logprobs: Tensor | None = None
+    values: Tensor | None = None
 
 
 def collate(samples: Sequence[Sample], *, padding: int) -> Batch:
@@ -105,7 +103,7 @@ def token_statistics(
     top: int = 0,
     at: Tensor | None = None,
     rows: int = ROWS,
-) -> TokenStatistics:
+) -> Statistics:
     """Log-probability and entropy of each token of the completions, and the log-probabilities of others in its place.
 
     Logits are divided by the temperature with which the tokens were drawn, else a ratio to stored log-probabilities
@@ -142,18 +140,7 @@ def token_statistics(
         checkpoint(piece, *each, use_reentrant=False, preserve_rng_state=False) if again else piece(*each)
         for each in zip(*parts, others, strict=True)
     ]
-    return TokenStatistics(*(_spread(torch.cat(column), mask) for column in zip(*found, strict=True)))
-
-
-def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """The estimate k3 of KL(policy ‖ reference) of each token drawn from the policy: (r − 1) − log r, r = π_ref/π.
-
-    Schulman, "Approximating KL divergence" (2020); GRPO (Shao et al. 2024, arXiv:2402.03300), Eq. 4. Unbiased, never
-    negative, of low variance. As a term of a loss its expected gradient is that of KL(reference ‖ policy), which pulls
-    to the same place by another way (Tang and Munos 2025).
-    """
-    difference = reference - logprobs
-    return torch.expm1(difference) - difference
+    return Statistics(batch, *(_spread(torch.cat(column), mask) for column in zip(*found, strict=True)))
 
 
 def _spread(values: Tensor, mask: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ def trial_step(model: Learnable, samples: Sequence[Sample]) -> None:
     """
     with explain_out_of_memory(f"a trial step with {len(samples)} completions"):
         scored = model.statistics(samples)
-        torch.autograd.backward(scored.tokens.logprobs[scored.batch.mask].sum())
+        torch.autograd.backward(scored.logprobs[scored.batch.mask].sum())
     for parameter in model.trainable():
         parameter.grad = None
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,12 +28,10 @@ LEAK = 1e-3
 """How far what others answer may move an answer's log-probabilities; it is the same computation: not at all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pack:
-    """Rows that go through a model as one.
+class Pack(NamedTuple):
+    """Rows of a batch, by their places, that go through a model as one; they begin with ``shared`` tokens in common.
 
-    rows: their places in the batch. shared: how many tokens they begin with in common. lengths: tokens of each, with
-    those in common.
+    lengths: tokens of each, with those in common.
     """
 
     rows: tuple[int, ...]
@@ -47,12 +44,10 @@ class Pack:
         return self.shared + sum(length - self.shared for length in self.lengths)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A pack as a model takes it.
+class Layout(NamedTuple):
+    """A pack as a model takes it: ids and positions [1, T], and what is added to the attention's scores [1, 1, T, T].
 
-    ids, positions: [1, T]. mask: what is added to the attention's scores, [1, 1, T, T]. places: of each row of the
-    pack, where its tokens stand.
+    places: of each row of the pack, where its tokens stand.
     """
 
     ids: Tensor
@@ -61,34 +56,29 @@ class Layout:
     places: tuple[Tensor, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Sharing:
+class Sharing(NamedTuple):
     """Which rows of a batch are packed.
 
-    width: of the hidden states. It decides how attention, which grows with the square of a pack's tokens, weighs
-    against all else, which grows with their number.
+    width: of the hidden states: how attention, which grows with the square of a pack's tokens, weighs against the rest.
     """
 
     width: int
 
     def packs(self, prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[Pack]:
-        """All rows in packs; each row is in one, alone where to share costs more than it saves.
-
-        prompts: of each row, the tokens that it may share. lengths: tokens of each row, with its prompt.
-        """
-        found: list[Pack] = []
+        """All rows in packs, alone where to share costs more than it saves. lengths: of each row, with its prompt."""
+        packs: list[Pack] = []
         for row in sorted(range(len(prompts)), key=lambda row: (tuple(prompts[row]), row)):
             alone = Pack((row,), len(prompts[row]), (lengths[row],))
-            if found:
-                last = found[-1]
+            if packs:
+                last = packs[-1]
                 begun = zip(prompts[last.rows[0]][: last.shared], prompts[row], strict=False)
                 shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], begun))
                 joined = Pack((*last.rows, row), shared, (*last.lengths, lengths[row]))
                 if self._cost(joined) < self._cost(last) + self._cost(alone):
-                    found[-1] = joined
+                    packs[-1] = joined
                     continue
-            found.append(alone)
-        return found
+            packs.append(alone)
+        return packs
 
     def _cost(self, pack: Pack) -> float:
         """Work of a layer, in units of 4 × width multiplications.
@@ -133,11 +123,7 @@ def laid_out(pack: Pack, rows: Tensor, dtype: torch.dtype) -> Layout:
 
 # ---------------------------------------------------------------------- which models can
 def reason_against(model: Any) -> str:
-    """Why a transformers model's answers cannot share a prompt, by its configuration; empty: nothing is known.
-
-    A probe would not show it where it takes a long row to show: a window, or positions that are rotated by the length
-    of the longest row.
-    """
+    """Why a model cannot share prompts, by its configuration, where it takes a long row to show; empty: it may."""
     config = model.config.get_text_config()
     attention = getattr(config, "_attn_implementation", None)
     if attention not in _MASKED:
@@ -178,8 +164,5 @@ def probe(vocabulary: int) -> tuple[list[Sample], list[Sample]]:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """How far log-probabilities of the likeliest tokens may differ between both ways, by rounding.
-
-    In bfloat16 they were found to differ by up to 0.2 (SmolLM2-135M); what is exact differs by 1e-5 in float32.
-    """
+    """How far log-probabilities may differ by rounding: by 1e-5 in float32, by up to 0.2 in bfloat16 (SmolLM2-135M)."""
     return LEAK if dtype in (torch.float32, torch.float64) else 0.5

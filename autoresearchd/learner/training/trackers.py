@@ -6,9 +6,9 @@ import importlib
 import importlib.util
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from autoresearchd.domain.errors import MissingCapability, UsageError
@@ -16,51 +16,42 @@ from autoresearchd.domain.errors import MissingCapability, UsageError
 CURVES = "curves.jsonl"
 _PROJECT = "autoresearchd-learner"
 
-Tracker = tuple[Callable[[int, Mapping[str, float]], Any], Callable[[], Any]]
-"""What takes the figures of a step, by name, and what says that nothing more comes."""
+Log = Callable[[int, Mapping[str, float]], Any]
+"""Takes the figures of a step, by name."""
+Tracker = tuple[Log, Callable[[], Any]]
+"""With what says that nothing more comes."""
 
 
-class Tracking:
-    """All trackers of a run. One that fails is left out from then on, and never ends the run.
+@contextmanager
+def tracking(folder: Path, names: Sequence[str], run: str, warn: Callable[[str], None]) -> Iterator[Log]:
+    """Hands figures to all trackers of a run; one that fails is left out from then on, and never ends the run.
 
     folder: of the run; made where it is missing. names: of further trackers. run: its name. warn: told of what fails.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    trackers = {"file": _lines(folder / CURVES)}
 
-    def __init__(self, folder: Path, names: Sequence[str], run: str, warn: Callable[[str], None]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._warn = warn
-        self._trackers: dict[str, Tracker] = {"file": _lines(folder / CURVES)}
-        boards = ["tensorboard"] if importlib.util.find_spec("tensorboard") is not None else []
-        for name in (*boards, *names):
-            try:
-                self._trackers[name] = _MAKERS[name](folder, run)
-            except Exception as error:  # noqa: BLE001 - told; it may be of whatever a tracker is made of
-                self._failed(name, error)
+    def attempt(name: str, what: Callable[..., Any], *given: object) -> Any:
+        try:
+            return what(*given)
+        except Exception as error:  # noqa: BLE001 - told; it may be of whatever a tracker is made of
+            trackers.pop(name, None)
+            warn(f"the tracker {name} is left out: {type(error).__name__}: {str(error)[:200]}")
 
-    def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Figures of a step; what is no finite number is left out."""
+    def log(step: int, figures: Mapping[str, float]) -> None:
         finite = {name: value for name, value in figures.items() if math.isfinite(value)}
-        for name, (log, _) in list(self._trackers.items()):
-            try:
-                log(step, finite)
-            except Exception as error:  # noqa: BLE001 - told; it may be of whatever a tracker is made of
-                del self._trackers[name]
-                self._failed(name, error)
+        for name, (tell, _) in list(trackers.items()):
+            attempt(name, tell, step, finite)
 
-    def _failed(self, name: str, error: Exception) -> None:
-        self._warn(f"the tracker {name} is left out: {type(error).__name__}: {str(error)[:200]}")
-
-    def __enter__(self) -> Tracking:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for name, (_, close) in self._trackers.items():
-            try:
-                close()
-            except Exception as failure:  # noqa: BLE001 - told
-                self._failed(name, failure)
+    boards = ["tensorboard"] if importlib.util.find_spec("tensorboard") is not None else []
+    for name in (*boards, *names):
+        if (made := attempt(name, _MAKERS[name], folder, run)) is not None:
+            trackers[name] = made
+    try:
+        yield log
+    finally:
+        for name, (_, close) in list(trackers.items()):
+            attempt(name, close)
 
 
 def names_of(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The training loop: batches, gradients, limits, checkpoints; what is learned is the algorithms' own business."""
+"""The training loop: what a run will do, batches, gradients, limits, checkpoints; the algorithms do the learning."""
 
 from __future__ import annotations
 
@@ -9,22 +9,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
+from autoresearchd.learner.algorithms.grpo import GrpoObjective, advantages_of
 from autoresearchd.learner.algorithms.learnable import Learnable
-from autoresearchd.learner.algorithms.scoring import NotFinite, Objective, batches, parts
+from autoresearchd.learner.algorithms.ppo import PpoObjective
+from autoresearchd.learner.algorithms.scoring import NotFinite, Objective, SftObjective, batches, parts
+from autoresearchd.learner.algorithms.sdpo import SdpoObjective, lessons
 from autoresearchd.learner.algorithms.train_options import Algo, Collapse, TrainOptions
-from autoresearchd.learner.data.examples import check_rewards, shuffled
-from autoresearchd.learner.data.trajectories import Trajectory
+from autoresearchd.learner.data.examples import Example, imitable, replayable, shuffled
+from autoresearchd.learner.data.trajectories import Trajectory, all_equal
 from autoresearchd.learner.training import checkpoint as checkpoints
-from autoresearchd.learner.training.phases import Phase, Plan, plan
 
 PATIENCE = 5
 """So many steps in a row without a usable gradient end a run: a model that has broken does not fix itself."""
+
+CANCELLED = "it was asked to stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,37 +62,13 @@ class StepFigures:
         return {"step": float(self.step), **self.values}
 
 
-def collapsed(history: Sequence[Mapping[str, float]], limits: Collapse) -> str:
-    """Why the policy counts as collapsed, by the last steps on which each figure was measured; empty: it does not."""
-    entropies = _last(history, "entropy", limits.patience)
-    if limits.entropy is not None and entropies and max(entropies) < limits.entropy:
-        return f"the policy collapsed: its entropy fell to {entropies[0]:.3g} nats (limit {limits.entropy:g})"
-    divergences = _last(history, "kl_base", limits.patience)
-    if limits.kl is not None and divergences and min(divergences) > limits.kl:
-        return (
-            f"the policy collapsed: its divergence from the base rose to {divergences[0]:.3g} nats for each token "
-            f"(limit {limits.kl:g})"
-        )
-    return ""
-
-
-def _last(history: Sequence[Mapping[str, float]], name: str, count: int) -> list[float]:
-    """The last values of a figure, the newest first; none where there are fewer."""
-    found = list(islice((each[name] for each in reversed(history) if name in each), count))
-    return found if len(found) == count else []
-
-
-CANCELLED = "it was asked to stop"
-
-
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """How a run ended.
+    """How a run ended, after how many steps, with the figures of each (``StepFigures``).
 
-    steps: that were done. history: figures of each, flat (``StepFigures``). stopped: why it ended before its time;
-    empty: all steps were done. cold_start: why the policy was warmed up first; empty: it was not. counts: trajectories
-    and examples, what was left out for which reason, groups and those without a signal, steps that were skipped, epochs
-    that were cut short.
+    stopped: why it ended before its time; cold_start: why the policy was warmed up first; empty: it did not, was not.
+    counts: trajectories and examples, what was left out for which reason, groups and those without a signal, steps that
+    were skipped, epochs that were cut short.
     """
 
     steps: int
@@ -110,24 +93,133 @@ def train(
     run which goes on from its checkpoint takes the very steps that it would have taken; on a CPU bit for bit.
 
     on_step: told of each step; those before a restart are not told again. checkpoint: a file that the run goes on from
-    where it is there, and that it is saved to; None: neither. cancel: looked at between the parts of a batch. Raises
-    UsageError: there is nothing to learn from, or the checkpoint is of another run; EnvironmentFailure: the checkpoint
-    cannot be written.
+    where it is there, and that it is saved to. cancel: looked at between the parts of a batch. Raises UsageError: there
+    is nothing to learn from, or the checkpoint is of another run; EnvironmentFailure: it cannot be written.
     """
-    check_rewards(trajectories)
     given = shuffled(trajectories, options.seed) if options.shuffle_rewards else list(trajectories)
     name = "" if checkpoint is None else checkpoints.fingerprint(options, trajectories, model.hashes)
     return _Loop(model, plan(model, given, options), options, on_step, checkpoint, name, cancel).run()
 
 
+# ---------------------------------------------------------------------- the plan
+class Phase(NamedTuple):
+    """A stretch of a run with one algorithm, up to a step; begin makes it ready, from the policy as it is then."""
+
+    algo: Algo
+    until: int
+    begin: Callable[[], Objective]
+    warm_up: bool = False
+
+
+class Plan(NamedTuple):
+    """The phases of a run. cold_start: why it begins with a warm-up; empty: it does not. counts: of what it has."""
+
+    phases: tuple[Phase, ...]
+    cold_start: str
+    counts: Counter[str]
+
+
+def plan(model: Learnable, trajectories: Sequence[Trajectory], options: TrainOptions) -> Plan:
+    """Look at what there is to learn from, and decide. Raises UsageError: there is nothing, in words that say why."""
+    answers = counted(len(trajectories), "answer")
+    counts = Counter(trajectories=len(trajectories), usable=sum(each.usable for each in trajectories))
+
+    def imitation(kept: Sequence[Example], until: int, *, warm_up: bool) -> Phase:
+        return Phase(Algo.SFT, until, lambda: SftObjective(model, kept, options), warm_up)
+
+    imitated = options.algo is Algo.SFT
+    examples, left_out = imitable(model, trajectories, options.sft) if imitated else replayable(model, trajectories)
+    counts["examples"] = len(examples)
+    counts.update(left_out)
+    if not examples and imitated:
+        raise UsageError(
+            f"none of {answers} was kept with a reward above {options.sft.above:g}: there is nothing to imitate",
+            hint="run more experiments, or begin with a larger model",
+        )
+    if not examples:
+        why = ", ".join(f"{name} {count}" for name, count in sorted(left_out.items()))
+        raise UsageError(
+            f"none of {answers} can be replayed: {why}",
+            hint="let a local model propose, whose tokens and log-probabilities are stored",
+        )
+    if imitated:
+        return Plan((imitation(examples, options.steps, warm_up=False),), "", counts)
+    begin, silent = _begin(model, examples, options, counts)
+    reason, steps, kept = silent, options.steps, list[Example]()
+    share, cold = counts["usable"] / len(trajectories), options.cold_start
+    if options.algo is not Algo.SDPO and not silent and share < cold.valid_share and options.steps > 1:
+        steps = min(cold.steps, options.steps // 2)
+        reason = f"{counts['usable']} of {answers} could be used ({share:.0%}, below {cold.valid_share:.0%})"
+    if reason:
+        kept = imitable(model, trajectories, options.sft)[0] if cold.allowed else kept
+        counts["kept"] = len(kept)
+    if silent and not kept:
+        tried = "no answer was kept that" if cold.allowed else "no warm-up is allowed in which"
+        raise UsageError(
+            f"there is nothing to learn: {silent}, and {tried} the policy could be warmed up on",
+            hint="run more experiments, several from one state (--group), or begin with a larger model",
+        )
+    main = Phase(options.algo, options.steps, begin)
+    if not kept:
+        return Plan((main,), "", counts)
+    warm_up = imitation(kept, steps, warm_up=True)
+    return Plan((warm_up,) if silent else (warm_up, main), reason, counts)
+
+
+def _begin(
+    model: Learnable, examples: Sequence[Example], options: TrainOptions, counts: Counter[str]
+) -> tuple[Callable[[], Objective], str]:
+    """What begins the algorithm, and why the rewards tell it nothing; empty: they do."""
+    if options.algo is Algo.GRPO:
+        found = advantages_of(examples, options.grpo)
+        counts.update(found.counts)
+        counts["with_signal"] = int(found.signal.sum())
+        silent = f"none of {counted(counts['groups'], 'group')} has rewards that differ"
+        return lambda: GrpoObjective(model, examples, options, found), "" if counts["with_signal"] else silent
+    if options.algo is Algo.PPO:
+        rewards = [each.reward for each in examples]
+        counts["sessions"] = len({each.trajectory.session for each in examples})
+        silent = f"all {len(rewards)} rewards are {rewards[0]:g}" if all_equal(rewards) else ""
+        return lambda: PpoObjective(model, examples, options), silent
+    taught = lessons(model, examples, options.sdpo.feedback_chars)
+    counts["untaught"] = taught.count(None)
+    if counts["untaught"] == len(taught):
+        raise UsageError(
+            f"none of {counted(len(taught), 'answer')} has feedback that the teacher could read",
+            hint="learn from decided experiments, or by --algo grpo, which needs rewards only",
+        )
+    return lambda: SdpoObjective(model, examples, options, taught), ""
+
+
+# ---------------------------------------------------------------------- collapse
+def collapsed(history: Sequence[Mapping[str, float]], limits: Collapse) -> str:
+    """Why the policy counts as collapsed, by the last steps on which each figure was measured; empty: it does not."""
+    entropies = _last(history, "entropy", limits.patience)
+    if limits.entropy is not None and entropies and max(entropies) < limits.entropy:
+        return f"the policy collapsed: its entropy fell to {entropies[0]:.3g} nats (limit {limits.entropy:g})"
+    divergences = _last(history, "kl_base", limits.patience)
+    if limits.kl is not None and divergences and min(divergences) > limits.kl:
+        return (
+            f"the policy collapsed: its divergence from the base rose to {divergences[0]:.3g} nats for each token "
+            f"(limit {limits.kl:g})"
+        )
+    return ""
+
+
+def _last(history: Sequence[Mapping[str, float]], name: str, count: int) -> list[float]:
+    """The last values of a figure, the newest first; none where there are fewer."""
+    values = list(islice((each[name] for each in reversed(history) if name in each), count))
+    return values if len(values) == count else []
+
+
+# ---------------------------------------------------------------------- the loop
 @dataclass(slots=True)
 class _Progress:
-    """Where a run stands."""
+    """Where a run stands, between two updates: which of its algorithms is at work, batches and steps that are done."""
 
     phase: int = 0
     updates: int = 0
     steps: int = 0
-    saved: int = 0
     history: list[dict[str, float]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -148,6 +240,7 @@ class _Loop:
         self._parameters = model.trainable()
         self._optimiser = self._new_optimiser()
         self._progress = _Progress(counts=Counter(made.counts))
+        self._saved = 0
         self._clock = time.monotonic()
 
     def run(self) -> Trained:
@@ -175,7 +268,7 @@ class _Loop:
         seed = derive_seed(self._options.seed, progress.phase, "batches")
         for batch in islice(batches(objective.units, self._options.batch, seed), progress.updates, None):
             over, cancelled = progress.steps >= phase.until, self._cancelled()
-            if over or cancelled or progress.steps - progress.saved >= self._options.save_every:
+            if over or cancelled or progress.steps - self._saved >= self._options.save_every:
                 self._save(objective)
             if over or cancelled:
                 return "" if over else CANCELLED
@@ -224,12 +317,12 @@ class _Loop:
             if self._cancelled():
                 return None
             try:
-                found = objective.loss(part, divergence=divergence)
+                loss, figures = objective.loss(part, divergence=divergence)
             except NotFinite:
                 return {"skipped": 1.0}
-            torch.autograd.backward(found.loss)
-            total += float(found.loss.detach())
-            for name, (value, weight) in found.figures.items():
+            torch.autograd.backward(loss)
+            total += float(loss.detach())
+            for name, (value, weight) in figures.items():
                 sums[name] += value * weight
                 weights[name] += weight
         means = {name: value / weights[name] for name, value in sums.items() if weights[name]}
@@ -246,10 +339,9 @@ class _Loop:
 
     def _apply(self, figures: dict[str, float]) -> dict[str, float]:
         """A step of the optimiser; nothing is changed where the gradient is not finite, or the learning rate is 0."""
-        rate = self._options.rate(self._progress.steps)
-        if "skipped" in figures:
-            return {"skipped": 1.0, "learning_rate": rate}
-        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._options.clip))
+        rate, norm = self._options.rate(self._progress.steps), math.nan
+        if "skipped" not in figures:
+            norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._options.clip))
         if not math.isfinite(norm):
             return {"skipped": 1.0, "learning_rate": rate}
         if rate > 0:
@@ -265,10 +357,10 @@ class _Loop:
         values = {name: value for name, value in values.items() if math.isfinite(value)}
         if phase.warm_up:
             values["cold_start"] = 1.0
-        told = StepFigures(progress.steps, self._options.steps, phase.algo, values)
-        progress.history.append(told.flat())
+        step = StepFigures(progress.steps, self._options.steps, phase.algo, values)
+        progress.history.append(step.flat())
         progress.counts["steps_skipped"] += int("skipped" in values)
-        self._on_step(told)
+        self._on_step(step)
         last = progress.history[-PATIENCE:]
         if len(last) == PATIENCE and all("skipped" in each for each in last):
             return f"the gradients of {PATIENCE} steps in a row were not finite"
@@ -285,32 +377,33 @@ class _Loop:
     def _save(self, objective: Objective) -> None:
         """Between two updates: what holds only within one is never saved."""
         progress = self._progress
-        progress.saved = progress.steps
+        self._saved = progress.steps
         if self._place is None:
             return
-        state = checkpoints.Checkpoint(
-            run=self._name,
-            phase=progress.phase,
-            updates=progress.updates,
-            steps=progress.steps,
-            adapter=self._model.adapter_state(),
-            optimiser=self._optimiser.state_dict(),
-            objective=objective.state(),
-            history=progress.history,
-            counts=progress.counts,
-        )
-        checkpoints.write(state, self._place)
+        state = {
+            "phase": progress.phase,
+            "updates": progress.updates,
+            "steps": progress.steps,
+            "adapter": self._model.adapter_state(),
+            "optimiser": self._optimiser.state_dict(),
+            "objective": objective.state(),
+            "history": progress.history,
+            "counts": dict(progress.counts),
+        }
+        checkpoints.write(self._name, state, self._place)
 
     def _resume(self) -> Mapping[str, Tensor] | None:
         """Go on from the checkpoint where there is one; what its algorithm must know."""
-        found = None if self._place is None else checkpoints.read(self._place, self._name)
-        if found is None:
+        state = None if self._place is None else checkpoints.read(self._place, self._name)
+        if state is None:
             return None
-        self._model.load_adapter_state(found.adapter)
-        self._optimiser.load_state_dict(dict(found.optimiser))
-        history, counts = [dict(each) for each in found.history], Counter(found.counts)
-        self._progress = _Progress(found.phase, found.updates, found.steps, found.steps, history, counts)
-        return found.objective
+        self._model.load_adapter_state(state["adapter"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._saved = state["steps"]
+        counts = Counter(state["counts"])
+        self._progress = _Progress(state["phase"], state["updates"], self._saved, state["history"], counts)
+        objective: Mapping[str, Tensor] = state["objective"]
+        return objective
 
 
 def _described(objective: Objective, batch: Sequence[int], seconds: float) -> dict[str, float]:

@@ -1,13 +1,10 @@
-"""What the user is to know of the measuring: the baseline's time and seed, a machine that is too busy, a failing job.
-
-What a job sees is only what was committed, so a program that runs in the user's folder may fail as a job. The evaluator
-says why without looking at any file; here the user's own folder is looked at, by name only.
-"""
+"""What the user is to know of the measuring: the baseline's time and seed, a busy machine, a failing job."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from autoresearchd.domain.errors import RepositoryError
@@ -92,7 +89,7 @@ class Advice:
 
 _ENVIRONMENTS = (".venv", "venv", "env")
 _SOURCES = ("src", "lib", "python")
-"""Where a project keeps packages that are not at its top."""
+"""Where a project keeps packages that are not at its top, and that may be installed from the user's checkout."""
 _SYSTEM = ("bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "sys", "usr")
 """Folders at the top that jobs see: what is missing there is missing for everybody."""
 
@@ -100,23 +97,18 @@ _SYSTEM = ("bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "sys", 
 def hint_job(detail: str, source: Path, committed: Path) -> str:
     """What a user can do about a job that failed; empty when its surroundings are not to blame.
 
-    detail: why, in the evaluator's words. source: the task's folder in the user's checkout; committed: the same as it
-    was committed.
+    detail: why, in the evaluator's words. source: the task's folder in the user's checkout, where only names are looked
+    at; committed: the same as it was committed, which is all that a job sees.
     """
-    absent = _absent(source) if missing_module(detail) or missing_paths(detail) else ""
+    absent: Sequence[str] = ()
+    if missing_module(detail) or missing_paths(detail):
+        with suppress(RepositoryError):  # a task that is in no repository
+            absent = absent_submodules(source, source)
     hint = _hint(detail, source, committed)
-    return f"{absent}\nif that is not it: {hint}" if absent and hint else absent or hint
-
-
-def _absent(source: Path) -> str:
-    """How to get the submodules whose files a job misses, since they are not on this machine; empty: none is absent."""
-    try:
-        names = absent_submodules(source, source)
-    except RepositoryError:  # a task that is in no repository
-        return ""
-    if not names:
-        return ""
-    return f"{FETCH}: the files of {', '.join(names)} are not on this machine, and jobs see an empty folder there"
+    if not absent:
+        return hint
+    fetch = f"{FETCH}: the files of {', '.join(absent)} are not on this machine, and jobs see an empty folder there"
+    return f"{fetch}\nif that is not it: {hint}" if hint else fetch
 
 
 def _hint(detail: str, source: Path, committed: Path) -> str:
@@ -126,12 +118,13 @@ def _hint(detail: str, source: Path, committed: Path) -> str:
         if hint:
             return hint
     module = missing_module(detail)
-    below = _below(module.partition(".")[0], committed)
-    if below:
-        return (
-            f"{module} is in {below}/ of the commit; jobs import that copy, never your checkout, when task.yaml says "
-            f"execution.env: {{PYTHONPATH: {below}}}"
-        )
+    package = module.partition(".")[0]
+    for below in _SOURCES if package.isidentifier() else ():
+        if (committed / below / package).is_dir() or (committed / below / f"{package}.py").is_file():
+            return (
+                f"{module} is in {below}/ of the commit; jobs import that copy, never your checkout, when task.yaml "
+                f"says execution.env: {{PYTHONPATH: {below}}}"
+            )
     if module and (own := next((e for e in _ENVIRONMENTS if (source / e / "bin" / "python").exists()), "")):
         return (
             f"jobs run with the Python that runs autoresearchd, which has no {module}: name your own in task.yaml, "
@@ -176,11 +169,3 @@ def _hint_missing(name: str, source: Path, committed: Path) -> str:
     else:
         where, entry = "is on this machine, but a job does not see it", str(place.resolve())
     return f"{name} {where}; let jobs read it by naming it in task.yaml, workspace.data: [{entry}]"
-
-
-def _below(module: str, committed: Path) -> str:
-    """The folder of the commit that holds a package which is installed from the user's checkout; empty: none."""
-    if not module.isidentifier():
-        return ""
-    places = ((name, committed / name) for name in _SOURCES)
-    return next((n for n, p in places if (p / module).is_dir() or (p / f"{module}.py").is_file()), "")

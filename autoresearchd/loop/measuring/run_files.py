@@ -1,16 +1,23 @@
-"""What runs leave on disk: logs to read, outputs to throw away."""
+"""What lies on disk around a run: logs to read, outputs to throw away, and seals of what its metric rests on."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
+import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from autoresearchd.domain.errors import EnvironmentFailure
-from autoresearchd.domain.experiment import RunResult
+from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.redaction import Redactor, StreamRedactor
 from autoresearchd.domain.task import Task
+from autoresearchd.evaluator.measure.measurement import EVALUATION
+from autoresearchd.evaluator.rules.legality import CODE_SUFFIXES, Seal, broken, evaluator_version, tampering
 from autoresearchd.sandbox.job_files import remove_tree
 
 LOG_BYTES = 16 * 2**20
@@ -19,6 +26,15 @@ PIECE_CHARACTERS = 2**18
 
 _AS_BYTES: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
 """Text that is written back byte for byte."""
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """A file to read. OSError where a link or something else lies there; a pipe is not waited for."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    return os.fdopen(handle, "rb")
 
 
 def read_tail(path: Path, limit: int) -> str:
@@ -99,3 +115,102 @@ def discard_outputs(experiment_dir: Path, *, keep: int | None) -> None:
     for run_dir in experiment_dir.iterdir():
         if run_dir.name != str(keep):
             remove_tree(str(run_dir / "output"))
+
+
+# ---------------------------------------------------------------------- what the metric rests on
+class ProtectedFiles:
+    """What the metric of a run rests on: the pristine copy (as it is now), and the protected files in a worktree.
+
+    Contents are read once; later a file is read again only where its stamp has changed. restore: writes the pristine
+    copy anew where it was altered.
+    """
+
+    def __init__(self, task: Task, pristine: Path, restore: Callable[[], object]) -> None:
+        self._task, self._pristine, self._restore = task, pristine, restore
+        evaluation = task.evaluation
+        self._data = frozenset((*task.data, *(evaluation.private if evaluation else ())))
+        self._known: dict[Path, tuple[tuple[int, ...], str]] = {}
+        self._reference = self.read_pristine()
+        self.version = evaluator_version(task, self._reference)
+
+    def seal(self, workspace: Path) -> Seals:
+        """A run is about to start. Raises EnvironmentFailure when the pristine copy is not what it was."""
+        reference = replace(self._reference, stamps={})
+        if broken(reference, self.read_pristine()):
+            self._restore()
+        sealed = self.read_pristine()
+        if altered := broken(reference, sealed):
+            what = f"the pristine copy in {self._pristine} has been altered: {'; '.join(altered[:3])}"
+            raise EnvironmentFailure(what, hint="stop the session and resume it: the copy is then made anew")
+        return Seals(self, workspace, sealed, self.read(workspace))
+
+    def with_version(self, result: RunResult) -> RunResult:
+        """The facts of a run with the version of the evaluator that measured it."""
+        told = f"evaluator {self.version}"
+        stages = (replace(s, detail=told) if s.name == EVALUATION and not s.detail else s for s in result.stages)
+        return replace(result, stages=tuple(stages))
+
+    def read_pristine(self) -> Seal:
+        """The pristine copy as it is now, with the names of all that could run in it."""
+        return self.read(self._pristine, code=True)
+
+    def read(self, folder: Path, *, code: bool = False) -> Seal:
+        digests: dict[str, str] = {}
+        stamps: dict[str, tuple[int, ...]] = {}
+        for path in self._task.protected:
+            for place in _files(folder / path):
+                name = place.relative_to(folder).as_posix()
+                if name in self._data:
+                    continue
+                facts = place.lstat()
+                stamps[name] = (facts.st_ino, facts.st_mode, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+                if self._known.get(place, ((), ""))[0] != stamps[name]:
+                    self._known[place] = stamps[name], _digest(place, facts.st_mode)
+                digests[name] = self._known[place][1]
+        return Seal(digests, stamps, frozenset(self._code(folder)) if code else frozenset())
+
+    def _code(self, folder: Path) -> Iterator[str]:
+        """Files that could run; what the executor links in as data is not among them."""
+        data = {folder / name for name in self._data}
+        for base, folders, names in os.walk(folder):
+            folders[:] = [name for name in folders if Path(base, name) not in data]
+            for name in names:
+                place = Path(base, name)
+                if name.endswith(CODE_SUFFIXES) and place not in data:
+                    yield place.relative_to(folder).as_posix()
+
+
+@dataclass(frozen=True, slots=True)
+class Seals:
+    """The protected files as they were when a run began."""
+
+    files: ProtectedFiles
+    workspace: Path
+    pristine: Seal
+    edited: Seal
+
+    def check(self, measurement: Measurement) -> Measurement:
+        """What a run gave, unless something was tampered with; the same whenever it is asked again."""
+        differs = {"the pristine copy": broken(self.pristine, self.files.read_pristine())}
+        if self.workspace.is_dir():
+            differs["the worktree"] = broken(self.edited, self.files.read(self.workspace))
+        return tampering(measurement, differs)
+
+
+def _files(place: Path) -> Iterator[Path]:
+    """A file, or all files of a folder; compiled Python beside its source is not looked at."""
+    if place.is_dir() and not place.is_symlink():
+        for base, folders, names in os.walk(place):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            yield from (Path(base, name) for name in names)
+    elif os.path.lexists(place):
+        yield place
+
+
+def _digest(place: Path, mode: int) -> str:
+    if stat.S_ISLNK(mode):
+        return f"link:{place.readlink()}"
+    if not stat.S_ISREG(mode):
+        return "no file"
+    with place.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,7 +1,7 @@
 """Whose turn the next experiment is, on which commit and in which round, and what its policy is shown.
 
-Members of a round see one frozen state, and build on one commit. All of them are run; each is compared with the best
-so far, so the best of them is what stays. A round that a restart interrupts is not gone on with: the next one begins.
+Members of a round see one frozen state, and build on one commit; each is compared with the best so far. A round that a
+restart interrupts is not gone on with: the next one begins.
 """
 
 from __future__ import annotations
@@ -16,21 +16,17 @@ from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.proposal import Repair
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.domain.task import Direction, Task
+from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.measure.measurement import last_lines
 from autoresearchd.loop.measuring.run_files import read_tail
 from autoresearchd.loop.messages import is_keep
 from autoresearchd.loop.session_view import RECENT, SessionView
-from autoresearchd.policy.puct import Tree
-from autoresearchd.policy.turn_rules import LONG_STREAK, PUCT, next_turn
+from autoresearchd.policy.turn_rules import LONG_STREAK, PUCT, Tree, next_turn
 
 REMEMBERED = 400
 """Turns that a bandit is told of: enough for nine roles, of which it forgets the older by itself."""
-
-
 LEARNINGS_EVERY = 5
 """Experiments between two times that ``autoresearch.md`` is brought up to date without a keep."""
-
 FACTS = ("device", "cpu", "python")
 SHOWN_METRICS = (
     "peak_vram_mb", "peak_memory_mb", "mfu_percent", "num_steps", "num_params_M", "total_tokens_M", "depth",
@@ -67,7 +63,6 @@ class Turns:
         self._round: Turn | None = None
         self._tree: Tree | None = None
         self._tens: int | None = None
-        self._paid: deque[tuple[int, str, float]] = deque(maxlen=REMEMBERED)
 
     def next_parent(self) -> str:
         """Decide on the next turn; the commit that it builds on."""
@@ -106,7 +101,6 @@ class Turns:
         parent = view.parent
         if view.needs_baseline:
             return Turn(parent)
-        number = view.totals.experiments
         roles = [role.name for role in task.roles]
         tens, streak = view.streak // LONG_STREAK, view.streak
         if self._tens is None:  # a restart at the tenth itself must not step over it
@@ -116,29 +110,19 @@ class Turns:
         elif streak % LONG_STREAK == 0:
             streak += 1
         self._tens = tens
-        chosen = next_turn(
-            streak,
-            roles,
-            task.proposing.parents,
-            self._past() if roles else (),
-            context.random_seed(number, "turn"),
-            bandit=task.proposing.turns == "bandit",
+        turns = context.store.role_turns(context.session_id, REMEMBERED) if roles else ()
+        past, seed = (
+            [(role, float(kept)) for _, role, kept in turns],
+            context.random_seed(view.totals.experiments, "turn"),
         )
-        if chosen.parent == PUCT and task.history != "revert":
-            node, parent = self._select()
-            return Turn(parent, chosen.role, chosen.reason, node)
-        as_ever = chosen.parent == PUCT  # a linear history has no other parent to choose
-        return Turn(parent, chosen.role, "" if as_ever else chosen.reason)
-
-    def _past(self) -> list[tuple[str, float]]:
-        """Role and pay (1 for a keep) of the latest experiments, oldest first; read from the store once."""
-        if not self._paid:
-            found = self._context.store.role_turns(self._context.session_id, REMEMBERED)
-            self._paid.extend((number, role, 1.0 if kept else 0.0) for number, role, kept in found)
-        newest = self._paid[-1][0] if self._paid else -1
-        late = (e for e in self._view.recent if e.number > newest and e.proposal is not None)
-        self._paid.extend((e.number, e.proposal.role if e.proposal else "", 1.0 if is_keep(e) else 0.0) for e in late)
-        return [(role, pay) for _, role, pay in self._paid]
+        bandit = task.proposing.turns == "bandit"
+        chosen = next_turn(streak, roles, task.proposing.parents, past, seed, bandit=bandit)
+        if chosen.parent != PUCT:
+            return Turn(parent, chosen.role, chosen.reason)
+        if task.history == "revert":  # a linear history has no other parent to choose
+            return Turn(parent, chosen.role)
+        node, parent = self._select()
+        return Turn(parent, chosen.role, chosen.reason, node)
 
     def _select(self) -> tuple[int, str]:
         """An experiment of this segment, by the tree of all that were measured, and its commit."""
@@ -156,11 +140,9 @@ class Turns:
         if turn.node is not None:
             self._context.store.add_visit(self._context.session_id, turn.node)
             if self._tree is not None:
-                self._tree.visit(turn.node)
+                self._tree.visited({turn.node: 1})
         if turn.reason:
-            self._context.emit(
-                EventKind.TURN, turn.reason, experiment=e.number, role=turn.role, parent=turn.parent, node=turn.node
-            )
+            self._context.emit(EventKind.TURN, turn.reason, experiment=e.number)
 
 
 class Research:
@@ -187,25 +169,25 @@ class Research:
         context, view, tag = self._context, self._view, self._context.tag
         notes = context.store.unseen_notes(context.session_id)
         self._shown = [note.id for note in notes]
-        figures = view.figures()
+        again = f"/{repair.attempt}" if repair else ""
         return ResearchState(
             tag=tag,
             number=e.number,
             parent=e.parent,
-            task=_shown(view),
+            task=view.shown_task,
             code=view.programs.code(e.parent),
             recent=view.recent,
             top=view.top,
             own=self._of_role(turn.role),
-            baseline=figures["baseline"],
-            incumbent_value=figures["best"],
-            sigma=figures["sigma"],
+            baseline=view.baseline.value if view.baseline else None,
+            incumbent_value=view.best,
+            sigma=view.sigma,
             notes=tuple(note.text for note in notes),
             diagnostics=self._diagnostics(),
             role=turn.role,
             seed=context.random_seed(e.number, "policy" if repair is None else f"repair {repair.attempt}"),
-            state_id=f"{tag}/{e.number}" + (f"/{repair.attempt}" if repair else ""),
-            round_id=f"{tag}/{turn.first}" + (f"/{e.number}/{repair.attempt}" if repair else ""),
+            state_id=f"{tag}/{e.number}{again}",
+            round_id=f"{tag}/{turn.first}" + (f"/{e.number}{again}" if repair else ""),
             incumbent=view.tip_commit,
             failures=dict(view.labels),
             streak=view.streak,
@@ -249,33 +231,21 @@ class Research:
 
     def _diagnostics(self) -> Mapping[str, Any]:
         """Device, memory, throughput and the last failure, by name, in words; only what is known."""
-        view, told = self._view, dict[str, Any](self._facts)
+        view, facts = self._view, dict[str, Any](self._facts)
         latest = next((e for e in reversed(view.recent) if e.good_runs), None)
         for name, e in (("run of the incumbent", None if view.needs_baseline else view.tip), ("latest run", latest)):
             if e is not None and e.good_runs:
-                told[name] = _describe(e)
+                good = e.good_runs[-1]
+                known = [f"{metric} {good.metrics[metric]:.6g}" for metric in SHOWN_METRICS if metric in good.metrics]
+                facts[name] = ", ".join([f"experiment {e.number}", f"{good.duration_s:.1f} s", *known])
         failed = [run for e in view.recent if (run := e.last_own) is not None and run.detail]
         if failed:
-            told["last_failure"] = failed[-1].detail
-            told["last_failure_log"] = " | ".join(training_log(view, failed[-1], LOG_LINES, _LOG_BYTES))
-        return {name: value for name, value in told.items() if value}
-
-
-def _shown(view: SessionView) -> Task:
-    """The task with what training may take, where that is known from the baseline."""
-    task, most = view.context.task, view.pace.most if view.pace else None
-    if most is None:
-        return task
-    return replace(task, execution=replace(task.execution, budget=replace(task.execution.budget, most=most)))
+            facts["last_failure"] = failed[-1].detail
+            facts["last_failure_log"] = " | ".join(training_log(view, failed[-1], LOG_LINES, _LOG_BYTES))
+        return {name: value for name, value in facts.items() if value}
 
 
 def training_log(view: SessionView, run: Run, lines: int, most: int) -> Sequence[str]:
     """The end of what training printed; nothing of the evaluation, which has seen private data."""
     path = view.context.site.run_dir(run.experiment, run.index) / "training.log"
     return last_lines(read_tail(path, most))[-lines:]
-
-
-def _describe(e: Experiment) -> str:
-    run = e.good_runs[-1]
-    known = [f"{name} {run.metrics[name]:.6g}" for name in SHOWN_METRICS if name in run.metrics]
-    return ", ".join([f"experiment {e.number}", f"{run.duration_s:.1f} s", *known])

@@ -81,7 +81,7 @@ class Proposals:
 
     def __init__(self, view: SessionView, research: Research, turns: Turns) -> None:
         self._view, self._context, self._research, self._turns = view, view.context, research, turns
-        context = view.context
+        context = self._context
         self._check = EditCheck(context.task, context.store, context.session_id, context.site.pristine)
 
     def ask(self, e: Experiment, slot: Slot, repair: Repair | None = None) -> Proposal:
@@ -97,66 +97,44 @@ class Proposals:
         except PolicyError as error:  # what cannot be used has cost no less
             error.cost, error.charged = proposal.cost, proposal.charged
             raise
-        proposal = replace(proposal, attempt=0 if repair is None else repair.attempt, role=proposal.role or state.role)
-        return self._flagged(e, self._warned(e, proposal, state.code), state.code)
-
-    def _flagged(self, e: Experiment, proposal: Proposal, before: Mapping[str, str]) -> Proposal:
-        """Where it is a role's, with what it claims and does outside of its surface."""
-        role = next((r for r in self._context.task.roles if r.name == proposal.role), None)
-        if role is None:
-            return proposal
-        claims = {"claimed_parent": proposal.parent or e.parent, "incumbent": self._view.parent}
-        extra = {**proposal.asi.extra, **claims}
-        outside = off_surface(role, before, {**before, **proposal.files})
-        if outside:
+        attempt, after = 0 if repair is None else repair.attempt, {**state.code, **proposal.files}
+        extra = {**proposal.asi.extra, **self._warning(e, proposal, state.code, after)}
+        role = next((r for r in context.task.roles if r.name == (proposal.role or state.role)), None)
+        if role is not None and (outside := off_surface(role, state.code, after)):
             extra["off_surface"] = ", ".join(outside)[:MOST_FLAGGED]
-        return replace(proposal, asi=replace(proposal.asi, extra=extra))
+        asi = replace(proposal.asi, extra=extra)
+        return replace(proposal, attempt=attempt, role=proposal.role or state.role, asi=asi)
 
-    def _warned(self, e: Experiment, proposal: Proposal, before: Mapping[str, str]) -> Proposal:
-        """With a warning where an edit changes what makes, splits or measures the data of a score of its own."""
+    def _warning(
+        self, e: Experiment, proposal: Proposal, before: Mapping[str, str], after: Mapping[str, str]
+    ) -> dict[str, str]:
+        """A warning where an edit changes what makes, splits or measures the data of a score of its own."""
         if proposal.policy in TUNERS:  # their space has none of these; a look costs some tenths of a second
-            return proposal
-        found = changed(self._context.task, before, {**before, **proposal.files})
-        if not found:
-            return proposal
-        warning = self._context.redactor.text(f"it changes {named(found)}")[:MOST_FLAGGED]
+            return {}
+        touched = changed(self._context.task, before, after)
+        if not touched:
+            return {}
+        warning = self._context.redactor.text(f"it changes {named(touched)}")[:MOST_FLAGGED]
         self._context.emit(EventKind.WARNING, f"warning: {warning}", experiment=e.number)
-        return replace(proposal, asi=replace(proposal.asi, extra={**proposal.asi.extra, "warning": warning}))
+        return {"warning": warning}
 
-    def record(self, e: Experiment, slot: Slot, proposal: Proposal) -> Experiment:
+    def record(self, e: Experiment, proposal: Proposal) -> Experiment:
         context, before = self._context, self._view.programs.code(e.parent)
         diff = messages.unified_diff(before, {**before, **proposal.files})
         code_hash = self._code_hash(e, proposal)
         e = context.store.record_proposal(context.session_id, e.number, proposal, diff=diff, code_hash=code_hash)
         if proposal.policy == context.policy.name:  # who stands in for it, as search does, reads no notes
             self._research.mark_notes_seen(e)
-        context.emit(
-            EventKind.PROPOSED,
-            proposal.description or proposal.hypothesis,
-            experiment=e.number,
-            description=proposal.description,
-            hypothesis=proposal.hypothesis,
-            seconds=slot.policy_s,
-            role=proposal.role,
-            attempt=proposal.attempt,
-        )
+        context.emit(EventKind.PROPOSED, proposal.description or proposal.hypothesis, experiment=e.number)
         return e
 
     def record_failure(self, e: Experiment, slot: Slot, error: PolicyError) -> Experiment:
         """Write down that there is no proposal, and what it cost all the same."""
-        failed = Proposal(
-            {},
-            "",
-            self._context.policy.name,
-            messages.failed_proposal(error),
-            role=self._turns.turn_of(e).role,
-            asi=ASI(extra={REFUSED: error.label.value}),
-            cost=error.cost or Cost(seconds=slot.policy_s),
-            charged=error.cost is not None and error.charged,
-        )
-        return self._context.store.record_proposal(
-            self._context.session_id, e.number, failed, diff="", code_hash=f"{e.segment}:none:{e.number}"
-        )
+        context, role, asi = self._context, self._turns.turn_of(e).role, ASI(extra={REFUSED: error.label.value})
+        cost, charged = error.cost or Cost(seconds=slot.policy_s), error.cost is not None and error.charged
+        words, unlike = messages.failed_proposal(error), f"{e.segment}:none:{e.number}"
+        failed = Proposal({}, "", context.policy.name, words, role=role, asi=asi, cost=cost, charged=charged)
+        return context.store.record_proposal(context.session_id, e.number, failed, diff="", code_hash=unlike)
 
     def rejection(self, e: Experiment) -> Decision | None:
         """The decision on a proposal that needs no run, also where its daemon died before it was decided."""
@@ -167,10 +145,8 @@ class Proposals:
         if is_baseline(e):
             return None
         twin = self._context.store.find_duplicate(self._context.session_id, self._code_hash(e, proposal))
-        if twin is None or twin == e.number:
-            return None
         why = f"The same program as experiment {twin}; no run was spent on it."
-        return Decision(Status.DISCARD, Label.DUPLICATE, reason=why)
+        return None if twin in (None, e.number) else Decision(Status.DISCARD, Label.DUPLICATE, reason=why)
 
     def repair(self, e: Experiment, slot: Slot, decision: Decision) -> Experiment | Decision:
         """Give a proposal that failed for a simple reason back to its policy; the decision where it is to stand."""
@@ -181,7 +157,7 @@ class Proposals:
         log = "\n".join(training_log(self._view, run, LOG_LINES, _LOG_BYTES))
         repair = Repair(attempt, failed.files, decision.label.value, decision.reason, log, failed.description)
         told = f"given back to be fixed ({attempt} of {policy.repairs}): {run.detail}"
-        self._context.emit(EventKind.REPAIR, told, experiment=e.number, attempt=attempt)
+        self._context.emit(EventKind.REPAIR, told, experiment=e.number)
         try:
             repaired = self.ask(e, slot, repair)
         except SpendCapReached as error:
@@ -191,7 +167,7 @@ class Proposals:
         except PolicyError as error:
             reason = f"{decision.reason} Given back to be fixed, in vain: {messages.failed_proposal(error)}."
             return replace(decision, reason=reason)
-        return self.record(e, slot, repaired)
+        return self.record(e, repaired)
 
     def commit(self, e: Experiment) -> str:
         """The proposal as a commit on the experiment's parent; for the baseline the parent itself."""
@@ -201,7 +177,6 @@ class Proposals:
 
     def commit_kept(self, e: Experiment, decision: Decision) -> str:
         """The tested tree with the result in its message, on the incumbent, so that the branch holds keeps only."""
-        assert decision.status is Status.KEEP
         if is_baseline(e):
             return messages.commit_of(e)
         return self._write(e, self._view.base(e), messages.commit_message(e, self._context.task, decision))

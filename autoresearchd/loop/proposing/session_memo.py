@@ -15,7 +15,8 @@ from pathlib import Path
 
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.task import Task
-from autoresearchd.policy.prompt import memo_text
+from autoresearchd.loop.measuring.run_files import open_plain
+from autoresearchd.policy.prompt import digest
 
 MOST_BYTES = 256 * 1024
 LEVELS = 3
@@ -55,8 +56,8 @@ class Memo:
                 self.failed = f"{self.path} is larger than {MOST_BYTES // 1024} KiB and is not kept up any more"
                 return
             before = raw.decode("utf-8")
-            text = memo_text.learnings(recent, top, failures, sigma=sigma)
-            after = memo_text.update(before or memo_text.render_memo(task), text)
+            text = digest.learnings(recent, top, failures, sigma=sigma)
+            after = digest.update(before or digest.render_memo(task), text)
             if after != before:
                 self._write(self.path, after)
                 self.failed = ""
@@ -67,15 +68,12 @@ class Memo:
 
     def _bytes(self, path: Path, most: int) -> bytes:
         """The beginning of the file: a plain one, reached without links, for a repository may bring others along."""
-        self._refuse_links(path)
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise OSError(errno.EINVAL, "not a plain file")
+        _refuse_links(path)
+        with open_plain(path) as file:
             return file.read(most)
 
     def _write(self, path: Path, text: str) -> None:
-        self._refuse_links(path)
+        _refuse_links(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644
         handle, partial = tempfile.mkstemp(prefix=".autoresearch.", dir=path.parent)
@@ -88,9 +86,9 @@ class Memo:
             Path(partial).unlink(missing_ok=True)
             raise
 
-    @staticmethod
-    def _refuse_links(path: Path) -> None:
-        """Raise OSError where the file, or a folder of the daemon's on the way to it, is a link."""
-        for place in (path, *path.parents[:LEVELS]):
-            if place.is_symlink():
-                raise OSError(errno.ELOOP, f"{place.name} is a link, which is not followed")
+
+def _refuse_links(path: Path) -> None:
+    """Raise OSError where the file, or a folder of the daemon's on the way to it, is a link."""
+    for place in (path, *path.parents[:LEVELS]):
+        if place.is_symlink():
+            raise OSError(errno.ELOOP, f"{place.name} is a link, which is not followed")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import sqlite3
 import threading
@@ -17,15 +18,16 @@ from pathlib import Path
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, StoreDamaged, StoreError
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
-from autoresearchd.domain.ports import Learning, Store
+from autoresearchd.domain.ports import Store
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.loop.context import Context
-from autoresearchd.store.backup import backups
+from autoresearchd.store import backups
 
 REQUESTS_S = 0.5
 HEARTBEAT_S = 10
@@ -38,15 +40,11 @@ LOW_DISK_BYTES = 200 * 2**20
 
 
 class Housekeeping:
-    """Starts with the daemon and ends with it. ``between`` is called by the loop between two experiments.
+    """Starts with the daemon and ends with it. A backup is made when it starts, every hour, and when it ends.
 
-    A backup of the journal is made when the daemon starts, every hour, and when it ends. A journal that is moved or
-    deleted from under the daemon would take all that is written from then on with it: that is looked for with each
+    A journal that is moved or deleted would take all that is written from then on with it: that is looked for with each
     heartbeat and before each experiment; it is backed up once more, and the session ends. So it does where the journal
-    was written over, but then nothing of it is backed up, and nothing more is written.
-
-    active_seconds: how long the session has been at work; backup: the folder of the backups; database: the journal's
-    file, None where it is none; refuse: makes the store refuse to write from now on, with the error that it is given.
+    was written over, but then it is not backed up, and nothing more is written (``refuse``: by the store).
     """
 
     def __init__(
@@ -60,13 +58,12 @@ class Housekeeping:
         self._lab, self._active_seconds, self._backup = lab, active_seconds, backup
         self._database, self._refuse = database, refuse
         self._copying = threading.RLock()
-        self._opened: tuple[int, int] | None = None
+        self._opened = None if database is None else database.stat()
         self._stamp: tuple[int, int] | None = None
         self._mark: backups.Mark | None = None
-        self._overwritten, self._room = False, True
+        self._overwritten, self._room, self._since_pack = False, True, 0
         self._lost: StoreDamaged | None = None
         self._damage: StoreDamaged | None = None
-        self._since_pack = 0
         log = logging.getLogger(__name__)
         log.setLevel(logging.ERROR)  # on a busy machine a turn is skipped while the one before is at work: no news
         self._scheduler = BackgroundScheduler(
@@ -75,29 +72,20 @@ class Housekeeping:
 
     def __enter__(self) -> Housekeeping:
         self.watch_disk()
-        self._opened = self._identity(self._database)
         self._remember()
-        add = self._scheduler.add_job
         # Looked for here, not by the loop: that may be waiting for a policy, a set-up or a service for minutes.
-        add(self._quietly, "interval", seconds=REQUESTS_S, args=[self._obey], misfire_grace_time=None)
-        add(self._quietly, "interval", seconds=HEARTBEAT_S, args=[self._beat], misfire_grace_time=None)
-        add(self._quietly, "interval", seconds=DISK_S, args=[self.watch_disk], misfire_grace_time=None)
-        # Of the first backup, too, no job of its own: the scheduler fails at removing one while it is shut down.
-        first = {"next_run_time": datetime.now(UTC)}
-        add(self._quietly, "interval", seconds=BACKUP_S, args=[self._copy], misfire_grace_time=None, **first)
-        if self._lab.learning is not None and self._lab.learning.cron:
-            self._learn_by_the_clock(self._lab.learning)
+        jobs = ((REQUESTS_S, self._obey), (HEARTBEAT_S, self._beat), (DISK_S, self.watch_disk), (BACKUP_S, self._copy))
+        for seconds, job in jobs:
+            # Of the first backup no job of its own: the scheduler fails at removing one while it is shut down.
+            first = {"next_run_time": datetime.now(UTC)} if job == self._copy else {}
+            every = IntervalTrigger(seconds=seconds, timezone="UTC")
+            self._scheduler.add_job(self._quietly, every, args=[job], misfire_grace_time=None, **first)
+        learning = self._lab.learning
+        if learning is not None and learning.cron:
+            when = CronTrigger.from_crontab(learning.cron, timezone="UTC")  # config.yaml was checked when it was read
+            self._scheduler.add_job(learning.request, when, misfire_grace_time=None)
         self._scheduler.start()
         return self
-
-    def _learn_by_the_clock(self, learning: Learning) -> None:
-        """No time that the scheduler does not know may cost the session."""
-        try:
-            when = CronTrigger.from_crontab(learning.cron, timezone="UTC")
-            self._scheduler.add_job(learning.request, when, misfire_grace_time=None)
-        except ValueError as error:
-            wrong = f"learn.cron {learning.cron!r} of config.yaml is not a cron expression: {error}"
-            self._lab.emit(EventKind.WARNING, f"nothing is learned by the clock: {wrong}")
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._scheduler.shutdown(wait=True)
@@ -119,10 +107,8 @@ class Housekeeping:
         if not self._room:
             self.watch_disk()
         if not self._room:
-            raise EnvironmentFailure(
-                f"less than {LOW_DISK_BYTES // 2**20} MB are free on the disk of {self._lab.site.source}",
-                hint="free some space; research goes on by itself",
-            )
+            what = f"less than {LOW_DISK_BYTES // 2**20} MB are free on the disk of {self._lab.site.source}"
+            raise EnvironmentFailure(what, hint="free some space; research goes on by itself")
         if self._lab.learning is not None:
             self._quietly(self._lab.learning.between)
         self._since_pack += 1
@@ -137,43 +123,39 @@ class Housekeeping:
         self._room = shutil.disk_usage(self._lab.site.source).free >= LOW_DISK_BYTES
 
     def watch_database(self) -> None:
-        """Look whether the journal that is written to is still the one in its place; end the session where it is not.
-
-        Connections that are open go on writing into the file that was moved or deleted, so a backup through the one
-        that the store holds has all of it.
-        """
+        """End the session where the journal is not the file in its place any more; the store still has it."""
         with self._copying:  # the loop and the heartbeat look at the same time, perhaps
-            if self._database is None or self._mark is None or self._lost is not None:
+            if self._database is None or self._opened is None or self._mark is None or self._lost is not None:
                 return
             try:
-                in_place, trace = self._identity(self._database) == self._opened, ""
-                if in_place and self._opened is not None:
-                    facts = self._database.stat()
-                    stamp = facts.st_ctime_ns, facts.st_size
-                    trace = "" if stamp == self._stamp else backups.traces(self._database, self._mark)
-                    self._stamp = stamp
+                facts = self._database.stat()
+                moved, stamp = not os.path.samestat(facts, self._opened), (facts.st_ctime_ns, facts.st_size)
+                trace = "" if moved or stamp == self._stamp else backups.traces(self._database, self._mark)
+                self._stamp = stamp
+            except FileNotFoundError:
+                moved, trace = True, ""
             except (OSError, sqlite3.Error, StoreError):
                 return  # it cannot be told now; the next look does
-            if in_place and not trace:
-                return
-            self._overwritten = bool(trace)
-            self._give_up_journal(self._database, trace)
+            if moved or trace:
+                self._overwritten = bool(trace)
+                self._give_up_journal(self._database, trace)
 
     def _give_up_journal(self, database: Path, trace: str) -> None:
         """The file is no more this session's. trace: what shows that it was written over; else it is another one."""
-        lost = StoreDamaged(
-            f"the database {database} was moved, deleted or replaced while the session wrote to it",
-            hint=f"`autoresearchd doctor --repair` restores it from git and the newest backup in {self._backup}, "
-            f"which has all of it; then `autoresearchd resume {self._lab.tag}` goes on",
+        what = f"the database {database} was moved, deleted or replaced while the session wrote to it"
+        hint = (
+            f"`autoresearchd doctor --repair` restores it from git and the newest backup in {self._backup}, "
+            f"which has all of it; then `autoresearchd resume {self._lab.tag}` goes on"
         )
         if trace:
             what = f"the database {database} was written over while the session used it: it {trace}"
-            lost = StoreDamaged(what, hint=backups.OVERWRITTEN.format(path=database))
-            self._refuse(lost)
-        self._lost = lost
-        self._lab.emit(EventKind.WARNING, str(lost))
-        self._lab.stop.end(lost.what)
-        if not trace:
+            hint = backups.OVERWRITTEN.format(path=database)
+        self._lost = StoreDamaged(what, hint=hint)
+        self._lab.emit(EventKind.WARNING, str(self._lost))
+        self._lab.stop.end(what)
+        if trace:
+            self._refuse(self._lost)
+        else:
             self._quietly(self._copy)
 
     def _remember(self) -> None:
@@ -181,15 +163,6 @@ class Housekeeping:
             session, latest = self._lab.store.session(self._lab.tag), self._lab.store.latest(self._lab.session_id)
             newest = -1 if latest is None else latest.number
             self._mark = backups.Mark(session.tag, session.seed, session.base_commit, newest)
-
-    @staticmethod
-    def _identity(database: Path | None) -> tuple[int, int] | None:
-        """Which file lies in the journal's place; None where there is none. OSError where it cannot be told."""
-        try:
-            facts = database.stat() if database is not None else None
-        except FileNotFoundError:
-            return None
-        return None if facts is None else (facts.st_dev, facts.st_ino)
 
     def _obey(self) -> None:
         stop = self._lab.stop
@@ -220,29 +193,25 @@ class Housekeeping:
             self._damage = error  # ends the loop before its next experiment: what it wrote might be lost
             raise
 
-    def _quietly(self, job: Callable[[], None]) -> bool:
-        """Whether a job succeeded; one that fails is reported and tried again at its next turn."""
+    def _quietly(self, job: Callable[[], None]) -> None:
+        """Do a job; one that fails is reported and tried again at its next turn."""
         try:
             job()
         except (AutoresearchdError, OSError) as error:
             self._lab.emit(EventKind.WARNING, f"housekeeping: {error}")
-            return False
-        return True
 
 
 def say_that_it_stops(lab: Context, experiment: Experiment | None) -> None:
     """Tell whoever watches that the session stops, and after what: the experiment that is open, if one is."""
+    words, number = "stopping", None if experiment is None else experiment.number
     if lab.stop.now.is_set():
         words = "stopping at once"
-    elif experiment is not None and experiment.phase is Phase.PROPOSING:
-        words = f"stopping after experiment {experiment.number}, or now if a model keeps it waiting"
     elif experiment is not None and experiment.phase is not Phase.DECIDED:
-        words = f"stopping after experiment {experiment.number}"
-    else:
-        words = "stopping"
+        waits = ", or now if a model keeps it waiting" if experiment.phase is Phase.PROPOSING else ""
+        words = f"stopping after experiment {number}{waits}"
     again = "ask again, by a signal or `stop --now`, to stop" if lab.stop.asked else "`autoresearchd stop --now` stops"
     more = "" if lab.stop.now.is_set() else f"; {again} at once"
-    lab.emit(EventKind.STOPPING, words + more, experiment=experiment.number if experiment is not None else None)
+    lab.emit(EventKind.STOPPING, words + more, experiment=number)
     note_reason(lab.store, lab.tag, lab.clock.now(), words)
 
 

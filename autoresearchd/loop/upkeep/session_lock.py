@@ -1,7 +1,6 @@
 """One daemon per session: an flock that dies with its process, and a note of who holds it.
 
-The note says, too, what a daemon waits for that cannot write that into its database. It is written over in place and
-always takes the same room, so that a full disk does not refuse it.
+The note is written over in place and always takes the same room, so that a full disk does not refuse it.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ def process_began(pid: int) -> datetime | None:
 def holder(path: Path, *, ready: bool = False) -> int | None:
     """Pid of the live daemon that holds the session (``ready``: and has found all in order), or None. Takes no lock."""
     note = _read_note(path)
-    return None if note is None or (ready and not note["ready"]) else int(note["pid"])
+    return int(note["pid"]) if "ready" in note and (note["ready"] or not ready) else None
 
 
 def starting(path: Path) -> int | None:
     """Pid of the live daemon that has the session, or is to have it, but has yet to write so into its database."""
-    note = _living(path)
-    return int(note["pid"]) if note is not None and note.get("starts") is True else None
+    note = _read_note(path)
+    return int(note["pid"]) if note.get("starts") is True else None
 
 
 def announce(path: Path, pid: int) -> None:
@@ -60,44 +59,34 @@ def announce(path: Path, pid: int) -> None:
 
 def waiting(path: Path) -> str:
     """What the live daemon that holds the session waits for, where its database could not be told; else empty."""
-    return str((_read_note(path) or {}).get("waits") or "")
+    return str(_read_note(path).get("waits") or "")
 
 
 def holders(folder: Path) -> dict[str, int]:
     """The sessions of a repository that a live daemon holds, with its pid. folder: of their locks."""
-    found = {path.stem: holder(path) for path in sorted(folder.glob("*.lock"))}
-    return {tag: pid for tag, pid in found.items() if pid is not None}
+    return {path.stem: pid for path in sorted(folder.glob("*.lock")) if (pid := holder(path)) is not None}
 
 
 def without_store(database: Path, folder: Path) -> StoreDamaged | None:
     """The error for a database that is gone while daemons still write to it; None where none does."""
     held = holders(folder)
-    if not held:
-        return None
     named = ", ".join(f"session {tag} (process {pid})" for tag, pid in held.items())
     stop = " and ".join(f"`autoresearchd stop --session {tag}`" for tag in held)
-    return StoreDamaged(
-        f"the database {database} is gone, and still written to by {named}",
-        hint=f"{stop} (with --now: at once); then `autoresearchd doctor --repair` restores the database from the "
-        "newest backup and git",
+    hint = (
+        f"{stop} (with --now: at once); then `autoresearchd doctor --repair` restores it from the newest backup and git"
     )
+    what = f"the database {database} is gone, and still written to by {named}"
+    return StoreDamaged(what, hint=hint) if held else None
 
 
-def _read_note(path: Path) -> dict[str, Any] | None:
-    """The note of a live daemon that holds the session."""
-    note = _living(path)
-    return note if note is not None and "ready" in note else None
-
-
-def _living(path: Path) -> dict[str, Any] | None:
-    """The note of a live process, of one that is announced as well."""
+def _read_note(path: Path) -> dict[str, Any]:
+    """The note of a live process, empty where there is none; ``ready`` is in that of one that holds the session."""
     try:
         note = json.loads(path.read_text())
         begun = start_time(int(note["pid"]))
-        alive = begun is not None and str(begun) == note["start"]
+        return dict(note) if begun is not None and str(begun) == note["start"] else {}
     except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return note if alive else None
+        return {}
 
 
 class SessionLock:

@@ -10,21 +10,28 @@ from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import counted
 from autoresearchd.policy import answer_words
-from autoresearchd.policy.edits import file_names
-from autoresearchd.policy.edits.answer_parts import (
-    Block,
-    Fence,
-    Objects,
-    Prose,
-    Segments,
-    json_objects,
-    segments,
-    without_lost_thought,
+from autoresearchd.policy.edits.answer_parts import AnswerParts, Part
+from autoresearchd.policy.edits.changes import (
+    Change,
+    File,
+    Splice,
+    apply_changes,
+    apply_operations,
+    from_blocks,
+    from_hunks,
+    from_pairs,
 )
-from autoresearchd.policy.edits.changes import Change, apply_changes, apply_operations, from_blocks, from_pairs
-from autoresearchd.policy.edits.edit import MAX_ANSWER_BYTES, MAX_ANSWER_LINES, MAX_FILE_BYTES, Edit, EditError, show
-from autoresearchd.policy.edits.unified_diff import read_hunks
-from autoresearchd.policy.edits.whole_file import check_complete, from_fences
+from autoresearchd.policy.edits.edit import (
+    MAX_ANSWER_LINES,
+    Edit,
+    EditError,
+    file_in_info,
+    file_in_title,
+    list_files,
+    only_file,
+    resolve,
+    show,
+)
 
 FORMS = """\
 Write your change in one of these forms. Every file keeps its exact name; only editable files may be changed.
@@ -73,7 +80,53 @@ Say why in a JSON object on a line of its own. "expected_delta" is the expected 
 """
 """How to write an edit in each form that is read, for the prompt; short and with one example each."""
 
+
+def _object(**properties: Any) -> dict[str, Any]:
+    """An object with exactly these properties, which is all that strict schemas allow."""
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+def _text(words: str) -> dict[str, str]:
+    return {"type": "string", "description": words}
+
+
+SCHEMA: Mapping[str, Any] = _object(
+    hypothesis=_text("why the change may help"),
+    description=_text("what changes, in one line"),
+    expected_delta={"type": "number", "description": "the expected improvement, positive for better"},
+    next_action_hint=_text("what to try next; may be empty"),
+    edits={
+        "type": "array",
+        "items": _object(
+            file=_text("exact name of an editable file"),
+            search=_text("whole lines copied from the file as shown; they are in it exactly once"),
+            replace=_text("what these lines become"),
+        ),
+    },
+)
+"""What a reply is made to obey where the model has that; it spares questions, and is never relied on.
+
+The words are before the edits: a model that has said why writes another change than one that has still to find out. Of
+JSON Schema it takes what all providers know: no unions, no bounds, no references, every property required.
+"""
+
+SCHEMA_FORMS = """\
+Answer with one JSON object and nothing else:
+
+{"hypothesis": "why it may help", "description": "what changes", "expected_delta": 0.01, "next_action_hint": "…",
+ "edits": [{"file": "train.py", "search": "learning_rate = 3e-4", "replace": "learning_rate = 1e-3"}]}
+
+"search" holds whole lines copied exactly from the file as shown, indentation included, and must be in it exactly once:
+add the lines around it until it is. "replace" holds what they become; to insert, repeat the line next to it; to delete,
+leave it empty. Several edits are allowed; each is matched against the file as shown. Every file keeps its exact name;
+only editable files may be changed. Line feeds within a text are written as \\n. "expected_delta" is the expected
+improvement, positive for better. "edits" is empty only where you are allowed to give an edit up, and do.
+"""
+"""In the place of ``FORMS``: the other forms cannot be written in a reply that obeys the schema."""
+
+_MAX_ANSWER_BYTES, _MAX_FILE_BYTES = 2 * 1024 * 1024, 1024 * 1024
 _DIFF_LANGUAGES = frozenset({"diff", "patch", "udiff"})
+_CODE_LANGUAGES = frozenset({"", "python", "py", "python3"})
 _TEXTS = {
     "hypothesis": answer_words.MAX_TEXT,
     "description": answer_words.MAX_LINE,
@@ -86,6 +139,20 @@ _NUMBER = re.compile(r"\s*[-+]?(?:\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})(?:[eE][-+]
 _DECORATION = " \t#>*_`-"
 _LONGEST_TITLE = 40
 _LONGEST_LINE = 4 * answer_words.MAX_TEXT
+_LONGEST_ELISION = 160
+_COMMENTS = ("#", "//", "--", "/*", "<!--")
+_BRACKETS = ("<", "[", "(", "{")
+_DOTS = ("...", "…")
+_LEFT_OUT = re.compile(
+    r"\b(?:unchanged|unmodified|omitted|existing|rest|remainder|remaining|same|previous|original|before|keep|code)\b"
+)
+_REST = r"(?:the |all )?(?:rest|remainder|remaining|existing)(?: of)?"
+_ELISION = re.compile(
+    rf"(?:{_REST}(?: \w+){{0,4}} )?(?:(?:is|are|stays?|remains?|code|kept) )?"
+    r"(?:the same|(?:same )?as (?:before|above|is)|unchanged|unmodified|omitted)(?: here)?(?: for brevity)?"
+    rf"|{_REST}(?: \w+)? (?:code|file|program|script)"
+)
+"""What a comment says and nothing else that stands for code left out, where it has no dots."""
 
 
 def read_answer(text: str, code: Mapping[str, str]) -> Edit:
@@ -93,32 +160,27 @@ def read_answer(text: str, code: Mapping[str, str]) -> Edit:
 
     Of several forms in one answer the first of these counts: JSON, SEARCH/REPLACE blocks, unified diff, whole file.
 
-    text: the answer as the model gave it. code: text of each editable file by its path, as the model was shown it.
-    Raises EditError: the answer cannot be used; it says what exactly, and how to write it right.
+    code: text of each editable file by its path, as the model was shown it. Raises EditError: the answer cannot be
+    used; it says what exactly, and how to write it right.
     """
-    _check_size(text)
-    text = without_lost_thought(text.lstrip("\ufeff \t\r\n"))
-    parts = segments(text)
-    objects = json_objects(text, parts)
-    edit = objects.edit
-    read = _from_text(parts, code) if edit is None else _from_items(edit["edits"], code)
-    if read is None:
-        raise _unread(text, parts, objects)
-    form, files = read
-    # In a bare diff, only lines without a sign are prose.
-    signs = ("+", "-", " ")
-    prose = [line for part in parts.of(Prose) for line in part.lines if not (part.diff and line.startswith(signs))]
-    return Edit(_check_changes(files, code), form, _words(objects.objects, prose))
-
-
-def _check_size(text: str) -> None:
     # A text is at least as many bytes as characters: most of those too long need not be encoded to know it.
-    if len(text) > MAX_ANSWER_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_ANSWER_BYTES:
+    if len(text) > _MAX_ANSWER_BYTES or len(text.encode("utf-8", "surrogatepass")) > _MAX_ANSWER_BYTES:
         raise EditError(
-            f"the answer is larger than {MAX_ANSWER_BYTES // 1024} KiB", hint="answer with the change and a few words"
+            f"the answer is larger than {_MAX_ANSWER_BYTES // 1024} KiB", hint="answer with the change and a few words"
         )
     if text.count("\n") >= MAX_ANSWER_LINES:
         raise EditError(f"the answer has more than {MAX_ANSWER_LINES} lines", hint="answer with the change only")
+    answer = AnswerParts(text)
+    edit = next((one for one in reversed(answer.objects) if one.get("edits")), None)
+    form, files = _from_text(answer.parts, code) if edit is None else _from_items(edit["edits"], code)
+    if not form:
+        raise _unread(answer)
+    _check_files(files, code)
+    # In a bare diff, only lines without a sign are prose.
+    prose = [line for part in answer.parts if part.kind == "prose" for line in part.lines]
+    prose += [x for p in answer.parts if p.kind == "diff" for x in p.lines if not x.startswith(("+", "-", " "))]
+    changed = {file: text for file, text in files.items() if text != code[file]}
+    return Edit(changed, form, _words(answer.objects, prose))
 
 
 # ---------------------------------------------------------------------- forms
@@ -131,77 +193,158 @@ def _from_items(items: object, code: Mapping[str, str]) -> tuple[str, dict[str, 
     return "lines", apply_operations(items, code)
 
 
-def _from_text(parts: Segments, code: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
-    """The form and the files of the first form that the text has, None where it has none."""
-    if blocks := parts.of(Block):
+def _from_text(parts: Sequence[Part], code: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The form and the files of the first form that the text has, nothing where it has none."""
+    if blocks := [part for part in parts if part.kind == "block"]:
         return "search_replace", apply_changes(from_blocks(blocks, code), code)
-    hunks = _hunks(parts, code)
+    hunks: list[Change] = []
+    for part in parts:
+        if part.kind == "diff":
+            hunks += from_hunks(part.lines, code, fenced=False, hint=None)
+        elif part.kind == "fence" and _is_diff(part):
+            hint = file_in_info(part.info, code, "the diff") or file_in_title(part.names[0], code, "the diff")
+            hunks += from_hunks(part.lines, code, fenced=True, hint=hint)
     if hunks:
         return "diff", apply_changes(hunks, code)
-    files = from_fences(parts.of(Fence), code)
-    return ("whole", files) if files else None
+    files = _whole_files([part for part in parts if part.kind == "fence"], code)
+    return "whole" if files else "", files
 
 
-def _hunks(parts: Segments, code: Mapping[str, str]) -> list[Change]:
-    hunks: list[Change] = []
-    for part in parts.parts:
-        if isinstance(part, Prose) and part.diff:
-            hunks += read_hunks(part.lines, code, fenced=False, hint=None)
-        elif isinstance(part, Fence) and _is_diff(part):
-            hint = file_names.in_info(part.info, code, "the diff") or file_names.title(part.before, code, "the diff")
-            hunks += read_hunks(part.lines, code, fenced=True, hint=hint)
-    return hunks
+def _is_diff(fence: Part) -> bool:
+    return fence.language in _DIFF_LANGUAGES or _first(fence.lines).startswith(("@@ -", "diff --git ", "--- "))
 
 
-def _is_diff(fence: Fence) -> bool:
-    first = next((line for line in fence.lines if line.strip()), "")
-    return fence.language in _DIFF_LANGUAGES or first.startswith(("@@ -", "diff --git ", "--- "))
+def _first(lines: Sequence[str]) -> str:
+    """The first line that is not blank."""
+    return next((line for line in lines if line.strip()), "")
+
+
+def _whole_files(fences: Sequence[Part], code: Mapping[str, str]) -> dict[str, str]:
+    """New text of each file that a block is said to be, or that the only block of code looks like."""
+    named: dict[str, Part] = {}
+    unnamed: list[Part] = []
+    for fence in fences:
+        what = f"the {show(fence.language) or 'fenced'} block"
+        told = file_in_info(fence.info, code, what)
+        file = told or file_in_title(fence.names[0], code, what) or _name_in_comment(fence, code, what)
+        if file is None:
+            unnamed += [fence] if fence.language in _CODE_LANGUAGES else []
+            continue
+        if file in named:
+            raise EditError(f"{file} is given as a whole twice", hint="give each file once")
+        if told is None:
+            _check_whole(fence, file, code[file])
+        named[file] = fence
+    if not named and unnamed:
+        named = {_meant(unnamed, code): unnamed[0]}
+    files = {}
+    for name, fence in named.items():
+        if not fence.closed:
+            raise EditError(f"the block with {name} has no end", hint="close it with ``` on a line of its own")
+        old, new = File(name, code[name]), tuple(line.removesuffix("\r") for line in fence.lines)
+        old.splices.append(Splice(0, len(old.lines), new, "the block"))
+        files[name] = old.text()
+    return files
+
+
+def _name_in_comment(fence: Part, code: Mapping[str, str], what: str) -> str | None:
+    """The editable file that the first line of the block names in a comment; raises for the name of another file."""
+    first = _first(fence.lines).strip()
+    if not first.startswith(("#", "//")):
+        return None
+    file = resolve(first.lstrip("#/ "), code)
+    known = any(_first(text.split("\n")).strip() == first for text in code.values())
+    # What the file has had all along says nothing of the block, and shell commands are not meant to be a file.
+    if file or fence.language not in _CODE_LANGUAGES or known:
+        return file
+    return file_in_title(first, code, what)
+
+
+def _meant(unnamed: Sequence[Part], code: Mapping[str, str]) -> str:
+    file = only_file(code)
+    if file is None:
+        raise EditError(
+            "a block of code does not say which file it is",
+            hint=f"write the file's name after the opening ```, one of: {list_files(code)}",
+        )
+    if len(unnamed) > 1:
+        raise EditError(
+            f"there are {len(unnamed)} blocks of code, and none says that it is {file}",
+            hint=f"write ```python {file} before the whole file, or use SEARCH/REPLACE blocks for a part of it",
+        )
+    _check_whole(unnamed[0], file, code[file])
+    return file
+
+
+def _check_whole(fence: Part, file: str, old: str) -> None:
+    """Raise where a block that may be a mere fragment is less than half as long as the file."""
+    if 2 * len("\n".join(fence.lines)) < len(old):
+        raise EditError(
+            f"the block of code ({counted(len(fence.lines), 'line')}) is not the whole of {file} "
+            f"({counted(len(File(file, old).lines), 'line')})",
+            hint=f"use SEARCH/REPLACE blocks for a part, or write ```python {file} before the complete new file",
+        )
 
 
 # ---------------------------------------------------------------------- results
-def _check_changes(files: Mapping[str, str], code: Mapping[str, str]) -> dict[str, str]:
-    """The files that differ, each fit to be stored and run."""
-    changed = {file: text for file, text in files.items() if text != code[file]}
-    if not changed:
+def _check_files(files: Mapping[str, str], code: Mapping[str, str]) -> None:
+    """Raise where no file differs, or one that does is not fit to be stored and run."""
+    if all(text == code[file] for file, text in files.items()):
         raise EditError(
-            f"the edit changes nothing in {file_names.allowed(files or code)}",
+            f"the edit changes nothing in {list_files(files or code)}",
             label=Label.NO_OP,
             hint="the new text has to differ from the file as it was shown",
         )
-    for file, text in changed.items():
-        _check_text(text, file)
-        check_complete(text, code[file], file)
-    return changed
+    for file, text in files.items():
+        if text == code[file]:
+            continue
+        if "\0" in text:
+            raise EditError(f"the new {file} holds a zero byte", hint="write it as an escape in a string")
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise EditError(
+                f"the new {file} holds half of a character (a lone surrogate) at position {error.start}",
+                hint="write the whole character",
+            ) from None
+        if size > _MAX_FILE_BYTES:
+            raise EditError(f"the new {file} is larger than {_MAX_FILE_BYTES // 1024} KiB", hint="keep it small")
+        known = {line.strip() for line in code[file].split("\n")}
+        for number, line in enumerate(text.split("\n"), 1):
+            bare = line.strip()
+            if bare.startswith((*_COMMENTS, *_BRACKETS)) and bare not in known and _leaves_out(bare):
+                raise EditError(
+                    f"line {number} of the new {file} leaves code out: `{show(bare)}`",
+                    hint="write all lines, or change only a part of the file with SEARCH/REPLACE blocks",
+                )
 
 
-def _check_text(text: str, file: str) -> None:
-    if "\0" in text:
-        raise EditError(f"the new {file} holds a zero byte", hint="write it as an escape in a string")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise EditError(
-            f"the new {file} holds half of a character (a lone surrogate) at position {error.start}",
-            hint="write the whole character",
-        ) from None
-    if size > MAX_FILE_BYTES:
-        raise EditError(f"the new {file} is larger than {MAX_FILE_BYTES // 1024} KiB", hint="keep it small")
+def _leaves_out(line: str) -> bool:
+    """Whether a comment, or words in brackets, stand for code left out."""
+    comment, inner = line.startswith(_COMMENTS), line.strip("#/-*<!>[](){} \t").lower()
+    if len(line) > _LONGEST_ELISION or (not comment and " " not in inner):
+        return False
+    if not re.search(r"[a-z]", inner):
+        return comment and any(dots in line for dots in _DOTS)
+    if inner.startswith(_DOTS) or inner.endswith(_DOTS):
+        return bool(_LEFT_OUT.search(inner)) and (comment or not re.search(r"[\"'=:,]", line))
+    return bool(_ELISION.fullmatch(inner.rstrip(". ")))
 
 
-def _unread(text: str, parts: Segments, objects: Objects) -> EditError:
+def _unread(answer: AnswerParts) -> EditError:
     """Why nothing could be read."""
     hint = "write the change as SEARCH/REPLACE blocks, JSON line operations, a unified diff or a whole file"
-    if not text.strip():
+    if not answer.text.strip():
         return EditError("the answer is empty", hint=hint)
-    if any("edits" in one for one in objects.objects):
+    if any("edits" in one for one in answer.objects):
         return EditError("the edit in the answer is empty", label=Label.NO_OP, hint=hint)
-    if parts.unfinished:
+    if answer.unfinished:
         return EditError("the answer ends while it is still thinking", hint="think less, and then write the change")
-    if objects.broken:
+    if answer.broken:
         return EditError(
-            objects.broken, hint="escape line feeds, quotes and backslashes in texts, and close every bracket"
+            answer.broken, hint="escape line feeds, quotes and backslashes in texts, and close every bracket"
         )
-    return EditError(f"no change can be found in the answer ({counted(len(text), 'character')})", hint=hint)
+    return EditError(f"no change can be found in the answer ({counted(len(answer.text), 'character')})", hint=hint)
 
 
 # ---------------------------------------------------------------------- what the answer says of its edit
@@ -221,11 +364,9 @@ def _read_titles(lines: Iterable[str]) -> dict[str, str]:
     said: dict[str, str] = {}
     for line in lines:
         name, colon, rest = line[:_LONGEST_LINE].partition(":")
-        if not colon or len(name) > _LONGEST_TITLE:
-            continue
-        key = _TITLES.get(name.strip(_DECORATION).lower().replace("_", " "))
-        if key is not None and key not in said:
-            said[key] = rest.strip(_DECORATION if key != "expected_delta" else " \t*_`")
+        key = _TITLES.get(name.strip(_DECORATION).lower().replace("_", " ")) if len(name) <= _LONGEST_TITLE else None
+        if colon and key is not None:
+            said.setdefault(key, rest.strip(_DECORATION if key != "expected_delta" else " \t*_`"))
     return said
 
 

@@ -81,7 +81,7 @@ def messages(state: ResearchState, *, budget: int, count: Count) -> tuple[Messag
     )
 
     def build(texts: Sequence[str]) -> tuple[Message, ...]:
-        asked = state.redactor.text("\n\n".join(text for text in texts if text))
+        asked = state.redactor.text("\n\n".join(texts))
         return (
             {"role": "system", "content": _SYSTEM},
             *_EXAMPLE,

@@ -1,17 +1,21 @@
 """What a session has learned so far, in a few lines: what was tried, what nearly helped, what failed, what is untried.
 
-A pure function of decided experiments. Its lines hold words of models and programs: they are clean and cut, but data.
-The advice for a session in which nothing has been kept for a while names experiments by number and constants by name
-only, so that no model's words are in it.
+Pure functions of decided experiments, for the prompt and for the session's ``autoresearch.md``. Their lines hold words
+of models and programs: they are clean and cut, but data. The advice for a session in which nothing has been kept for a
+while names experiments by number and constants by name only, so that no model's words are in it.
+
+Of ``autoresearch.md`` the daemon owns what stands between its marks and nothing else; whatever the user writes
+elsewhere stays as it is, to the byte. Marks count where an end follows its beginning with no other mark between: those
+that the user has broken are the user's text, and the section is written anew at the end of the file.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from itertools import pairwise
 
 from rapidfuzz import fuzz, process
 from rapidfuzz.utils import default_process
@@ -20,23 +24,27 @@ from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import NEVER_RUN, RULES, Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.quantities import counted
-from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.task import Constraint, Direction, Task
 from autoresearchd.policy.prompt.quote import Quote
 
+MOST_IN_PROMPT = 8000
+MOST_LEARNINGS = 6000
 _MOST = 6
 """Near misses, hints, values of a constant and other changes that are shown."""
 _MOST_CONSTANTS = _MOST_FAILURES = 12
-_MOST_KEPT = 8
+_MOST_KEPT, _MOST_HURT = 8, 5
 _TAKEN_UP = 80
 """From which likeness (``token_set_ratio`` of rapidfuzz, 0 to 100) a later experiment counts as having tried a hint."""
 _LOOKED_AT = 16
 """Hints that are compared, the newest: what is older than that has had its time."""
-_WORDS = 240
-_SHOWN = 160
+_WORDS, _SHOWN = 240, 160
 _NO_FAILURE = frozenset({Label.NONE, Label.SIMPLER, Label.NO_GAIN, Label.ABORTED_EARLY})
 _MEASURED = frozenset({Label.NO_GAIN, Label.GATE_MISS, Label.CONSTRAINT, Label.SIZE_BLOCKED})
-
 _NAME = re.compile(r"[A-Za-z_][\w.\[\]]{0,47}")
+_MARK = re.compile(r"<!--[ \t]{0,8}autoresearchd:(begin|end)[ \t]{1,8}learnings[ \t]{0,8}-->")
+_BEGIN, _END = "<!-- autoresearchd:begin learnings -->", "<!-- autoresearchd:end learnings -->"
+_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+learnings\s*", re.IGNORECASE)
+_NOTHING = "Nothing yet."
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +66,21 @@ class Digest:
     near: tuple[int, ...] = ()
     constants: tuple[str, ...] = ()
 
-    def parts(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """(heading, lines) of each part that is not empty, the most useful first."""
-        named = (
-            ("Failed, by class", self.failures),
-            ("Near misses: combine them, or measure their neighbours", self.near_misses),
-            ("Hints of earlier experiments that nobody has taken up", self.hints),
-            ("Kept", self.kept),
-            ("Tried, by what was changed", self.tried),
-            ("Verdicts", self.verdicts),
-        )
-        return tuple((heading, lines) for heading, lines in named if lines)
+    def lines(self) -> list[str]:
+        """All of it, each part under its heading, the most useful first."""
+        named = {
+            "Failed, by class": self.failures,
+            "Near misses: combine them, or measure their neighbours": self.near_misses,
+            "Hints of earlier experiments that nobody has taken up": self.hints,
+            "Kept": self.kept,
+            "Tried, by what was changed": self.tried,
+            "Verdicts": self.verdicts,
+        }
+        return _under_headings(named)
 
 
-def digest(state: ResearchState) -> Digest:
-    """The digest of a research state."""
-    return digest_of(state.recent, state.top, state.failures, sigma=state.sigma, quote=Quote(state.redactor))
+def _under_headings(parts: Mapping[str, Sequence[str]]) -> list[str]:
+    return [line for name, items in parts.items() if items for line in (f"{name}:", *(f"- {item}" for item in items))]
 
 
 def digest_of(
@@ -92,24 +99,27 @@ def digest_of(
     quote = quote or Quote()
     known = {e.number: e for e in (*top, *recent)}
     tries = [t for n in sorted(known) if (t := _try_of(known[n], quote)) is not None]
-    near = [t for t in tries if not t.kept and t.decision.label in _MEASURED and _near(t.decision.delta, sigma)]
-    near = sorted(near, key=lambda t: (-(t.decision.delta or 0.0), -t.number))[:_MOST]
-    by_constant: dict[str, list[_Try]] = {}
+    near = [t for t in tries if t.decision.label in _MEASURED and (t.delta > 0 or t.is_noise(sigma))]
+    near = sorted(near, key=lambda t: (-t.delta, -t.number))[:_MOST]
+    by_constant: dict[str, list[_Try]] = defaultdict(list)
     for t in tries:
         for name in t.values if t.judged else ():
-            by_constant.setdefault(name, []).append(t)
-    ranked = dict(sorted(by_constant.items(), key=lambda item: (-len(item[1]), item[0])))
-    constants = [_constant(name, having) for name, having in ranked.items()][:_MOST_CONSTANTS]
-    names = [name for name in ranked if _NAME.fullmatch(name)]  # what does not look like one is left out
+            by_constant[name].append(t)
+    ranked = sorted(by_constant, key=lambda name: (-len(by_constant[name]), name))
     return Digest(
         failures=_failures(tries, failures, quote),
-        near_misses=tuple(f"{t}: {_outcome(t)}" for t in near),
+        near_misses=tuple(f"{t}: {t.outcome}" for t in near),
         hints=_hints(tries, quote),
-        kept=tuple(f"{t}: {_outcome(t)}" for t in reversed(tries) if t.kept)[:_MOST_KEPT],
-        tried=(*constants, *_roles(tries, quote), *_others(tries, quote)),
+        kept=tuple(f"{t}: {t.outcome}" for t in reversed(tries) if t.kept)[:_MOST_KEPT],
+        tried=(
+            *(_constant(name, by_constant[name]) for name in ranked[:_MOST_CONSTANTS]),
+            *_roles(tries, quote),
+            *_others(tries, quote),
+        ),
         verdicts=_verdicts(tries, sigma),
         near=tuple(t.number for t in near),
-        constants=tuple(names[:_MOST_CONSTANTS]),
+        # What does not look like a name is left out.
+        constants=tuple(name for name in ranked if _NAME.fullmatch(name))[:_MOST_CONSTANTS],
     )
 
 
@@ -138,6 +148,20 @@ class _Try:
         """Whether a job was spent, so that it says something about the change."""
         return self.decision.label not in NEVER_RUN
 
+    @property
+    def delta(self) -> float:
+        return self.decision.delta or 0.0
+
+    def is_noise(self, sigma: float | None) -> bool:
+        """Whether it was no further below the incumbent of the time than that one's noise."""
+        return self.decision.delta is not None and sigma is not None and sigma > 0 and self.delta >= -sigma
+
+    @property
+    def outcome(self) -> str:
+        """What became of it, in two words."""
+        delta = "" if self.decision.delta is None else f" {self.decision.delta:+.3g}"
+        return ("kept" if self.kept else self.decision.label.value or self.decision.status.value) + delta
+
 
 def _try_of(experiment: Experiment, quote: Quote) -> _Try | None:
     """None for baselines and what is not decided."""
@@ -152,18 +176,6 @@ def _try_of(experiment: Experiment, quote: Quote) -> _Try | None:
     }
     text = default_process(f"{description} {quote.line(proposal.hypothesis, _WORDS)} {arch_change}")
     return _Try(experiment.number, quote.line(description, _SHOWN), proposal, decision, values, arch_change, text)
-
-
-def _outcome(t: _Try) -> str:
-    """What became of it, in two words."""
-    delta = "" if t.decision.delta is None else f" {t.decision.delta:+.3g}"
-    return ("kept" if t.kept else t.decision.label.value or t.decision.status.value) + delta
-
-
-def _near(delta: float | None, sigma: float | None) -> bool:
-    """Whether something was better than the incumbent of the time, or no further below it than its noise."""
-    margin = sigma or 0.0
-    return delta is not None and (delta > 0 or (margin > 0 and delta >= -margin))
 
 
 # ---------------------------------------------------------------------- the parts
@@ -203,40 +215,36 @@ def _constant(name: str, having: Sequence[_Try]) -> str:
     values = []
     for t in having[-_MOST:]:
         others = f" with {counted(len(t.values) - 1, 'other change')}" if len(t.values) > 1 else ""
-        values.append(f"{t.values[name]}{others}: {_outcome(t)} (#{t.number})")
+        values.append(f"{t.values[name]}{others}: {t.outcome} (#{t.number})")
     older = len(having) - len(values)
-    helped = sum(t.kept or (t.decision.label in _MEASURED and (t.decision.delta or 0.0) > 0) for t in having)
+    helped = sum(t.kept or (t.decision.label in _MEASURED and t.delta > 0) for t in having)
     return f"{name} ({len(having)} tried, {helped} helped): {'; '.join(values)}" + (f"; {older} older" if older else "")
 
 
-def _roles(tries: Sequence[_Try], quote: Quote) -> tuple[str, ...]:
+def _roles(tries: Sequence[_Try], quote: Quote) -> Iterable[str]:
     """How each role has fared."""
-    lines = []
     for role in sorted({t.proposal.role for t in tries if t.proposal.role})[:_MOST_CONSTANTS]:
         own = [t for t in tries if t.proposal.role == role]
-        lines.append(f"role {quote.line(role, 40)}: {len(own)} tried, {sum(t.kept for t in own)} kept")
-    return tuple(lines)
+        yield f"role {quote.line(role, 40)}: {len(own)} tried, {sum(t.kept for t in own)} kept"
 
 
-def _others(tries: Sequence[_Try], quote: Quote) -> tuple[str, ...]:
+def _others(tries: Sequence[_Try], quote: Quote) -> Iterable[str]:
     """Changes that are no change of a constant, in their own words, the newest first."""
     others = [t for t in reversed(tries) if t.judged and not t.values and not t.kept][:_MOST]
-    return tuple(f"#{t.number} {quote.line(t.arch_change or t.words, _SHOWN)}: {_outcome(t)}" for t in others)
+    return (f"#{t.number} {quote.line(t.arch_change or t.words, _SHOWN)}: {t.outcome}" for t in others)
 
 
 def _verdicts(tries: Sequence[_Try], sigma: float | None) -> tuple[str, ...]:
-    lines = []
+    known = f" (σ = {sigma:.3g})" if sigma is not None else ""
     aborted = [t.number for t in tries if t.decision.label is Label.ABORTED_EARLY]
-    if aborted:
-        lines.append(f"ended early, because their curves promised no gain: {_numbers(aborted)}")
-    noise = [t.number for t in tries if t.decision.label is Label.NO_GAIN and (t.decision.delta or 0.0) > 0]
-    if noise:
-        known = f" (σ = {sigma:.3g})" if sigma is not None else ""
-        lines.append(f"measured better, but by no more than noise{known}: {_numbers(noise)}")
+    noise = [t.number for t in tries if t.decision.label is Label.NO_GAIN and t.delta > 0]
     refused = [t.number for t in tries if RULES[t.decision.label].status is Status.CHECKS_FAILED]
-    if refused:
-        lines.append(f"refused by checks, whatever they measured: {_numbers(refused)}")
-    return tuple(lines)
+    named = {
+        "ended early, because their curves promised no gain": aborted,
+        f"measured better, but by no more than noise{known}": noise,
+        "refused by checks, whatever they measured": refused,
+    }
+    return tuple(f"{what}: {_numbers(numbers)}" for what, numbers in named.items() if numbers)
 
 
 def _numbers(numbers: Sequence[int]) -> str:
@@ -245,30 +253,21 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 
 # ---------------------------------------------------------------------- stuck
-class Mode(StrEnum):
-    """How stuck a session is."""
-
-    NONE = ""
-    REREAD = "re-read"
-    COMBINE = "combine"
-    RADICAL = "radical"
-    CHANGE = "change"
-
-
-_STEPS = ((10, Mode.CHANGE), (8, Mode.RADICAL), (6, Mode.COMBINE), (3, Mode.REREAD))
+REREAD, COMBINE, RADICAL, CHANGE = "re-read", "combine", "radical", "change"
+_STEPS = ((10, CHANGE), (8, RADICAL), (6, COMBINE), (3, REREAD))
 """From how many experiments in a row that were not kept each mode begins, the highest first."""
 _ADVICE = {
-    Mode.REREAD: (
+    REREAD: (
         "Stop and think before the next one: read the program from the top as if you had never seen it, ask which of "
         "your assumptions the results speak against, and where the time and the memory of a run really go.",
         "Most changes so far were to {names}: look elsewhere.",
     ),
-    Mode.RADICAL: (
+    RADICAL: (
         "Small steps do not help any more. Try something radical: another architecture, another optimiser, another way "
         "to use the budget, or take a whole mechanism out.",
         "Leave {names} alone.",
     ),
-    Mode.CHANGE: (
+    CHANGE: (
         "This line of work is exhausted, and so role, policy or parent may have been changed. Begin afresh: leave what "
         "was tried behind, and propose an idea of a kind that no experiment above belongs to.",
         "That rules out further changes of {names}.",
@@ -278,9 +277,9 @@ _ADVICE = {
 _MOST_NAMED = 5
 
 
-def stuck_mode(streak: int) -> Mode:
-    """The mode after ``streak`` experiments in a row that were not kept."""
-    return next((m for least, m in _STEPS if streak >= least), Mode.NONE)
+def stuck_mode(streak: int) -> str:
+    """How stuck a session is after ``streak`` experiments in a row that were not kept; empty: not at all."""
+    return next((mode for least, mode in _STEPS if streak >= least), "")
 
 
 def advice(streak: int, *, near: Sequence[int] = (), constants: Sequence[str] = ()) -> str:
@@ -288,13 +287,13 @@ def advice(streak: int, *, near: Sequence[int] = (), constants: Sequence[str] = 
 
     near: numbers of near misses, the best first. constants: names of what was changed most, the most first.
     """
-    now = stuck_mode(streak)
-    if now is Mode.NONE:
+    mode = stuck_mode(streak)
+    if not mode:
         return ""
-    if now is Mode.COMBINE:
+    if mode == COMBINE:
         words = _combine([str(n) for n in near[:_MOST_NAMED]])
     else:
-        words, more = _ADVICE[now]
+        words, more = _ADVICE[mode]
         words += " " + more.format(names=", ".join(constants[:_MOST_NAMED])) if constants else ""
     return f"The last {streak} experiments were not kept. {words}"
 
@@ -311,3 +310,134 @@ def _combine(near: Sequence[str]) -> str:
         f"Experiments {', '.join(near[:-1])} and {near[-1]} nearly helped. Combine two of them that do not touch the "
         "same thing: gains that are too small to be told from noise may add up to one that is not."
     )
+
+
+# ---------------------------------------------------------------------- autoresearch.md
+def render_memo(task: Task) -> str:
+    """The memo of a new session."""
+    metric, better = task.metric.name, "lower" if task.metric.direction is Direction.MINIMIZE else "higher"
+    protected = f"; {', '.join(task.protected)} may not." if task.protected else "."
+    constraints = [
+        f"Only {', '.join(task.editable)} may be edited{protected}",
+        f"Each run has {task.execution.budget.training:g} s of training.",
+        "No new packages.",
+        *(f"{c.metric}: {bounds(c)}." for c in task.scoring.constraints),
+    ]
+    listed = "\n".join(f"- {line}" for line in constraints)
+    text = f"""\
+# Research on {task.name}
+
+This file is shown to the policy before each experiment. Write into it what you like, where you like:
+only the text between the marks is rewritten.
+
+## Goal
+
+Improve {metric} ({better} is better).
+
+## Constraints
+
+{listed}
+
+## Ideas
+
+"""
+    return update(text, _NOTHING)
+
+
+def bounds(constraint: Constraint) -> str:
+    """What a constraint asks of its metric, in words."""
+    words = []
+    if constraint.max is not None:
+        words.append(f"at most {constraint.max:g}")
+    if constraint.min is not None:
+        words.append(f"at least {constraint.min:g}")
+    if constraint.max_increase is not None:
+        words.append(f"at most {constraint.max_increase:.0%} above the incumbent's")
+    return " and ".join(words)
+
+
+def update(text: str, learnings: str) -> str:
+    """The memo with the daemon's section written anew, or appended with a heading; all else stays, to the byte.
+
+    Line ends are those of the rest of the file.
+    """
+    marks, own = _marks(text), own_text(text)
+    newline = "\r\n" if 2 * own.count("\r\n") > own.count("\n") else "\n"
+    # No mark can be in it, whatever models wrote.
+    content = learnings.replace("\r\n", "\n").replace("\r", "\n").strip("\n").replace("<!--", "< !--")
+    content = (content + "\n" if content else "").replace("\n", newline)
+    if marks is not None:
+        return text[: marks[0].end()] + newline + content + text[marks[1].start() :]
+    gap = "" if not text else newline if text.endswith("\n") else 2 * newline
+    return f"{text}{gap}## Learnings{2 * newline}{_BEGIN}{newline}{content}{_END}{newline}"
+
+
+def own_text(text: str) -> str:
+    """What the user wrote, headings included: all outside of the daemon's section, without any marks."""
+    if (marks := _marks(text)) is not None:
+        text = text[: marks[0].start()] + text[marks[1].end() :]
+    return _MARK.sub("", text)
+
+
+def show_in_prompt(text: str, quote: Quote) -> str:
+    """The user's words as a policy is shown them: clean, cut, without the holes that the daemon's section leaves.
+
+    The daemon's own section holds nothing that the prompt does not, and fresher.
+    """
+    kept: list[str] = []
+    for line in own_text(text).replace("\r\n", "\n").split("\n"):
+        if not _HEADING.fullmatch(line) and (line.strip() or (kept and kept[-1])):
+            kept.append(line.rstrip())
+    return quote.start("\n".join(kept).strip("\n"), MOST_IN_PROMPT)
+
+
+def _marks(text: str) -> tuple[re.Match[str], re.Match[str]] | None:
+    """The first whole pair of marks."""
+    return next((pair for pair in pairwise(_MARK.finditer(text)) if (pair[0][1], pair[1][1]) == ("begin", "end")), None)
+
+
+def learnings(
+    recent: Sequence[Experiment],
+    top: Sequence[Experiment],
+    failures: Mapping[str, int] | None = None,
+    *,
+    sigma: float | None = None,
+) -> str:
+    """The daemon's own part: the best so far, what helped, what hurt, near misses, failures. top: the best first."""
+    quote = Quote()
+    learned = digest_of(recent, top, failures, sigma=sigma, quote=quote)
+    blocks = [_best(top, quote)]
+    for name, lines in (
+        ("Helped", learned.kept),
+        ("Hurt", _hurt(recent, quote)),
+        ("Near misses", learned.near_misses),
+        ("Failed", learned.failures),
+        ("Tried", learned.tried),
+        ("Untried hints", learned.hints),
+    ):
+        blocks.append("\n".join(_under_headings({name: lines})))
+    text = ""
+    for block in blocks:
+        if block and len(text) + len(block) <= MOST_LEARNINGS:
+            text += ("\n\n" if text else "") + block
+    return text or _NOTHING
+
+
+def _best(top: Sequence[Experiment], quote: Quote) -> str:
+    kept = next((e for e in top if e.decision is not None and e.decision.status is Status.KEEP), None)
+    if kept is None or kept.decision is None or kept.decision.value is None:
+        return ""
+    what = kept.proposal.description or kept.proposal.hypothesis if kept.proposal else "the program as it was"
+    return f"Best so far: {kept.decision.value:.6g} (#{kept.number} {quote.line(what, _SHOWN)})"
+
+
+def _hurt(recent: Sequence[Experiment], quote: Quote) -> list[str]:
+    """What made the metric worse, the worst first."""
+    worse = [
+        (e.decision.delta, -e.number, e.proposal.description or e.proposal.hypothesis)
+        for e in recent
+        if e.decision is not None and e.proposal is not None and e.decision.delta is not None and e.decision.delta < 0
+    ]
+    return [
+        f"#{-number} {quote.line(what, _SHOWN)}: {delta:+.3g}" for delta, number, what in sorted(worse)[:_MOST_HURT]
+    ]

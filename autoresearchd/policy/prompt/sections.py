@@ -18,8 +18,7 @@ from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Budget, Direction, MetricSource
 from autoresearchd.evaluator.feedback import MAX_REASON, feedback, fill
 from autoresearchd.models.client import Count, Message
-from autoresearchd.policy.prompt import memo_text
-from autoresearchd.policy.prompt.digest import Digest, advice, digest, stuck_mode
+from autoresearchd.policy.prompt.digest import advice, bounds, digest_of, show_in_prompt, stuck_mode
 from autoresearchd.policy.prompt.quote import Quote, data_block, fence_block, fence_length
 from autoresearchd.policy.search.program_constants import rule
 
@@ -116,11 +115,11 @@ def messages(state: ResearchState, *, forms: str, budget: int, count: Count) -> 
 
     Raises PolicyError: goal, rules, code and notes alone have more tokens than the budget.
     """
-    system = _sendable(state.redactor.text(_system(state, forms)))
+    system = state.redactor.text(_system(state, forms)).encode("utf-8", "replace").decode()
 
     def build(texts: Sequence[str]) -> tuple[Message, ...]:
-        user = state.redactor.text(_sendable("\n\n".join(text for text in texts if text)))
-        return {"role": "system", "content": system}, {"role": "user", "content": user}
+        user = "\n\n".join(texts).encode("utf-8", "replace").decode()
+        return {"role": "system", "content": system}, {"role": "user", "content": state.redactor.text(user)}
 
     return fit(_sections(state), build, budget=budget, count=count)
 
@@ -128,13 +127,8 @@ def messages(state: ResearchState, *, forms: str, budget: int, count: Count) -> 
 def render(state: ResearchState) -> str:
     """The whole prompt in one text for a tool that edits files; without secrets."""
     texts = [_system(state, _TOOL.format(files=", ".join(state.task.editable)))]
-    texts += [section.text() for section in _sections(state)]
-    return state.redactor.text("\n\n".join(text for text in texts if text) + "\n")
-
-
-def _sendable(text: str) -> str:
-    """Text that can be sent as UTF-8, whatever was in it."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    texts += [text for section in _sections(state) if (text := section.text())]
+    return state.redactor.text("\n\n".join(texts) + "\n")
 
 
 # ---------------------------------------------------------------------- the system message
@@ -176,21 +170,22 @@ def _rules(state: ResearchState) -> list[str]:
     )
     score = rule(task, state.code)
     network = "" if task.execution.network else " A run has no network."
+    protected = f" Protected: {', '.join(task.protected)}." if task.protected else ""
+    small = (
+        f"The files that may be edited may have {task.max_compressed or 0:,} bytes once compressed: they are for code, "
+        "not for data that a run should read or compute."
+    )
     rules = (
         f"{metric} decides: {_better(state)} is better. {measured}. Edits that touch the measurement, the clock or the "
         "checks are found and recorded as failed.",
         _time(task.execution.budget),
-        f"Only these files may be edited: {', '.join(task.editable)}."
-        + (f" Protected: {', '.join(task.protected)}." if task.protected else ""),
-        f"The files that may be edited may have {task.max_compressed:,} bytes once compressed: they are for code, not "
-        "for data that a run should read or compute."
-        if task.max_compressed is not None
-        else "",
+        f"Only these files may be edited: {', '.join(task.editable)}.{protected}",
+        small if task.max_compressed is not None else "",
         Quote(state.redactor).line(score, 800) if score else "",
         f"No new packages: only what is installed for the program can be imported.{network}",
         "Seeds are the evaluator's (AUTORESEARCHD_SEED), and a doubtful gain is run again under fresh ones: another "
         "seed is no improvement.",
-        *(f"{c.metric} must be {memo_text.bounds(c)}." for c in task.scoring.constraints),
+        *(f"{c.metric} must be {bounds(c)}." for c in task.scoring.constraints),
         *(f"This check must pass: {check.command}" for check in task.checks),
         "Simplicity counts: of two programs with the same result the simpler is kept. A gain within reach of noise "
         "that costs many intricate lines is not worth them; the same result from less code is a gain.",
@@ -211,15 +206,28 @@ def _sections(state: ResearchState) -> list[Section]:
     last = [_whole(_notes(state, quote))]
     if state.repair is not None:
         return [*first, *last, _whole(_repair(state, quote))]
-    learned = digest(state)
+    learned = digest_of(state.recent, state.top, state.failures, sigma=state.sigma, quote=quote)
+    memo = show_in_prompt(state.memo, quote).split("\n")
+    best = [_headline(e, quote) + (f"\n    changes: {c}" if (c := _changes(e, quote)) else "") for e in state.top]
+    ended, told = state.recent[-1] if state.recent else None, ""
+    if ended is not None and ended.proposal is not None and ended.proposal.policy != "baseline":
+        told = quote.start(feedback(state.task, ended), 2000)
+    # What to do when nothing has been kept for a while; constants are named only if the program has them.
+    names = {word for text in state.code.values() for word in _WORD.findall(text)} if stuck_mode(state.streak) else ()
+    constants = [name for name in learned.constants if _WORD.findall(name)[0] in names]
     return [
         *first,
-        _memo(state, quote),
-        _digest(learned),
-        _top(state.top, quote),
+        _from_the_end(
+            memo if any(memo) else (),
+            Rank.MEMO,
+            "The owner's memo (autoresearch.md)",
+            lambda text: fence_block(text, "markdown"),
+        ),
+        _from_the_end(learned.lines(), Rank.DIGEST, "What was learned so far"),
+        _from_the_end(best, Rank.TOP, "Best experiments, best first"),
         *_histories(state, quote),
-        _feedback(state, quote),
-        _advice(state, learned),
+        _whole(told, Rank.FEEDBACK, f"How experiment {ended.number if ended else ''}, the last, ended", data_block),
+        _whole(advice(state.streak, near=learned.near, constants=constants), Rank.ADVICE, "Stuck"),
         *last,
         _whole("# Propose an experiment\n\nOne change to the files above, with the reason why it should help."),
     ]
@@ -228,6 +236,11 @@ def _sections(state: ResearchState) -> list[Section]:
 def _whole(text: str, rank: Rank | None = None, title: str = "", wrap: Callable[[str], str] = str) -> Section:
     """A section that stays or goes as a whole."""
     return Section((Piece(text, None if rank is None else (rank,)),) if text else (), title, wrap)
+
+
+def _from_the_end(lines: Sequence[str], rank: Rank, title: str, wrap: Callable[[str], str] = data_block) -> Section:
+    """A section of lines, the last of which goes first."""
+    return Section(tuple(Piece(line, (rank, -i)) for i, line in enumerate(lines)), title, wrap)
 
 
 def _goal(state: ResearchState) -> str:
@@ -286,26 +299,6 @@ def _standing(state: ResearchState, quote: Quote) -> Section:
     if known:
         pieces.append(Piece(f"\nThe machine, and the last failure:\n\n{data_block(known)}", (Rank.DIAGNOSTICS,)))
     return Section(tuple(pieces), "Where we stand")
-
-
-def _memo(state: ResearchState, quote: Quote) -> Section:
-    lines = memo_text.show_in_prompt(state.memo, quote).split("\n")
-    pieces = tuple(Piece(line, (Rank.MEMO, -i)) for i, line in enumerate(lines)) if any(lines) else ()
-    return Section(pieces, "The owner's memo (autoresearch.md)", lambda text: fence_block(text, "markdown"))
-
-
-def _digest(learned: Digest) -> Section:
-    lines = [line for heading, items in learned.parts() for line in (f"{heading}:", *(f"- {item}" for item in items))]
-    pieces = tuple(Piece(line, (Rank.DIGEST, -i)) for i, line in enumerate(lines))
-    return Section(pieces, "What was learned so far", data_block)
-
-
-def _top(top: Sequence[Experiment], quote: Quote) -> Section:
-    pieces = []
-    for i, e in enumerate(top):
-        changes = _changes(e, quote)
-        pieces.append(Piece(_headline(e, quote) + (f"\n    changes: {changes}" if changes else ""), (Rank.TOP, -i)))
-    return Section(tuple(pieces), "Best experiments, best first", data_block)
 
 
 def _histories(state: ResearchState, quote: Quote) -> tuple[Section, ...]:
@@ -401,22 +394,6 @@ def _details(e: Experiment, quote: Quote) -> list[str]:
     repeated = ("    result: ", "    failure: ") if e.decision is not None and e.decision.reason else ()
     what = _subject(e, quote)
     return [line for line in lines if not line.startswith(repeated) and line.partition(": ")[2] != what]
-
-
-def _feedback(state: ResearchState, quote: Quote) -> Section:
-    e = state.recent[-1] if state.recent else None
-    if e is None or e.proposal is None or e.proposal.policy == "baseline":
-        return Section(())
-    words = quote.start(feedback(state.task, e), 2000)
-    return _whole(words, Rank.FEEDBACK, f"How experiment {e.number}, the last, ended", data_block)
-
-
-def _advice(state: ResearchState, learned: Digest) -> Section:
-    """What to do when nothing has been kept for a while; constants are named only if the program has them."""
-    names = {word for text in state.code.values() for word in _WORD.findall(text)} if stuck_mode(state.streak) else ()
-    constants = [name for name in learned.constants if _WORD.findall(name)[0] in names]
-    words = advice(state.streak, near=learned.near, constants=constants)
-    return _whole(words, Rank.ADVICE, "Stuck")
 
 
 def notes(state: ResearchState, quote: Quote) -> list[str]:

@@ -78,10 +78,7 @@ class Source:
         return own and FIXED.search(self.beside(end)) is not None
 
     def bounds(self, start: int, end: int) -> tuple[tuple[float, float] | None, str]:
-        """(the range, the comment with the choices) that comments beside or above give.
-
-        Raises ValueError: the range is none, with what is wrong.
-        """
+        """(range, comment with choices) that comments beside or above give. ValueError tells why a range is none."""
         for comment in (self.beside(end), self.above(start)):
             if found := _RANGE.match(comment):
                 return parse_bounds(found[1]), ""
@@ -94,14 +91,10 @@ def listed_numbers(comment: str) -> tuple[int | float, ...] | None:
     """The numbers that ``one of: 16, 32, 64`` lists; None where something else stands there."""
     found = _ONE_OF.match(comment)
     text = re.split(r"[;(]|\.(?=\s|$)", found[1])[0] if found else ""
-    try:
-        return tuple(_number(part) for part in re.split(r"[,|]", text) if part.strip())
-    except ValueError:
-        return None
-
-
-def _number(text: str) -> int | float:
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
+    numbers: list[int | float] = []
+    for part in filter(str.strip, re.split(r"[,|]", text)):
+        try:
+            numbers.append(int(part) if re.fullmatch(r"\s*[-+]?[\d_]+\s*", part) else float(part))
+        except ValueError:
+            return None
+    return tuple(numbers)

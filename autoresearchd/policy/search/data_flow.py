@@ -10,37 +10,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from itertools import chain, pairwise
+from typing import NamedTuple
 
 from autoresearchd.policy.search import known_calls as known
 from autoresearchd.policy.search.name_ranges import words_of
-from autoresearchd.policy.search.program_parts import (
-    Definition,
-    Parts,
-    blocks,
-    defaults_of,
-    is_literal,
-    last_name,
-    text_of,
-)
-from autoresearchd.policy.search.trained_parts import (
-    DATA_METHODS,
-    EVALUATES,
-    FITS,
-    MEASURES,
-    MODEL_NAMES,
-    MODELS,
-    OF_MODELS,
-    base_name,
-    is_model_class,
-    methods,
-    trained_names,
-    trains,
-)
+from autoresearchd.policy.search.program_parts import Definition, Parts, blocks, defaults_of, is_literal, text_of
 
 _PRINTS = frozenset({"print", "write", "info", "echo"})
 _LOGS = frozenset({"log", "log_metric", "report", "add_scalar"})
@@ -65,7 +43,7 @@ class Way(StrEnum):
 
 
 class Strength(IntEnum):
-    """How a constant is in a value. NUMBER: as a number; MIXED: in numbers of data; DATA: the data is of its making."""
+    """How a constant is in a value: as a number, in numbers of data, or the data is of its making."""
 
     NUMBER = 0
     MIXED = 1
@@ -83,11 +61,7 @@ class Constant(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """What a variable may hold, as far as it matters where that came from.
-
-    taints: constants in it; model: it is trained; seen: it came out of something trained; data: made by a call that
-    makes data; kinds: classes of objects.
-    """
+    """What a variable may hold: constants, something trained, what came out of it, made data, objects of classes."""
 
     taints: Mapping[int, Strength] = {}
     model: bool = False
@@ -110,22 +84,19 @@ _TRAINED = _Value(model=True, seen=True)
 
 def _join(values: Iterable[_Value]) -> _Value:
     """One value of several: a constant in it counts where it is strongest."""
-    values = list(values)
     taints: dict[int, Strength] = {}
+    model = seen = data = False
+    kinds: frozenset[str] = frozenset()
     for value in values:
         for source, strength in value.taints.items():
             taints[source] = max(strength, taints.get(source, strength))
-    return _Value(
-        taints,
-        any(v.model for v in values),
-        any(v.seen for v in values),
-        any(v.data for v in values),
-        frozenset().union(*(v.kinds for v in values)),
-    )
+        model, seen, data = model or value.model, seen or value.seen, data or value.data
+        kinds |= value.kinds
+    return _Value(taints, model, seen, data, kinds)
 
 
 def reached(parts: Parts, metric: str = "") -> tuple[tuple[Constant, Way | None], ...]:
-    """Constants that reach what is measured, and how, in the order of the program; with None those that do not.
+    """All constants, and how they reach what is measured (None: they do not).
 
     metric: its name; where the program prints it nowhere, all counts that it prints of its model.
     """
@@ -147,21 +118,17 @@ class _Scope:
     name: str = ""
     owner: str = ""
     params: tuple[str, ...] = ()
-    local: frozenset[str] = frozenset()
+    local: Collection[str] = ()
     trained: frozenset[str] = frozenset()
     prints: bool = False
     names: dict[str, _Value] = field(default_factory=dict)
     gives: _Value = _NOTHING
 
 
-_Key = TypeVar("_Key")
-
-
 class _Flow:
     """The look at one program.
 
-    shown: whether it prints its metric; everything: all that it prints counts; of_model: what it prints comes out of
-    something trained.
+    shown: whether it prints its metric; of_model: what it prints comes out of something trained.
     """
 
     def __init__(self, parts: Parts, metric: str, *, everything: bool = False) -> None:
@@ -180,38 +147,36 @@ class _Flow:
                 if one.entry:
                     self._listed.add(number)
                     self._take_up(self._written, one.entry, _Value({number: Strength.NUMBER}))
-        self._functions = {}
         self._functions = self._scopes()
         self._holders = {
             name: {n.attr for n in ast.walk(cls) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
             for name, cls in parts.classes.items()
-            if methods(cls) & DATA_METHODS
+            if known.methods(cls) & known.DATA_METHODS
         }
-        asked = (c.func for c in parts.calls if isinstance(c.func, ast.Attribute) and c.func.attr in OF_MODELS)
-        self._models = MODEL_NAMES | {f.value.id for f in asked if isinstance(f.value, ast.Name)}
-        self._module = _Scope(parts.tree, trained=trained_names(parts.tree.body))
+        asked = (c.func for c in parts.calls if isinstance(c.func, ast.Attribute) and c.func.attr in known.OF_MODELS)
+        self._models = known.MODEL_NAMES | {f.value.id for f in asked if isinstance(f.value, ast.Name)}
+        self._module = _Scope(parts.tree, trained=known.trained_names(parts.tree.body))
         self._where = [self._module]
         self.found: dict[int, Way] = {}
         self.shown, self.of_model = everything, False
         self._control: list[_Value] = []
         self._training = self._depth = self._steps = 0
-        self._marking, self._changed = True, False
+        self._marking = True
 
     def _scopes(self) -> dict[str, _Scope]:
         scopes: dict[str, _Scope] = {}
         for function in self._parts.functions:
             node, owner = function.node, function.cls
-            if owner and is_model_class(self._parts.classes[owner]):
+            if owner and known.is_model_class(self._parts.classes[owner]):
                 continue
             nodes = list(ast.walk(node))
-            arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-            params = tuple(a.arg for a in arguments)
+            params = tuple(a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs))
             outside = {n for s in nodes if isinstance(s, (ast.Global, ast.Nonlocal)) for n in s.names}
             local = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {*params}
             name = f"{owner}.{node.name}" if owner else node.name
-            trained = trained_names(node.body)
             prints = node.name in ("main", "run") or any(getattr(n, "id", "") == "print" for n in nodes)
-            scopes.setdefault(name, _Scope(node, name, owner, params, frozenset(local - outside), trained, prints))
+            scope = _Scope(node, name, owner, params, local - outside, known.trained_names(node.body), prints)
+            scopes.setdefault(name, scope)
         return scopes
 
     def settle(self) -> None:
@@ -263,7 +228,7 @@ class _Flow:
                 self._changed = self._changed or gives != scope.gives
                 scope.gives = gives
             case ast.For() | ast.AsyncFor():
-                value, training = self._value(node.iter), trains(node)
+                value, training = self._value(node.iter), known.trains(node)
                 self._assign(node.target, value)
                 # A loop that trains a new model each time repeats the measurement: how often is part of the metric.
                 once = training and not any(isinstance(n, ast.Call) and self._is_model_call(n) for n in ast.walk(node))
@@ -271,7 +236,7 @@ class _Flow:
                 self._body(node.orelse)
             case ast.While():
                 self._value(node.test)
-                self._within(_NOTHING, node.body, training=trains(node))
+                self._within(_NOTHING, node.body, training=known.trains(node))
             case ast.If():
                 test = _NOTHING if self._training else self._value(node.test)
                 self._within(test, node.body)
@@ -310,7 +275,7 @@ class _Flow:
         elif isinstance(target, ast.Subscript):
             if self._names_metric(target.slice):
                 self._reach(value)
-            if base := base_name(target):
+            if base := known.base_name(target):
                 self._store(base, value._replace(kinds=frozenset()))
 
     def _store(self, name: str, value: _Value) -> None:
@@ -320,7 +285,7 @@ class _Flow:
     def _bind(self, scope: _Scope, name: str, value: _Value) -> None:
         self._take_up(scope.names, name, _TRAINED if name in scope.trained or name in self._models else value)
 
-    def _take_up(self, values: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    def _take_up(self, values: dict[str, _Value], key: str, value: _Value) -> None:
         """Join a value to what is under a key already."""
         joined = _join((values[key], value)) if key in values else value
         if joined != values.get(key):
@@ -355,7 +320,7 @@ class _Flow:
             case ast.BinOp() | ast.Compare():
                 operands = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.left, *node.comparators]
                 values = self._values(operands)
-                if any(isinstance(o, ast.Call) and last_name(o.func) in known.RANDOM for o in operands):
+                if any(isinstance(o, ast.Call) and known.last_name(o.func) in known.RANDOM for o in operands):
                     values = [self._raised(v) for v in values]
                 return self._through(values)
             case ast.Dict():
@@ -392,11 +357,10 @@ class _Flow:
     def _in_model(self) -> bool:
         scope = self._where[-1]
         name = scope.name.rpartition(".")[2]
-        if not name or EVALUATES.search(name):
+        if not name or known.EVALUATES.search(name):
             return False
-        if _OF_A_MODEL.search(name):
-            return True
-        return not scope.prints and any(scope.names.get(p, _NOTHING).model for p in scope.params)
+        given = not scope.prints and any(scope.names.get(p, _NOTHING).model for p in scope.params)
+        return given or _OF_A_MODEL.search(name) is not None
 
     def _subscript(self, node: ast.Subscript) -> _Value:
         base, index = self._value(node.value), node.slice
@@ -405,7 +369,8 @@ class _Flow:
             here = {s: x for s, x in own.taints.items() if s in base.taints} if base.taints else own.taints
             return self._seen_by_model(own._replace(taints=here))
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
-        inner = self._values(b for p in parts for b in _bounds(p))
+        bounds = ((p.lower, p.upper, p.step) if isinstance(p, ast.Slice) else (p,) for p in parts)
+        inner = self._values(chain.from_iterable(bounds))
         if any(isinstance(part, ast.Slice) for part in parts):  # X[:N] cuts the data; X[i : i + B] is one batch of it
             inner = [self._raised(value) for value in inner]
         return _join((base, *inner))._replace(kinds=frozenset())
@@ -414,13 +379,11 @@ class _Flow:
         """What makes data: hyper-parameters are only met by it on the way (batches)."""
         if self._training or self._in_model():
             return value
-        met = {s: known.usual(self.constants[s].name) for s in value.taints}
-        return value._replace(
-            taints={s: max(x, Strength.MIXED if met[s] else Strength.DATA) for s, x in value.taints.items()}
-        )
+        least = {s: Strength.MIXED if known.usual(self.constants[s].name) else Strength.DATA for s in value.taints}
+        return value._replace(taints={s: max(x, least[s]) for s, x in value.taints.items()})
 
     def _through(self, values: Iterable[_Value]) -> _Value:
-        """Several values become one. What meets something trained comes out as what the model makes of it."""
+        """What meets something trained comes out as what the model makes of it."""
         joined = _join(values)._replace(kinds=frozenset())
         if joined.model:
             return _Value(joined.at_least(Strength.DATA).taints, seen=True)
@@ -429,7 +392,7 @@ class _Flow:
     # -- calls
 
     def _call(self, node: ast.Call) -> _Value:
-        callee = last_name(node.func)
+        callee = known.last_name(node.func)
         receiver = self._value(node.func.value if isinstance(node.func, ast.Attribute) else node.func)
         arguments = self._values(node.args)
         keywords = {k.arg or f"**{i}": self._value(k.value) for i, k in enumerate(node.keywords)}
@@ -453,8 +416,8 @@ class _Flow:
 
     def _whole(self, value: _Value) -> _Value:
         """An object that holds data stands for all of it."""
-        held = {name for kind in value.kinds for name in self._holders.get(kind, ())}
-        return _join((value, *(self._entries.get(name, _NOTHING) for name in sorted(held)))) if held else value
+        entries = {name for kind in value.kinds for name in self._holders.get(kind, ())}
+        return _join((value, *(self._entries.get(name, _NOTHING) for name in sorted(entries))))
 
     def _external(self, node: ast.Call, callee: str, receiver: _Value, values: list[_Value]) -> _Value:
         given = _join(values)._replace(kinds=frozenset())
@@ -462,16 +425,16 @@ class _Flow:
         way = _way_of(callee, node)
         if way is not None:
             for source in (everything if callee.startswith("read_") else given).taints:
-                self._sink(source, way)
+                self.found.setdefault(source, way)
             return everything.raised(Strength.DATA)._replace(data=True, model=False)
-        if callee in known.RANDOM | known.ARRAYS | known.SAMPLES:
+        if callee in known.DRAWS:
             if self._training or self._in_model():
                 return _Value(everything.at_least(Strength.DATA).taints, data=True)
             made = self._raised(given) if callee in known.SAMPLES else given.raised(Strength.DATA)
             return _join((made, receiver))._replace(data=True, kinds=frozenset())
-        if callee in FITS and not EVALUATES.search(callee):
+        if callee in known.FITS and not known.EVALUATES.search(callee):
             return _TRAINED
-        if MEASURES.fullmatch(callee):
+        if known.MEASURES.fullmatch(callee):
             return given._replace(model=False)
         if self._is_model_call(node):
             return _Value(given.at_least(Strength.DATA).taints, model=True, seen=True)
@@ -479,18 +442,18 @@ class _Flow:
             return everything
         if callee[:1].isupper() and callee != "Path":
             return everything.at_least(Strength.MIXED)
-        if everything.model and EVALUATES.search(callee):
+        if everything.model and known.EVALUATES.search(callee):
             return everything._replace(model=False, seen=True)
         return self._through([receiver, *values])
 
     def _is_model_call(self, node: ast.Call) -> bool:
-        callee = last_name(node.func)
+        callee = known.last_name(node.func)
         if callee in self._parts.classes:
-            return is_model_class(self._parts.classes[callee])
-        if MEASURES.fullmatch(callee):
+            return known.is_model_class(self._parts.classes[callee])
+        if known.MEASURES.fullmatch(callee):
             return False
-        of_nn = isinstance(node.func, ast.Attribute) and base_name(node.func) in ("nn", "optim")
-        return (of_nn and callee[:1].isupper()) or MODELS.fullmatch(callee) is not None
+        of_nn = isinstance(node.func, ast.Attribute) and known.base_name(node.func) in ("nn", "optim")
+        return (of_nn and callee[:1].isupper()) or known.MODELS.fullmatch(callee) is not None
 
     def _user_call(
         self, node: ast.Call, callee: str, receiver: _Value, arguments: list[_Value], keywords: Mapping[str, _Value]
@@ -499,26 +462,25 @@ class _Flow:
         own, made = isinstance(node.func, ast.Name), None
         if own and callee in self._functions:
             scope, skip = self._functions.get(callee), 0
-        elif own and callee in self._parts.classes and not is_model_class(self._parts.classes[callee]):
+        elif own and callee in self._parts.classes and not known.is_model_class(self._parts.classes[callee]):
             made = _Value(kinds=frozenset({callee}))
             scope, skip = self._functions.get(f"{callee}.__init__"), 1
             for name, value in keywords.items() if scope is None else ():
                 self._take_up(self._entries, name, value)
         else:
-            methods = [self._functions.get(f"{kind}.{callee}") for kind in sorted(receiver.kinds)]
+            methods = (self._functions.get(f"{kind}.{callee}") for kind in sorted(receiver.kinds))
             scope, skip = next(filter(None, methods), None), 1
             if scope is not None:
                 self._bind(scope, "self", receiver)
         if scope is None:
             return made
-        bound = [*zip(scope.params[skip:], arguments, strict=False), *keywords.items()]
-        for name, value in bound:
+        for name, value in (*zip(scope.params[skip:], arguments, strict=False), *keywords.items()):
             if name in scope.params:
                 self._bind(scope, name, value)
         if made is not None:
             return made
-        trains = self._training and not EVALUATES.search(scope.name)
-        return scope.gives.at_least(Strength.DATA) if trains else scope.gives
+        trained = self._training and not known.EVALUATES.search(scope.name)
+        return scope.gives.at_least(Strength.DATA) if trained else scope.gives
 
     # -- where it ends
 
@@ -528,7 +490,7 @@ class _Flow:
 
     def _metric_values(self, node: ast.Call) -> Iterator[ast.expr]:
         """What a call prints or logs under the name of the metric."""
-        callee = last_name(node.func)
+        callee = known.last_name(node.func)
         yield from (k.value for k in node.keywords if k.arg and k.arg == self._metric)
         if callee in _LOGS and node.args and self._names_metric(node.args[0]):
             yield from node.args[1:2]
@@ -552,22 +514,14 @@ class _Flow:
         for source, strength in value.taints.items():
             name = self.constants[source].name
             if strength is Strength.DATA:
-                self._sink(source, Way.MAKES)
+                self.found.setdefault(source, Way.MAKES)
             elif not known.usual(name) or "smoothing" in words_of(name):
-                self._sink(source, Way.METRIC)
-
-    def _sink(self, source: int, way: Way) -> None:
-        self.found.setdefault(source, way)
-
-
-def _bounds(index: ast.expr) -> Iterator[ast.expr | None]:
-    """What is worked out between brackets."""
-    yield from (index.lower, index.upper, index.step) if isinstance(index, ast.Slice) else (index,)
+                self.found.setdefault(source, Way.METRIC)
 
 
 def _filled(node: ast.expr) -> Iterator[ast.expr]:
     """What is filled into a text by % or format, or joined to it."""
-    if isinstance(node, ast.Call) and last_name(node.func) in ("format", "join"):
+    if isinstance(node, ast.Call) and known.last_name(node.func) in ("format", "join"):
         yield from (*node.args, *(k.value for k in node.keywords))
     elif isinstance(node, ast.BinOp):
         yield from _filled(node.left)
@@ -576,7 +530,7 @@ def _filled(node: ast.expr) -> Iterator[ast.expr]:
 
 def _way_of(callee: str, node: ast.Call) -> Way | None:
     """What a call does with data for certain; None where it need not."""
-    of = last_name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+    of = known.last_name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
     if callee == "open":
         mode = getattr(node.args[1], "value", "") if len(node.args) > 1 else ""
         return None if set(str(mode)) & set("wax") else Way.READS
@@ -584,6 +538,4 @@ def _way_of(callee: str, node: ast.Call) -> Way | None:
         return Way.READS
     if known.MAKES.fullmatch(callee):
         return Way.MAKES
-    if known.SPLITS.fullmatch(callee):
-        return Way.SPLITS
-    return Way.SEEDS if callee in known.SEEDS else None
+    return Way.SPLITS if known.SPLITS.fullmatch(callee) else Way.SEEDS if callee in known.SEEDS else None

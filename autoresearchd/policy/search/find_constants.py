@@ -1,13 +1,8 @@
 """The search space of a file: which literals may be tuned, which are left alone and why, and how they are replaced.
 
-Found are top-level constants, the numbers of top-level tuples, entries of top-level dictionaries, field defaults of
-configuration classes, defaults of functions and of command-line options, literal arguments of well-known constructors,
-and choices: booleans, strings whose alternatives a comment lists, window patterns. A change replaces the bytes of the
-literal and nothing else. Where a constant depends on the profile (``8 if CUDA else 4``, ``{"cpu": …, "cuda": …}``,
-``if CUDA:``), the branch that applies is tuned. Of YAML, JSON and TOML files it is every number, boolean and text.
-
-Who says so, the stronger first: task.yaml, a comment, what the constant reaches, its name and value. A seed is never
-tuned, whoever asks for it.
+A change replaces the bytes of the literal and nothing else. Where a constant depends on the profile, the branch that
+applies is tuned. Who decides, the stronger first: task.yaml, a comment, what the constant reaches, its name and value.
+A seed is never tuned, whoever asks for it.
 """
 
 from __future__ import annotations
@@ -15,10 +10,10 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from autoresearchd.config.value_positions import MarkupError, kind_of, scalars
+from autoresearchd.config.value_positions import MarkupError, Scalar, kind_of, scalars
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Search
@@ -27,7 +22,6 @@ from autoresearchd.policy.search.name_ranges import (
     alternatives,
     bounded,
     choice,
-    flag,
     is_not_own,
     is_seed,
     listed,
@@ -36,7 +30,7 @@ from autoresearchd.policy.search.name_ranges import (
     writable,
 )
 from autoresearchd.policy.search.parameter import Parameter, Range, Value, number_of, write
-from autoresearchd.policy.search.program_parts import BY_COMMENT, Named, Parts
+from autoresearchd.policy.search.program_parts import BY_COMMENT, Parts
 
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 _ENVIRONMENT = re.compile(r"\b(?:environ|getenv)\b")
@@ -46,10 +40,7 @@ _NUMBERED = re.compile(r"#\d+(?=$|\[)")
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A constant that is not tuned. start: its place in the bytes of the file; why: the reason, for people.
-
-    notable: whether the user may not expect it: no comment, key or plain name says so.
-    """
+    """A constant that is not tuned. notable: the user may not expect it, as no comment, key or plain name says so."""
 
     name: str
     path: str
@@ -66,7 +57,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """What a person has written about a constant that cannot be followed. key: of task.yaml, empty for a comment."""
+    """What a person wrote about a constant, and cannot be followed. key: of task.yaml, empty for a comment."""
 
     what: str
     hint: str
@@ -108,45 +99,26 @@ def look(
     reasons: constants to leave alone, by the place where they begin → why. given: options that the run command has,
     ``--lr``: their defaults have no effect. search: what task.yaml says.
     """
-    if kind := kind_of(path):
+    kind = kind_of(path)
+    try:
         gatherer = _Gatherer(path, Source(text, commented=kind != "JSON"), reasons, search or Search())
-        _look_at_config(text, path, gatherer, {word.lstrip("+") for word in given})
+        if kind:
+            gatherer.take_scalars(scalars(path, text), {word.lstrip("+") for word in given})
+        elif text.startswith("\ufeff"):
+            raise ValueError("it begins with a byte order mark: save it without one")
+        else:
+            with warnings.catch_warnings(action="ignore"):  # a doubtful escape is the model's affair
+                gatherer.take_parts(Parts(gatherer.source, cuda=profile in {"cuda", "gpu"}, given=given))
         return gatherer.space()
-    if text.startswith("\ufeff"):
-        raise PolicyError(
-            f"{path} cannot be searched for constants: it begins with a byte order mark",
-            hint="save it as UTF-8 without the mark and commit it, or take another policy",
-        )
-    try:
-        with warnings.catch_warnings(action="ignore"):  # a doubtful escape is the model's affair
-            gatherer = _Gatherer(path, Source(text), reasons, search or Search())
-            for one in Parts(gatherer.source, cuda=profile in {"cuda", "gpu"}, given=given).values():
-                if one.tuned and not (one.late and one.name in gatherer):  # another constant may have its name
-                    gatherer.take_node(one)
-    except UNPARSABLE as error:
-        why = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
-        raise _unsearchable(f"{path} cannot be searched for constants: it is not valid Python ({why})") from error
-    return gatherer.space()
-
-
-def _look_at_config(text: str, path: str, gatherer: _Gatherer, given: Collection[str]) -> None:
-    """Take all constants of a YAML, JSON or TOML file that a program reads: ``config.yaml:optimizer.lr``."""
-    try:
-        found = scalars(path, text)
     except MarkupError as error:
-        where = f"{path}, line {error.line}" if error.line else path
-        raise _unsearchable(f"{where}: the file cannot be searched for constants: {error.what}") from error
-    for scalar in found:
-        why = BY_COMMENT if any(gatherer.source.is_fixed(a, b) for a, b in scalar.heads) else ""
-        if scalar.name in given:
-            why = f"execution.run_command gives {scalar.name}"
-        group = scalar.name.rpartition(".")[0]
-        against = f"in {group}, which is about data, results or logs" if group and is_not_own(group) else ""
-        gatherer.take(scalar.name, scalar.value, scalar.start, scalar.end, why=why, against=against)
-
-
-def _unsearchable(what: str) -> PolicyError:
-    return PolicyError(what, label=Label.ERROR, hint="correct the file, or take another policy")
+        line, why = error.line, error.what
+    except SyntaxError as error:
+        line, why = error.lineno, f"it is not valid Python: {error.msg}"
+    except UNPARSABLE as error:
+        line, why = None, f"it is not valid Python: {error}"
+    where = f"{path}, line {line}," if line else path
+    what = f"{where} cannot be searched for constants: {why}"
+    raise PolicyError(what, label=Label.ERROR, hint="correct the file, or take another policy")
 
 
 def apply(text: str, changes: Mapping[str, Value], *, path: str = "train.py", profile: str = "cpu") -> str:
@@ -192,9 +164,6 @@ class _Gatherer:
         self._found: dict[str, Parameter | LeftOut] = {}
         self._doubts: dict[tuple[str, str], Doubt] = {}
 
-    def __contains__(self, label: str) -> bool:
-        return f"{self._path}:{label}" in self._found
-
     def space(self) -> Space:
         """All that was found."""
         found = sorted(self._found.values(), key=lambda one: one.start)
@@ -204,25 +173,39 @@ class _Gatherer:
             tuple(self._doubts.values()),
         )
 
-    def take_node(self, one: Named) -> None:
-        """Decide about a value of a Python program."""
-        start, end = self.source.place(one.node)
-        value = _literal_value(one.node, self.source.part(start, end))
-        name = f"{self._path}:{one.name}"
-        if value is not None:
-            value = float(value) if one.real and type(value) is int else value
-            self.take(one.name, value, start, end, why=one.why, options=one.options)
-        elif computed := _computed(one.name, one.node):
-            self._leave(name, start, end, one.why or why_not(name) or computed)
-        else:  # assigned again to something else: the earlier literal is not what counts
-            self._found.pop(name, None)
+    def take_parts(self, parts: Parts) -> None:
+        """Take all constants of a Python program."""
+        for one in parts.values():
+            name = f"{self._path}:{one.name}"
+            if not one.tuned or (one.late and name in self._found):  # another constant may have its name
+                continue
+            start, end = self.source.place(one.node)
+            value = _literal_value(one.node, self.source.part(start, end))
+            if value is not None:
+                value = float(value) if one.real and type(value) is int else value
+                self._take(name, value, start, end, why=one.why, options=one.options)
+            elif computed := _computed(one.name, one.node):
+                self._leave(name, start, end, one.why or why_not(name) or computed)
+            else:  # assigned again to something else: the earlier literal is not what counts
+                self._found.pop(name, None)
+
+    def take_scalars(self, found: Iterable[Scalar], given: Collection[str]) -> None:
+        """Take all constants of a YAML, JSON or TOML file that a program reads: ``config.yaml:optimizer.lr``."""
+        for scalar in found:
+            why = BY_COMMENT if any(self.source.is_fixed(*head) for head in scalar.heads) else ""
+            if scalar.name in given:
+                why = f"execution.run_command gives {scalar.name}"
+            group = scalar.name.rpartition(".")[0]
+            against = f"in {group}, which is about data, results or logs" if group and is_not_own(group) else ""
+            name = f"{self._path}:{scalar.name}"
+            self._take(name, scalar.value, scalar.start, scalar.end, why=why, against=against)
 
     def _leave(self, name: str, start: int, end: int, why: str, *, notable: bool = False) -> None:
         self._found[name] = LeftOut(name, self._path, self.source.part(start, end), start, why, notable)
 
-    def take(
+    def _take(
         self,
-        label: str,
+        name: str,
         value: Value,
         start: int,
         end: int,
@@ -236,7 +219,6 @@ class _Gatherer:
         why: a reason to leave it alone; against: one that gives way to a range, or a list of choices, which a person
         has written. options: all that it may be.
         """
-        name = f"{self._path}:{label}"
         asked, fixed, wrong = None, self.source.is_fixed(start, end), ""
         if not fixed:
             try:
@@ -270,7 +252,7 @@ class _Gatherer:
         if options:
             return listed(value, (value, *(o for o in options if o != value))) or "no other value is known"
         if isinstance(value, bool):
-            return flag()
+            return choice((True, False), family="flag", priority=0.6)
         if isinstance(value, str):
             others = alternatives(name, value, self.source.beside(end), self.source.text)
             none = "no other value is known: a comment can list them (# one of: a, b)"

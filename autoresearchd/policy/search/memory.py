@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import defaultdict
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, fields, replace
 
@@ -40,10 +41,9 @@ Key = tuple[str, frozenset[tuple[str, Value]]]
 class Effect:
     """What a trial's changes did.
 
-    gain: improvement over its parent, a forecast where the run was ended early, None where it has none (crashed,
-    forbidden). told: the same as it was decided on, from runs side by side, which is what people are shown; None where
-    it was not compared with its parent. failed: it must not be tried again; beyond: more of the same would fail, too
-    (memory, time, divergence). value, base: of the trial and of its parent, as far as they are known.
+    gain: improvement over its parent, a forecast where the run was ended early, None where it has none. told: the same
+    as it was decided on, which people are shown; None where it was not compared with its parent. failed: it must not be
+    tried again; beyond: more of the same would fail, too. value, base: of the trial and of its parent, where known.
     """
 
     number: int
@@ -58,25 +58,17 @@ class Effect:
     base: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
-    """A trial that failed with an error of shape, type or value: what it changed did not fit the rest."""
-
-    number: int
-    parent: str
-    changes: Mapping[str, Value]
-
-
 @dataclass(slots=True)
 class Memory:
     """The effects that a search looks at: the best and the latest, however long the session.
 
-    misfits: trials whose changes did not fit the rest; fits: names that were changed together and ran, with the parent.
+    misfits: trials that failed with an error of shape, type or value, so that what they changed did not fit the rest;
+    fits: names that were changed together and ran, with the parent.
     """
 
     metric: Metric
     tried: dict[Key, int] = field(default_factory=dict)
-    misfits: list[Misfit] = field(default_factory=list)
+    misfits: list[Effect] = field(default_factory=list)
     fits: dict[tuple[frozenset[str], str], int] = field(default_factory=dict)
     _recent: list[Effect] = field(default_factory=list)
     _best: list[tuple[float, int, Effect]] = field(default_factory=list)
@@ -126,11 +118,6 @@ class Memory:
         if trial.label in NEVER_RUN:
             return
         failed = trial.status in {Status.CRASH, Status.CHECKS_FAILED} or trial.label in FORBIDDEN
-        if not failed:
-            self.fits[frozenset(changes), trial.parent] = trial.number
-        elif trial.label is Label.ERROR and is_simple(trial.reason):
-            self.misfits.append(Misfit(trial.number, trial.parent, changes))
-            del self.misfits[:-_MISFITS]
         effect = Effect(
             trial.number,
             trial.parent,
@@ -143,6 +130,11 @@ class Memory:
             value=None if failed else value,
             base=self._values.get(trial.parent),
         )
+        if not failed:
+            self.fits[frozenset(changes), trial.parent] = trial.number
+        elif trial.label is Label.ERROR and is_simple(trial.reason):
+            self.misfits.append(effect)
+            del self.misfits[:-_MISFITS]
         self._recent.append(effect)
         if effect.value is not None:
             heapq.heappush(self._best, (self.metric.improvement(effect.value, 0.0), -trial.number, effect))
@@ -152,7 +144,7 @@ class Memory:
     def effects(self, values: Mapping[str, float], baseline: float | None) -> list[Effect]:
         """The latest and the best, oldest first, each once.
 
-        values, baseline: what parents that are not in the history had (by commit; all others).
+        values, baseline: what parents that are not in the history had, by commit, and all others.
         """
         chosen = {e.number: e for e in (*(e for _, _, e in self._best), *self._recent)}
         found = []
@@ -184,9 +176,9 @@ def key(parent: str, changes: Mapping[str, Value]) -> Key:
 class Coupling:
     """What the misfits of a session say of the constants of one incumbent: which do not fit by themselves.
 
-    A width that is also written elsewhere fails with an error of shape, whatever it is set to. Where another constant
-    has its value, both are moved together once, and again where that worked; where the values that failed broke what
-    divided before (heads and width), only values that keep it are tried; else two failures are enough.
+    A width that is also written elsewhere fails, whatever it is set to. Where another constant has its value, both are
+    moved together once, and again where that worked; where the values that failed broke what divided before (heads and
+    width), only values that keep it are tried; else two failures are enough.
 
     dropped: names that are left alone; together: names that are moved with others, and which; untried: what a first
     move together would be, oldest first; doubtful: names that failed and never ran, which are put beside nothing else.
@@ -202,16 +194,16 @@ class Coupling:
         misfits = [m for m in memory.misfits if m.parent in lineage]
         fits = {names for names, parent in memory.fits if parent in lineage}
         failed = {frozenset(m.changes) for m in misfits if len(m.changes) > 1}
-        blamed: dict[str, list[Misfit]] = {}
+        blamed: dict[str, list[Effect]] = defaultdict(list)
         known = frozenset().union(*fits)
         for misfit in misfits:  # of a bundle the one that never ran is to blame
             names = list(misfit.changes) if len(misfit.changes) == 1 else [n for n in misfit.changes if n not in known]
             if len(names) == 1 and names[0] in parameters:
-                blamed.setdefault(names[0], []).append(misfit)
+                blamed[names[0]].append(misfit)
         for name, found in blamed.items():
             self._look(name, found, fits, failed)
 
-    def _look(self, name: str, misfits: list[Misfit], fits: set[frozenset[str]], failed: set[frozenset[str]]) -> None:
+    def _look(self, name: str, misfits: list[Effect], fits: set[frozenset[str]], failed: set[frozenset[str]]) -> None:
         equal = self._equal(name)
         both = frozenset((name, *equal))
         ran = any(name in names and not names & set(equal) for names in fits)

@@ -18,7 +18,6 @@ def bag(text: str) -> frozenset[str]:
 
 
 BATCH, CONTEXT = "batch size", "context"
-"""Families that belong together: how many rows, and how long they are."""
 PER_PASS = bag("device micro mini")
 """Words of a batch size that is one pass's, not one step's."""
 
@@ -64,8 +63,6 @@ _PARTS = (bag("max feature"), bag("max sample"), bag("max df"))
 _AT_LEAST_TWO = (bag("split"), bag("leaf node"), bag("num leave"), bag("max bin"))
 _MOST_BINS = 255
 _PERCENT = bag("pct percent percentage percentile")
-_WHOLE_OCTAVE, _WHOLE = 64, 100
-"""The most of a percentage: also as a power of two."""
 _LEAST_PART, _LEAST_SHARE, _MOST_SHARE = 0.05, 0.01, 0.99
 _PENALTY = re.compile(
     r":(?:Lasso|ElasticNet|KernelRidge|(?:Ridge|SGD|MLP|PassiveAggressive|GaussianProcess)\w*)\.alpha\b"
@@ -93,8 +90,7 @@ def why_not(name: str) -> str:
             return f"its name is that of a {what}" if what in ("seed", "machine") else f"its name: {what}"
     if words in {("device",), ("backend",), ("rank",), ("local", "rank")}:
         return "its name is that of a machine"
-    ends = {"input", "output", "in", "out"} & set(words)
-    outside = ends and {"dim", "channel", "size", "feature"} & set(words)
+    outside = {"input", "output", "in", "out"} & set(words) and {"dim", "channel", "size", "feature"} & set(words)
     return "its name: a size that the data gives" if outside else ""
 
 
@@ -114,36 +110,26 @@ def range_of(name: str, value: int | float) -> Range | None:
     words = frozenset(words_of(name))
     if not math.isfinite(value) or abs(value) > _LARGEST or 0 < abs(value) < _SMALLEST:
         return None
-    found = _penalty(name, value) or _part(words, value) or _known_float(words, value)
+    found = _part(words, value) or _known_float(words, value)
+    if value > 0 and _PENALTY.search(name):  # the alpha of a linear model or a network: no share of anything there
+        found = _log(value, 10.0, 2.0, 0.8, "weight decay")
     if found is None:
         found = _whole(words, value) if isinstance(value, int) else _other_float(words, value)
-    return None if found is None else _within(_accepted(found, words, value), value)
-
-
-def _accepted(found: Range, words: frozenset[str], value: int | float) -> Range:
-    """Without the whole numbers that constructors of estimators refuse, and percentages that there are none of."""
+    if found is None:
+        return None
+    low, high, octaves = found.low, found.high, found.scale is Scale.OCTAVE
+    # Without the whole numbers that constructors of estimators refuse, and percentages that there are none of.
     if found.kind is Kind.INT and value >= 2 and any(words >= each for each in _AT_LEAST_TWO):
-        found = replace(found, low=max(found.low, 2))
+        low = max(low, 2)
     if words >= bag("max bin") and value <= _MOST_BINS:
-        most = (_MOST_BINS + 1) // 2 if found.scale is Scale.OCTAVE else _MOST_BINS
-        found = replace(found, high=min(found.high, most))
-    if words & _PERCENT and 0 <= value <= _WHOLE:
-        most = _WHOLE_OCTAVE if found.scale is Scale.OCTAVE else _WHOLE
-        found = replace(found, low=max(found.low, 0), high=min(found.high, most))
-    return found
-
-
-def _within(found: Range, value: int | float) -> Range:
-    """The range with the present value in it, and its ends no further than numbers are taken for constants."""
-    low, high = max(min(found.low, value), -_LARGEST), min(max(found.high, value), _LARGEST)
+        high = min(high, (_MOST_BINS + 1) // 2 if octaves else _MOST_BINS)
+    if words & _PERCENT and 0 <= value <= 100:
+        low, high = max(low, 0), min(high, 64 if octaves else 100)
+    # With the present value, and no further than numbers are taken for constants.
+    low, high = max(min(low, value), -_LARGEST), min(max(high, value), _LARGEST)
     if found.scale is Scale.LOG and found.kind is Kind.FLOAT:
         low, high = (max(low, _SMALLEST), high) if value > 0 else (low, min(high, -_SMALLEST))
     return replace(found, low=low, high=high)
-
-
-def flag() -> Range:
-    """The range of a boolean."""
-    return choice((True, False), family="flag", priority=0.6)
 
 
 def choice(choices: tuple[Value, ...], *, family: str = "choice", priority: float = 0.8) -> Range:
@@ -162,11 +148,6 @@ def _log(value: float, factor: float, step: float, priority: float, family: str,
 
 def _from_zero(high: float, pivot: float, step: float, priority: float, family: str) -> Range:
     return Range(Kind.FLOAT, Scale.LOG1P, 0.0, high, step, priority, pivot=pivot, family=family)
-
-
-def _penalty(name: str, value: int | float) -> Range | None:
-    """The ``alpha`` of a linear model or a network: no share of anything there."""
-    return _log(value, 10.0, 2.0, 0.8, "weight decay") if value > 0 and _PENALTY.search(name) else None
 
 
 def _part(words: frozenset[str], value: int | float) -> Range | None:
@@ -191,8 +172,7 @@ def _known_float(words: frozenset[str], value: int | float) -> Range | None:
         return _average(float(value))
     rate = "lr" in words or {"learning", "rate"} <= words
     if rate and value > 0 and not words & _LEARNING_RATE_NOT:
-        minimum = bool(words & {"min", "eta"})
-        return _log(value, 10.0, 1.5, 0.6 if minimum else 1.4, "learning rate")
+        return _log(value, 10.0, 1.5, 0.6 if words & {"min", "eta"} else 1.4, "learning rate")
     fractional = isinstance(value, float) or value == 0 or "lr" in words
     penalty = "alpha" in words and value == 1  # the usual one of linear models, and of no use as a share
     if fractional and words & _FRACTION and 0 <= value <= 1 and not words & _STEPS and not penalty:
@@ -203,9 +183,7 @@ def _known_float(words: frozenset[str], value: int | float) -> Range | None:
 def _average(value: float) -> Range:
     if value < 0.5:
         return Range(Kind.FLOAT, Scale.LINEAR, 0.0, 0.98, 0.15, 0.7, family="average")
-    rest = 1.0 - value
-    high = min(1.0 - rest / 10, 0.99999)
-    low = max(1.0 - rest * 8, 0.5)
+    low, high = max(1.0 - (1.0 - value) * 8, 0.5), min(1.0 - (1.0 - value) / 10, 0.99999)
     return Range(Kind.FLOAT, Scale.COMPLEMENT, low, max(high, value), math.log(1.6), 0.8, family="average")
 
 
@@ -224,8 +202,7 @@ def _other_float(words: frozenset[str], value: float) -> Range:
     if value == 0:
         return _from_zero(1.0, 0.02, 1.0, priority / 2, "value")
     below_one = 0 < value < 1 and (not words & _SIZES or words & _BELOW_ONE)
-    high = _MOST_SHARE if below_one else math.inf
-    return _log(value, 8.0, 1.5, priority, "value", high)
+    return _log(value, 8.0, 1.5, priority, "value", _MOST_SHARE if below_one else math.inf)
 
 
 def _whole(words: frozenset[str], value: int) -> Range | None:
@@ -265,15 +242,15 @@ def _size(value: int, factor: float, priority: float, family: str, *, coarse: bo
     if value & (value - 1) == 0:
         return Range(Kind.INT, Scale.OCTAVE, low, high, _OCTAVE_STEP, priority, family=family)
     quantum = min(value & -value, 64) if coarse else 1
-    low = max(quantum, low // quantum * quantum)
     step = max(math.log(1.35), math.log((value + quantum) / value))
+    low = max(quantum, low // quantum * quantum)
     return Range(Kind.INT, Scale.LOG, low, high, step, priority, quantum=quantum, family=family)
 
 
 def _steps(words: frozenset[str], value: int) -> Range:
     if "warmup" in words or value == 0:
-        high = max(10 * value, 100)
-        return Range(Kind.INT, Scale.LOG1P, min(value, 1), high, 0.8, 0.7, pivot=10.0, family="schedule")
+        most = max(10 * value, 100)
+        return Range(Kind.INT, Scale.LOG1P, min(value, 1), most, 0.8, 0.7, pivot=10.0, family="schedule")
     if value <= 16:
         return _small(value, 0.6, "steps")
     return Range(Kind.INT, Scale.LOG, max(1, value // 4), value * 4, math.log(1.5), 0.6, family="steps")
@@ -310,35 +287,23 @@ def _listed(comment: str) -> tuple[str, ...]:
     match = _LISTED.search(comment)
     if match is None:
         return ()
-    quoted = _QUOTED.findall(match[1])
-    if quoted:
-        return tuple(q for q in quoted if _SAFE.fullmatch(q))
     plain = re.split(r"[.;)](?:\s|$)", match[1])[0]
-    parts = [p.strip() for p in re.split(r"[,|/]|\bor\b", plain)]
+    parts = _QUOTED.findall(match[1]) or [p.strip() for p in re.split(r"[,|/]|\bor\b", plain)]
     return tuple(p for p in parts if _SAFE.fullmatch(p))
 
 
 def _patterns(value: str) -> tuple[str, ...]:
     """Periodic patterns over the two letters of a window pattern such as ``SSSL``."""
-    letters = set(value)
-    if letters <= {"S", "L"}:
-        first, last = "S", "L"
-    elif len(letters) == 2 and value.isupper() and len(value) <= 8:
-        first, last = value[0], next(c for c in value if c != value[0])
-    else:
+    letters = "SL" if set(value) <= {"S", "L"} else "".join(dict.fromkeys(value))
+    if len(letters) != 2 or not (letters == "SL" or (value.isupper() and len(value) <= 8)):
         return ()
-    return tuple(first * n + last for n in range(5))
-
-
-_DECADE = 10.0
-_STEPS_ACROSS = 5
-"""At least so many moderate steps lie between the ends."""
+    return tuple(letters[0] * n + letters[1] for n in range(5))
 
 
 def bounded(usual: Range | None, value: int | float, low: float, high: float) -> Range:
-    """The range from ``low`` to ``high``, on the axis that the constant has anyway where that can be.
+    """The range from ``low`` to ``high``, where that can be on the axis that its name and value give (``usual``).
 
-    usual: what its name and value give, None where they give nothing. Over a decade or more the axis is logarithmic.
+    Over a decade or more the axis is logarithmic. At least five moderate steps lie between the ends.
     """
     low, high = float(low), float(high)
     whole = isinstance(value, int) and low.is_integer() and high.is_integer()
@@ -350,7 +315,7 @@ def bounded(usual: Range | None, value: int | float, low: float, high: float) ->
     if scale is Scale.LOG1P:
         found = replace(found, pivot=min(usual.pivot, high / 10))
     ends = Parameter("", "", value, found, 0, 0, "").bounds()
-    across = (ends[1] - ends[0]) / _STEPS_ACROSS
+    across = (ends[1] - ends[0]) / 5
     step = usual.step if scale is usual.scale else math.log(1.5) if scale is Scale.LOG else across
     step = min(step, across)
     if whole and scale is Scale.LINEAR:
@@ -365,7 +330,7 @@ def _scale(usual: Scale, *, whole: bool, low: float, high: float) -> Scale:
         return Scale.OCTAVE
     if usual is Scale.COMPLEMENT and not whole and low >= 0 and high < 1:
         return Scale.COMPLEMENT
-    if low > 0 and (high / low >= _DECADE or usual in (Scale.LOG, Scale.OCTAVE)):
+    if low > 0 and (high / low >= 10 or usual in (Scale.LOG, Scale.OCTAVE)):
         return Scale.LOG
     return Scale.LOG1P if usual is Scale.LOG1P and low >= 0 else Scale.LINEAR
 

@@ -1,7 +1,7 @@
 """One constant of a program that may be tuned: its value, its range, its scale, and how it is written.
 
-A parameter is moved on an axis on which equal steps matter about equally: the logarithm for rates and widths, the
-logarithm of 1 − β for averages, octaves for powers of two, the value itself for counts and fractions.
+It is moved on an axis on which equal steps matter about equally: the logarithm for rates and widths, that of 1 − β for
+averages, octaves for powers of two, the value itself for counts and fractions.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ def number_of(node: ast.expr | None) -> int | float | None:
     """The value of a number, or of simple arithmetic on numbers; None for all else."""
     value: object = None
     match node:
-        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-            pass
+        case ast.Constant():
+            value = node.value
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
             inner = number_of(operand)
             value = -inner if inner is not None and isinstance(sign, ast.USub) else inner
         case ast.BinOp(left=left, op=op, right=right):
             value = _calculated(number_of(left), op, number_of(right))
-        case _:
-            return None
     return value if isinstance(value, (int, float)) and abs(value) < 1e18 and not isinstance(value, bool) else None
 
 
@@ -55,8 +53,8 @@ def _calculated(left: int | float | None, op: ast.operator, right: int | float |
         if isinstance(op, ast.Pow):  # bounded before it is computed: 9**9**9 would not end
             power = left**right if abs(left) <= 1e6 and abs(right) <= 60 else None
             return power if isinstance(power, (int, float)) else None
-        return _OPERATORS[type(op)](left, right) if type(op) in _OPERATORS else None
-    except ArithmeticError:
+        return _OPERATORS[type(op)](left, right)
+    except (ArithmeticError, KeyError):
         return None
 
 
@@ -87,8 +85,8 @@ class Scale(StrEnum):
 class Range:
     """Where a parameter may move.
 
-    step: a moderate step, in units of the axis; priority: how much it usually matters (1: as most); quantum: whole
-    numbers stay multiples of it; family: what it is, in words; hard: a person gave the ends, and no value lies beyond.
+    step: a moderate one, in units of the axis; priority: how much it usually matters (1: as most); quantum: whole
+    numbers stay multiples of it; hard: a person gave the ends, and no value lies beyond.
     """
 
     kind: Kind
@@ -108,8 +106,7 @@ class Range:
 class Parameter:
     """A literal in a file that may be changed.
 
-    name: stable over edits, e.g. ``train.py:MATRIX_LR`` or ``train.py:ADAM_BETAS[1]``; start, end: its place in the
-    UTF-8 bytes of the file; source: the literal as it stands there.
+    name: stable over edits, e.g. ``train.py:ADAM_BETAS[1]``; start, end: its place in the UTF-8 bytes of the file.
     """
 
     name: str
@@ -159,8 +156,8 @@ class Parameter:
 
     def bounds(self) -> tuple[float, float]:
         """The ends of the range, on the axis."""
-        low, high = sorted((self.place(self.range.low), self.place(self.range.high)))
-        return low, high
+        ends = self.place(self.range.low), self.place(self.range.high)
+        return min(ends), max(ends)
 
     def at(self, place: float) -> Value:
         """The legal value nearest to a place on the axis, rounded as a person would write it."""
@@ -209,10 +206,7 @@ class Parameter:
         return tuple(c for c in self.range.choices if c != self.value)
 
     def legal(self, value: object) -> bool:
-        """Whether the value is of the right kind and can be written in this place.
-
-        The range is only advice, but for one that a person gave.
-        """
+        """Whether the value is of the right kind. The range is only advice, but for one that a person gave."""
         if self.kind is Kind.CHOICE:
             return any(type(c) is type(value) and c == value for c in self.range.choices)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
@@ -233,7 +227,7 @@ def write(parameter: Parameter, value: Value) -> str:
         return f"{quote}{value}{quote}"
     if parameter.kind is Kind.INT or (parameter.kind is Kind.CHOICE and isinstance(value, int)):
         return _write_int(parameter.source, int(value))
-    text = _write_float(parameter, value)
+    text = _write_float(parameter.source, float(value))
     # PyYAML, which follows YAML 1.1, takes 2e-5 for text: a number has a point there, and its exponent a sign.
     return text if python else re.sub(r"(?<![.\d])(\d+)(?=e)", r"\1.0", text).replace("e", "e+").replace("e+-", "e-")
 
@@ -250,18 +244,14 @@ def _write_int(source: str, value: int) -> str:
     return f"{value:_}" if "_" in source and not product else str(value)
 
 
-def _write_float(parameter: Parameter, value: int | float) -> str:
-    number = float(value)
-    exponent = re.search(r"\d[eE]", parameter.source) is not None
-    if number == 0.0:
-        return "0.0"
-    if exponent or not 1e-4 <= abs(number) < 1e15:
+def _write_float(source: str, number: float) -> str:
+    if number and (re.search(r"\d[eE]", source) or not 1e-4 <= abs(number) < 1e15):
         for digits in range(12):
             text = f"{number:.{digits}e}"
             if float(text) == number:
                 mantissa, _, power = text.partition("e")
                 return f"{mantissa}e{int(power)}"
-    return repr(number)
+    return repr(number or 0.0)
 
 
 def _significant(number: float) -> float:

@@ -1,9 +1,8 @@
 """The tunable constants of a task's editable files, and those that are left alone because they reach what is measured.
 
-Where a program prints its own score, another value of a constant that makes, reads or splits the data, seeds it, or is
-part of the metric gives another score and no better model. The look is by data flow (``data_flow``), and by names where
-those leave no doubt: it rather leaves a constant alone that might be tuned than the other way round. Where the
-evaluator measures, on data that the program does not make, more rows to train on are an honest edit.
+Where a program prints its own score, another value of what makes, reads, splits or seeds the data gives another score
+and no better model. The look is by data flow, and by names where those leave no doubt. Where the evaluator measures, on
+data that the program does not make, more rows to train on are an honest edit.
 """
 
 from __future__ import annotations
@@ -71,16 +70,22 @@ class Program:
             return ()
         key = (path, task.profile, text)
         if key not in self._found:
-            self._found[key] = space_of(task, path, text)
-            while len(self._found) > _REMEMBERED:
+            while len(self._found) >= _REMEMBERED:
                 del self._found[next(iter(self._found))]
+            self._found[key] = space_of(task, path, text)
         return self._found[key].parameters
 
 
 def space_of(task: Task, path: str, text: str) -> Space:
     """What may be tuned in a file of a task, and what is left alone and why. The one place where reasons come from."""
     reasons = {c.start: why for c, why in left_alone(task, text)} if path.endswith(".py") else {}
-    given = _options_of(task.execution.run_command)
+    command = task.execution.run_command
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    # The command's options and assignments, without their values: --lr, optimizer.lr.
+    given = {name for word in words if (name := word.partition("=")[0]) != word or word.startswith("-")}
     return look(text, path=path, profile=task.profile, reasons=reasons, given=given, search=task.search)
 
 
@@ -89,30 +94,22 @@ def spaces(task: Task, code: Mapping[str, str]) -> dict[str, Space]:
     return {path: space_of(task, path, code[path]) for path in task.editable if path in code and searchable(path)}
 
 
-def _options_of(command: str) -> frozenset[str]:
-    """The options and assignments of a command line, without their values: ``--lr``, ``optimizer.lr``."""
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        words = command.split()
-    return frozenset(name for word in words if (name := word.partition("=")[0]) != word or word.startswith("-"))
-
-
 def nothing_to_tune(task: Task, left_out: Sequence[str] = ()) -> PolicyError:
     """The error for a program without a constant to turn. left_out: names of those that are left alone for a reason."""
-    what = f"nothing to tune: every constant is left alone ({named(left_out)})"
-    hint = (
-        "`autoresearchd task space` says why; write what may vary as constants of its own, let the evaluator measure "
-        f"(evaluation.command), or {_TAKE_MODEL}"
-    )
-    if not left_out:
-        why = "no constants at the top level, defaults, known constructor arguments or listed choices"
+    if left_out:
+        what = f"nothing to tune: every constant is left alone ({named(left_out)})"
+        hint = (
+            "`autoresearchd task space` says why; write what may vary as constants of its own, let the evaluator "
+            f"measure (evaluation.command), or {_TAKE_MODEL}"
+        )
+    else:
+        why = "no number that may vary, and no listed choice"
         hint = f"{_TAKE_MODEL} or a tool of your own (--policy command:CMD)"
         if any(path.endswith(".py") for path in task.editable):
+            why = "no constants at the top level, defaults, known constructor arguments or listed choices"
             hint = f"write what may vary as constants, e.g. LEARNING_RATE = 3e-4, or {hint}"
-        else:
-            known = any(map(searchable, task.editable))
-            why = "no number that may vary, and no listed choice" if known else "no Python, YAML, JSON or TOML"
+        elif not any(map(searchable, task.editable)):
+            why = "no Python, YAML, JSON or TOML"
         what = f"{', '.join(task.editable)}: nothing to tune: {why}"
     return PolicyError(what, label=Label.NO_OP, hint=hint)
 
@@ -175,9 +172,8 @@ def changed(task: Task, before: Mapping[str, str], after: Mapping[str, str]) -> 
         old, new = before.get(path, ""), after.get(path, "")
         if path.endswith(".py") and old != new:
             were, are = _texts(old, task.metric.name), _texts(new, task.metric.name)
-            reasons = {c.name: why for c, why in reversed(_look(old, task.metric.name))}
-            other = [name for name in were if were[name] != are.get(name)]
-            found += [f"{name.partition('#')[0]}, which {reasons[name].removeprefix('it ')}" for name in other]
+            reasons = {c.name: why.removeprefix("it ") for c, why in reversed(_look(old, task.metric.name))}
+            found += [f"{n.partition('#')[0]}, which {reasons[n]}" for n, text in were.items() if text != are.get(n)]
     return tuple(dict.fromkeys(found))
 
 
@@ -188,7 +184,7 @@ def named(names: Sequence[str]) -> str:
 
 
 def _texts(text: str, metric: str) -> dict[str, list[str]]:
-    """What is written in place of every constant that reaches what is measured, wherever it stands, by name."""
+    """What is written for every constant that reaches what is measured, wherever it stands, by name."""
     found: dict[str, list[str]] = defaultdict(list)
     for constant, _ in _look(text, metric):
         found[constant.name].append(" ".join(constant.text.split()))
@@ -199,16 +195,16 @@ def _texts(text: str, metric: str) -> dict[str, list[str]]:
 def _look(text: str, metric: str) -> tuple[tuple[Constant, str], ...]:
     if len(text) > _MOST_CHARACTERS:
         return ()
-    with warnings.catch_warnings(action="ignore"):
-        try:
+    try:
+        with warnings.catch_warnings(action="ignore"):
             flows = reached(Parts(Source(text)), metric)
-        except UNPARSABLE:
-            return ()
+    except UNPARSABLE:
+        return ()
     found = []
     for constant, way in flows:
         by_name = "" if constant.inline else _by_name(constant.name)
-        why = way.replace("the metric", metric or "what is measured") if way else by_name
-        found += [(constant, why)] if why else []
+        if why := way.replace("the metric", metric or "what is measured") if way else by_name:
+            found.append((constant, why))
     return tuple(sorted(found, key=lambda item: item[0].start))
 
 

@@ -13,7 +13,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autoresearchd.policy.search.comments import Source
-from autoresearchd.policy.search.known_calls import GROUP_ARGUMENTS, POSITIONAL, arguments_of, is_recipe, makes_data
+from autoresearchd.policy.search.known_calls import (
+    GROUP_ARGUMENTS,
+    POSITIONAL,
+    arguments_of,
+    is_recipe,
+    last_name,
+    makes_data,
+)
 from autoresearchd.policy.search.name_ranges import is_not_own
 from autoresearchd.policy.search.parameter import Value, number_of
 
@@ -34,9 +41,9 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 class Named:
     """A value that may be a constant of the program.
 
-    tuned: whether it stands where constants are tuned, in the branch of the profile; inline: it has no name of its own.
-    entry: of a dictionary, an object or a command line, its name there. why: a reason to leave it alone. options: all
-    that it may be; real: a fractional number, even as 1. late: it gives way to another value of its name.
+    tuned: it stands where constants are tuned, in the branch of the profile; inline: it has no name of its own; entry:
+    its name in a dictionary, an object or a command line; why: a reason to leave it alone; options: all that it may be;
+    real: a fractional number, even as 1; late: it gives way to another value of its name.
     """
 
     name: str
@@ -88,18 +95,19 @@ class Parts(ast.NodeVisitor):
             self._groups.append(node)
         elif isinstance(node, ast.Slice):
             self._slices.append(node)
-        elif isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            if isinstance(node, ast.ClassDef):
-                self.classes.setdefault(node.name, node)
-            else:
-                self._function(node)
-            self._within.append((node.name, isinstance(node, ast.ClassDef)))
+        named = isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        if isinstance(node, ast.ClassDef):
+            self.classes.setdefault(node.name, node)
+        elif isinstance(node, Definition):
+            self._function(node)
         children: Iterable[ast.AST] = ast.iter_child_nodes(node)
-        if isinstance(node, (ast.Call, ast.Dict, ast.IfExp, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        if named or isinstance(node, (ast.Call, ast.Dict, ast.IfExp)):
             children = sorted(children, key=lambda n: (getattr(n, "lineno", 0), getattr(n, "col_offset", 0)))
+        if isinstance(node, (ast.ClassDef, Definition)):
+            self._within.append((node.name, isinstance(node, ast.ClassDef)))
         for child in children:
             self.visit(child)
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        if named:
             self._within.pop()
 
     def _function(self, node: Definition) -> None:
@@ -151,12 +159,10 @@ class Parts(ast.NodeVisitor):
     def _class(self, name: str, node: ast.ClassDef, *, tuned: bool) -> Iterator[Named]:
         decorated = any("dataclass" in ast.unparse(d) for d in node.decorator_list)
         named = _CONFIG_CLASS.search(name) or any("NamedTuple" in ast.unparse(b) for b in node.bases)
-        given = self._overridden(name)
-        tuned = tuned and bool(decorated or named)
+        given, tuned = self._overridden(name), tuned and bool(decorated or named)
         for statement in node.body:
             for target, value in assignments([statement]):
-                is_set = isinstance(statement, ast.AnnAssign) and target in given
-                why = _SET if is_set else ""
+                why = _SET if isinstance(statement, ast.AnnAssign) and target in given else ""
                 yield from self._spread(Named(f"{name}.{target}", value, tuned, entry=target, why=why))
 
     # -- calls
@@ -167,7 +173,7 @@ class Parts(ast.NodeVisitor):
             callee = last_name(call.func)
             if callee in ("add_argument", "option"):
                 continue
-            wanted = arguments_of(callee, frozenset(k.arg for k in call.keywords if k.arg)) if callee else frozenset()
+            wanted = arguments_of(callee, frozenset(k.arg for k in call.keywords if k.arg))
             counts[callee] += bool(wanted)
             why = self._why(call) if wanted else ""
             position, named = POSITIONAL.get(callee, (-1, ""))
@@ -183,20 +189,16 @@ class Parts(ast.NodeVisitor):
                     yield Named(f"{callee}({i})", value, tuned=False, inline=True)
 
     def _overridden(self, name: str, places: Sequence[str] = ()) -> set[str]:
-        """Arguments that a call in this file gives to a function or class: their defaults have no effect.
-
-        name: as it is called; a class's is that of its constructor. places: its arguments by position.
-        """
+        """Arguments (``places``: by position) that a call in this file gives: their defaults have no effect."""
         found: set[str] = set()
         for call in self._by_name[name]:
             found |= {k.arg or _ALL for k in call.keywords}
             free = [a for a in call.args if not isinstance(a, ast.Starred)]
             found |= {_ALL} if len(free) < len(call.args) else set()
-            if last_name(call.func) == name:
-                found |= set(places[: len(free)])
-            else:  # handed on, maybe with its own arguments behind it
+            if last_name(call.func) != name:  # handed on, maybe with its own arguments behind it
                 own = next((i for i, a in enumerate(free) if getattr(a, "id", "") == name), len(free))
-                found |= set(places[: max(len(free) - own - 1, 0)])
+                free = free[own + 1 :]
+            found |= set(places[: len(free)])
         return found
 
     def _option(self, call: ast.Call) -> Iterator[Named]:
@@ -211,18 +213,9 @@ class Parts(ast.NodeVisitor):
             return
         why = self._is_given(flags) or ("set_defaults sets it" if dest in self._overridden("set_defaults") else "")
         kind, tuned = named.get("type"), not {"action", "nargs", "is_flag", "multiple"} & named.keys()
-        yield from self._spread(
-            Named(
-                f"args.{dest}",
-                named["default"],
-                tuned,
-                entry=dest,
-                why=why,
-                options=_choices(named.get("choices") or kind),
-                real=isinstance(kind, ast.Name) and kind.id == "float",
-                late=True,
-            )
-        )
+        one = Named(f"args.{dest}", named["default"], tuned, entry=dest, why=why, late=True)
+        real = isinstance(kind, ast.Name) and kind.id == "float"
+        yield from self._spread(replace(one, options=_choices(named.get("choices") or kind), real=real))
 
     def _is_given(self, flags: Collection[str]) -> str:
         """Why options are left alone that the run command has, also where it has them shortened."""
@@ -255,27 +248,21 @@ class Parts(ast.NodeVisitor):
         if depth > _MAX_DEPTH:
             return
         one = replace(one, why=one.why or self._why(node))
-        inner: list[Named] | None = None
+        inner: list[Named] = []
         if isinstance(node, ast.IfExp):
             applies = self._applies(node.test)
-            inner = [
-                replace(one, node=node.body, tuned=one.tuned and applies is True),
-                replace(one, node=node.orelse, tuned=one.tuned and applies is False),
-            ]
+            branches = ((node.body, applies is True), (node.orelse, applies is False))
+            inner = [replace(one, node=branch, tuned=one.tuned and own) for branch, own in branches]
         elif isinstance(node, ast.Subscript):
-            inner = (
-                [replace(one, node=node.value)]
-                if isinstance(node.value, ast.Dict) and _is_by_profile(node.value)
-                else []
-            )
+            if isinstance(node.value, ast.Dict) and _is_by_profile(node.value):
+                inner = [replace(one, node=node.value)]
         elif isinstance(node, (ast.Tuple, ast.List)):
             numbers = all(number_of(e) is not None for e in node.elts) and len(node.elts) <= _MOST_ELEMENTS
             for i, element in enumerate(node.elts):
                 yield replace(one, name=f"{one.name}[{i}]{suffix}", node=element, tuned=one.tuned and numbers)
-            return
         elif isinstance(node, ast.Dict) and _is_by_profile(node):
-            own = ("cuda", "gpu") if self._cuda else ("cpu",)
-            inner = [replace(one, node=value, tuned=one.tuned and key in own) for key, value in entries(node)]
+            profiles = ("cuda", "gpu") if self._cuda else ("cpu",)
+            inner = [replace(one, node=value, tuned=one.tuned and key in profiles) for key, value in entries(node)]
         elif isinstance(node, ast.Dict):
             inner = [replace(one, name=f"{one.name}.{key}", node=value, entry=key) for key, value in entries(node)]
         elif isinstance(node, ast.Call) and (default := _field(node)) is not None:
@@ -284,9 +271,9 @@ class Parts(ast.NodeVisitor):
             tuned = one.tuned and getattr(node.func, "id", "") == "dict"
             pairs = [(k.arg, k.value) for k in node.keywords if k.arg]
             inner = [replace(one, name=f"{one.name}.{k}", node=v, entry=k, tuned=tuned) for k, v in pairs]
-        if inner is None:
+        else:
             yield replace(one, name=one.name + suffix)
-        for each in inner or ():
+        for each in inner:
             yield from self._spread(each, suffix, depth + 1)
 
     def _why(self, node: ast.expr) -> str:
@@ -311,10 +298,8 @@ def _is_by_profile(node: ast.Dict) -> bool:
 def _field(node: ast.Call) -> ast.expr | None:
     """The default in ``field(default=…)`` of a dataclass, and in its like."""
     callee = last_name(node.func)
-    if callee not in _FIELDS:
-        return None
-    named = next((k.value for k in node.keywords if k.arg == "default"), None)
-    return node.args[0] if named is None and node.args and callee == "Field" else named
+    first = node.args[0] if node.args and callee == "Field" else None
+    return next((k.value for k in node.keywords if k.arg == "default"), first) if callee in _FIELDS else None
 
 
 def _choices(node: ast.expr | None) -> tuple[Value, ...]:
@@ -329,11 +314,6 @@ def _choices(node: ast.expr | None) -> tuple[Value, ...]:
 
 
 # ---------------------------------------------------------------------- looking at nodes
-def last_name(func: ast.expr) -> str:
-    """The last part of what is called: ``normal`` of ``rng.normal``."""
-    return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-
-
 def text_of(node: ast.expr | None) -> str:
     """A text that is written out, else nothing."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""

@@ -1,9 +1,7 @@
 """The policies without a model: ``search``, which learns from what was tried, and ``random``, the honest floor.
 
 Candidate values of ``search`` are moderate steps around the present value; an additive Gaussian process over past
-effects judges them and picks what most likely pays. So it looks along one axis at first, goes on in directions that
-helped, turns round where a step hurt, and combines near misses. It keeps nothing that the history does not have: with
-the same history, state and seed a new object proposes the same.
+effects picks what most likely pays. With the same history, state and seed a new object proposes the same.
 """
 
 from __future__ import annotations
@@ -47,10 +45,7 @@ _MEANING = {  # of a higher and of a lower value, by family
     "weight decay": ("may regularise better", "may let the weights grow as they need"),
     "dropout": ("may regularise better", "may use the short budget better"),
     "average": ("averages gradients over a longer time", "follows the gradients more closely"),
-    "schedule": (
-        "changes the schedule in favour of a longer phase",
-        "changes the schedule in favour of a shorter phase",
-    ),
+    "schedule": ("makes a phase of the schedule longer", "makes a phase of the schedule shorter"),
     "epsilon": ("damps small updates", "lets small gradients count"),
     "steps": ("gives the procedure more steps", "makes the procedure cheaper"),
     "count": ("may suit this budget better", "makes steps cheaper"),
@@ -61,10 +56,8 @@ _ARCHITECTURE = frozenset({"width", "depth", "context", "count", "choice", "flag
 class SearchPolicy:
     """Searches the constants of the editable files.
 
-    Args:
-        history: the trials of the session.
-        code_at: texts of the editable files at a commit. Without it the search does not know what constants were
-            before a keep changed them, and so not which way it went.
+    code_at: texts of the editable files at a commit. Without it the search does not know what constants were before a
+    keep changed them, and so not which way it went.
     """
 
     name = "search"
@@ -179,10 +172,9 @@ def _clause(move: Move) -> str:
     """Why one change might help."""
     parameter, value = move
     arrow = f"({_show(parameter.value)} → {_show(value)})"
-    if isinstance(value, bool) and not parameter.numeric:
-        return f"{parameter.label} {'on' if value else 'off'} may suit this budget better {arrow}"
     if not parameter.numeric:
-        return f"{parameter.label} as {_show(value)} may suit this budget better {arrow}"
+        new = f"as {_show(value)}" if not isinstance(value, bool) else "on" if value else "off"
+        return f"{parameter.label} {new} may suit this budget better {arrow}"
     higher = parameter.place(value) > parameter.home
     meaning = _MEANING.get(parameter.range.family, ("may suit this budget better",) * 2)[0 if higher else 1]
     return f"a {'higher' if higher else 'lower'} {parameter.label} {arrow} {meaning}"
@@ -282,6 +274,9 @@ class _Turn:
 
         A move that was discarded in a bundle rests for a while: each time it is the others that are judged with it.
         """
+        chosen = [first, *self._together(first), *self._beside(first)]
+        if first.parameter.name in self._coupling.doubtful:
+            return chosen
         best: dict[str, Candidate] = {}
         for candidate in ranked:
             name = candidate.parameter.name
@@ -289,21 +284,16 @@ class _Turn:
             known = known and name not in self._coupling.doubtful and not self._rests(candidate)
             if known and (name not in best or candidate.mean > best[name].mean):
                 best[name] = candidate
-        chosen = [first, *self._together(first), *self._beside(first)]
-        if first.parameter.name in self._coupling.doubtful:
-            return chosen
         for candidate in sorted(best.values(), key=lambda c: -c.mean):
-            named = {c.parameter.name for c in chosen}
-            if candidate.parameter.name in named:
-                continue
-            if len(chosen) < _MOST_CHANGES and self._gain([*chosen, candidate]) > 1.1 * self._gain(chosen):
+            new = candidate.parameter.name not in {c.parameter.name for c in chosen}
+            if new and len(chosen) < _MOST_CHANGES and self._gain([*chosen, candidate]) > 1.1 * self._gain(chosen):
                 chosen.append(candidate)
         return chosen
 
-    def _together(self, first: Candidate) -> Iterator[Candidate]:
+    def _together(self, first: Candidate) -> list[Candidate]:
         """What has to have the same value."""
-        for name in self._coupling.together.get(first.parameter.name, ()):
-            yield from self._surrogate.judge(self._all[name], [first.value])
+        names = self._coupling.together.get(first.parameter.name, ())
+        return [c for name in names for c in self._surrogate.judge(self._all[name], [first.value])]
 
     def _rests(self, candidate: Candidate) -> bool:
         """Whether a move was discarded twice on this incumbent, in a bundle lately, and one trial at most favours it.
@@ -399,6 +389,6 @@ def _values(state: ResearchState) -> dict[str, float]:
     """Values of kept commits that the state itself tells."""
     decided = [(e.commit, e.decision) for e in (*state.top, *state.recent)]
     values = {c: d.value for c, d in decided if c and d and d.status is Status.KEEP and d.value is not None}
-    return (
-        values if state.incumbent_value is None else {**values, state.incumbent or state.parent: state.incumbent_value}
-    )
+    if state.incumbent_value is not None:
+        values[state.incumbent or state.parent] = state.incumbent_value
+    return values

@@ -1,8 +1,7 @@
 """A guess at what each change would bring: an additive Gaussian process over the constants, fitted to past effects.
 
 Each constant has a function of its own (Duvenaud et al. 2011, "Additive Gaussian Processes", first order); the effect
-of an experiment is the sum over its changes of f(new) − f(old). Trials on one incumbent share the error of that
-incumbent's own measurement. Axes are in moderate steps away from the present value, so that one length scale suits all.
+of an experiment is the sum over its changes of f(new) − f(old). Axes are in moderate steps away from the present value.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from autoresearchd.policy.search.parameter import Parameter, Value
 
 Array = NDArray[np.float64]
 
-LENGTH = 2.0
+_LENGTH = 2.0
 """Length scale of a constant's function, in moderate steps."""
 _SLOPE = 0.3
 """Share of the prior variance that is a straight line: what helped goes on helping for a while."""
@@ -122,8 +121,8 @@ class Surrogate:
         if not parameter.numeric:
             same: Array = np.where(a[:, None] == b[None, :], self._amplitude(parameter), 0.0)
             return same
-        curve = np.exp(-((a[:, None] - b[None, :]) ** 2) / (2 * LENGTH**2))
-        line = a[:, None] * b[None, :] / LENGTH**2
+        curve = np.exp(-((a[:, None] - b[None, :]) ** 2) / (2 * _LENGTH**2))
+        line = a[:, None] * b[None, :] / _LENGTH**2
         result: Array = self._amplitude(parameter) * ((1 - _SLOPE) * curve + _SLOPE * line)
         return result
 
@@ -165,8 +164,7 @@ def _weight(parameter: Parameter) -> float:
 def _invert(matrix: Array) -> Array:
     """Inverse of a symmetric positive definite matrix, by Gauss-Jordan elimination row by row.
 
-    Not by LAPACK: its threads would fight with the running job for the processor, and for these sizes it is not faster
-    then.
+    Not by LAPACK: its threads would fight with the running job for the processor.
     """
     work: Array = matrix.copy()
     for k in range(len(work)):

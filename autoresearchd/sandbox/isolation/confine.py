@@ -1,8 +1,5 @@
 """The launcher of the tiers ``namespaces`` and ``landlock``: it confines itself and becomes the job.
 
-    --namespaces|--landlock [--network] [--gpu] [--size N] [--read P]… [--write P]… [--device P]… [--hide P]…
-        --chdir P -- COMMAND
-
 It stays outside as a guard: it hands on how the job ended, and ends what the job left when it, or the supervisor, is
 gone. Any restriction that cannot be put up ends it with a message and exit code 125, before the job has run.
 
@@ -12,6 +9,7 @@ It runs as ``python -I -S``, once for each program of a run. C modules only, see
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # the C half of `signal`, without its enums
+import marshal
 import os
 import select
 
@@ -26,52 +24,34 @@ _FACTS = (
 )  # fmt: skip
 _GPU_FACTS = ("driver/nvidia", "devices", "modules")
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-class Request:
-    """What the command line asks for; ValueError or StopIteration where it is not understood."""
-
-    def __init__(self, words: list[str]) -> None:
-        flags: set[str] = set()
-        self.places: dict[str, list[str]] = {"--read": [], "--write": [], "--device": [], "--hide": [], "--chdir": []}
-        self.size = 0
-        rest = iter(words)
-        while (word := next(rest)) != "--":
-            if word == "--size":
-                self.size = int(next(rest))
-            elif word in self.places:
-                self.places[word].append(next(rest))
-            elif word in ("--namespaces", "--landlock", "--network", "--gpu"):
-                flags.add(word)
-            else:
-                raise ValueError(f"unknown word {word!r}")
-        self.command = list(rest)
-        self.private, self.network, self.gpu = (f"--{name}" in flags for name in ("namespaces", "network", "gpu"))
-        self.tier = "namespaces" if self.private else "landlock"
-        if not self.command or len(self.places["--chdir"]) != 1 or self.private == ("--landlock" in flags):
-            raise ValueError("one tier, one --chdir and a command are needed")
+    Request = dict[str, Any]
 
 
 def main(words: list[str]) -> int:
-    """Run a command confined; its exit code, or 128 + the signal that ended it."""
-    tier = "confine"
+    """Run a command confined as `view.confined` says; its exit code, or 128 + the signal that ended it."""
     supervisor = os.getppid()
+    request: Request = marshal.loads(bytes.fromhex(words[0]))  # noqa: S302  # the daemon's own
+    request["command"] = words[1:]
     try:
-        request = Request(words)
-        tier = request.tier
         if not kernel.landlock_version():
             raise OSError("this kernel has no Landlock, or it is switched off")
         if os.uname().machine not in seccomp.MACHINES:
             raise OSError(f"there is no table of system calls for {os.uname().machine}")
-        if request.private:
-            kernel.enter_namespaces(network=request.network)
+        if request["private"]:
+            kernel.enter_namespaces(network=request["network"])
         else:
             kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         return _guard(request, supervisor)
-    except (OSError, ValueError, StopIteration) as error:
-        return _refuse(tier, error)
+    except OSError as error:
+        return _refuse(request, error)
 
 
-def _refuse(tier: str, error: BaseException) -> int:
+def _refuse(request: Request, error: BaseException) -> int:
+    tier = "namespaces" if request["private"] else "landlock"
     os.write(2, f"{tier}: {error}\n".encode("utf-8", "replace"))
     return EXIT_NOT_CONFINED
 
@@ -131,18 +111,20 @@ def _code(status: int) -> int:
 def _become_first(request: Request, guard: int) -> None:
     """In the forked child: with namespaces, their first process, which reaps orphans; else the job itself.
 
-    guard: read end of a pipe whose other end the guard holds.
+    guard: a pipe whose other end the guard holds.
     """
     try:
         signal.set_wakeup_fd(-1)
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-        if _is_closed(guard):  # the guard died before this process asked to die with it
+        poll = select.poll()
+        poll.register(guard, 0)
+        if poll.poll(0):  # the guard died before this process asked to die with it
             os._exit(EXIT_NOT_CONFINED)
         mounts = kernel.Mounts()
-        if not request.private:
+        if not request["private"]:
             _become_job(request, mounts)
-        mounts.make(request.places["--write"], request.size)
-        if not request.network:
+        mounts.make(request["write"], request["size"])
+        if not request["network"]:
             kernel.raise_loopback()
         job = os.fork()
         if job == 0:
@@ -154,15 +136,9 @@ def _become_first(request: Request, guard: int) -> None:
             if pid == job:
                 os._exit(_code(status))
     except (OSError, KeyError, ValueError) as error:
-        os._exit(_refuse(request.tier, error))
+        os._exit(_refuse(request, error))
     finally:
         os._exit(EXIT_NOT_CONFINED)
-
-
-def _is_closed(pipe: int) -> bool:
-    poll = select.poll()
-    poll.register(pipe, 0)
-    return bool(poll.poll(0))
 
 
 def _become_job(request: Request, mounts: kernel.Mounts) -> None:
@@ -170,29 +146,27 @@ def _become_job(request: Request, mounts: kernel.Mounts) -> None:
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     abi = kernel.landlock_version()
-    rules = kernel.Ruleset(abi, tcp=request.private or request.network)
+    rules = kernel.Ruleset(abi, tcp=request["private"] or request["network"])
     _allow(rules, request, mounts)
-    os.chdir(request.places["--chdir"][0])
+    os.chdir(request["cwd"])
     kernel.drop_privileges()
     rules.enforce()
     kernel.filter_calls(
         seccomp.build(
-            os.uname().machine, abi=abi, private=request.private, network=request.network, sealed=mounts.sealed,
-            pid=os.getpid(),
+            os.uname().machine, abi=abi, private=request["private"], network=request["network"],
+            sealed=mounts.sealed, pid=os.getpid(),
         )
     )  # fmt: skip
     os.closerange(3, 1 << 20)
-    os.execve(request.command[0], request.command, os.environ)  # noqa: S606
+    os.execve(request["command"][0], request["command"], os.environ)  # noqa: S606
 
 
 def _allow(rules: kernel.Ruleset, request: Request, mounts: kernel.Mounts) -> None:
-    hidden = frozenset(request.places["--hide"])
-    for place in (*_NULL_DEVICES, *request.places["--device"]):
+    for place in (*_NULL_DEVICES, *request["device"]):
         rules.allow(place, kernel.DEVICE)
-    facts = [""] if mounts.proc else [*_FACTS, *(_GPU_FACTS if request.gpu else ())]
-    for name in facts:
+    for name in [""] if mounts.proc else [*_FACTS, *(_GPU_FACTS if request["gpu"] else ())]:
         rules.allow(f"/proc/{name}", kernel.READ)
-    for place in request.places["--read"]:
-        rules.allow(place, kernel.READ, hidden)
-    for place in (*([kernel.SHARED_MEMORY] if mounts.memory else []), *request.places["--write"]):
+    for place in request["read"]:
+        rules.allow(place, kernel.READ, frozenset(request["hide"]))
+    for place in (*([kernel.SHARED_MEMORY] if mounts.memory else []), *request["write"]):
         rules.allow(place, kernel.WRITE)

@@ -72,8 +72,7 @@ def drop_privileges() -> None:
         prctl(_PR_SET_SECUREBITS, _SECURE_ALL_LOCKED)
     except OSError:  # likewise
         pass
-    header = _CAPABILITY_VERSION_3.to_bytes(4, "little") + bytes(4)
-    call("capset", header, bytes(24))
+    call("capset", _CAPABILITY_VERSION_3.to_bytes(4, "little") + bytes(4), bytes(24))
 
 
 def filter_calls(instructions: bytes) -> None:
@@ -90,10 +89,7 @@ def filter_calls(instructions: bytes) -> None:
 
 
 def enter_namespaces(*, network: bool) -> None:
-    """Move into new namespaces; the next child of this process is the first in that of processes.
-
-    The job keeps its user's numbers. Raises OSError where the kernel or a container forbids it.
-    """
+    """Move into new namespaces; the next child is the first in that of processes. OSError where it is forbidden."""
     user, group = os.geteuid(), os.getegid()
     kinds = _NEW_USER | _NEW_PROCESSES | _NEW_MOUNTS | _NEW_IPC | _NEW_UTS | _NEW_CGROUP
     call("unshare", kinds | (0 if network else _NEW_NETWORK))
@@ -105,7 +101,7 @@ def enter_namespaces(*, network: bool) -> None:
 class Mounts:
     """What could be mounted: many containers forbid some of it, and Landlock holds without.
 
-    sealed: the world is read-only; proc: /proc shows the job's own processes only; memory: there is a private /dev/shm.
+    sealed: the world is read-only; proc: /proc shows the job's own processes only; memory: /dev/shm is a private one.
     """
 
     def __init__(self) -> None:
@@ -194,10 +190,7 @@ def supported(rights: int, abi: int) -> int:
 
 
 class Ruleset:
-    """A white list under construction.
-
-    abi: what `landlock_version` says. tcp: whether TCP is left alone; where the kernel is too old to forbid it, it is.
-    """
+    """A white list under construction. tcp: whether TCP is left alone, as it is where the kernel is too old."""
 
     def __init__(self, abi: int, *, tcp: bool) -> None:
         self.abi = abi
@@ -212,8 +205,7 @@ class Ruleset:
     def allow(self, path: str, rights: int, hidden: frozenset[str] = frozenset()) -> None:
         """Allow ``rights`` on a file, or on a folder and all in it but for what is ``hidden`` (real paths).
 
-        A folder with something hidden in it may be listed, for programs search it, and each entry of it is allowed by
-        itself. A path that is not there is no error: there is nothing to see.
+        A folder with something hidden in it may be listed, for programs search it, and each entry is allowed by itself.
         """
         if any(path == place or path.startswith(place + "/") for place in hidden):
             return

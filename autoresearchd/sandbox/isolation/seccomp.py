@@ -18,6 +18,10 @@ _NEWEST = 462  # mseal, Linux 6.10; what came later is refused as unknown
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 """For each machine its AUDIT_ARCH, and which of the two numbers below is its own."""
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _Table = dict[str, tuple[int | None, int | None]]
 _NEVER: _Table = {  # other processes, the kernel's insides, mounts, namespaces, files by handle, the machine's settings
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
@@ -69,7 +73,7 @@ _BY_ARGUMENT: _Table = {  # refused for some arguments only
     "tgkill": (234, 131), "prlimit64": (302, 261), "setpriority": (141, 140), "truncate": (76, 45), "open": (2, None),
     "openat": (257, 56), "openat2": (437, 437),
 }  # fmt: skip
-_NUMBERS = {**_SOCKETS, **_BY_ARGUMENT}
+_NUMBERS = _NEVER | _ABSENT | _ATTRIBUTES | _EXTENDED | _NAMED_MEMORY | _OF_OTHERS | _SOCKETS | _SIGNALS | _BY_ARGUMENT
 
 _INTERNET = (2, 10, 16)  # AF_INET, AF_INET6, AF_NETLINK
 _AF_UNIX, _STREAM, _SEQPACKET, _SOCKET_TYPE = 1, 1, 5, 0xF
@@ -86,10 +90,9 @@ _ALLOWED: Instruction = (_RETURN, 0, 0, _ALLOW)
 def build(machine: str, *, abi: int, private: bool, network: bool, sealed: bool, pid: int) -> bytes:
     """The filter, as the kernel takes it; KeyError where the machine (``os.uname().machine``) is not in the table.
 
-    abi: version of Landlock, for what an old one leaves open; private: whether the job has namespaces of its own for
-    processes, IPC and, without ``network``, the network; sealed: whether the world is mounted read-only, so that
-    attributes of files are safe; pid: the job's first process, which may signal itself where nothing else keeps signals
-    in.
+    abi: version of Landlock; private: whether the job has namespaces of its own for processes, IPC and, without
+    ``network``, the network; sealed: whether the world is mounted read-only, so that attributes of files are safe; pid:
+    the job's first process, which may signal itself where nothing else keeps signals in.
     """
     program = _begun(machine)
     program.add((_GREATER, 0, 1, _NEWEST), (_RETURN, 0, 0, _ERROR | _ENOSYS))
@@ -135,14 +138,13 @@ def build(machine: str, *, abi: int, private: bool, network: bool, sealed: bool,
 
 
 def guard(machine: str) -> bytes:
-    """A filter for what isolates a job by other means and for the job in it, as the kernel takes it.
+    """A filter for bubblewrap and the job in it, as the kernel takes it; KeyError as `build`.
 
-    Refused are the ways into other processes, the first one of the sandbox among them, and keyrings: those of the user
-    are not the sandbox's, so that keys could be read, and left for the next run (keyctl(2)). All else is allowed, as
-    bubblewrap mounts and makes namespaces. Raises KeyError where the machine is not in the table.
+    Refused are the ways into other processes, the sandbox's first one among them, and keyrings: those of the user are
+    not the sandbox's, so that keys could be read, and left for the next run (keyctl(2)).
     """
     program = _begun(machine)
-    program.refuse({name: _NEVER[name] for name in _BEFORE_ALL}, _EPERM)
+    program.refuse(_BEFORE_ALL, _EPERM)
     program.add(_ALLOWED)
     return program.encoded()
 
@@ -179,15 +181,13 @@ class _Program:
 
     def add_call(self, name: str, *body: Instruction) -> None:
         """A block for one call; it must end in a return on every way."""
-        self.add_block(_NUMBERS[name][self.column], *body)
-
-    def add_block(self, number: int | None, *body: Instruction) -> None:
+        number = _NUMBERS[name][self.column]
         if number is not None:
             self.add((_EQUAL, 0, len(body), number), *body)
 
-    def refuse(self, calls: _Table, error: int) -> None:
-        for numbers in calls.values():
-            self.add_block(numbers[self.column], _refused(error))
+    def refuse(self, calls: Iterable[str], error: int) -> None:
+        for name in calls:
+            self.add_call(name, _refused(error))
 
     def only(self, name: str, argument: int, values: tuple[int, ...], error: int = _EPERM) -> None:
         """Refuse the call but for some values of an argument."""

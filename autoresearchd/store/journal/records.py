@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, select
+from sqlalchemy import Connection, Row, Select, and_, insert, select
 
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, Measurement, Run, RunResult, Session
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
@@ -30,7 +29,7 @@ _PROPOSAL = (
     "hypothesis", "policy", "description", "expected_delta", "changes", "role", "adapter", "state_id", "round_id",
     "parent",
 )  # fmt: skip
-_DECISION = ("status", "label", "value", "delta", "metrics", "confidence", "sigma", "reward", "reason")
+DECISION = ("status", "label", "value", "delta", "metrics", "confidence", "sigma", "reward", "reason")
 e, p, b, a, r, n = t.experiments, t.proposals, t.proposal_bodies, t.asi, t.runs, t.answers
 
 CURRENT = and_(p.c.session_id == e.c.session_id, p.c.number == e.c.number, p.c.attempt == e.c.attempt)
@@ -50,7 +49,6 @@ def _experiments(*more: Any) -> Select[*tuple[Any, ...]]:
 LISTED = _experiments()
 """Experiments with their current proposals, without the texts of files."""
 EXPERIMENTS = _experiments(b.c.files)
-"""With the texts of files."""
 FULL_EXPERIMENTS = _experiments(
     b.c.files, *(b.c[name] for name in _LONG), *(p.c[name] for name in (*HASHES, "generation_adapter", "sampling"))
 )
@@ -78,11 +76,10 @@ def pick(source: Any, names: Iterable[str], prefix: str = "") -> dict[str, Any]:
 # ---------------------------------------------------------------------- experiments
 def load_experiment(c: Connection, session_id: int, number: int, selection: Select[Any] = EXPERIMENTS) -> Experiment:
     """One experiment; KeyError when there is none."""
-    row = c.execute(selection.where(e.c.session_id == session_id, e.c.number == number)).one_or_none()
-    of_it = RUNS.where(r.c.session_id == session_id, r.c.number == number).order_by(r.c.run_index)
-    return experiment_of(
-        require(row, f"session {session_id} has no experiment {number}"), map(run_of, c.execute(of_it))
-    )
+    found = load_experiments(c, session_id, selection.where(e.c.session_id == session_id, e.c.number == number))
+    if not found:
+        raise KeyError(f"session {session_id} has no experiment {number}")
+    return found[0]
 
 
 def load_experiments(c: Connection, session_id: int, selection: Select[Any]) -> list[Experiment]:
@@ -94,17 +91,16 @@ def load_experiments(c: Connection, session_id: int, selection: Select[Any]) -> 
     few = max(numbers) - min(numbers) >= len(numbers)
     wanted = r.c.number.in_(numbers) if few else r.c.number.between(min(numbers), max(numbers))
     runs: dict[int, list[Run]] = {}
-    for run in map(run_of, c.execute(RUNS.where(r.c.session_id == session_id, wanted).order_by(r.c.run_index))):
-        runs.setdefault(run.experiment, []).append(run)
-    return [experiment_of(row, runs.get(row.number, ())) for row in rows]
+    for row in c.execute(RUNS.where(r.c.session_id == session_id, wanted).order_by(r.c.run_index)):
+        runs.setdefault(row.experiment, []).append(Run(**row._mapping))
+    return [_experiment_of(row, runs.get(row.number, ())) for row in rows]
 
 
-def experiment_of(row: AnyRow, runs: Iterable[Run]) -> Experiment:
-    """An experiment from its row and its runs."""
+def _experiment_of(row: AnyRow, runs: Iterable[Run]) -> Experiment:
     decision, asi = None, ASI()
     if row.status is not None:
         parts = {"reward_parts": row.p_reward_parts, "reward_formula": row.p_reward_formula}
-        decision = Decision(**{**pick(row, _DECISION), "reason": row.reason or ""}, **parts)
+        decision = Decision(**{**pick(row, DECISION), "reason": row.reason or ""}, **parts)
     if row.a_hypothesis is not None:
         asi = ASI(**pick(row, ASI.__slots__, "a_"))
     return Experiment(
@@ -134,11 +130,6 @@ def proposal_of(row: AnyRow, attempt: int) -> Proposal:
 def _generation_of(row: AnyRow, adapter: str | None, messages: Sequence[Any] | None) -> Generation:
     known = pick(row, ("token_ids", "logprobs", "sampling", *HASHES))
     return Generation(tuple(messages or ()), row.completion or "", **known, adapter=adapter)
-
-
-def run_of(row: AnyRow) -> Run:
-    """A run from its row."""
-    return Run(**row._mapping)
 
 
 def session_of(row: AnyRow) -> Session:
@@ -172,12 +163,6 @@ def conversations(stored: Iterable[tuple[int, int | None, Sequence[Any]]]) -> It
         yield before
 
 
-def answer_values(answer: Answer, at: datetime) -> dict[str, Any]:
-    """Columns of an answer, without its key and its long parts."""
-    own = pick(answer, ("attempt", "model", "form", "finish", "error"))
-    return {"at": at, **own, **_cost(answer.cost), **pick(answer.generation, (*HASHES, "adapter", "sampling"))}
-
-
 def generation_values(g: Generation) -> dict[str, Any]:
     """The long parts of a generation. Tokens of a completion with a secret in it are left out: they would spell it."""
     if t.redacted(g.completion) != g.completion:
@@ -185,28 +170,19 @@ def generation_values(g: Generation) -> dict[str, Any]:
     return {**pick(g, _LONG), "messages": g.messages or None, "completion": g.completion or None}
 
 
-def _cost(cost: Cost) -> dict[str, Any]:
+def cost_values(cost: Cost) -> dict[str, Any]:
+    """Columns of a cost."""
     return {**asdict(cost), "seconds": codec.finite(cost.seconds) or 0.0}
 
 
-# ---------------------------------------------------------------------- columns of an experiment
-def proposal_values(proposal: Proposal, code_hash: str) -> dict[str, Any]:
-    """Columns of a proposal, without its key."""
-    g = proposal.generation
-    return {
-        **pick(proposal, _PROPOSAL),
-        **_cost(proposal.cost),
-        **pick(g, (*HASHES, "sampling")),
-        "generation_adapter": g.adapter,
-        "code_hash": code_hash,
-        "censored": False,
-        "asi": {name: value for name, value in asi_values(proposal.asi).items() if value},
-    }
-
-
-def body_values(proposal: Proposal, diff: str) -> dict[str, Any]:
-    """Columns of the long parts of a proposal, without its key."""
-    return {"diff": diff, "files": proposal.files, **generation_values(proposal.generation)}
+def insert_proposal(c: Connection, key: Mapping[str, Any], proposal: Proposal, diff: str, code_hash: str) -> None:
+    """Write a proposal with its long parts. key: of its row."""
+    g, asi = proposal.generation, pick(proposal.asi, ASI.__slots__)
+    more = {"generation_adapter": g.adapter, "code_hash": code_hash, "censored": False}
+    values = {**pick(proposal, _PROPOSAL), **cost_values(proposal.cost), **pick(g, (*HASHES, "sampling")), **more}
+    known = {name: value for name, value in asi.items() if value}
+    c.execute(insert(p).values(**key, **values, asi=known))
+    c.execute(insert(b).values(**key, diff=diff, files=proposal.files, **generation_values(g)))
 
 
 def run_values(m: Measurement, result: RunResult | None) -> dict[str, Any]:
@@ -214,17 +190,7 @@ def run_values(m: Measurement, result: RunResult | None) -> dict[str, Any]:
     values = {**pick(m, ("label", "value", "metrics", "detail")), "curve": m.curve or None}
     if result is not None:
         # The exit code of the stage that went wrong, else of the last one.
-        told = next((s for s in result.stages if s.outcome != "ok"), result.stages[-1] if result.stages else None)
+        failed = next((s for s in result.stages if s.outcome != "ok"), result.stages[-1] if result.stages else None)
         values |= pick(result, ("duration_s", "tier", "host", "device"))
-        values |= {"exit_code": told.exit_code if told else None, "stages": [asdict(s) for s in result.stages]}
+        values |= {"exit_code": failed.exit_code if failed else None, "stages": [asdict(s) for s in result.stages]}
     return values
-
-
-def decision_values(decision: Decision) -> dict[str, Any]:
-    """Columns of an experiment that its decision sets."""
-    return pick(decision, _DECISION)
-
-
-def asi_values(asi: ASI) -> dict[str, Any]:
-    """Columns of side information, without its key."""
-    return pick(asi, ASI.__slots__)

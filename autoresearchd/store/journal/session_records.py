@@ -1,4 +1,4 @@
-"""Sessions in the journal: their state and segments, notes, requests, events, and what early abort keeps."""
+"""Sessions in the journal: their state and segments, notes, requests, and what early abort keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from sqlalchemy import Connection, Executable, delete, func, insert, select, upd
 from sqlalchemy.exc import IntegrityError
 
 from autoresearchd.domain.errors import StoreError
-from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import AbortMemory, Limits, Note, Segment, Session
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.domain.ports import Control, NewSession
@@ -40,32 +39,19 @@ class SessionRecords:
     def create_session(self, new: NewSession, at: datetime) -> Session:
         """A new session, ``stopped`` until its daemon says otherwise; its incumbent is where its branch begins."""
         given = ("tag", "branch", "folder", "policy", "executor", "base_commit", "seed", "task_json")
-        values = {
-            **pick(new, given),
-            **asdict(new.limits),
-            "state": SessionState.STOPPED,
-            "reason": "",
-            "incumbent": new.base_commit,
-            "incumbent_experiment": 0,
-            "started_at": at,
-            "active_seconds": 0.0,
-        }
+        values = {**pick(new, given), **asdict(new.limits), "incumbent": new.base_commit, "started_at": at}
+        zero = {"state": SessionState.STOPPED, "reason": "", "incumbent_experiment": 0, "active_seconds": 0.0}
         with self._db.write() as c:
             try:
-                session_id = c.execute(insert(s).values(values).returning(s.c.id)).scalar_one()
+                session_id = c.execute(insert(s).values(**values, **zero).returning(s.c.id)).scalar_one()
             except IntegrityError as error:
-                raise StoreError(
-                    f"a session {new.tag!r} exists already",
-                    hint=f"autoresearchd resume {new.tag} goes on with it; --tag names a new one",
-                ) from error
-            zero = {column.name: 0 for column in t.columns(t.totals, "session_id")}
-            c.execute(insert(t.totals).values(session_id=session_id, **zero))
-            return session_of(c.execute(select(s).where(s.c.id == session_id)).one())
+                hint = f"autoresearchd resume {new.tag} goes on with it; --tag names a new one"
+                raise StoreError(f"a session {new.tag!r} exists already", hint=hint) from error
+            counters = {column.name: 0 for column in t.columns(t.totals, "session_id")}
+            c.execute(insert(t.totals).values(session_id=session_id, **counters))
+            return session_of(c.execute(select(s).filter_by(id=session_id)).one())
 
-    def delete_session(self, tag: str) -> None:
-        self.remove_session(tag, even_with_keeps=False)
-
-    def remove_session(self, tag: str, *, even_with_keeps: bool = True) -> None:
+    def delete_session(self, tag: str, *, even_with_keeps: bool = False) -> None:
         """Delete a session with all that it found out. KeyError when there is none."""
         with self._db.write() as c:
             totals = select(s.c.id, t.totals.c.keeps).join(t.totals, t.totals.c.session_id == s.c.id)
@@ -101,24 +87,18 @@ class SessionRecords:
     # -- segments
     def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment:
         opened = select(t.totals.c.opened).where(t.totals.c.session_id == session_id).with_for_update()
-        latest = select(func.max(g.c.number)).where(g.c.session_id == session_id)
+        latest = select(func.max(g.c.number)).filter_by(session_id=session_id)
         with self._db.write() as c:
             (first,) = require(c.execute(opened).one_or_none(), f"no session {session_id}")
             before = c.execute(latest).scalar_one()
-            values = {
-                "number": 0 if before is None else before + 1,
-                "first": first,
-                "fingerprint": fingerprint,
-                "reason": t.clean(reason),
-                "hardware": t.clean(hardware),
-                "started_at": at,
-            }
-            c.execute(insert(g).values(session_id=session_id, **values))
-            return Segment(**values)
+            number = 0 if before is None else before + 1
+            segment = Segment(number, first, fingerprint, t.clean(reason), t.clean(hardware), at)
+            c.execute(insert(g).values(session_id=session_id, **asdict(segment)))
+            return segment
 
     def segment(self, session_id: int) -> Segment | None:
-        latest = select(*t.columns(g, "session_id")).where(g.c.session_id == session_id)
-        row = self._db.row(latest.order_by(g.c.number.desc()).limit(1))
+        segments = select(*t.columns(g, "session_id")).filter_by(session_id=session_id)
+        row = self._db.row(segments.order_by(g.c.number.desc()).limit(1))
         return None if row is None else Segment(**row._mapping)
 
     # -- notes
@@ -128,9 +108,8 @@ class SessionRecords:
             return Note(put(c, new, f"no session {session_id}").scalar_one(), t.clean(text), at)
 
     def unseen_notes(self, session_id: int) -> Sequence[Note]:
-        n = t.notes.c
-        unseen = select(*t.columns(t.notes, "session_id")).where(n.session_id == session_id, n.seen_in.is_(None))
-        return [Note(**row._mapping) for row in self._db.rows(unseen.order_by(n.id))]
+        unseen = select(*t.columns(t.notes, "session_id")).filter_by(session_id=session_id, seen_in=None)
+        return [Note(**row._mapping) for row in self._db.rows(unseen.order_by(t.notes.c.id))]
 
     def mark_notes_seen(self, session_id: int, note_ids: Sequence[int], number: int) -> None:
         n = t.notes.c
@@ -157,21 +136,9 @@ class SessionRecords:
 
     def last_control(self, session_id: int, kinds: Sequence[str]) -> Control | None:
         r = t.controls.c
-        wanted = select(r.id, r.kind, r.created_at).where(r.session_id == session_id, r.kind.in_(list(kinds)))
-        row = self._db.row(wanted.order_by(r.id.desc()).limit(1))
+        asked = select(r.id, r.kind, r.created_at).where(r.session_id == session_id, r.kind.in_(kinds))
+        row = self._db.row(asked.order_by(r.id.desc()).limit(1))
         return None if row is None else Control(*row)
-
-    # -- events
-    def log_event(self, session_id: int, event: Event) -> None:
-        with self._db.write_lazily() as c:
-            values = pick(event, ("kind", "at", "experiment", "message", "data"))
-            put(c, insert(t.events).values(session_id=session_id, **values), f"no session {session_id}")
-
-    def events(self, session_id: int, *, last: int = 100) -> Sequence[Event]:
-        v = t.events.c
-        newest = select(t.events).where(v.session_id == session_id).order_by(v.id.desc()).limit(last)
-        rows = reversed(self._db.rows(newest))
-        return [Event(EventKind(r.kind), r.at, r.message, r.experiment, r.data) for r in rows]
 
     # -- early abort
     def record_look(self, run_id: int, details: Mapping[str, Any]) -> None:
@@ -182,14 +149,14 @@ class SessionRecords:
             put(c, new, f"no run {run_id}")
 
     def looks(self, run_id: int) -> Sequence[Mapping[str, Any]]:
-        k = t.abort_checks.c
-        return [row.details for row in self._db.rows(select(k.details).where(k.run_id == run_id).order_by(k.id))]
+        looks = select(t.abort_checks.c.details).filter_by(run_id=run_id).order_by(t.abort_checks.c.id)
+        return [row.details for row in self._db.rows(looks)]
 
     def remember_aborts(self, session_id: int, memory: AbortMemory) -> None:
         m = t.abort_memories
         values: dict[str, Any] = {"figures": memory.figures}
         with self._db.write_lazily() as c:
-            known = c.execute(select(m.c.segment).where(m.c.session_id == session_id)).scalar_one_or_none()
+            known = c.execute(select(m.c.segment).filter_by(session_id=session_id)).scalar_one_or_none()
             if memory.state is not None or known != memory.segment:  # a state of another segment is forgotten
                 number = -1 if known is None and memory.state is None else memory.number
                 values |= {"segment": memory.segment, "number": number, "state": memory.state}
@@ -199,8 +166,7 @@ class SessionRecords:
                 put(c, insert(m).values(session_id=session_id, **values), f"no session {session_id}")
 
     def abort_memory(self, session_id: int) -> AbortMemory | None:
-        m = t.abort_memories
-        row = self._db.row(select(m).where(m.c.session_id == session_id))
+        row = self._db.row(select(t.abort_memories).filter_by(session_id=session_id))
         return None if row is None else AbortMemory(row.segment, row.number, row.figures, row.state)
 
 

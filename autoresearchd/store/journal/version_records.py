@@ -19,7 +19,7 @@ from autoresearchd.domain.policy_versions import (
     PolicyVersion,
     Rewarded,
     VersionStatus,
-)
+)  # fmt: skip
 from autoresearchd.store.journal.records import CURRENT, pick, require
 from autoresearchd.store.journal.session_records import put
 from autoresearchd.store.schema import tables as t
@@ -47,8 +47,7 @@ class VersionRecords:
         begins = {"status": LearnerStatus.RUNNING, "started_at": at, "steps": 0, "detail": ""}
         with self._db.write() as c:
             row = insert(r).values(**asdict(new), **begins).returning(r.c.id)
-            run_id = put(c, row, f"no session {new.session_id}").scalar_one()
-            return _run(c, run_id)
+            return _run(c, put(c, row, f"no session {new.session_id}").scalar_one())
 
     def record_learner_run(
         self,
@@ -76,13 +75,11 @@ class VersionRecords:
             if new.session_id is not None:
                 session = c.execute(select(t.sessions.c.id).where(t.sessions.c.id == new.session_id)).first()
                 require(session, f"no session {new.session_id}")
-            parent = select(v.c.id).where(v.c.version == new.parent)
-            run = select(r.c.id).where(r.c.id == new.learner_run_id)
             values = {
                 **pick(new, ("session_id", "version", "metrics", "reason")),
                 **pick(new.base, t.HASHES),
-                "learner_run_id": c.execute(run).scalar_one_or_none(),
-                "parent_id": c.execute(parent).scalar_one_or_none(),
+                "learner_run_id": c.execute(select(r.c.id).filter_by(id=new.learner_run_id)).scalar(),
+                "parent_id": c.execute(select(v.c.id).filter_by(version=new.parent)).scalar(),
                 "status": VersionStatus.CANDIDATE,
                 "adapter_path": new.folder,
                 "adapter_hash": new.digest,
@@ -106,8 +103,7 @@ class VersionRecords:
         self, version: str, at: datetime, *, reason: str = "", metrics: Mapping[str, Any] | None = None
     ) -> PolicyVersion:
         with self._db.write() as c:
-            _hold(c)
-            found = _version(c, version)
+            found = _locked(c, version)
             if found.status is VersionStatus.PROMOTED:
                 return found
             same_base = v.c.model_hash.is_not_distinct_from(found.model_hash)
@@ -119,26 +115,24 @@ class VersionRecords:
         self, version: str, *, reason: str = "", metrics: Mapping[str, Any] | None = None
     ) -> PolicyVersion:
         with self._db.write() as c:
-            _hold(c)
-            found = _version(c, version)
+            found = _locked(c, version)
             if found.status in (VersionStatus.PROMOTED, VersionStatus.RETIRED):
                 raise StoreError(f"version {version} is {found.status}: it is rolled back, not refused")
             return _decide(c, found, VersionStatus.REFUSED, reason, metrics)
 
     def roll_back_version(self, version: str, *, reason: str = "") -> PolicyVersion | None:
         with self._db.write() as c:
-            _hold(c)
-            found = _version(c, version)
+            found = _locked(c, version)
             if found.status is not VersionStatus.PROMOTED:
                 raise StoreError(f"version {version} is {found.status}, it is not in use")
-            _decide(c, found, VersionStatus.REFUSED, reason, None)
+            _decide(c, found, VersionStatus.REFUSED, reason)
             same_base = v.c.model_hash.is_not_distinct_from(found.model_hash)
             before = select_versions().where(v.c.status == VersionStatus.RETIRED, same_base)
             row = c.execute(before.order_by(v.c.promoted_at.desc(), v.c.id.desc()).limit(1)).one_or_none()
             if row is None:
                 return None
             restored = PolicyVersion(**row._mapping)
-            return _decide(c, restored, VersionStatus.PROMOTED, f"back in use: {version} was rolled back", None)
+            return _decide(c, restored, VersionStatus.PROMOTED, f"back in use: {version} was rolled back")
 
     def versions_at_work(self) -> frozenset[str]:
         """Those that proposed an undecided experiment: it may yet be given back to them to be repaired."""
@@ -153,29 +147,23 @@ class VersionRecords:
         return [Rewarded(*row) for row in self._db.rows(wanted.order_by(e.c.number))]
 
 
-def _hold(c: Connection) -> None:
-    """Keep others from deciding at the same time, where a database has several writers."""
+def _locked(c: Connection, version: str) -> PolicyVersion:
+    """A version; where a database has several writers, others are kept from deciding at the same time."""
     c.execute(select(v.c.id).with_for_update()).all()
+    return _version(c, version)
 
 
 def _decide(
-    c: Connection,
-    found: PolicyVersion,
-    status: VersionStatus,
-    reason: str,
-    metrics: Mapping[str, Any] | None,
-    **more: Any,
+    c: Connection, found: PolicyVersion, status: VersionStatus, reason: str, metrics: Any = None, **more: Any
 ) -> PolicyVersion:
     """Change where a version stands, and say why."""
-    values = {"status": status, "reason": reason, **more}
-    if metrics:
-        values["metrics"] = {**found.metrics, **metrics}
+    values = {"status": status, "reason": reason, "metrics": {**found.metrics, **(metrics or {})}, **more}
     c.execute(update(v).where(v.c.version == found.version).values(**values))
     return _version(c, found.version)
 
 
 def _run(c: Connection, run_id: int) -> LearnerRun:
-    row = c.execute(select(r).where(r.c.id == run_id)).one_or_none()
+    row = c.execute(select(r).filter_by(id=run_id)).one_or_none()
     return LearnerRun(**require(row, f"no learner run {run_id}")._mapping)
 
 

@@ -11,8 +11,8 @@ import math
 import struct
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from autoresearchd.domain.experiment import CurvePoint
@@ -129,24 +129,19 @@ def pack_numbers(values: Sequence[float] | Sequence[int], kind: Literal["d", "q"
 
 def unpack_numbers(blob: bytes, kind: Literal["d", "q"]) -> tuple[Any, ...]:
     """What ``pack_numbers`` was given."""
-    numbers = array(kind)
-    numbers.frombytes(inflate(blob))
-    return tuple(numbers)
+    return tuple(array(kind, inflate(blob)))
 
 
 def pack_curve(points: Sequence[CurvePoint]) -> bytes | None:
     """A learning curve, column by column (neighbours resemble each other, so it compresses well); None when empty."""
     if not points:
         return None
-    columns = (
-        [p.step for p in points],
-        [p.loss for p in points],
-        [math.nan if p.progress is None else p.progress for p in points],
-        [math.nan if p.seconds is None else p.seconds for p in points],
-    )
-    body = b"".join(array("d", column).tobytes() for column in columns)
+    numbers = array("d")
+    for name in ("step", "loss", "progress", "seconds"):
+        column = (getattr(point, name) for point in points)
+        numbers.extend(math.nan if value is None else value for value in column)
     flags = bytes(p.validation for p in points)
-    return zlib.compress(_CURVE_HEADER.pack(_CURVE_VERSION, len(points)) + body + flags, _LEVEL)
+    return zlib.compress(_CURVE_HEADER.pack(_CURVE_VERSION, len(points)) + numbers.tobytes() + flags, _LEVEL)
 
 
 def unpack_curve(blob: bytes | None) -> tuple[CurvePoint, ...]:
@@ -157,47 +152,21 @@ def unpack_curve(blob: bytes | None) -> tuple[CurvePoint, ...]:
     version, count = _CURVE_HEADER.unpack_from(data)
     if version != _CURVE_VERSION:
         raise ValueError(f"a learning curve of the unknown form {version}")
-    numbers = array("d")
-    body = data[_CURVE_HEADER.size :]
-    numbers.frombytes(body[: 4 * 8 * count])
+    body, flags = data[_CURVE_HEADER.size :][: 32 * count], data[_CURVE_HEADER.size + 32 * count :]
+    numbers = array("d", body)
     step, loss, progress, seconds = (numbers[i * count : (i + 1) * count] for i in range(4))
     return tuple(
         CurvePoint(s, x, None if math.isnan(p) else p, None if math.isnan(t) else t, bool(v))
-        for s, x, p, t, v in zip(step, loss, progress, seconds, body[4 * 8 * count :], strict=True)
+        for s, x, p, t, v in zip(step, loss, progress, seconds, flags, strict=True)
     )
-
-
-class PackedFiles(Mapping[str, str]):
-    """File texts that stay compressed until somebody looks: lists of experiments carry them, few readers want them."""
-
-    def __init__(self, blob: bytes) -> None:
-        self._blob = blob
-
-    @cached_property
-    def _files(self) -> dict[str, str]:
-        files: dict[str, str] = unpack_json(self._blob)
-        return files
-
-    def __getitem__(self, path: str) -> str:
-        return self._files[path]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __repr__(self) -> str:
-        return f"PackedFiles({sorted(self._files)})"
 
 
 FORMS: dict[str, tuple[Callable[[Any], bytes | None], Callable[[bytes], Any]]] = {
     "text": (pack_text, unpack_text),
     "json": (pack_json, unpack_json),
     "messages": (pack_json, unpack_messages),
-    "files": (pack_json, PackedFiles),
-    "ids": (lambda ids: pack_numbers(ids, "q"), lambda blob: unpack_numbers(blob, "q")),
-    "reals": (lambda reals: pack_numbers(reals, "d"), lambda blob: unpack_numbers(blob, "d")),
+    "ids": (partial(pack_numbers, kind="q"), partial(unpack_numbers, kind="q")),
+    "reals": (partial(pack_numbers, kind="d"), partial(unpack_numbers, kind="d")),
     "curve": (pack_curve, unpack_curve),
 }
 """How long values are compressed, and read again."""

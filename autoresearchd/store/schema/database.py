@@ -2,7 +2,7 @@
 
 SQLite runs in WAL mode with synchronous=FULL (https://www.sqlite.org/wal.html): readers never wait for the writer, and
 a commit is on disk when it returns. Writers take the write lock at BEGIN IMMEDIATE, so that a transaction waits for its
-turn at its start and never fails half-way for having read first.
+turn at its start and never fails half-way for having read first. The schema is made by ``migrations/`` alone.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from sqlalchemy import URL, Connection, Engine, Select, create_engine, event
+from sqlalchemy import URL, Connection, Engine, Select, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
@@ -29,20 +29,22 @@ from autoresearchd.domain.errors import (
     StoreError,
 )
 from autoresearchd.domain.redaction import Redactor
+from autoresearchd.resources import bundled
 from autoresearchd.store.schema import codec, health
 from autoresearchd.store.schema.tables import redacting
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 _SQLITE = "sqlite:///"
 _WRITE = "autoresearchd_write"
 _PATIENCE_S = 1.0
 _PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 
-_HINTS = {
+_HINTS: dict[str | tuple[str, ...], str] = {
     "SQLITE_FULL": "free some disk space; the loop goes on by itself",
-    "SQLITE_BUSY": "another program holds the database: end it, or wait",
-    "SQLITE_LOCKED": "another program holds the database: end it, or wait",
-    "SQLITE_READONLY": "make the database and its folder writable for this user",
-    "SQLITE_PERM": "make the database and its folder writable for this user",
+    ("SQLITE_BUSY", "SQLITE_LOCKED"): "another program holds the database: end it, or wait",
+    ("SQLITE_READONLY", "SQLITE_PERM"): "make the database and its folder writable for this user",
     "SQLITE_CANTOPEN": "make sure that the database's folder exists and is writable, with room on its disk",
     "SQLITE_IOERR": "look for faults of the disk (dmesg) and for free space",
 }
@@ -77,9 +79,8 @@ class Database:
         except NoSuchModuleError as error:
             raise ConfigError(f"{self.name} names no database that is known here: {error}", file="store") from error
         except ModuleNotFoundError as error:
-            raise MissingCapability(
-                f"the driver of {self.name} is not installed: {error}", hint="pip install 'autoresearchd[postgres]'"
-            ) from error
+            what = f"the driver of {self.name} is not installed: {error}"
+            raise MissingCapability(what, hint="pip install 'autoresearchd[postgres]'") from error
         if self.is_sqlite:
             _prepare_sqlite(self.engine, () if readonly else _PRAGMAS)
         self.redactor = Redactor()
@@ -146,9 +147,8 @@ class Database:
     def copy_to(self, target: Path) -> None:
         """A consistent copy of an SQLite database, complete or not there at all."""
         if not self.is_sqlite:
-            raise StoreError(
-                f"{self.name} is not copied by autoresearchd", hint="use the tools of the database, e.g. pg_dump"
-            )
+            what = f"{self.name} is not copied by autoresearchd"
+            raise StoreError(what, hint="use the tools of the database, e.g. pg_dump")
         partial = target.with_name(target.name + ".part")
         source = nullcontext(self._held) if self._held is not None else self.engine.connect()
         with self._translated(), source as connection:
@@ -178,7 +178,7 @@ class Database:
             yield
         except DBAPIError as error:
             raise self._explain(error.orig or error) from error
-        except sqlite3.Error as error:  # from what is said to the driver itself
+        except sqlite3.Error as error:  # of the driver itself
             raise self._explain(error) from error
         except SQLAlchemyError as error:
             raise StoreError(f"{self.name}: {error}") from error
@@ -186,8 +186,8 @@ class Database:
     def _explain(self, error: BaseException) -> AutoresearchdError:
         what = f"{error}: {self.name}"  # what is wrong first: a line of `status` shows the beginning
         code = str(getattr(error, "sqlite_errorname", "") or "")
-        for prefix, hint in _HINTS.items():
-            if code.startswith(prefix):
+        for beginning, hint in _HINTS.items():
+            if code.startswith(beginning):
                 return EnvironmentFailure(what, hint=hint)
         if isinstance(error, sqlite3.Error) and (health.is_damage(error) or "no such table" in str(error)):
             return StoreDamaged(what, hint=health.HINT)
@@ -313,3 +313,62 @@ def _prepare_sqlite(engine: Engine, pragmas: Sequence[str]) -> None:
         writing = connection.get_execution_options().get(_WRITE, False)
         # By the driver itself: through SQLAlchemy's execution it takes as long as what most transactions are for.
         _raw(connection).execute("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+# ---------------------------------------------------------------------- the schema
+def upgrade(
+    url: str, *, migrations: Path | None = None, head: str = health.HEAD_REVISION, busy_timeout: float = 10.0
+) -> Path | None:
+    """Bring the database to ``head``; the backup that was made before. SchemaTooNew; StoreError: it is none of ours."""
+    with closing(Database(url, busy_timeout=busy_timeout)) as database:
+        if database.path is not None:
+            with suppress(OSError):  # SQLite says that it cannot open the file
+                database.path.parent.mkdir(parents=True, exist_ok=True)
+        with database.read() as connection:
+            tables = inspect(connection).get_table_names()
+            if tables and "alembic_version" not in tables:
+                raise StoreError(
+                    f"{database.name} holds other tables ({', '.join(sorted(tables)[:3])}, …) and no revision of ours",
+                    hint="name another database",
+                )
+            query = text("SELECT version_num FROM alembic_version")
+            revision = connection.execute(query).scalar_one_or_none() if tables else None
+        return None if revision == head else _upgrade(database, revision, head, migrations or bundled("migrations"))
+
+
+def alembic_config(migrations: Path) -> Config:
+    """Alembic's configuration for this folder, without an ``alembic.ini`` and without touching anybody's logging."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _upgrade(database: Database, found: str | None, head: str, migrations: Path) -> Path | None:
+    from alembic import command
+    from alembic.script import ScriptDirectory
+
+    config = alembic_config(migrations)
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if found is not None and found not in known:
+        raise health.too_new(database.name, found)
+    backup = None
+    if found is not None and database.path is not None:
+        backup = database.path.with_name(f"{database.path.name}.backup-{found}")
+        database.copy_to(backup)
+    try:
+        # One transaction around all of it: a second process waits at its beginning and then finds nothing left to do.
+        with database.write() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, head)
+    except EnvironmentFailure:
+        raise
+    except AutoresearchdError as error:
+        kept = f"; the database is as it was, and so is its copy {backup}" if backup else ""
+        raise StoreError(
+            f"{database.name} could not be brought from revision {found or 'none'} to {head}: {error.what}{kept}",
+            hint=error.hint or "report this with the message above; the version that wrote the database still reads it",
+        ) from error
+    return backup

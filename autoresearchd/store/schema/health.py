@@ -1,8 +1,4 @@
-"""Whether a database file can be trusted: SQLite's own checks (https://www.sqlite.org/pragma.html#pragma_quick_check).
-
-A database of 10,000 experiments is checked in hundredths of a second; the time is bounded all the same, because a
-journal on a slow disk must not keep a session from going on.
-"""
+"""Whether a database file can be trusted: SQLite's own checks (https://www.sqlite.org/pragma.html#pragma_quick_check)."""
 
 from __future__ import annotations
 
@@ -75,10 +71,7 @@ def older_revision(path: Path) -> str:
 
 
 def quick_check(path: Path, seconds: float = QUICK_SECONDS) -> Health:
-    """Structure of the whole file as the next transaction would see it, WAL included; at most ``seconds``.
-
-    Raises sqlite3.OperationalError where the file cannot be opened or is locked: that is no damage.
-    """
+    """Structure of the whole file, WAL included; at most ``seconds``. sqlite3.OperationalError: it cannot be opened."""
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=5.0)) as db:
         end = time.monotonic() + seconds
         db.set_progress_handler(lambda: time.monotonic() > end, _STEPS)

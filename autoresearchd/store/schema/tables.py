@@ -1,12 +1,8 @@
 """The tables of the journal. ``migrations/`` creates them (a test holds the two together).
 
 Their column types are the boundary of the database: what is written is cleaned of what no database can hold and
-redacted, what is read is checked, long values are compressed (``codec``). Times are integer microseconds of UTC since
-1970, free-form values JSON. Constraints get names, so that migrations can speak of them.
-
-Rows of an experiment carry its key (session_id, number), so that a step never looks up another id. What is read often
-(experiment, proposal) is kept apart from what is long (proposal_body); sums over a session are counters (``totals``,
-``tally``) that change together with what they count.
+redacted, what is read is checked, long values are compressed (``codec``). What is read often (experiment, proposal) is
+kept apart from what is long (proposal_body); sums over a session are counters (``totals``, ``tally``).
 """
 
 from __future__ import annotations
@@ -17,6 +13,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -95,14 +92,6 @@ def _microseconds(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND
 
 
-def _text(value: Any) -> str:
-    return str(_checked(value, str))
-
-
-def _whole(value: Any) -> int:
-    return int(_checked(value, int, Decimal))
-
-
 def _json(kind: type, load: Callable[[Any], Any] = lambda value: value) -> Value:
     """A JSON object or list; an empty one is NULL."""
     return Value(
@@ -114,25 +103,26 @@ def _json(kind: type, load: Callable[[Any], Any] = lambda value: value) -> Value
     )
 
 
-def _packed(form: str) -> Value:
-    """A long value, compressed; ``form``: how, see ``codec.FORMS``. Numbers and files stay what they are."""
+def _packed(form: str, *, verbatim: bool = False) -> Value:
+    """A long value, compressed; ``form``: how, see ``codec.FORMS``. Numbers stay what they are."""
     pack, unpack = codec.FORMS[form]
-    redacts = form in ("text", "json", "messages")
+    redacts = form in ("text", "json", "messages") and not verbatim
     return Value(sa.LargeBinary(), lambda value: pack(redacted(value) if redacts else value), unpack, redacts=redacts)
 
 
 def _word(kind: type[StrEnum]) -> Value:
-    """A word of ours, one of an enumeration."""
     return Value(sa.Text(), codec.text, kind)
 
 
 Time = Value(sa.BigInteger(), _microseconds, lambda value: _EPOCH + timedelta(microseconds=_checked(value, int)))
 """A UTC datetime, stored as integer microseconds since 1970; naive datetimes are refused."""
-Words = Value(sa.Text(), clean, _text, redacts=True)
+Words = Value(sa.Text(), clean, lambda value: _checked(value, str), redacts=True)
 """Text that people or models wrote: cleaned of what a database cannot hold, and redacted."""
-Verbatim = Value(sa.Text(), codec.text, _text)
+Verbatim = Value(sa.Text(), codec.text, lambda value: _checked(value, str))
 """Text that stays what it is: names, hashes, and the task."""
-Whole, Big = Value(sa.Integer(), load=_whole), Value(sa.BigInteger(), load=_whole)
+Whole, Big = (
+    Value(kind, load=lambda value: int(_checked(value, int, Decimal))) for kind in (sa.Integer(), sa.BigInteger())
+)
 Real = Value(sa.Float(53), codec.finite, lambda value: float(_checked(value, int, float)))
 """A number; one that is not finite is stored as NULL."""
 Json, Stages, Metrics = _json(dict), _json(list), _json(dict, codec.metrics)
@@ -149,24 +139,18 @@ metadata = sa.MetaData(
 )
 
 
-def _column(name: str, kind: Any, *more: Any, **options: Any) -> Column[Any]:
-    return Column(name, kind, *more, **{"nullable": False, **options})
+def _table(name: str, *parts: Any) -> Table:
+    """A table of columns, lists of columns, indices and constraints."""
+    return Table(name, metadata, *chain.from_iterable(part if isinstance(part, list) else [part] for part in parts))
 
 
 def _columns(kind: Any, *names: str, **options: Any) -> list[Column[Any]]:
-    return [_column(name, kind, **options) for name in names]
+    """Columns of a kind; those whose names end with a question mark may be NULL."""
+    return [Column(name.rstrip("?"), kind, nullable=name.endswith("?"), **options) for name in names]
 
 
-def _optional(kind: Any, *names: str) -> list[Column[Any]]:
-    return _columns(kind, *names, nullable=True)
-
-
-def _id() -> Column[Any]:
-    return Column("id", Whole, primary_key=True)
-
-
-def _session(**options: Any) -> Column[Any]:
-    return _column("session_id", Whole, sa.ForeignKey("session.id", ondelete="CASCADE"), **options)
+def _refers(name: str, table: str, ondelete: str = "CASCADE", **options: Any) -> Column[Any]:
+    return Column(name, Whole, sa.ForeignKey(f"{table}.id", ondelete=ondelete), **{"nullable": False, **options})
 
 
 def _key(table: str, *names: str) -> list[Any]:
@@ -177,251 +161,217 @@ def _key(table: str, *names: str) -> list[Any]:
 
 _EXPERIMENT = ("session_id", "number")
 HASHES = ("model_hash", "tokenizer_hash", "template_hash")
+_HASHES = tuple(f"{name}?" for name in HASHES)
 
 
 def _generation() -> list[Column[Any]]:
     """The long parts of what a model said."""
     forms = {"messages": "messages", "completion": "text", "token_ids": "ids", "logprobs": "reals"}
-    return [_column(name, _packed(form), nullable=True) for name, form in forms.items()]
+    return [Column(name, _packed(form)) for name, form in forms.items()]
 
 
 # ---------------------------------------------------------------------- sessions and experiments
-sessions = Table(
+sessions = _table(
     "session",
-    metadata,
-    _id(),
-    _column("tag", Verbatim, unique=True),
-    *_columns(Verbatim, "branch", "folder", "policy", "executor", "base_commit", "incumbent", "task_json"),
-    _column("state", _word(SessionState)),
-    _column("reason", Words),
-    *_optional(Whole, "pid", "max_experiments"),
-    _column("incumbent_experiment", Whole),
-    _column("seed", Big),
-    _column("started_at", Time),
-    *_optional(Time, "heartbeat_at"),
-    _column("active_seconds", Real),
-    *_optional(Real, "max_seconds", "max_usd"),
+    _columns(Whole, "id", primary_key=True),
+    _columns(Verbatim, "tag", unique=True),
+    _columns(Verbatim, "branch", "folder", "policy", "executor", "base_commit", "incumbent", "task_json"),
+    _columns(_word(SessionState), "state"),
+    _columns(Words, "reason"),
+    _columns(Whole, "pid?", "max_experiments?", "incumbent_experiment"),
+    _columns(Big, "seed"),
+    _columns(Time, "started_at", "heartbeat_at?"),
+    _columns(Real, "active_seconds", "max_seconds?", "max_usd?"),
 )
 
-totals = Table(  # counters of a session. opened: numbers handed out; what follows: decided experiments
+totals = _table(  # counters of a session. opened: numbers handed out; what follows: decided experiments
     "totals",
-    metadata,
-    _session(primary_key=True),
-    *_columns(Whole, "opened", "experiments", "keeps", "discards", "crashes", "checks_failed", "aborted"),
-    *_columns(Real, "usd", "gpu_s"),
-    *_columns(Big, "tokens_in", "tokens_out"),
+    _refers("session_id", "session", primary_key=True),
+    _columns(Whole, "opened", "experiments", "keeps", "discards", "crashes", "checks_failed", "aborted"),
+    _columns(Real, "usd", "gpu_s"),
+    _columns(Big, "tokens_in", "tokens_out"),
 )
 
-segments = Table(  # first: number of its first experiment
+segments = _table(  # first: number of its first experiment
     "segment",
-    metadata,
-    _session(primary_key=True),
-    _column("number", Whole, primary_key=True),
-    _column("first", Whole),
-    _column("fingerprint", Verbatim),
-    *_columns(Words, "reason", "hardware"),
-    _column("started_at", Time),
+    _refers("session_id", "session", primary_key=True),
+    _columns(Whole, "number", primary_key=True),
+    _columns(Whole, "first"),
+    _columns(Verbatim, "fingerprint"),
+    _columns(Words, "reason", "hardware"),
+    _columns(Time, "started_at"),
 )
 
 # status and what follows are NULL until it is decided. attempt: of its current proposal; gpu_s: of all its runs
-experiments = Table(
+experiments = _table(
     "experiment",
-    metadata,
-    _session(primary_key=True),
-    _column("number", Whole, primary_key=True),
-    _column("segment", Whole),
-    _column("phase", _word(Phase)),
-    *_optional(_word(Status), "status"),
-    *_optional(_word(Label), "label"),
-    *_optional(Real, "value", "delta", "confidence", "sigma", "reward", "overhead_ms"),
-    _column("gpu_s", Real),
-    *_optional(Whole, "attempt"),
-    _column("started_at", Time),
-    *_optional(Time, "finished_at"),
-    _column("parent", Verbatim),
-    *_optional(Verbatim, "commit_sha"),
-    *_optional(Metrics, "metrics"),
-    *_optional(Words, "reason"),
+    _refers("session_id", "session", primary_key=True),
+    _columns(Whole, "number", primary_key=True),
+    _columns(Whole, "segment", "attempt?"),
+    _columns(_word(Phase), "phase"),
+    _columns(_word(Status), "status?"),
+    _columns(_word(Label), "label?"),
+    _columns(Real, "value?", "delta?", "confidence?", "sigma?", "reward?", "overhead_ms?", "gpu_s"),
+    _columns(Time, "started_at", "finished_at?"),
+    _columns(Verbatim, "parent", "commit_sha?"),
+    _columns(Metrics, "metrics?"),
+    _columns(Words, "reason?"),
     Index("ix_experiment_value", "session_id", "segment", "value", "number"),
     Index("ix_experiment_status", "session_id", "status", "number"),
     Index("ix_experiment_commit", "session_id", "commit_sha"),
 )
 
 # One for each attempt. usd: NULL when the price is unknown. censored: the reward rests on a forecast
-proposals = Table(
+proposals = _table(
     "proposal",
-    metadata,
-    *_key("experiment", *_EXPERIMENT),
-    _column("attempt", Whole, primary_key=True),
-    *_columns(Words, "policy", "role", "adapter", "hypothesis", "description", "state_id"),
-    _column("round_id", Words, index=True),
-    _column("code_hash", Verbatim),
-    *_optional(Verbatim, "parent", "reward_formula"),
-    *_optional(Real, "expected_delta", "usd", "reward"),
-    *_columns(Big, "tokens_in", "tokens_out"),
-    _column("seconds", Real),
-    _column("censored", sa.Boolean),
-    *_optional(Words, *HASHES, "generation_adapter"),
-    *_optional(Json, "reward_parts", "sampling", "changes", "asi"),
+    _key("experiment", *_EXPERIMENT),
+    _columns(Whole, "attempt", primary_key=True),
+    _columns(Words, "policy", "role", "adapter", "hypothesis", "description", "state_id"),
+    _columns(Words, "round_id", index=True),
+    _columns(Verbatim, "code_hash", "parent?", "reward_formula?"),
+    _columns(Real, "expected_delta?", "usd?", "reward?", "seconds"),
+    _columns(Big, "tokens_in", "tokens_out"),
+    _columns(sa.Boolean, "censored"),
+    _columns(Words, *_HASHES, "generation_adapter?"),
+    _columns(Json, "reward_parts?", "sampling?", "changes?", "asi?"),
     Index("ix_proposal_code_hash", "session_id", "code_hash", "number"),
 )
 
-proposal_bodies = Table(
+proposal_bodies = _table(
     "proposal_body",
-    metadata,
-    *_key("proposal", *_EXPERIMENT, "attempt"),
-    _column("diff", _packed("text")),
-    _column("files", _packed("files")),
-    *_generation(),
+    _key("proposal", *_EXPERIMENT, "attempt"),
+    _columns(_packed("text"), "diff"),
+    _columns(_packed("json", verbatim=True), "files"),
+    _generation(),
 )
 
-asi = Table(
+asi = _table(
     "asi",
-    metadata,
-    *_key("experiment", *_EXPERIMENT),
-    *_columns(Words, "hypothesis", "arch_change", "result", "next_action_hint"),
-    *_optional(Json, "extra"),
+    _key("experiment", *_EXPERIMENT),
+    _columns(Words, "hypothesis", "arch_change", "result", "next_action_hint"),
+    _columns(Json, "extra?"),
 )
 
 # program: number of the experiment whose commit ran, NULL: its own. attempt: of the proposal when it ran
-runs = Table(
+runs = _table(
     "run",
-    metadata,
-    _id(),
-    *_columns(Whole, "session_id", "number", "run_index"),
-    _column("seed", Big),
-    *_optional(Whole, "program", "exit_code"),
-    _column("attempt", Whole, server_default=sa.text("0")),
-    _column("started_at", Time),
-    *_optional(Time, "finished_at"),
-    _column("label", _word(Label)),
-    *_optional(Real, "value"),
-    _column("duration_s", Real),
-    *_columns(Words, "tier", "host", "device", "detail"),
-    *_optional(Metrics, "metrics"),
-    *_optional(Stages, "stages"),
-    *_optional(_packed("curve"), "curve"),
+    _columns(Whole, "id", primary_key=True),
+    _columns(Whole, "session_id", "number", "run_index", "program?", "exit_code?"),
+    _columns(Big, "seed"),
+    _columns(Whole, "attempt", server_default=sa.text("0")),
+    _columns(Time, "started_at", "finished_at?"),
+    _columns(_word(Label), "label"),
+    _columns(Real, "value?", "duration_s"),
+    _columns(Words, "tier", "host", "device", "detail"),
+    _columns(Metrics, "metrics?"),
+    _columns(Stages, "stages?"),
+    _columns(_packed("curve"), "curve?"),
     sa.ForeignKeyConstraint(_EXPERIMENT, ["experiment.session_id", "experiment.number"], ondelete="CASCADE"),
     sa.UniqueConstraint("session_id", "number", "run_index"),
 )
 
-tallies = Table(  # counters of decided experiments by role and label; reward: the sum of theirs
+tallies = _table(  # counters of decided experiments by role and label; reward: the sum of theirs
     "tally",
-    metadata,
-    _session(primary_key=True),
-    _column("role", Words, primary_key=True),
-    _column("label", _word(Label), primary_key=True),
-    *_columns(Whole, "decided", "keeps"),
-    _column("reward", Real),
+    _refers("session_id", "session", primary_key=True),
+    _columns(Words, "role", primary_key=True),
+    _columns(_word(Label), "label", primary_key=True),
+    _columns(Whole, "decided", "keeps"),
+    _columns(Real, "reward"),
 )
 
-visits = Table("visit", metadata, *_key("experiment", *_EXPERIMENT), _column("visits", Whole))
+visits = _table("visit", _key("experiment", *_EXPERIMENT), _columns(Whole, "visits"))
 
-abort_checks = Table(
+abort_checks = _table(
     "look",
-    metadata,
-    _id(),
-    _column("run_id", Whole, sa.ForeignKey("run.id", ondelete="CASCADE"), index=True),
-    _column("progress", Real),
-    *_optional(Real, "forecast", "probability"),
-    *_optional(Json, "details"),
+    _columns(Whole, "id", primary_key=True),
+    _refers("run_id", "run", index=True),
+    _columns(Real, "progress", "forecast?", "probability?"),
+    _columns(Json, "details?"),
 )
 
-abort_memories = Table(  # of the latest segment; state: as of ``number``
+abort_memories = _table(  # of the latest segment; state: as of ``number``
     "abort_memory",
-    metadata,
-    _session(primary_key=True),
-    *_columns(Whole, "segment", "number"),
-    *_optional(Json, "figures"),
-    *_optional(_packed("json"), "state"),
+    _refers("session_id", "session", primary_key=True),
+    _columns(Whole, "segment", "number"),
+    _columns(Json, "figures?"),
+    _columns(_packed("json"), "state?"),
 )
 
-notes = Table(  # seen_in: the experiment whose prompt carried it
+notes = _table(  # seen_in: the experiment whose prompt carried it
     "note",
-    metadata,
-    _id(),
-    _session(),
-    _column("text", Words),
-    _column("created_at", Time),
-    *_optional(Whole, "seen_in"),
+    _columns(Whole, "id", primary_key=True),
+    _refers("session_id", "session"),
+    _columns(Words, "text"),
+    _columns(Time, "created_at"),
+    _columns(Whole, "seen_in?"),
     Index("ix_note_unseen", "session_id", "seen_in"),
 )
 
-controls = Table(
+controls = _table(
     "control_request",
-    metadata,
-    _id(),
-    _session(),
-    _column("kind", Verbatim),
-    _column("created_at", Time),
-    _column("taken", sa.Boolean),
+    _columns(Whole, "id", primary_key=True),
+    _refers("session_id", "session"),
+    _columns(Verbatim, "kind"),
+    _columns(Time, "created_at"),
+    _columns(sa.Boolean, "taken"),
     Index("ix_control_request_pending", "session_id", "taken"),
 )
 
-events = Table(
+events = _table(  # of earlier versions: the daemon's log has them
     "event",
-    metadata,
-    _id(),
-    _session(),
-    _column("kind", Verbatim),
-    _column("at", Time),
-    *_optional(Whole, "experiment"),
-    _column("message", Words),
-    *_optional(Json, "data"),
+    _columns(Whole, "id", primary_key=True),
+    _refers("session_id", "session"),
+    _columns(Verbatim, "kind"),
+    _columns(Time, "at"),
+    _columns(Whole, "experiment?"),
+    _columns(Words, "message"),
+    _columns(Json, "data?"),
     Index("ix_event_session", "session_id", "id"),
 )
 
 # ---------------------------------------------------------------------- what models answered and learned
-answers = Table(  # usable or not, in the order of their coming. What is spent in a day is read off the index
+answers = _table(  # usable or not, in the order of their coming. What is spent in a day is read off the index
     "answer",
-    metadata,
-    *_key("experiment", *_EXPERIMENT),
-    _column("answer_index", Whole, primary_key=True),
-    _column("attempt", Whole),
-    _column("at", Time),
-    *_optional(Real, "usd"),
-    *_columns(Big, "tokens_in", "tokens_out"),
-    _column("seconds", Real),
-    *_columns(Words, "model", "form", "finish", "error"),
-    *_optional(Words, *HASHES, "adapter"),
-    *_optional(Json, "sampling"),
+    _key("experiment", *_EXPERIMENT),
+    _columns(Whole, "answer_index", primary_key=True),
+    _columns(Whole, "attempt"),
+    _columns(Time, "at"),
+    _columns(Real, "usd?", "seconds"),
+    _columns(Big, "tokens_in", "tokens_out"),
+    _columns(Words, "model", "form", "finish", "error", *_HASHES, "adapter?"),
+    _columns(Json, "sampling?"),
     Index("ix_answer_spent", "at", "usd"),
 )
 
 # shared: so many messages are those of the answer before it (a question asked again goes on from that one)
-answer_bodies = Table(
-    "answer_body", metadata, *_key("answer", *_EXPERIMENT, "answer_index"), _column("shared", Whole), *_generation()
+answer_bodies = _table(
+    "answer_body", _key("answer", *_EXPERIMENT, "answer_index"), _columns(Whole, "shared"), _generation()
 )
 
-learner_runs = Table(  # session_id is NULL where it learned across sessions
+learner_runs = _table(  # session_id is NULL where it learned across sessions
     "learner_run",
-    metadata,
-    _id(),
-    _session(index=True, nullable=True),
-    *_columns(Verbatim, "algo", "mode"),
-    _column("status", _word(LearnerStatus)),
-    _column("started_at", Time),
-    *_optional(Time, "finished_at"),
-    *_columns(Whole, "trajectories", "steps"),
-    *_optional(Json, "config", "metrics"),
-    _column("detail", Words),
+    _columns(Whole, "id", primary_key=True),
+    _refers("session_id", "session", index=True, nullable=True),
+    _columns(Verbatim, "algo", "mode"),
+    _columns(_word(LearnerStatus), "status"),
+    _columns(Time, "started_at", "finished_at?"),
+    _columns(Whole, "trajectories", "steps"),
+    _columns(Json, "config?", "metrics?"),
+    _columns(Words, "detail"),
 )
 
-policy_versions = Table(  # adapter_path: name of its folder; adapter_hash: over all of its files
+policy_versions = _table(  # adapter_path: name of its folder; adapter_hash: over all of its files
     "policy_version",
-    metadata,
-    _id(),
-    _session(index=True, nullable=True),
-    _column("learner_run_id", Whole, sa.ForeignKey("learner_run.id", ondelete="SET NULL"), nullable=True),
-    _column("parent_id", Whole, sa.ForeignKey("policy_version.id", ondelete="SET NULL"), nullable=True),
-    _column("version", Verbatim, unique=True),
-    _column("status", _word(VersionStatus)),
-    *_columns(Verbatim, "adapter_path", "adapter_hash"),
-    *_optional(Verbatim, *HASHES),
-    _column("created_at", Time),
-    *_optional(Time, "promoted_at"),
-    *_optional(Json, "metrics"),
-    _column("reason", Words, server_default=sa.text("''")),
+    _columns(Whole, "id", primary_key=True),
+    _refers("session_id", "session", index=True, nullable=True),
+    _refers("learner_run_id", "learner_run", "SET NULL", nullable=True),
+    _refers("parent_id", "policy_version", "SET NULL", nullable=True),
+    _columns(Verbatim, "version", unique=True),
+    _columns(_word(VersionStatus), "status"),
+    _columns(Verbatim, "adapter_path", "adapter_hash", *_HASHES),
+    _columns(Time, "created_at", "promoted_at?"),
+    _columns(Json, "metrics?"),
+    _columns(Words, "reason", server_default=sa.text("''")),
 )
 
 

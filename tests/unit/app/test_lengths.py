@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.data.token_lengths import within
+from autoresearchd.learner.data.examples import within
 from autoresearchd.learner.data.trajectories import Split, Trajectory
 
 
@@ -17,7 +17,7 @@ def answer(number: int, prompt: int, tokens: int) -> Trajectory:
     """An answer of some tokens to a prompt that has as many characters as it shall have tokens."""
     return Trajectory(
         "t", number, 0, f"{number}", f"{number}", datetime(2026, 1, 1, tzinfo=UTC), "",
-        ({"role": "user", "content": "x" * prompt},), None, "y", (1,) * tokens, (-1.0,) * tokens, 0.0, False,
+        ({"role": "user", "content": "x" * prompt},), "y", (1,) * tokens, (-1.0,) * tokens, 0.0, False,
         Label.NO_GAIN, "",
     )  # fmt: skip
 

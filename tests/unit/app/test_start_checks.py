@@ -128,7 +128,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(root: Path) -> closing[GitWorkspace]:
-    return closing(GitWorkspace.open(root, "t", task_folder=root, editable=("train.py",)))
+    return closing(GitWorkspace(root, "t", task_folder=root, editable=("train.py",)))
 
 
 def check(root: Path, command: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.config.check_file import CHECK_FILE, load_check
+from autoresearchd.config.load_task import CHECK_FILE, load_check
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Replacement

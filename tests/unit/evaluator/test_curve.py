@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -104,11 +104,11 @@ def test_where_chunks_are_cut_never_changes_the_curve(pieces: list[str], cuts: l
     text = ("\n" if lines else "").join(pieces)
     whole = read_curve(text, "auto", 300)
     parser = CurveParser("auto", 300)
-    at, turn = 0, 0
-    while at < len(text):
-        size = cuts[turn % len(cuts)]
-        parser.feed(text[at : at + size])
-        at, turn = at + size, turn + 1
+    rest, sizes = text, cycle(cuts)
+    while rest:
+        size = next(sizes)
+        parser.feed(rest[:size])
+        rest = rest[size:]
     parser.feed("\n")
     assert parser.points == whole.points
     assert (len(parser.non_finite), parser.diverged) == (len(whole.non_finite), whole.diverged)

@@ -16,15 +16,13 @@ from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.domain.task import Constraint, Direction, Task
 from autoresearchd.evaluator.keep.decide import (
-    Answer,
     NextRun,
-    control,
     decide,
     decide_baseline,
     decide_failed_proposal,
     samples_of,
 )
-from autoresearchd.evaluator.keep.keep_rule import KeepRule
+from autoresearchd.evaluator.keep.keep_rule import KeepRule, control
 from autoresearchd.evaluator.keep.noise import NoiseData, Sample, mad_confidence, mean
 from autoresearchd.evaluator.reward import reward
 from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
@@ -137,10 +135,8 @@ def test_a_trifle_is_no_gain_where_there_is_no_noise(direction: Direction) -> No
     sign = 1.0 if direction is MAXIMIZE else -1.0
     t = task(scoring(direction=direction))
     d = decided(t, experiment(run(1.0 + sign * 0.00003)), incumbent(*STEADY))
-    assert (d.label, d.sure) == (
-        Label.NO_GAIN,
-        0.0,
-    ) and "a gain of 0.00003 is below scoring.min_delta (0.0001)" in d.reason
+    assert d.label is Label.NO_GAIN and d.sure == 0.0
+    assert "a gain of 0.00003 is below scoring.min_delta (0.0001)" in d.reason
     assert isinstance(judge(t, experiment(run(1.0 + sign * 0.0002)), incumbent(*STEADY)), NextRun)
     tie = decided(t, experiment(run(1.0 + sign * 0.00003)), incumbent(*STEADY), simpler=True)
     assert tie.label is Label.SIMPLER, "as a tie it may be kept"
@@ -161,23 +157,13 @@ def test_the_same_program_is_never_kept_however_lucky() -> None:
         assert (d.status, d.label) == (Status.DISCARD, Label.NO_GAIN) and "own program" in d.reason
 
 
-def tie(first: float, beside_it: float) -> Decision:
-    """What a simpler program is decided as whose runs, and the incumbent's beside it, go on giving these values."""
-    pairs = [run(first), beside(beside_it)]
-    for count in range(1, 5):
-        found = judge(task(), experiment(*pairs * count), incumbent(*BASELINE), simpler=True)
-        if isinstance(found, Decision):
-            return found
-    raise AssertionError("it is run again for ever")
-
-
 def test_one_failed_run_fails_the_experiment_however_good_the_others_are() -> None:
     runs = (run(0.1), run(None, Label.OOM, detail="CUDA out of memory"), run(0.1))
     d = decided(task(), experiment(*runs), incumbent(*STEADY))
     assert (d.status, d.label, d.value) == (Status.CRASH, Label.OOM, None) and "CUDA" in d.reason
 
 
-@pytest.mark.parametrize("label", [label for label in Label if label not in (Label.NONE,)])
+@pytest.mark.parametrize("label", [label for label in Label if label])
 def test_no_labelled_run_is_ever_kept_even_with_a_value(label: Label) -> None:
     d = decided(task(), experiment(run(0.0001, label)), incumbent(*STEADY))
     assert d.status is not Status.KEEP and d.value is None
@@ -295,10 +281,9 @@ class TestBaseline:
 
     @pytest.mark.parametrize("label", [label for label in Label if RULES[label].status is Status.CRASH])
     def test_without_a_good_run_the_error_names_label_detail_log_and_cure(self, label: Label) -> None:
+        failed = experiment(run(None, label, detail="went wrong"), number=0)
         with pytest.raises(BaselineError) as caught:
-            decide_baseline(
-                task(), experiment(run(None, label, detail="went wrong"), number=0), log="runs/0/0/training.log"
-            )
+            decide_baseline(task(), failed, log="runs/0/0/training.log")
         text = str(caught.value)
         assert label.value in text and "went wrong" in text and "runs/0/0/training.log" in text
         assert caught.value.hint and "{" not in caught.value.hint and caught.value.exit_code == 3
@@ -321,11 +306,8 @@ def test_a_failed_proposal_is_never_kept_and_always_closed(label: Label) -> None
         assert d.label is label
 
 
-class TestConfidence:
-    """|best − baseline| / MAD, as pi-autoresearch computes it."""
-
-    def test_the_figure_of_a_worked_example(self) -> None:
-        assert mad_confidence([100.0, 90.0, 110.0, 95.0], 100.0, 90.0) == pytest.approx(10 / 5)
+def test_confidence_is_computed_as_pi_autoresearch_does() -> None:
+    assert mad_confidence([100.0, 90.0, 110.0, 95.0], 100.0, 90.0) == pytest.approx(10 / 5)
 
 
 RULE = KeepRule()
@@ -341,19 +323,19 @@ def noise_data(*values: float, incumbent: float, baseline: float | None = None) 
 
 
 def test_the_baseline_tells_a_slower_machine_from_an_incumbent_that_holds_back() -> None:
-    assert control(noise_data(1.0, 1.1, incumbent=-3.0), 2, 1, RULE).answer is Answer.ASK
+    assert control(noise_data(1.0, 1.1, incumbent=-3.0), 2, 1, RULE).holds is None
     held_back = control(noise_data(1.0, 1.1, incumbent=-3.0, baseline=0.0), 2, 1, RULE)
-    assert held_back.answer is Answer.FAILS and held_back.gain == pytest.approx(0.0, abs=0.01)
-    assert control(noise_data(1.0, 1.1, incumbent=-3.0, baseline=-4.0), 2, 1, RULE).answer is Answer.HOLDS
+    assert held_back.holds is False and held_back.gain == pytest.approx(0.0, abs=0.01)
+    assert control(noise_data(1.0, 1.1, incumbent=-3.0, baseline=-4.0), 2, 1, RULE).holds
     a_little = control(noise_data(1.0, 1.1, incumbent=-1.0, baseline=-1.0), 2, 1, RULE)
-    assert a_little.answer is Answer.HOLDS and a_little.gain == pytest.approx(1.0, abs=0.3)
+    assert a_little.holds and a_little.gain == pytest.approx(1.0, abs=0.3)
 
 
 def test_a_simpler_tie_need_be_no_improvement_but_must_be_a_tie_with_what_was_kept() -> None:
     worse = noise_data(0.2, 0.3, incumbent=0.1, baseline=0.0)
-    assert control(worse, 2, 1, RULE, simpler=True).answer is Answer.FAILS
+    assert control(worse, 2, 1, RULE, simpler=True).holds is False
     equal = noise_data(1.0, 1.1, incumbent=-3.0, baseline=0.0)
-    assert control(equal, 2, 1, RULE, simpler=True).answer is Answer.HOLDS
+    assert control(equal, 2, 1, RULE, simpler=True).holds
 
 
 def test_equal_programs_of_a_session_are_hardly_ever_kept_though_each_holds_back_when_it_runs_again() -> None:
@@ -365,9 +347,8 @@ def test_equal_programs_of_a_session_are_hardly_ever_kept_though_each_holds_back
     for _ in range(200):
         runs = [*CONTROL_BASELINE, *(Sample(1, 1, 4 + k, drawn(1.0)) for k in range(2)), Sample(0, 1, 4, drawn(0.0))]
         runs += [*(Sample(2, 2, 6 + k, drawn(1.0)) for k in range(2)), Sample(1, 2, 6, drawn(0.0))]
-        asked += control(NoiseData(runs), 2, 1, RULE).answer is Answer.ASK
-        answer = control(NoiseData([*runs, Sample(0, 2, 6, drawn(0.0))]), 2, 1, RULE).answer
-        kept += answer is Answer.HOLDS
+        asked += control(NoiseData(runs), 2, 1, RULE).holds is None
+        kept += bool(control(NoiseData([*runs, Sample(0, 2, 6, drawn(0.0))]), 2, 1, RULE).holds)
     assert asked > 170 and kept < 20
 
 

@@ -11,8 +11,8 @@ from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import Measurement
 from autoresearchd.domain.labels import RULES, Label
 from autoresearchd.domain.task import Evaluation, Task
-from autoresearchd.evaluator.rules.integrity import Seal, broken, evaluator_version, tampering
-from autoresearchd.loop.measuring.protected_files import ProtectedFiles
+from autoresearchd.evaluator.rules.legality import Seal, broken, evaluator_version, tampering
+from autoresearchd.loop.measuring.run_files import ProtectedFiles
 from tests.unit.evaluator.builders import task
 
 GOOD = Measurement(Label.NONE, 0.5, {"val_bpb": 0.5})

@@ -120,19 +120,8 @@ def test_code_has_room_and_what_is_too_large_may_become_smaller() -> None:
 def test_the_hash_ignores_layout_but_nothing_else() -> None:
     base = code_hash({"a.py": "x = 1\n"})
     assert base == code_hash({"a.py": "x=1 # one\n"}) and len(base) == 64
-    others = [
-        {"a.py": "x = 2\n"},
-        {"a.py": "x = 1.0\n"},
-        {"a.py": "x = True\n"},
-        {"b.py": "x = 1\n"},
-        {"a.txt": "x = 1\n"},
-    ]
-    others += [
-        {"a.py": "x = '1'\n"},
-        {"a.py": "x = (1,)\n"},
-        {"a.py": "x = 1\n", "b.py": ""},
-        {"a.py": "x = 0x" + "f" * 9999},
-    ]
+    others = [{"a.py": f"x = {value}\n"} for value in ("2", "1.0", "True", "'1'", "(1,)", "0x" + "f" * 9999)]
+    others += [{"b.py": "x = 1\n"}, {"a.txt": "x = 1\n"}, {"a.py": "x = 1\n", "b.py": ""}]
     assert len({base, *(code_hash(o) for o in others)}) == len(others) + 1
 
 

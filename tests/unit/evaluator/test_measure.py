@@ -65,14 +65,9 @@ def test_a_run_ended_for_its_many_files_is_an_error_that_says_so_and_not_out_of_
 @given(st.integers(-64, 255).filter(bool), st.sampled_from(["ok", "failed"]), st.text(max_size=80))
 def test_a_run_that_exits_with_an_error_never_has_a_metric(exit_code: int, outcome: str, tail: str) -> None:
     for evaluated in (False, True):
-        stages = [stage(outcome=outcome, exit_code=exit_code)]
         log = GOOD + "METRIC val_bpb=0.1\n" + tail
-        m = measure(
-            task(evaluated=evaluated),
-            result(*stages),
-            {"training": log, "evaluation": log},
-            result_file='{"val_bpb": 0}',
-        )
+        logs, ended = {"training": log, "evaluation": log}, result(stage(outcome=outcome, exit_code=exit_code))
+        m = measure(task(evaluated=evaluated), ended, logs, result_file='{"val_bpb": 0}')
         assert m.value is None and m.label is not Label.NONE and not m.metrics
 
 
@@ -114,31 +109,22 @@ class TestWithAnEvaluation:
     """The evaluator owns the metric."""
 
     def test_the_jobs_own_claims_never_reach_the_metric(self) -> None:
-        m = measure(
-            task(evaluated=True),
-            result(stage(), stage("evaluation")),
-            {"training": "METRIC val_bpb=0.0001\npeak_vram_mb: 7\n", "evaluation": "METRIC val_bpb=0.9\n"},
-            result_file='{"val_bpb": 0.0002}',
-        )
+        logs = {"training": "METRIC val_bpb=0.0001\npeak_vram_mb: 7\n", "evaluation": "METRIC val_bpb=0.9\n"}
+        ended = result(stage(), stage("evaluation"))
+        m = measure(task(evaluated=True), ended, logs, result_file='{"val_bpb": 0.0002}')
         assert m.value == 0.9 and dict(m.metrics) == {"val_bpb": 0.9, "peak_vram_mb": 7.0}
 
     def test_without_a_metric_of_the_evaluation_the_jobs_claim_does_not_step_in(self) -> None:
-        m = measure(
-            task(evaluated=True),
-            result(stage(), stage("evaluation")),
-            {"training": GOOD, "evaluation": "done\n"},
-            result_file='{"val_bpb": 0.0002}',
-        )
+        logs, ended = {"training": GOOD, "evaluation": "done\n"}, result(stage(), stage("evaluation"))
+        m = measure(task(evaluated=True), ended, logs, result_file='{"val_bpb": 0.0002}')
         assert m.label is Label.METRIC_MISSING and m.value is None and "val_bpb" not in m.metrics
         assert "does not count" in m.detail
 
     def test_a_constrained_figure_of_the_evaluation_cannot_be_talked_down_by_the_job(self) -> None:
         t = task(scoring(constraints=(Constraint("artifact_bytes", max=10),)), evaluated=True)
         for printed, expected in (("99", 99.0), ("nan", None)):
-            logs = {
-                "training": "METRIC artifact_bytes=1\n",
-                "evaluation": f"METRIC val_bpb=1\nartifact_bytes: {printed}\n",
-            }
+            said = f"METRIC val_bpb=1\nartifact_bytes: {printed}\n"
+            logs = {"training": "METRIC artifact_bytes=1\n", "evaluation": said}
             m = measure(t, result(stage(), stage("evaluation")), logs)
             assert m.metrics.get("artifact_bytes") == expected
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Budget, Task, TrainingTime
-from autoresearchd.evaluator.rules.program_text import about_seed, reads
+from autoresearchd.evaluator.rules.program_text import about_seed
 from autoresearchd.evaluator.rules.run_time import Pace, about_budget, held, overrun, pace_of, reads_budget, starved
 from tests.unit.evaluator.builders import result, stage, task
 
@@ -48,9 +48,8 @@ def test_an_honest_program_is_never_blamed_for_a_machine_that_is_three_times_slo
 
 @pytest.mark.parametrize("trained", [2.6, 4.0, 9.0, 10.5])
 def test_seconds_of_training_beyond_a_short_budget_are_found(trained: float) -> None:
-    pace = pace_of(
-        toy(1.5), READS, [s for run in (took(1.9, 1.85), took(1.85, 1.8), took(1.95, 1.8)) for s in run.stages]
-    )
+    runs = took(1.9, 1.85), took(1.85, 1.8), took(1.95, 1.8)
+    pace = pace_of(toy(1.5), READS, [s for run in runs for s in run.stages])
     assert pace is not None
     told = overrun(toy(1.5), took(trained + 0.35, trained + 0.3), pace)
     assert "the budget is 1.5 s, and the baseline's runs needed 0.45 s beside it" in told
@@ -89,12 +88,12 @@ def counted(seconds: float, load: float = 1.0) -> RunResult:
 
 def test_without_it_a_search_would_grow_a_program_that_reads_no_budget_until_the_grace_is_full() -> None:
     pace = pace_of(toy(3.0, 60.0), COUNTS, [s for run in (counted(4.0), counted(4.1)) for s in run.stages])
-    assert pace == Pace(pytest.approx(1.1), 1.0, 4.1, timed=False, work=pytest.approx(1.25 * 4.05))
+    assert pace == Pace(pytest.approx(1.1), 1.0, 4.1, timed=False, work=pytest.approx(1.22 * 4.05))
     found = held(toy(3.0), counted(57.0), Measurement(Label.NONE, 0.5), pace, best=1.0, sigma=0.01)
     assert (found.label, found.value) == (Label.CONSTRAINT, None)
     assert "training took 57 s; the baseline takes 4.1 s and 5.12 s are allowed (training_time: base" in found.detail
     found = held(toy(3.0), counted(15.0), Measurement(Label.NONE, 0.5), pace, best=1.0, sigma=0.01)
-    assert "training took 15 s of processor time; by the baseline's own 5.06 s are allowed" in found.detail
+    assert "training took 15 s of processor time; by the baseline's own 4.94 s are allowed" in found.detail
 
 
 @given(st.floats(0.01, 3000.0), LOADS, LOADS)
@@ -110,9 +109,11 @@ def test_the_same_work_on_a_machine_that_is_three_times_slower_is_never_refused(
 def test_what_a_run_is_held_to_is_the_task_s_word_or_what_the_program_reads() -> None:
     stages = took(11.0, 11.0).stages
     assert pace_of(toy(10.0), READS, stages) == Pace(1.0, 1.0)
-    assert pace_of(toy(10.0), COUNTS, stages) == Pace(1.0, 1.0, 11.0, timed=False, work=13.75)
+    assert pace_of(toy(10.0), COUNTS, stages) == Pace(1.0, 1.0, 11.0, timed=False, work=pytest.approx(1.22 * 11.0))
     assert pace_of(toy(10.0, held_to="budget"), COUNTS, stages) == Pace(1.0, 1.0, timed=False)
-    assert pace_of(toy(10.0, held_to="baseline"), READS, stages) == Pace(1.0, 1.0, 11.0, work=13.75)
+    assert pace_of(toy(10.0, held_to="baseline"), READS, stages) == Pace(
+        1.0, 1.0, 11.0, work=pytest.approx(1.22 * 11.0)
+    )
     plainly = pace_of(toy(1.0), READS, counted(55.0).stages)
     assert plainly is not None
     assert plainly.whole == 55.0, "it plainly does not end by it"
@@ -169,15 +170,12 @@ OWN = {"train.py": "import random\nrandom.seed(1234)\n"}
 @pytest.mark.parametrize(
     ("path", "text", "named"),
     [
-        ("train.py", "seed = int(os.environ['AUTORESEARCHD_SEED'])", True),
         ("train.py", "# ignores AUTORESEARCHD_SEED\nx = 1", False),
         ("conf/config.yaml", "seed: ${oc.env:AUTORESEARCHD_SEED}", True),
-        ("train.py", "limit = os.environ['AUTORESEARCHD_TIME_BUDGET']", False),
     ],
 )
-def test_a_variable_is_read_where_the_code_names_it(path: str, text: str, named: bool) -> None:
-    assert reads("AUTORESEARCHD_SEED", {path: text}) is named
-    assert about_seed(task(), {path: text}) is not named
+def test_the_seed_is_read_where_the_code_names_it(path: str, text: str, named: bool) -> None:
+    assert bool(about_seed(task(), {path: text})) is not named
 
 
 def test_the_user_of_a_program_with_its_own_seed_is_told_that_luck_may_be_kept_and_what_to_do() -> None:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.evaluator.measure import log_text
-from autoresearchd.evaluator.measure.log_text import LineMatcher
-from autoresearchd.evaluator.measure.printed_metrics import example_pattern, parse_metrics
+from autoresearchd.evaluator.measure.log_text import LineMatcher, example_pattern, parse_metrics
 from tests.unit.evaluator.builders import scoring
 
 KARPATHY = (
@@ -149,7 +148,10 @@ def test_a_pattern_that_cannot_be_used_is_refused_by_name(pattern: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("pattern", [r"(a+)+b", r"(a|a)*b", r"([a-z]+)*=(\d+)", r".*.*.*.*=(\d+)", r"a.*a.*a(\d+)"])
+SLOW = r"(a+)+b", r"(a|a)*b", r"([a-z]+)*=(\d+)", r".*.*.*.*=(\d+)", r"a.*a.*a(\d+)", r"(?:\w*\s*){5}[=:]\s*([\d.]+)"
+
+
+@pytest.mark.parametrize("pattern", SLOW)
 def test_a_slow_pattern_on_hostile_lines_gives_up_instead_of_holding_the_night_up(pattern: str) -> None:
     began = time.process_time()
     assert parse_metrics(("a" * 2000 + "\n") * 5000, scoring(parse_mode="regex", pattern=pattern)) == {}
@@ -216,12 +218,3 @@ def test_no_text_makes_the_reader_raise(text: str, mode: str, result_file: str |
     score = scoring(parse_mode=mode, pattern=r"val_bpb\W+(\S+)")
     found = parse_metrics(text, score, result_file=result_file)
     assert all(isinstance(v, float) for v in found.values())
-
-
-def test_a_pattern_of_many_small_repeats_cannot_keep_the_daemon_at_one_line() -> None:
-    pattern = r"\w*\s*\w*\s*\w*\s*\w*\s*[=:]\s*([\d.]+)"
-    began = time.process_time()
-    assert LineMatcher(pattern, key="scoring.pattern").search("a" * 512) is None
-    assert time.process_time() - began < 20, "it would take minutes"
-    found = LineMatcher(pattern, key="scoring.pattern").search("METRIC val_loss=1.5")
-    assert found is not None and found.group(1) == "1.5"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import RULES, Label, Status
-from autoresearchd.evaluator.reward import FORMULA, RewardFormula, novelty, reward
+from autoresearchd.evaluator.reward import FORMULA, novelty, reward
 
 number = st.floats(-1e6, 1e6)
 
@@ -20,12 +18,11 @@ def total(label: Label = Label.NONE, improvement: float | None = 0.0, **more: fl
     return found.total
 
 
-def test_it_is_the_papers_formula_when_its_bounds_are_out_of_the_way() -> None:
+def test_it_is_the_papers_formula_within_its_bounds() -> None:
     """r = −Δbpb + λ_eff·η, with Δbpb in units of σ."""
-    plain = RewardFormula(worst=-math.inf, best=math.inf, efficiency=0.5, novelty=0.0)
-    found = reward(Label.NONE, 0.990 - 0.985, 0.001, 0.990, saved=0.25, formula=plain)
+    found = reward(Label.NONE, 0.990 - 0.987, 0.001, 0.990, saved=0.25)
     assert found is not None
-    assert found.total == pytest.approx(-(0.985 - 0.990) / 0.001 + 0.5 * 0.25)
+    assert found.total == pytest.approx(-(0.987 - 0.990) / 0.001 + 0.2 * 0.25)
     assert found.formula == FORMULA and not found.censored
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.evaluator.rules.simplicity import is_simpler, size
+from autoresearchd.evaluator.rules.program_text import is_simpler, size
 
 PROGRAM = 'def f(x):\n    """Documented."""\n    y = x + 1\n    return y\n'
 

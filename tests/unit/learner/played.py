@@ -57,7 +57,6 @@ def played(
                 at=START + timedelta(minutes=number),
                 policy_version="",
                 messages=shown,
-                prompt_ids=None,
                 completion=drawn.text,
                 token_ids=drawn.ids,
                 logprobs=drawn.logprobs,
@@ -77,7 +76,7 @@ def goodness(model: TinyLearnable, states: Sequence[int] = range(14)) -> float:
     samples = [Sample(model.encode(messages(state)), (token,)) for state in states for token in chosen]
     with torch.no_grad():
         found = model.statistics(samples)
-    return float(found.tokens.logprobs[found.batch.mask].exp().sum()) / len(states)
+    return float(found.logprobs[found.batch.mask].exp().sum()) / len(states)
 
 
 def trained(model: TinyLearnable, data: Sequence[Trajectory], options: TrainOptions, **more: Any) -> Trained:

@@ -1,9 +1,12 @@
-"""The losses once more, in plain loops over Python floats: written from the papers' formulas, not from the code."""
+"""The losses once more, in plain loops over Python floats: written from the papers' formulas, not from the code.
+
+A batch is a dict of arrays, by the names of the losses' arguments.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Array = NDArray[np.float64]
+Batch = Mapping[str, Any]
 
 
 def differences(function: Callable[[Array], float], at: Array, step: float = 1e-6) -> Array:
@@ -62,44 +66,20 @@ def clipped(ratio: float, advantage: float, low: float, high: float, dual: float
     return max(gain, dual * advantage) if dual is not None and advantage < 0 else gain
 
 
-def surrogate_rows(
-    logprobs: Array,
-    behaviour: Array,
-    advantages: Array,
-    mask: Array,
-    proximal: Array | None,
-    *,
-    low: float,
-    high: float,
-    dual: float | None,
-    level: str,
-    cap: float,
-) -> list[list[float]]:
-    rows = []
-    for i in range(len(mask)):
-        on = [t for t in range(len(mask[i])) if mask[i][t]]
-        anchor = behaviour if proximal is None else proximal
-        ratios = levelled([float(logprobs[i][t] - anchor[i][t]) for t in on], level)
-        weights = [1.0] * len(on)
-        if proximal is not None:
-            stale = levelled([float(proximal[i][t] - behaviour[i][t]) for t in on], level)
-            weights = [min(math.exp(x), cap) for x in stale]
-        rows.append(
-            [
-                -w * clipped(math.exp(x), float(advantages[i]), low, high, dual)
-                for w, x in zip(weights, ratios, strict=True)
-            ]
-        )
-    return rows
+def picked(batch: Batch, name: str) -> list[list[float]]:
+    """What stands where the mask is True, row by row."""
+    return [[float(x) for x in row[on]] for row, on in zip(batch[name], batch["mask"], strict=True)]
+
+
+def gaps(batch: Batch, new: str, old: str) -> list[list[float]]:
+    """Log-ratios of two policies, row by row."""
+    pairs = zip(picked(batch, new), picked(batch, old), strict=True)
+    return [[a - b for a, b in zip(one, other, strict=True)] for one, other in pairs]
 
 
 def grpo(
-    logprobs: Array,
-    behaviour: Array,
-    advantages: Array,
-    mask: Array,
+    batch: Batch,
     *,
-    reference: Array | None = None,
     beta: float = 0.0,
     mean: str = "tokens",
     low: float = 0.2,
@@ -108,31 +88,23 @@ def grpo(
     level: str = "token",
     cap: float = 2.0,
 ) -> float:
-    rows = surrogate_rows(
-        logprobs, behaviour, advantages, mask, None, low=low, high=high, dual=dual, level=level, cap=cap
-    )
+    acted = gaps(batch, "logprobs", "behaviour")
+    rows = [
+        [-clipped(math.exp(x), float(advantage), low, high, dual) for x in levelled(own, level)]
+        for own, advantage in zip(acted, batch["advantages"], strict=True)
+    ]
     loss = averaged(rows, mean)
-    if reference is not None and beta:
-        estimates = []
-        for i in range(len(mask)):
-            on = [t for t in range(len(mask[i])) if mask[i][t]]
-            gaps = [float(reference[i][t] - logprobs[i][t]) for t in on]
-            drawn = [min(math.exp(float(logprobs[i][t] - behaviour[i][t])), cap) for t in on]
-            estimates.append([w * (math.exp(gap) - gap - 1) for w, gap in zip(drawn, gaps, strict=True)])
+    if beta:
+        estimates = [
+            [min(math.exp(x), cap) * (math.exp(gap) - gap - 1) for x, gap in zip(*both, strict=True)]
+            for both in zip(acted, gaps(batch, "reference", "logprobs"), strict=True)
+        ]
         loss += beta * averaged(estimates, mean)
     return loss
 
 
 def ppo(
-    logprobs: Array,
-    behaviour: Array,
-    proximal: Array,
-    advantages: Array,
-    values: Array,
-    old_values: Array,
-    returns: Array,
-    entropy: Array,
-    mask: Array,
+    batch: Batch,
     *,
     level: str,
     clip: float = 0.2,
@@ -141,15 +113,19 @@ def ppo(
     c2: float = 0.01,
     cap: float = 2.0,
 ) -> float:
-    rows = surrogate_rows(
-        logprobs, behaviour, advantages, mask, proximal, low=clip, high=clip, dual=None, level=level, cap=cap
-    )
+    rows = []
+    both = gaps(batch, "logprobs", "proximal"), gaps(batch, "proximal", "behaviour")
+    for own, stale, advantage in zip(*both, batch["advantages"], strict=True):
+        pairs = zip(levelled(own, level), levelled(stale, level), strict=True)
+        rows.append(
+            [-min(math.exp(w), cap) * clipped(math.exp(x), float(advantage), clip, clip, None) for x, w in pairs]
+        )
     errors = []
-    for v, old, target in zip(values, old_values, returns, strict=True):
+    for v, old, target in zip(batch["values"], batch["old_values"], batch["returns"], strict=True):
         bounded = old + min(max(v - old, -value_clip), value_clip)
         errors.append(float(max((v - target) ** 2, (bounded - target) ** 2)))
-    spread = [[float(entropy[i][t]) for t in range(len(mask[i])) if mask[i][t]] for i in range(len(mask))]
-    return averaged(rows, "sequences") + c1 * math.fsum(errors) / len(errors) - c2 * averaged(spread, "sequences")
+    spread = averaged(picked(batch, "entropy"), "sequences")
+    return averaged(rows, "sequences") + c1 * math.fsum(errors) / len(errors) - c2 * spread
 
 
 def kl(one: list[float], other: list[float]) -> float:
@@ -170,22 +146,13 @@ def with_tail(top: Array) -> list[float]:
     return [*listed, math.log1p(-math.fsum(math.exp(x) for x in listed))]
 
 
-def sdpo(
-    student_top: Array,
-    teacher_top: Array,
-    logprobs: Array,
-    behaviour: Array,
-    proximal: Array,
-    mask: Array,
-    *,
-    alpha: float,
-    cap: float = 2.0,
-) -> float:
+def sdpo(batch: Batch, *, alpha: float, cap: float = 2.0) -> float:
     terms = []
-    for i, t in zip(*np.nonzero(mask), strict=True):
-        weight = min(math.exp(float(logprobs[i][t] - proximal[i][t])), cap)
-        weight *= min(math.exp(float(proximal[i][t] - behaviour[i][t])), cap)
-        terms.append(weight * divergence(with_tail(student_top[i][t]), with_tail(teacher_top[i][t]), alpha))
+    for at in zip(*np.nonzero(batch["mask"]), strict=True):
+        weight = min(math.exp(float(batch["logprobs"][at] - batch["proximal"][at])), cap)
+        weight *= min(math.exp(float(batch["proximal"][at] - batch["behaviour"][at])), cap)
+        student, teacher = with_tail(batch["student_top"][at]), with_tail(batch["teacher_top"][at])
+        terms.append(weight * divergence(student, teacher, alpha))
     return math.fsum(terms) / len(terms)
 
 
@@ -205,7 +172,8 @@ def random_batch(seed: int, rows: int = 6, width: int = 5, noise: float = 0.5) -
     }
 
 
-def tensor(array: Any) -> Tensor:
+def tensors(batch: Batch) -> dict[str, Tensor]:
     """As torch has it, float64 or bool."""
-    found = np.asarray(array)
-    return torch.tensor(found, dtype=torch.bool if found.dtype == np.bool_ else torch.float64)
+    return {
+        name: torch.tensor(each, dtype=torch.bool if name == "mask" else torch.float64) for name, each in batch.items()
+    }

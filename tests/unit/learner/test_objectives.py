@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,30 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.algorithms.advantages import (
-    Scale,
-    StepAdvantages,
-    gae,
-    group_advantages,
-    nearest,
-    normalised,
-)
-from autoresearchd.learner.algorithms.grpo import GrpoObjective, advantages_of
+from autoresearchd.learner.algorithms.grpo import GrpoObjective, advantages_of, group_advantages, nearest
 from autoresearchd.learner.algorithms.learnable import Sample, Who
-from autoresearchd.learner.algorithms.ppo import PpoObjective, windows
-from autoresearchd.learner.algorithms.scoring import Scorer, batches
+from autoresearchd.learner.algorithms.ppo import PpoObjective, gae, normalised, windows
+from autoresearchd.learner.algorithms.scoring import batches
 from autoresearchd.learner.algorithms.sdpo import SdpoObjective, lessons, with_feedback
 from autoresearchd.learner.algorithms.train_options import (
     Algo,
     ColdStart,
-    GroupOptions,
-    MdpOptions,
+    GrpoOptions,
+    PpoOptions,
+    Scale,
     SdpoOptions,
     SftOptions,
     TrainOptions,
 )
-from autoresearchd.learner.data.examples import imitable, replayable
-from autoresearchd.learner.data.reward_signal import good
+from autoresearchd.learner.data.examples import Example, imitable, replayable
 from autoresearchd.learner.data.trajectories import Trajectory
 from autoresearchd.learner.training.prompt_sharing import Sharing
 from autoresearchd.learner.training.train import train
@@ -44,8 +34,8 @@ from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import messages, played
 
 
-def scorer_of(model: TinyLearnable, data: list[Trajectory], micro: int = 4) -> Scorer:
-    return Scorer(model, replayable(model, data).kept, micro)
+def examples_of(data: list[Trajectory]) -> list[Example]:
+    return replayable(TinyLearnable(), data)[0]
 
 
 def numbered(*rewards: float, group: str = "", session: str = "one") -> list[Trajectory]:
@@ -60,9 +50,9 @@ def test_tokens_that_the_model_does_not_have_are_left_out_and_counted_and_end_no
     data[0] = replace(data[0], token_ids=(2**40,), logprobs=(-0.5,))
     data[1] = replace(data[1], token_ids=(-1,), logprobs=(-0.5,))
     data[2] = replace(data[2], prompt_ids=(TinyLearnable().vocabulary, 1))
-    found = replayable(TinyLearnable(), data)
-    assert [each.trajectory.number for each in found.kept] == [4]
-    assert found.left_out == {"unknown_tokens": 3}
+    kept, left_out = replayable(TinyLearnable(), data)
+    assert [each.trajectory.number for each in kept] == [4]
+    assert left_out == {"unknown_tokens": 3}
 
 
 def test_only_kept_answers_with_a_reward_are_imitated_and_text_without_tokens_is_tokenized() -> None:
@@ -72,10 +62,10 @@ def test_only_kept_answers_with_a_reward_are_imitated_and_text_without_tokens_is
     data[1] = replace(data[1], label=Label.NONE, error="no block was found")
     data[2] = replace(data[2], label=Label.NONE)
     data[3] = replace(data[3], label=Label.NO_GAIN)
-    found = imitable(model, data, SftOptions())
-    assert [each.sample.completion for each in found.kept] == [model.tokens("abc")]
-    assert found.left_out == {"not_kept": 3}
-    assert good(data[3], kept=False) and not good(data[1], kept=False)
+    kept, left_out = imitable(model, data, SftOptions())
+    assert [each.sample.completion for each in kept] == [model.tokens("abc")]
+    assert left_out == {"not_kept": 3}
+    assert data[3].good(kept=False) and not data[1].good(kept=False)
 
 
 # -- batches
@@ -104,7 +94,7 @@ def test_batches_of_whole_groups_are_taken_where_prompts_are_shared(algo: Algo) 
         data = played(model, rounds=3, feedback="Say a.")
         plan = TrainOptions(
             algo, steps=1, batch=12, micro=4, warmup=0, cold_start=ColdStart(allowed=False),
-            mdp=MdpOptions(horizon=12),
+            ppo=PpoOptions(horizon=12),
         )  # fmt: skip
         assert train(model, data, plan, on_step=lambda _: None).steps == 1
         states.append(model.adapter_state())
@@ -114,33 +104,11 @@ def test_batches_of_whole_groups_are_taken_where_prompts_are_shared(algo: Algo) 
 # -- GRPO
 def test_groups_are_rounds_of_one_session_and_those_without_a_difference_are_in_no_batch() -> None:
     data = numbered(1.0, -1.0, group="r1") + numbered(1.0, 1.0, group="r1", session="two")
-    options = TrainOptions(groups=GroupOptions(neighbours=None))
-    scorer = scorer_of(TinyLearnable(), data)
-    found = advantages_of(scorer.examples, options.groups)
-    assert (found.groups, found.zero_variance) == (2, 1)
-    assert list(GrpoObjective(scorer, found, options).units) == [[0, 1]]
-
-
-def test_the_first_step_of_grpo_follows_the_weighted_policy_gradient() -> None:
-    model = TinyLearnable()
-    data = [replace(each, logprobs=tuple(p - 0.1 for p in each.logprobs or ())) for each in played(model, rounds=4)]
-    scorer = scorer_of(model, data)
-    options = TrainOptions()
-    found = advantages_of(scorer.examples, options.groups)
-    objective = GrpoObjective(scorer, found, options)
-    batch = [place for unit in objective.units for place in unit]
-    objective.begin(batch)
-    objective.loss(batch, divergence=False).loss.backward()
-    ours = model.trainable()[1].grad
-    assert ours is not None
-    model.trainable()[1].grad = None
-    said = scorer.policy(batch)
-    weights = torch.tensor([math.exp(0.1)], dtype=torch.float64)  # π/μ of each token is e^0.1, within the range
-    plain = said.tokens.logprobs * found.advantages[batch].unsqueeze(-1) * weights
-    (-plain[said.batch.mask].mean()).backward()
-    theirs = model.trainable()[1].grad
-    assert theirs is not None
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-8)  # stored log-probabilities are float32
+    options = TrainOptions(grpo=GrpoOptions(neighbours=None))
+    examples = examples_of(data)
+    found = advantages_of(examples, options.grpo)
+    assert (found.counts["groups"], found.counts["zero_variance"]) == (2, 1)
+    assert list(GrpoObjective(TinyLearnable(), examples, options, found).units) == [[0, 1]]
 
 
 # -- PPO
@@ -156,20 +124,16 @@ def rounds_of_two() -> list[Trajectory]:
 
 def test_an_answer_is_followed_by_its_repair_and_then_by_the_next_round() -> None:
     data = rounds_of_two()
-    [window] = windows(replayable(TinyLearnable(), data).kept, 8)
-    assert (window.steps, window.following) == ((0, 1, 2, 3, 4), ((1,), (3, 4), (3, 4), (), ()))
-    first, second = windows(replayable(TinyLearnable(), data).kept, 4)
-    assert (first.steps, first.following, first.after) == ((0, 1, 2), ((1,), (), ()), (3, 4))
-    assert (second.steps, second.after) == ((3, 4), ())
-    whole = [window.steps for window in windows(replayable(TinyLearnable(), data).kept, 1)]
-    assert whole == [(0, 1, 2), (3, 4)], "rounds are never cut"
+    after = {0: (1,), 1: (3, 4), 2: (3, 4), 3: (), 4: ()}
+    assert windows(examples_of(data), 8) == ([(0, 1, 2, 3, 4)], after)
+    assert windows(examples_of(data), 4) == ([(0, 1, 2), (3, 4)], after)
+    assert windows(examples_of(data), 1) == ([(0, 1, 2), (3, 4)], after), "rounds are never cut"
 
 
 def returns_of(data: list[Trajectory]) -> list[float]:
     """What PPO takes each answer to have been worth, of a model whose values are all 0."""
-    scorer = scorer_of(TinyLearnable(), data)
-    mdp = MdpOptions(horizon=8, gamma=0.9, lam=0.8, centred=False)
-    objective = PpoObjective(scorer, TrainOptions(algo=Algo.PPO, mdp=mdp))
+    ppo = PpoOptions(horizon=8, gamma=0.9, lam=0.8, centred=False)
+    objective = PpoObjective(TinyLearnable(), examples_of(data), TrainOptions(algo=Algo.PPO, ppo=ppo))
     objective.begin(range(len(data)))
     return [objective._returns[place] for place in range(len(data))]
 
@@ -203,20 +167,20 @@ def test_the_teacher_scores_the_students_own_tokens_whatever_stands_before_them(
         replace(each, feedback="ab" * (1 + n), messages=messages(n) * (1 + n % 3))
         for n, each in enumerate(played(model, rounds=5, group=1))
     ]
-    scorer = scorer_of(model, data)
-    taught = lessons(model, scorer.examples, 1000)
-    objective = SdpoObjective(scorer, taught, TrainOptions(algo=Algo.SDPO, sdpo=SdpoOptions(top=3)))
-    found = scorer.policy([4, 1, 2], top=3)
+    examples = examples_of(data)
+    taught = lessons(model, examples, 1000)
+    objective = SdpoObjective(model, examples, TrainOptions(algo=Algo.SDPO, sdpo=SdpoOptions(top=3)), taught)
+    found = objective.policy([4, 1, 2], top=3)
     together = objective._taught([4, 1, 2], found)
-    assert found.tokens.top_indices is not None
+    assert found.top_indices is not None
     for row, place in enumerate((4, 1, 2)):
         lesson = taught[place]
         assert lesson is not None
         for spot, here in enumerate(found.batch.mask[row].nonzero().flatten().tolist()):
-            for k, token in enumerate(found.tokens.top_indices[row, here].tolist()):
+            for k, token in enumerate(found.top_indices[row, here].tolist()):
                 prompt = (*lesson.prompt, *lesson.completion[:spot])
                 alone = model.statistics([Sample(prompt, (token,), temperature=0.8)], who=Who.TEACHER)
-                expected = float(alone.tokens.logprobs[alone.batch.mask][0])
+                expected = float(alone.logprobs[alone.batch.mask][0])
                 assert float(together[row, here, k]) == pytest.approx(expected, abs=1e-12)
     assert not together[~found.batch.mask].any()
 
@@ -236,14 +200,14 @@ def test_advantages_are_deviations_from_the_groups_mean_in_its_standard_deviatio
     expected = [-1 / (1 + 1e-6), -5 / deviation, 1 / (1 + 1e-6), 5 / deviation, 0.0]
     assert found.advantages.tolist() == pytest.approx(expected, abs=1e-12)
     assert found.signal.all()
-    assert (found.groups, found.zero_variance, found.singles) == (2, 0, 0)
+    assert found.counts == {"groups": 2, "zero_variance": 0, "singles": 0, "approximated": 0, "alone": 0}
 
 
 def test_groups_with_equal_rewards_give_no_signal_and_are_counted() -> None:
     found = group_advantages(column(0.1 + 0.2, 0.3, 1.0, 2.0, -2.0, -2.0), [0, 0, 1, 1, 2, 2])
     assert found.signal.tolist() == [False, False, True, True, False, False]
     assert found.advantages[[0, 1, 4, 5]].tolist() == [0.0] * 4
-    assert (found.groups, found.zero_variance) == (3, 2)
+    assert (found.counts["groups"], found.counts["zero_variance"]) == (3, 2)
 
 
 @settings(deadline=None)  # the first example pays for what torch sets up
@@ -267,7 +231,7 @@ def test_single_answers_are_compared_with_those_nearest_in_time() -> None:
     assert near == {0: [1, 2], 1: [2, 3], 2: [1, 3], 3: [2, 1], 4: [3, 2]}
     found = group_advantages(column(1.0, 2.0, 3.0, 4.0, 9.0), range(5), scale=Scale.NONE, neighbours=near)
     assert found.advantages.tolist() == pytest.approx([-1.5, -1.5, 0.0, 1.5, 5.5])
-    assert (found.approximated, found.alone, found.singles) == (5, 0, 5)
+    assert (found.counts["approximated"], found.counts["singles"]) == (5, 5)
 
 
 def test_neighbours_are_of_the_same_session_only() -> None:
@@ -275,44 +239,18 @@ def test_neighbours_are_of_the_same_session_only() -> None:
 
 
 # ------------------------------------------------------------------ GAE
-def in_a_row(rewards: Sequence[float], values: Sequence[float], **given: float) -> StepAdvantages:
-    """Of a session that is finished: each step follows the one before, and nothing the last."""
-    count = len(rewards)
-    following = [[t + 1] for t in range(count - 1)] + [[]]
-    return gae(rewards, values, following=following, bootstrap=[0.0] * count, **given)
-
-
-def test_a_finished_session_solved_by_hand() -> None:
-    found = in_a_row([1.0, 0.0, 2.0], [0.5, 0.25, 1.0], gamma=0.9, lam=0.8)
-    # δ = 0.725, 0.65, 1; γλ = 0.72
-    assert found.advantages == pytest.approx([0.725 + 0.72 * 1.37, 1.37, 1.0], abs=1e-12)
-    assert found.returns == pytest.approx([2.2114, 1.62, 2.0], abs=1e-12)
-
-
 def test_a_session_with_rounds_solved_by_hand() -> None:
-    # Steps 0 and 1 answer one state, 2 fixes 0, then 3 and 4 answer the next state, behind which the record ends.
-    values = [0.5, 0.5, 0.25, 1.0, 1.0]
-    following = [(2,), (3, 4), (3, 4), (), ()]
-    rewards = [-2.0, 1.0, 0.0, 3.0, -1.0]
-    found = gae(rewards, values, gamma=0.9, lam=0.8, following=following, bootstrap=[2.0] * 5)
-    last = [3 + 1.8 - 1, -1 + 1.8 - 1]  # 3.8, −0.2; their mean is 1.8, and γλ = 0.72
-    fixed = 0 + 0.9 - 0.25 + 0.72 * 1.8
-    expected = [-2 + 0.9 * 0.25 - 0.5 + 0.72 * fixed, 1 + 0.9 - 0.5 + 0.72 * 1.8, fixed, *last]
-    assert found.advantages == pytest.approx(expected, abs=1e-12)
-    assert found.returns == pytest.approx([a + v for a, v in zip(expected, values, strict=True)])
-
-
-@settings(deadline=None)  # the first example pays for what torch sets up
-@given(st.lists(st.floats(-5, 5), min_size=1, max_size=8), st.data(), st.floats(0, 1))
-def test_with_lambda_one_the_returns_are_the_discounted_sums_and_with_zero_one_step(
-    rewards: list[float], data: st.DataObject, gamma: float
-) -> None:
-    count = len(rewards)
-    values = data.draw(st.lists(st.floats(-5, 5), min_size=count, max_size=count))
-    sums = [math.fsum(gamma**i * r for i, r in enumerate(rewards[t:])) for t in range(count)]
-    assert in_a_row(rewards, values, gamma=gamma, lam=1.0).returns == pytest.approx(sums, abs=1e-9)
-    one = [r + gamma * v for r, v in zip(rewards, [*values[1:], 0.0], strict=True)]
-    assert in_a_row(rewards, values, gamma=gamma, lam=0.0).returns == pytest.approx(one, abs=1e-9)
+    # Steps 0 and 1 answer one state, 2 fixes 0, then 3 and 4 answer the next state; of what follows 3 only 5 is left,
+    # in another window, and behind 4 the record ends.
+    values = dict(enumerate([0.5, 0.5, 0.25, 1.0, 1.0, 2.0]))
+    rewards = dict(enumerate([-2.0, 1.0, 0.0, 3.0, -1.0]))
+    after = {0: (2,), 1: (3, 4), 2: (3, 4), 3: (5,), 4: ()}
+    found = gae(range(5), rewards, values, after, gamma=0.9, lam=0.8)
+    last = [3 + 0.9 * 2 - 1, -1 + 0.9 - 1]
+    mean = sum(last) / 2  # γλ = 0.72
+    fixed = 0 + 0.9 - 0.25 + 0.72 * mean
+    expected = [-2 + 0.9 * 0.25 - 0.5 + 0.72 * fixed, 1 + 0.9 - 0.5 + 0.72 * mean, fixed, *last]
+    assert [found[t] for t in range(5)] == pytest.approx(expected, abs=1e-12)
 
 
 def test_normalised_advantages_have_mean_zero_and_deviation_one() -> None:

@@ -45,22 +45,15 @@ def llama(**more: Any) -> Any:
     return LlamaForCausalLM(LlamaConfig(**(tiny.sizes(262) | more)))
 
 
-def qwen2(**more: Any) -> Any:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    return Qwen2ForCausalLM(Qwen2Config(**(tiny.sizes(262) | more)))
-
-
 def gpt2() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     still: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    return GPT2LMHeadModel(
-        GPT2Config(vocab_size=262, n_embd=32, n_layer=2, n_head=2, n_positions=tiny.CONTEXT, **still)
-    )
+    size = {"vocab_size": 262, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": tiny.CONTEXT}
+    return GPT2LMHeadModel(GPT2Config(**size, **still))
 
 
-MODELS = {"llama": llama, "qwen2": qwen2, "gpt2": gpt2}
+MODELS = {"llama": llama, "gpt2": gpt2}
 Both = tuple[LocalModel, LocalModel]
 
 
@@ -73,8 +66,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return AutoTokenizer.from_pretrained(place)
 
 
-def made(base: Any, tokenizer: Any, *, wide: bool = True, **options: Any) -> LocalModel:
-    """A tiny random model with an adapter that changes what it says, in float64 where it is ``wide``."""
+def made(base: Any, tokenizer: Any, **options: Any) -> LocalModel:
+    """A tiny random model with an adapter that changes what it says, in float64."""
     import peft
     import transformers
 
@@ -82,12 +75,12 @@ def made(base: Any, tokenizer: Any, *, wide: bool = True, **options: Any) -> Loc
     base.generation_config = settings_of(eos_token_id=[tiny.STOP, tiny.END], pad_token_id=tiny.PAD)
     transposed = base.config.model_type == "gpt2"
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", fan_in_fan_out=transposed)
-    for module in base.modules() if wide else ():
+    for module in base.modules():
         if hasattr(module, "variance_epsilon"):
             module.forward = MethodType(normed, module)
     with told(Path()):
         adapted = peft.get_peft_model(base.eval(), config, adapter_name="default").eval()
-    loaded = Loaded(adapted.double() if wide else adapted, base, tokenizer, ("m", "t", "c"), torch.device("cpu"))
+    loaded = Loaded(adapted.double(), base, tokenizer, ("m", "t", "c"), torch.device("cpu"))
     model = LocalModel(loaded, ModelOptions(value_head=True, **options))
     model.load_adapter_state({name: each.to(base.dtype) for name, each in tiny.state(model, 1).items()})
     return model
@@ -99,10 +92,10 @@ def normed(self: Any, states: Tensor) -> Tensor:
     return scaled
 
 
-def built(name: str, **more: Any) -> Any:
+def built(name: str) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        base = MODELS[name](**more) if more else MODELS[name]()
+        base = MODELS[name]()
     with torch.no_grad():
         for parameter in base.parameters():
             parameter.mul_(2.0)
@@ -119,15 +112,13 @@ def both(request: pytest.FixtureRequest, tokenizer: Any) -> Both:
 
 
 def figures(found: Statistics) -> list[Tensor]:
-    tokens = found.tokens
-    return [each.detach() for each in (tokens.logprobs, tokens.entropy, tokens.top_logprobs) if each is not None]
+    return [each.detach() for each in (found.logprobs, found.entropy, found.top_logprobs) if each is not None]
 
 
 def gradients(model: LocalModel, found: Statistics, weights: Tensor) -> list[Tensor]:
     """Of a sum of all that is said of the tokens, each with its own weight."""
-    tokens = found.tokens
-    assert tokens.top_logprobs is not None
-    total = (weights * (tokens.logprobs + 0.3 * tokens.entropy + 0.1 * tokens.top_logprobs.square().sum(-1))).sum()
+    assert found.top_logprobs is not None
+    total = (weights * (found.logprobs + 0.3 * found.entropy + 0.1 * found.top_logprobs.square().sum(-1))).sum()
     return list(torch.autograd.grad(total, list(model._policy.values())))
 
 
@@ -140,7 +131,7 @@ def test_what_is_said_of_each_token_and_the_gradient_are_the_same(
     found: list[Statistics] = []
     grads: list[list[Tensor]] = []
     for model in both:
-        at = None if not found else found[0].tokens.top_indices
+        at = None if not found else found[0].top_indices
         found.append(model.statistics(samples, top=3 if at is None else 0, at=at))
         weights = torch.rand(found[-1].batch.mask.shape, generator=torch.Generator().manual_seed(seed)).double()
         grads.append(gradients(model, found[-1], weights))
@@ -173,15 +164,13 @@ def test_values_are_of_each_prompts_end_however_it_is_laid_out(both: Both) -> No
 class Leaky(torch.nn.Module):
     """A layer that mixes what it is given along the row, as a convolution or a state does."""
 
-    def __init__(self, inner: torch.nn.Module, share: float = 0.5) -> None:
+    def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()
-        self.inner, self.share = inner, share
+        self.inner = inner
 
-    def forward(self, states: Tensor, *rest: Any, **more: Any) -> Tensor:
-        mixed: Tensor = self.inner(
-            states + self.share * torch.nn.functional.pad(states, (0, 0, 1, 0))[:, :-1], *rest, **more
-        )
-        return mixed
+    def forward(self, states: Tensor, *rest: Any, **more: Any) -> Any:
+        before = torch.nn.functional.pad(states, (0, 0, 1, 0))[:, :-1]
+        return self.inner(states + 0.5 * before, *rest, **more)
 
 
 def test_a_model_whose_answers_would_see_each_other_scores_them_apart_and_says_by_how_much(tokenizer: Any) -> None:
@@ -191,8 +180,8 @@ def test_a_model_whose_answers_would_see_each_other_scores_them_apart_and_says_b
     assert model.sharing is None
     assert "log-probabilities differ by" in model.apart
     with torch.no_grad():
-        together = model.statistics(SAMPLES).tokens.logprobs
-        alone = [model.statistics([each]).tokens.logprobs[0] for each in SAMPLES]
+        together = model.statistics(SAMPLES).logprobs
+        alone = [model.statistics([each]).logprobs[0] for each in SAMPLES]
     for row, one in zip(together, alone, strict=True):
         assert float((row[: len(one)] - one).abs().max()) < 1e-6
 
@@ -214,7 +203,7 @@ def test_a_model_that_fails_where_it_is_tried_scores_apart_and_ends_no_run(
     assert model.sharing is None
     assert "ValueError: masks of four dimensions" in model.apart
     assert "\x1b" not in model.apart
-    assert torch.isfinite(model.statistics(SAMPLES).tokens.logprobs).all()
+    assert torch.isfinite(model.statistics(SAMPLES).logprobs).all()
 
 
 def mistral() -> Any:

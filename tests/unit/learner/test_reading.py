@@ -1,31 +1,46 @@
-"""Sessions of several places are read once each, told apart, and never written to."""
+"""Sessions are read once each and never written to; each answer earns what it deserves itself, no more and no less."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import PolicyError, UsageError
+from autoresearchd.domain.experiment import Decision, Experiment, Run
+from autoresearchd.domain.labels import Label, Phase, Status
+from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.evaluator.reward import FORMULA, RewardFormula
+from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.learner.data.read_sessions import (
+    NO_REPLY,
     Reading,
-    filters_for,
+    label_of,
     lesson,
     locate,
     material,
     read_sessions,
+    records,
     seen,
 )
-from autoresearchd.learner.data.trajectories import Reason, Split, grouped
+from autoresearchd.learner.data.trajectories import Dataset, Reason, Record, Split, dataset, grouped
+from autoresearchd.models.client import Reply
 from autoresearchd.models.model_files import base_model
+from autoresearchd.policy.model_policy import ModelPolicy
+from autoresearchd.store.reader import Transcript
+from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
+from tests.fakes.policies import make_state, make_task
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
-
-REPLAY = filters_for("replay")
 
 
 @pytest.fixture
@@ -36,7 +51,7 @@ def root(tmp_path: Path) -> Path:
 # ---------------------------------------------------------------------- what is learned from
 def test_a_session_becomes_groups_with_its_failures_in_them(root: Path) -> None:
     add_session(root)
-    found = material(read_sessions([root]), REPLAY)
+    found = material(read_sessions([root]), "replay")
     trajectories = found.data.trajectories
     assert [t.number for t in trajectories] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert [t.reward for t in trajectories] == [reward for reward, _ in ONE_EACH]
@@ -56,11 +71,11 @@ def test_sessions_of_other_repositories_are_foreign_and_nothing_of_them_is_held_
     found = read_sessions([root, other], root)
     assert [session.foreign for session in found.sessions] == [False, True]
     assert [session.foreign for session in read_sessions([root, other]).sessions] == [True, True]
-    parts = material(found, REPLAY, at_home=True).parts
+    parts = material(found, "replay", at_home=True).parts
     assert parts is not None
     assert {t.session for t in parts.held_out} == {"work/project/mar8"}
     assert {t.session for t in parts.train} == {"work/project/mar8", "other/project/mar8"}, "all are learned from"
-    alone = material(read_sessions([other], root), REPLAY, at_home=True).parts
+    alone = material(read_sessions([other], root), "replay", at_home=True).parts
     assert alone is not None and alone.held_out, "where there is no other session, these are split"
 
 
@@ -70,14 +85,14 @@ def test_answers_of_another_base_model_are_left_out_where_it_is_known(root: Path
     found = read_sessions([root])
     assert found.models == {"m (aa11)": 8, "m (bb22)": 8}
     base = BaseModel("m", "bb22", "t", "c")
-    assert material(found, filters_for("replay", base)).data.dropped == {Reason.OTHER_MODEL: 8}
-    assert material(found, filters_for("replay")).data.dropped == {}
+    assert material(found, "replay", base).data.dropped == {Reason.OTHER_MODEL: 8}
+    assert material(found, "replay").data.dropped == {}
 
 
 def test_live_learning_needs_no_stored_tokens(root: Path) -> None:
     add_session(root, tokens=False)
     found = read_sessions([root])
-    replay, live = material(found, filters_for("replay")), material(found, filters_for("live"))
+    replay, live = material(found, "replay"), material(found, "live")
     assert (len(replay.data.trajectories), len(live.data.trajectories)) == (0, 8)
     assert replay.problem == "none of 8 answers can be learned from"
     assert "local:DIR" in replay.hint
@@ -86,24 +101,12 @@ def test_live_learning_needs_no_stored_tokens(root: Path) -> None:
 # ---------------------------------------------------------------------- which repositories
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("missing", "there is no such folder"), ("file", "there is no such folder"), ("plain", "is in no git repository")],
-)
-def test_a_place_that_is_no_repository_is_named(root: Path, tmp_path: Path, name: str, words: str) -> None:
+def test_a_place_that_is_no_repository_is_named(root: Path, tmp_path: Path) -> None:
     add_session(root)
     (tmp_path / "plain").mkdir()
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=words) as caught:
-        locate(root, [tmp_path / name])
-    assert f"--from {tmp_path / name}" in caught.value.what
-
-
-def test_sessions_in_which_no_model_was_asked_are_named_with_their_policies(root: Path) -> None:
-    add_session(root, "found", outcomes=(), policy="search")
-    with pytest.raises(UsageError, match=r"no model has answered .* found \(policy search\)") as caught:
-        read_sessions([root])
-    assert "start --policy local" in caught.value.hint
+    with pytest.raises(UsageError, match="is in no git repository") as caught:
+        locate(root, [tmp_path / "plain"])
+    assert f"--from {tmp_path / 'plain'}" in caught.value.what
 
 
 # ---------------------------------------------------------------------- the base model
@@ -139,7 +142,7 @@ def test_a_broken_model_is_named(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------- seen
 def split_of(reading: Reading) -> Split:
-    found = material(reading, filters_for("replay")).parts
+    found = material(reading, "replay").parts
     assert found is not None
     return found
 
@@ -177,3 +180,227 @@ def test_what_all_ancestors_learned_from_counts(tmp_path: Path) -> None:
     lessons: list[dict[str, Any]] = [{"trained_on": {identity: number}} for number in (3, 5, 4)]
     assert seen(lessons, sessions).last == {"mar8": 5}
     assert seen([], sessions).last == {}
+
+
+# ---------------------------------------------------------------------- answers
+CODE = "LR = 0.1\nDEPTH = 4\n\n\ndef train() -> float:\n    return LR * DEPTH\n"
+START = datetime(2026, 11, 1, tzinfo=UTC)
+PENALTIES = RewardFormula().penalties
+TASK = make_task()
+GAIN = Decision(Status.KEEP, Label.NONE, 0.9, delta=0.1, reward=2.5, reason="better.", reward_formula=FORMULA)
+REFUSED = Decision(Status.CRASH, Label.MALFORMED_ANSWER, reward=-2.0, reason="no edit.", reward_formula=FORMULA)
+
+
+def answer(error: str = "", *, asked: str = "improve", said: str = "edit", form: str = "", attempt: int = 0) -> Answer:
+    generation = Generation(({"role": "user", "content": asked},), said)
+    return Answer("m", Cost(), generation, error, form or ("" if error else "search_replace"), "stop", attempt)
+
+
+def proposal(attempt: int = 0, *, policy: str = "local:m", round_id: str = "t/1", state_id: str = "t/1") -> Proposal:
+    if round_id and attempt:
+        round_id = state_id = f"{round_id}/{attempt}"
+    return Proposal({}, "a reason", policy, round_id=round_id, state_id=state_id, attempt=attempt)
+
+
+def transcript(
+    *answers: Answer | None,
+    number: int = 1,
+    decision: Decision | None = GAIN,
+    proposals: tuple[Proposal, ...] = (proposal(),),
+    runs: tuple[Run, ...] = (),
+) -> Transcript:
+    last = proposals[-1]
+    phase, parent = Phase.PROPOSING if decision is None else Phase.DECIDED, "0" * 40
+    e = Experiment(1, number, 0, phase, parent, START, last, runs=runs, decision=decision, attempt=last.attempt)
+    return Transcript(number, e, proposals, answers)
+
+
+def run(label: Label, *, attempt: int = 0, ended: bool = True) -> Run:
+    return Run(1, 1, 0, 7, START, START if ended else None, label=label, detail="NameError: x", attempt=attempt)
+
+
+def read(*transcripts: Transcript, **more: Any) -> list[Record]:
+    made, lost = records("t", TASK, transcripts, **more)
+    assert lost == 0
+    return made
+
+
+def earned(*transcripts: Transcript) -> list[tuple[Label, float]]:
+    return [(each.trajectory.label, each.trajectory.reward) for each in read(*transcripts)]
+
+
+def text_of(made: list[Record]) -> Dataset:
+    return dataset(made, tokens=False)
+
+
+# ---------------------------------------------------------------------- rewards
+def penalised(label: Label) -> tuple[Label, float]:
+    return label, PENALTIES[label]
+
+
+def test_an_unusable_answer_earns_its_penalty_though_the_next_one_was_kept() -> None:
+    made = transcript(answer("there is no such line"), answer())
+    assert earned(made) == [penalised(Label.MALFORMED_ANSWER), (Label.NONE, 2.5)]
+    bad, good = (each.trajectory for each in read(made))
+    assert bad.feedback == "there is no such line", "the words that the model was told"
+    assert "This is an improvement" in good.feedback
+    assert (good.index, [each.refusal for each in read(made)]) == (1, [None, None])
+
+
+def test_where_no_answer_could_be_used_each_earns_its_own_penalty() -> None:
+    nothing = answer("the edit changes nothing: only comments or layout differ", form="diff")
+    made = transcript(nothing, answer("no edit"), decision=REFUSED, proposals=(proposal(round_id="", state_id=""),))
+    assert earned(made) == [penalised(Label.NO_OP), penalised(Label.MALFORMED_ANSWER)]
+
+
+def test_a_proposal_that_was_given_back_earns_the_penalty_of_its_failed_run_and_not_what_its_repair_earned() -> None:
+    runs = (run(Label.ERROR), run(Label.NONE, attempt=1))
+    made = transcript(answer(), answer(attempt=1), proposals=(proposal(), proposal(1)), runs=runs)
+    assert earned(made) == [penalised(Label.ERROR), (Label.NONE, 2.5)]
+    assert "NameError: x." in read(made)[0].trajectory.feedback
+
+
+def test_a_proposal_of_a_search_that_stood_in_for_the_model_pays_no_answer_of_the_model() -> None:
+    made = read(transcript(answer("no edit"), answer(), proposals=(proposal(policy="search"),)))
+    assert made[0].trajectory.reward == PENALTIES[Label.MALFORMED_ANSWER]
+    assert [each.refusal for each in made] == [None, Reason.INTERRUPTED]
+
+
+@pytest.mark.parametrize(
+    ("runs", "reason"),
+    [
+        ((), Reason.UNDECIDED),
+        ((run(Label.NONE, ended=False),), Reason.UNDECIDED),
+        ((run(Label.INTERRUPTED),), Reason.INTERRUPTED),
+        ((run(Label.HOST_LOST),), Reason.INTERRUPTED),
+    ],
+)
+def test_what_has_not_been_decided_is_not_learned_from(runs: tuple[Run, ...], reason: Reason) -> None:
+    made = read(transcript(answer("no edit"), answer(), decision=None, runs=runs))
+    assert text_of(made).dropped == {reason: 2}
+
+
+@pytest.mark.parametrize("formula", ["0", None])
+def test_rewards_of_another_formula_are_not_mixed_with_those_of_this_one(formula: str | None) -> None:
+    made = read(transcript(answer("no edit"), answer(), decision=replace(GAIN, reward_formula=formula)))
+    assert [each.refusal for each in made] == [None, Reason.OTHER_FORMULA], "a penalty is always this formula's"
+
+
+def test_a_question_without_a_reply_is_no_answer() -> None:
+    unanswered = answer(f"{NO_REPLY}timeout (too late)", said="")
+    made = read(transcript(unanswered, answer("no edit"), unanswered, answer()))
+    assert [(each.trajectory.index, each.trajectory.reward) for each in made] == [(0, -2.0), (1, 2.5)]
+
+
+def test_turns_of_an_agent_are_left_out_with_their_reason() -> None:
+    by_form = read(transcript(answer("no block"), answer(form="command"), answer(form="submit")))
+    by_policy = read(transcript(answer("no block"), proposals=(proposal(policy="agent:m"),)))
+    by_session = read(transcript(answer("no block")), agent=True)
+    for made in (by_form, by_policy, by_session):
+        assert set(text_of(made).dropped) == {Reason.AGENT_TURN}
+
+
+def test_what_cannot_be_read_is_counted_and_loses_nothing_else() -> None:
+    whole, broken = transcript(answer(), number=3), Transcript(2, None, (), (answer(), None))
+    made, lost = records("t", TASK, [transcript(answer("no edit"), None, answer()), broken, whole])
+    assert lost == 3
+    assert [(*each.trajectory.key[1:], each.trajectory.reward) for each in made] == [
+        (1, 0, -2),
+        (1, 2, 2.5),
+        (3, 0, 2.5),
+    ]
+
+
+# ---------------------------------------------------------------------- rounds
+def refused(number: int, asked: str = "improve") -> Transcript:
+    nothing = (proposal(round_id="", state_id=""),)
+    return transcript(answer("no edit", asked=asked), number=number, decision=REFUSED, proposals=nothing)
+
+
+def proposed(number: int, first: int, asked: str = "improve") -> Transcript:
+    ids = f"t/{first}"
+    return transcript(answer(asked=asked), number=number, proposals=(proposal(round_id=ids, state_id=ids),))
+
+
+def rounds(*transcripts: Transcript) -> list[list[int]]:
+    return [[t.number for t in group] for group in grouped(text_of(read(*transcripts)).trajectories).values()]
+
+
+@pytest.mark.parametrize(
+    ("transcripts", "groups"),
+    [
+        # Without it GRPO would never see a malformed answer beside a good one.
+        ((proposed(1, 1), refused(2), proposed(3, 1), refused(4)), [[1, 2, 3, 4]]),
+        ((proposed(1, 1, "a"), refused(2, "b"), refused(3, "b"), proposed(4, 4, "c")), [[1], [2, 3], [4]]),
+        ((proposed(1, 1, "a"), refused(2, "b"), proposed(3, 3, "c")), [[1], [2], [3]]),
+    ],
+)
+def test_an_answer_that_could_not_be_used_is_of_the_round_that_was_asked_the_same(
+    transcripts: tuple[Transcript, ...], groups: list[list[int]]
+) -> None:
+    assert rounds(*transcripts) == groups
+
+
+def test_the_first_answer_of_a_repaired_experiment_stays_in_its_round() -> None:
+    asked = (answer(), answer(attempt=1, asked="hint"))
+    repaired = transcript(*asked, number=2, proposals=(proposal(), proposal(1)), runs=(run(Label.ERROR),))
+    assert sorted(rounds(proposed(1, 1), repaired)) == [[1, 2], [2]]
+
+
+# ---------------------------------------------------------------------- the words of errors
+def edit(old: str, new: str, path: str = "train.py") -> str:
+    return f"{path}\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n"
+
+
+GOOD = edit("LR = 0.1", "LR = 0.2")
+
+
+def legal(state: ResearchState, files: Mapping[str, str]) -> None:
+    check_edit(state.task, state.code, {**state.code, **files})
+
+
+def near(state: ResearchState, files: Mapping[str, str], changes: Mapping[str, Any]) -> str:
+    return "experiment 3"
+
+
+@pytest.mark.parametrize(
+    ("said", "label", "more"),
+    [
+        (GOOD, Label.NONE, {}),
+        ("Lower the rate.", Label.MALFORMED_ANSWER, {}),
+        ("I'm sorry, I cannot help with that.", Label.MALFORMED_ANSWER, {}),
+        (edit("LR = 0.7", "LR = 0.8"), Label.MALFORMED_ANSWER, {}),
+        (Reply(GOOD, "m", Cost(), finish="content_filter"), Label.MALFORMED_ANSWER, {}),
+        (Reply("cut", "m", Cost(), finish="length"), Label.MALFORMED_ANSWER, {}),
+        (edit("LR = 0.1", "LR = = 0.2"), Label.ILLEGAL_EDIT, {}),
+        (edit("LR = 0.1", "LR = 0.1"), Label.NO_OP, {}),
+        (edit("LR = 0.1", "LR = 0.1  # the rate"), Label.NO_OP, {}),
+        (Reply(edit("LR = 0.1", "LR = 0.1"), "m", Cost(), finish="length"), Label.NO_OP, {}),
+        ('{"edits": []}', Label.NO_OP, {}),
+        (GOOD, Label.DUPLICATE, {"near": near}),
+    ],
+)
+def test_the_label_of_an_answer_is_the_one_that_the_policy_gave_it(said: Step, label: Label, more: Any) -> None:
+    """The store keeps the words of an error alone: were they changed, rewards would be wrong without a sign."""
+    log = MemoryAnswers()
+    steps = [said] if not more else [said, "nothing"]
+    policy = ModelPolicy(
+        [ScriptedClient(steps)],
+        ModelSettings(reasks=1 if more else 0),
+        name="litellm:m",
+        answers=log,
+        purse=OpenPurse(),
+        check=legal,
+        **more,
+    )
+    state = make_state(CODE, number=5)
+    if label is Label.NONE:
+        policy.propose(state, PatientCancel())
+        assert log.answers[0].error == ""
+        return
+    with pytest.raises(PolicyError) as caught:
+        policy.propose(state, PatientCancel())
+    assert label_of(log.answers[0]) is label
+    if not more:
+        wrong = (caught.value.label, label)
+        assert caught.value.label is label or PENALTIES[caught.value.label] == PENALTIES[label], wrong

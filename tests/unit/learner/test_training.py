@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 import resource
 import subprocess
@@ -21,9 +20,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.algorithms.learnable import Sample
-from autoresearchd.learner.algorithms.ratios import Level
 from autoresearchd.learner.algorithms.train_options import (
-    GSPO,
     Algo,
     ColdStart,
     Collapse,
@@ -32,8 +29,8 @@ from autoresearchd.learner.algorithms.train_options import (
     TrainOptions,
 )
 from autoresearchd.learner.data.trajectories import Trajectory
-from autoresearchd.learner.training.checkpoint import Checkpoint, fingerprint, read, write
-from autoresearchd.learner.training.out_of_memory import explain_out_of_memory, lift_memory_limit, trial_step
+from autoresearchd.learner.training.checkpoint import fingerprint, read, write
+from autoresearchd.learner.training.out_of_memory import lift_memory_limit, trial_step
 from autoresearchd.learner.training.train import StepFigures
 from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import goodness, played, trained
@@ -89,18 +86,6 @@ def test_grpo_stays_near_the_policy_that_wrote_the_answers_however_often_it_read
     assert max(step["approx_kl"] for step in near) < 2 and max(step["approx_kl"] for step in far) > 4
 
 
-@pytest.mark.parametrize(
-    "grpo",
-    [
-        replace(GSPO, clip_low=0.2, clip_high=0.28),
-        GrpoOptions(level=Level.COMPLETION),
-        GrpoOptions(beta=0.01),
-    ],
-)
-def test_every_variant_of_grpo_learns(grpo: GrpoOptions) -> None:
-    assert gain(of(Algo.GRPO, grpo=grpo)) > 0.1
-
-
 # -- gradients
 @pytest.mark.parametrize("algo", ALL)
 def test_parts_of_a_batch_add_up_to_the_batch(algo: Algo) -> None:
@@ -129,12 +114,8 @@ def test_a_step_without_a_usable_gradient_is_skipped_counted_and_the_run_goes_on
     states: list[dict[str, torch.Tensor]] = []
     options = of(Algo.SFT, steps=4, batch=1000, micro=1000)
     found = trained(model, data_of(TinyLearnable()), options, on_step=lambda _: states.append(model.adapter_state()))
-    assert [("skipped" in each, "loss" in each) for each in found.history] == [
-        (False, True),
-        (False, True),
-        (True, False),
-        (False, True),
-    ]
+    assert ["skipped" in each for each in found.history] == [False, False, True, False]
+    assert ["loss" in each for each in found.history] == [True, True, False, True]
     assert torch.equal(states[2]["up"], states[1]["up"]) and not torch.equal(states[3]["up"], states[2]["up"])
     assert (found.counts["steps_skipped"], found.stopped) == (1, "")
 
@@ -148,14 +129,6 @@ def test_a_model_that_says_nothing_but_nan_ends_the_run_unchanged() -> None:
 
 
 # -- nothing to learn from, and cold starts
-def test_a_reward_that_is_nan_is_named() -> None:
-    model = TinyLearnable()
-    data = data_of(model)
-    data[6] = replace(data[6], reward=math.nan)
-    with pytest.raises(UsageError, match="1 of 128 rewards are not finite: experiment 7 of one has nan"):
-        trained(model, data, QUICK)
-
-
 @pytest.mark.parametrize(
     ("algo", "why"), [(Algo.GRPO, "none of 16 groups has rewards that differ"), (Algo.PPO, "all 128 rewards are -2")]
 )
@@ -213,21 +186,16 @@ def test_somebody_who_asks_to_stop_waits_for_no_more_than_a_part_of_a_batch() ->
 
 
 # -- going on
-class StopAfter:
+class StopAfter(threading.Event):
     """Asks to stop at a step."""
 
     def __init__(self, step: int) -> None:
-        self._step, self._event = step, threading.Event()
+        super().__init__()
+        self._step = step
 
     def __call__(self, figures: StepFigures) -> None:
         if figures.step >= self._step:
-            self._event.set()
-
-    def is_set(self) -> bool:
-        return self._event.is_set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self._event.wait(timeout)
+            self.set()
 
 
 def timeless(history: tuple[dict[str, float], ...]) -> list[dict[str, float]]:
@@ -261,19 +229,18 @@ def test_a_run_that_goes_on_ends_as_one_that_never_stopped_bit_for_bit(algo: Alg
 
 
 # ---------------------------------------------------------------------- checkpoint
-def checkpoint(steps: int = 3) -> Checkpoint:
-    optimiser = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
-    return Checkpoint(
-        "run",
-        0,
-        2,
-        steps,
-        {"up": torch.full((2,), float(steps))},
-        optimiser.state_dict(),
-        {},
-        [{"loss": 0.1}],
-        {"a": 1},
-    )
+def save(steps: int, place: Path) -> None:
+    optimiser = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))]).state_dict()
+    write("run", {"steps": steps, "adapter": {"up": torch.full((2,), float(steps))}, "optimiser": optimiser}, place)
+
+
+def assert_whole(place: Path, steps: int) -> None:
+    """Nothing but the checkpoint is there, and that of a step."""
+    state = read(place, "run")
+    assert state is not None
+    assert state["steps"] == steps
+    assert torch.equal(state["adapter"]["up"], torch.full((2,), float(steps)))
+    assert [path.name for path in place.parent.iterdir()] == [place.name]
 
 
 class Killed(BaseException):
@@ -284,32 +251,20 @@ def killed(*_: Any, **__: Any) -> None:
     raise Killed
 
 
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
-    write(checkpoint(), tmp_path / "deep" / "checkpoint")
-    found = read(tmp_path / "deep" / "checkpoint", "run")
-    assert found is not None
-    assert (found.run, found.phase, found.updates, found.steps) == ("run", 0, 2, 3)
-    assert torch.equal(found.adapter["up"], torch.full((2,), 3.0))
-    assert (found.history, found.counts) == ([{"loss": 0.1}], {"a": 1})
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["checkpoint"]
-
-
 @pytest.mark.parametrize("at", ["fsync", "replace"])
 def test_a_process_that_is_killed_while_it_writes_leaves_the_checkpoint_before(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "checkpoint"
-    write(checkpoint(3), place)
+    place = tmp_path / "deep" / "checkpoint"
+    save(3, place)
     with monkeypatch.context() as patch:
         patch.setattr(os if at == "fsync" else Path, at, killed)
         with pytest.raises(Killed):
-            write(checkpoint(4), place)
-    found = read(place, "run")
-    assert found is not None and found.steps == 3
-    write(checkpoint(5), place)
-    found = read(place, "run")
-    assert found is not None and found.steps == 5
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+            save(4, place)
+    state = read(place, "run")
+    assert state is not None and state["steps"] == 3
+    save(5, place)
+    assert_whole(place, 5)
 
 
 def test_a_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,25 +272,23 @@ def test_a_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path: Path, mo
         raise OSError(errno.ENOSPC, "No space left on device")
 
     place = tmp_path / "checkpoint"
-    write(checkpoint(3), place)
+    save(3, place)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(EnvironmentFailure, match=r"cannot be written: .*No space left") as caught:
-            write(checkpoint(4), place)
+            save(4, place)
         assert "goes on from the checkpoint before" in caught.value.hint
         with pytest.raises(EnvironmentFailure, match="cannot be written") as caught:
-            write(checkpoint(1), tmp_path / "first")
+            save(1, tmp_path / "first")
         assert "begins anew" in caught.value.hint, "there is none before"
-    found = read(place, "run")
-    assert found is not None and found.steps == 3
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+    assert_whole(place, 3)
 
 
 @given(where=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), cut=st.booleans())
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_checkpoint_is_refused(where: float, flip: int, cut: bool, tmp_path: Path) -> None:
     place = tmp_path / "checkpoint"
-    write(checkpoint(), place)
+    save(3, place)
     data = bytearray(place.read_bytes())
     spot = int(where * len(data))
     data[spot] ^= flip
@@ -345,7 +298,7 @@ def test_a_damaged_checkpoint_is_refused(where: float, flip: int, cut: bool, tmp
 
 
 def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
-    write(checkpoint(), tmp_path / "checkpoint")
+    save(3, tmp_path / "checkpoint")
     with pytest.raises(UsageError, match="belongs to a run with other options"):
         read(tmp_path / "checkpoint", "another")
 
@@ -354,11 +307,11 @@ def test_a_run_is_known_by_its_options_its_data_and_its_model() -> None:
     data = played(TinyLearnable(), rounds=2)
     same = fingerprint(TrainOptions(), data, ("m", "t", "c"))
     assert fingerprint(TrainOptions(steps=99, save_every=3), data, ("m", "t", "c")) == same
+    rewarded = played(TinyLearnable(), rounds=2, rule=lambda _: 0.5)
     others = [
         fingerprint(TrainOptions(seed=1), data, ("m", "t", "c")),
         fingerprint(TrainOptions(start="version 3"), data, ("m", "t", "c")),
-        fingerprint(TrainOptions(), data[1:], ("m", "t", "c")),
-        fingerprint(TrainOptions(), played(TinyLearnable(), rounds=2, rule=lambda _: 0.5), ("m", "t", "c")),
+        *(fingerprint(TrainOptions(), other, ("m", "t", "c")) for other in (data[1:], rewarded)),
         fingerprint(TrainOptions(), data, ("other", "t", "c")),
     ]
     assert len({same, *others}) == 6
@@ -369,10 +322,19 @@ def test_a_run_is_known_by_its_options_its_data_and_its_model() -> None:
     "error",
     [torch.OutOfMemoryError("CUDA"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
 )
-def test_memory_that_runs_out_all_the_same_is_told_as_that(error: Exception) -> None:
-    used_up = pytest.raises(MissingCapability, match="scoring: the memory is used up")
-    with used_up as caught, explain_out_of_memory("scoring"):
+def test_a_trial_step_leaves_no_gradient_and_explains_that_the_memory_is_used_up(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, samples = TinyLearnable(), [Sample((1, 2), (3, 4))]
+    trial_step(model, samples)
+    assert all(each.grad is None for each in model.trainable())
+
+    def used_up(*_: object, **__: object) -> None:
         raise error
+
+    monkeypatch.setattr(model, "statistics", used_up)
+    with pytest.raises(MissingCapability, match="a trial step with 1 completions: the memory is used up") as caught:
+        trial_step(model, samples)
     assert "--set micro=1" in caught.value.hint
 
 
@@ -404,19 +366,3 @@ print(before - taken())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 70_000_000, "every other of 40 blocks of 4 MB"
-
-
-def test_a_trial_step_leaves_no_gradient_and_explains_that_the_memory_is_used_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model, samples = TinyLearnable(), [Sample((1, 2), (3, 4))]
-    trial_step(model, samples)
-    assert all(each.grad is None for each in model.trainable())
-
-    def used_up(*_: object, **__: object) -> None:
-        raise torch.OutOfMemoryError("CUDA")
-
-    monkeypatch.setattr(model, "statistics", used_up)
-    with pytest.raises(MissingCapability, match="a trial step with 1 completions: the memory is used up") as caught:
-        trial_step(model, samples)
-    assert "--set micro=1" in caught.value.hint

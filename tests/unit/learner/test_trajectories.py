@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +15,56 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.domain.errors import MissingCapability, UsageError
-from autoresearchd.domain.labels import Label
-from autoresearchd.learner.data.data_summary import describe, rows, summarise, write_parquet
-from autoresearchd.learner.data.reward_signal import cold_start, lacking, outlook, signal
+from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.labels import Label, Phase
+from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.domain.proposal import Answer, Cost, Generation
+from autoresearchd.learner.data.data_summary import (
+    cold_start,
+    describe,
+    lacking,
+    outlook,
+    rows,
+    signal,
+    write_parquet,
+)
 from autoresearchd.learner.data.trajectories import (
     Dataset,
-    Filters,
     Reason,
     Record,
     Trajectory,
     dataset,
-    grouped,
     split,
-    trajectory,
 )
-from tests.unit.learner.records import SAMPLING, START, record
+from autoresearchd.learner.data.trajectories import record as record_of
 
-BASE = Filters(model_hash="m", tokenizer_hash="t", template_hash="c")
+START = datetime(2026, 11, 1, tzinfo=UTC)
+SAMPLING: Mapping[str, Any] = {"temperature": 0.8, "top_p": 1.0, "top_k": 0, "logprobs_of": "sampling distribution"}
+BASE = BaseModel("m", "m", "t", "c")
+
+
+def record(
+    number: int = 1,
+    session: str = "one",
+    *,
+    minutes: int | None = None,
+    label: Label | None = Label.NO_GAIN,
+    reward: float | None = -0.5,
+    error: str = "",
+    feedback: str = "This was not kept.",
+    index: int = 0,
+    round_id: str = "",
+    **generation: Any,
+) -> Record:
+    """An answer of a local model that was tried and brought nothing, with what is changed."""
+    usual = Generation(
+        ({"role": "system", "content": "You do research."}, {"role": "user", "content": f"{session} {number}"}),
+        "lr = 0.1", (5, 6, 7), (-0.1, -0.2, -0.3), SAMPLING, "m", "t", "c",
+    )  # fmt: skip
+    answer = Answer("model", Cost(), replace(usual, **generation), error)
+    at = START + timedelta(minutes=number if minutes is None else minutes)
+    e = Experiment(1, number, 0, Phase.DECIDED, "0" * 40, at)
+    return record_of(session, e, answer, label, reward, feedback, index, round_id, round_id)
 
 
 def kept(*records: Record) -> tuple[Trajectory, ...]:
@@ -89,11 +123,8 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(changed: dict[str, 
     assert found.read == 2
 
 
-def test_a_cheat_is_learned_from_for_its_penalty_and_never_for_a_gain() -> None:
-    records = [record(1, label=Label.METRIC_TAMPERING, reward=-5.0), record(2, label=Label.NOT_CAUSAL, reward=4.0)]
-    found = dataset(records, BASE)
-    assert [each.number for each in found.trajectories] == [1]
-    assert found.dropped == {Reason.TAMPERED: 1}
+def test_a_cheat_is_learned_from_for_its_penalty() -> None:
+    assert [each.reward for each in kept(record(label=Label.METRIC_TAMPERING, reward=-5.0))] == [-5.0]
 
 
 def test_an_answer_that_is_read_twice_counts_once() -> None:
@@ -102,29 +133,9 @@ def test_an_answer_that_is_read_twice_counts_once() -> None:
     assert found.dropped == {Reason.DUPLICATE: 1}
 
 
-# ------------------------------------------------------------------ groups
-def test_a_group_is_a_round_of_one_session() -> None:
-    found = grouped(
-        kept(
-            record(1, round_id="r"),
-            record(2, round_id="r"),
-            record(3, round_id="q"),
-            record(1, session="two", round_id="r"),
-        )
-    )
-    assert {key: [t.number for t in members] for key, members in found.items()} == {
-        ("one", "r"): [1, 2],
-        ("one", "q"): [3],
-        ("two", "r"): [1],
-    }
-
-
 # ------------------------------------------------------------------ held out
-def many(session: str, count: int, start: int = 0, size: int = 1) -> list[Record]:
-    return [
-        record(n + 1, session, minutes=start + n, round_id=f"{session}/{n // size}", state_id=f"{session}/{n // size}")
-        for n in range(count)
-    ]
+def many(session: str, count: int, start: int = 0) -> list[Record]:
+    return [record(n + 1, session, minutes=start + n, round_id=f"{session}/{n}") for n in range(count)]
 
 
 def test_the_latest_sessions_are_held_out_as_a_whole() -> None:
@@ -150,14 +161,9 @@ def test_sessions_that_are_not_split_are_trained_on_whenever_they_were_made() ->
 def test_a_prompt_that_is_held_out_is_taken_out_of_training() -> None:
     """Sessions of one task begin with the same state."""
     first = ({"role": "user", "content": "the baseline"},)
-    records = [*many("old", 30), *many("new", 10, start=500)]
-    alike = [
-        replace(r, answer=record(r.experiment.number, r.session, messages=first).answer)
-        if r.experiment.number == 1
-        else r
-        for r in records
-    ]
-    found = split(kept(*alike), 0.25)
+    records = [*many("old", 30)[1:], *many("new", 10, start=500)[1:]]
+    alike = [record(1, "old", minutes=0, messages=first), record(1, "new", minutes=500, messages=first)]
+    found = split(kept(*records, *alike), 0.25)
     assert found.leaked == 1
     assert len(found.train) == 29
     assert len(found.held_out) == 10
@@ -170,9 +176,7 @@ def test_a_prompt_that_is_held_out_is_taken_out_of_training() -> None:
 def test_nothing_of_the_held_out_part_is_seen_in_training(
     rows: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
-    records = [
-        record(n, f"s{s}", minutes=at, round_id=f"s{s}/{g}", state_id=f"s{s}/{g}") for n, (s, g, at) in enumerate(rows)
-    ]
+    records = [record(n, f"s{s}", minutes=at, round_id=f"s{s}/{g}") for n, (s, g, at) in enumerate(rows)]
     share = data.draw(st.floats(0.05, 0.5))
     everything = kept(*records)
     try:
@@ -203,10 +207,9 @@ def test_too_few_to_split_is_refused_with_a_way_out(count: int) -> None:
 
 
 # ---------------------------------------------------------------------- signal
-def made(*rewards: float, round_id: str = "", **more: object) -> list[Trajectory]:
+def made(*rewards: float, **more: Any) -> list[Trajectory]:
     """One trajectory for each reward, of one round where it is named."""
-    shared = {"round_id": round_id, "state_id": round_id} if round_id else {}
-    return [trajectory(record(n, reward=reward, **shared, **more)) for n, reward in enumerate(rewards, 1)]
+    return [record(n, reward=reward, **more).trajectory for n, reward in enumerate(rewards, 1)]
 
 
 def test_a_round_with_different_rewards_is_what_grpo_learns_from() -> None:
@@ -232,7 +235,7 @@ def test_single_answers_are_compared_with_others_of_their_session() -> None:
 
 def test_a_policy_that_can_hardly_write_an_edit_is_first_shown_how() -> None:
     bad = made(*[-2.0] * 9, label=Label.MALFORMED_ANSWER, error="no edit")
-    good = trajectory(record(20, reward=2.0, label=Label.NONE))
+    good = record(20, reward=2.0, label=Label.NONE).trajectory
     found = signal([*bad, good])
     assert (found.usable, found.good) == (1, 1)
     assert cold_start(found, "grpo") == "only 1 of 10 answers held an edit that could be used"
@@ -257,12 +260,12 @@ def data() -> Dataset:
     ]
     records += [record(20, label=Label.ABORTED_EARLY, reward=-1.0, feedback=""), record(21, reward=math.nan)]
     records += [record(22, completion=""), record(23, completion="")]
-    return dataset(records, Filters())
+    return dataset(records)
 
 
 def test_a_dry_run_tells_what_is_there_what_is_left_out_and_what_gives_no_signal() -> None:
     found = data()
-    text = describe(summarise(found, split(found.trajectories)))
+    text = describe(found, split(found.trajectories))
     assert text.splitlines() == [
         "9 of 12 answers can be learned from; sessions: 1, 2026-11-01 00:00 to 2026-11-01 00:20 UTC",
         "left out:",
@@ -278,9 +281,9 @@ def test_a_dry_run_tells_what_is_there_what_is_left_out_and_what_gives_no_signal
 
 
 def test_an_empty_dataset_is_described_too() -> None:
-    assert describe(summarise(Dataset(()))) == "0 of 0 answers can be learned from; sessions: 0"
-    only = dataset([record(label=None)], Filters())
-    assert describe(summarise(only)).splitlines()[-1].endswith("its experiment has not been decided")
+    assert describe(Dataset(())) == "0 of 0 answers can be learned from; sessions: 0"
+    only = dataset([record(label=None)])
+    assert describe(only).splitlines()[-1].endswith("its experiment has not been decided")
 
 
 def test_an_export_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -93,4 +93,4 @@ def logprobs(model: Learnable, *samples: Sample, who: Who = Who.POLICY) -> list[
     """Of the completions' tokens, as plain lists."""
     with torch.no_grad():
         found = model.statistics(samples, who=who)
-    return [found.tokens.logprobs[row][found.batch.mask[row]].tolist() for row in range(len(samples))]
+    return [found.logprobs[row][found.batch.mask[row]].tolist() for row in range(len(samples))]

@@ -9,8 +9,8 @@ import pytest
 
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.redaction import Redactor
+from autoresearchd.loop.daemon import Fanout, FileSink
 from autoresearchd.loop.measuring.run_files import PIECE_CHARACTERS, clean_logs
-from autoresearchd.loop.upkeep.event_sinks import Fanout, FileSink
 from tests.unit.domain.canaries import TOKENS, letters
 
 SECRET = TOKENS["huggingface"]

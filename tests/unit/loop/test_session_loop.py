@@ -231,8 +231,8 @@ def test_a_baseline_that_fails_on_another_machine_is_measured_again_by_resume(be
     found = bench.experiments()
     assert [(e.number, e.decision.status) for e in found[3:5] if e.decision] == [(3, Status.CRASH), (4, Status.KEEP)]
     assert len(found[4].good_runs) == 3
-    assert session_loop.view.figures()["baseline"] == found[4].decision.value if found[4].decision else False
-    assert SessionView(bench.laboratory()).figures()["baseline"] == session_loop.view.figures()["baseline"]
+    for view in (session_loop.view, SessionView(bench.laboratory())):
+        assert view.baseline.value == found[4].decision.value
 
 
 def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_goes_on(bench: Bench) -> None:

@@ -68,7 +68,7 @@ def test_a_keep_on_an_older_parent_is_committed_on_the_incumbent(tmp_path: Path)
     kept = [e for e in bench.experiments() if e.decision.status is Status.KEEP]
     assert bench.line()[-len(kept) :] == [e.commit for e in kept]
     for e in kept[1:]:
-        assert bench.workspace().read(e.commit, "train.py") == e.proposal.files["train.py"]
+        assert bench.workspace().read(e.commit, "train.py") == bench.experiment(e.number).proposal.files["train.py"]
 
 
 def test_members_of_a_round_see_one_state_and_build_on_one_commit(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.models.client import Message
-from autoresearchd.policy.agent.agent_policy import AgentPolicy
-from autoresearchd.policy.agent.dialogue import (
+from autoresearchd.policy.agent_policy import (
     LEFT_OUT,
     MOST_ANSWER,
     SENTINEL,
+    AgentPolicy,
     Conversation,
     explain_not_submitted,
     has_submitted,
@@ -89,7 +89,7 @@ class Agent:
             purse=self.purse,
             check=check,
             near=near,
-            shells=self.shells,
+            open_shell=self.shells.open,
             clock=clock,
         )
 
@@ -371,20 +371,20 @@ def count(messages: Sequence[Message]) -> int:
     return sum(len(message["content"]) for message in messages)
 
 
-def talk(budget: int, turns: int = 4, size: int = 100) -> Conversation:
-    conversation = Conversation(PROMPT, budget=budget, count=count)
+def talk(turns: int = 4, size: int = 100) -> Conversation:
+    conversation = Conversation(PROMPT, count)
     for turn in range(turns):
         conversation.add(f"answer {turn}", f"{turn}" * size)
     return conversation
 
 
 def test_the_oldest_output_goes_first_and_enough_of_it_that_the_next_turns_fit() -> None:
-    told = [m["content"] for m in talk(420).messages() if m["role"] == "user"][1:]
+    told = [m["content"] for m in talk().messages(420) if m["role"] == "user"][1:]
     assert told == [LEFT_OUT, LEFT_OUT, LEFT_OUT, "3" * 100]
 
 
 def test_what_was_left_out_stays_so_that_the_beginning_does_not_change_at_each_turn() -> None:
-    conversation = talk(420)
-    before = conversation.messages()
+    conversation = talk()
+    before = conversation.messages(420)
     conversation.add("answer 4", "short")
-    assert conversation.messages()[: len(before)] == before
+    assert conversation.messages(420)[: len(before)] == before

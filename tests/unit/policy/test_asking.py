@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
-from random import Random
 
 import pytest
 
-from autoresearchd.domain.errors import Interrupted
-from autoresearchd.domain.ports import Cancel, Purse
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted
+from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.models.client import PASSING, ModelError, Question, Trouble
-from autoresearchd.policy.exchange import FIRST_PAUSE_S, LONGEST_ASKED_S, LONGEST_PAUSE_S, Asker, Patience, Unanswered
-from tests.fakes.models import OpenPurse, PatientCancel, ScriptedClient, Step
+from autoresearchd.models.client import PASSING, ModelError, Trouble
+from autoresearchd.policy.exchange import FIRST_PAUSE_S, LONGEST_ASKED_S, LONGEST_PAUSE_S, Exchange, Patience
+from autoresearchd.policy.model_policy import ModelPolicy
+from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
+from tests.fakes.policies import make_state
 
-QUESTION = Question(({"role": "user", "content": "an edit, please"},))
+MESSAGES = ({"role": "user", "content": "an edit, please"},)
 FINAL = sorted(set(Trouble) - PASSING - {Trouble.CONTEXT_TOO_LONG})
 
 
@@ -23,32 +24,29 @@ def failing(trouble: Trouble, **options: object) -> ModelError:
     return ModelError(trouble, "in the provider's words", **options)  # type: ignore[arg-type]
 
 
-class Bill:
-    """Takes down what failed calls cost."""
+class Asking:
+    """An exchange with models. bill: what each call has cost that brought no reply."""
 
-    def __init__(self) -> None:
-        self.charged: list[tuple[str, Cost | None]] = []
+    def __init__(self, *clients: ScriptedClient, ending: Cancel | None = None, **settings: int) -> None:
+        answers = MemoryAnswers()
+        self._items = answers.items
+        policy = ModelPolicy(
+            clients,
+            ModelSettings(**{"retries": 3, **settings}),  # type: ignore[arg-type]
+            name="local:m",
+            answers=answers,
+            purse=OpenPurse(),
+            check=lambda state, files: None,
+            ending=ending,
+        )
+        self.exchange = Exchange(policy, make_state("x = 1\n", seed=7))
 
-    def __call__(self, model: str, error: ModelError) -> None:
-        self.charged.append((model, error.cost))
+    def ask(self, cancel: Cancel) -> str:
+        return self.exchange.ask(lambda budget: MESSAGES, 0, 300.0, cancel).text
 
-
-def asker(
-    *clients: ScriptedClient,
-    retries: int = 3,
-    purse: Purse | None = None,
-    bill: Bill | None = None,
-    seed: int = 7,
-    ending: Cancel | None = None,
-) -> Asker:
-    return Asker(
-        clients,
-        retries=retries,
-        purse=purse or OpenPurse(),
-        charge=bill or Bill(),
-        random=Random(seed),
-        ending=ending,
-    )
+    @property
+    def bill(self) -> list[tuple[str, Cost]]:
+        return [(answer.model, answer.cost) for _, answer in self._items]
 
 
 def client(*steps: Step, name: str = "first") -> ScriptedClient:
@@ -58,15 +56,15 @@ def client(*steps: Step, name: str = "first") -> ScriptedClient:
 @pytest.mark.parametrize("trouble", sorted(PASSING))
 def test_a_passing_trouble_is_waited_out_and_the_question_repeated(trouble: Trouble) -> None:
     cancel, first = PatientCancel(), client(failing(trouble), failing(trouble), "yes")
-    assert asker(first).ask(QUESTION, cancel).text == "yes"
+    assert Asking(first).ask(cancel) == "yes"
     assert len(first.questions) == 3
     assert len(cancel.waits) == 2
 
 
 def test_waits_double_are_jittered_and_bounded() -> None:
     cancel = PatientCancel()
-    with pytest.raises(Unanswered):
-        asker(client(*[failing(Trouble.OVERLOADED)] * 13), retries=12).ask(QUESTION, cancel)
+    with pytest.raises(EnvironmentFailure):
+        Asking(client(*[failing(Trouble.OVERLOADED)] * 13), retries=12).ask(cancel)
     most = [min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**i) for i in range(12)]
     assert all(0 <= wait <= bound for wait, bound in zip(cancel.waits, most, strict=True))
     assert len({round(wait, 6) for wait in cancel.waits}) == 12
@@ -76,62 +74,56 @@ def test_waits_double_are_jittered_and_bounded() -> None:
 def test_a_provider_that_asks_for_an_hour_is_left_to_the_next_model() -> None:
     cancel, second = PatientCancel(), client("yes", name="second")
     asked = failing(Trouble.RATE_LIMITED, retry_after=LONGEST_ASKED_S + 1)
-    assert asker(client(asked), second).ask(QUESTION, cancel).text == "yes"
+    assert Asking(client(asked), second).ask(cancel) == "yes"
     assert cancel.waits == []
 
 
 @pytest.mark.parametrize("trouble", FINAL)
 def test_what_no_wait_hints_goes_to_the_next_model_at_once(trouble: Trouble) -> None:
     cancel, first, second = PatientCancel(), client(failing(trouble)), client("yes", name="second")
-    assert asker(first, second).ask(QUESTION, cancel).text == "yes"
+    assert Asking(first, second).ask(cancel) == "yes"
     assert (len(first.questions), cancel.waits) == (1, [])
 
 
 def test_a_context_that_is_too_long_comes_back_to_be_shortened_for_the_same_model() -> None:
     first = client(failing(Trouble.UNAUTHORISED))
     second = client(failing(Trouble.CONTEXT_TOO_LONG), "shorter", name="second")
-    model = asker(first, second)
-    with pytest.raises(ModelError) as caught:
-        model.ask(QUESTION, PatientCancel())
-    assert caught.value.trouble is Trouble.CONTEXT_TOO_LONG
-    assert model.client is second
-    assert model.ask(QUESTION, PatientCancel()).text == "shorter"
+    assert Asking(first, second).ask(PatientCancel()) == "shorter"
     assert len(first.questions) == 1
 
 
 def test_a_failed_call_that_cost_something_is_charged_to_its_model() -> None:
-    bill, cost = Bill(), Cost(0.02, 1000, 50)
+    cost = Cost(0.02, 1000, 50)
     broken, refused = (failing(t, cost=cost) for t in (Trouble.BROKEN_REPLY, Trouble.REFUSED))
     first = client(broken, failing(Trouble.OVERLOADED), refused)
-    asker(first, client("yes", name="second"), bill=bill).ask(QUESTION, PatientCancel())
-    assert bill.charged == [("first", cost), ("first", cost)]
+    asking = Asking(first, client("yes", name="second"))
+    asking.ask(PatientCancel())
+    assert asking.bill == [("first", cost), ("first", cost)]
 
 
 def test_a_stop_ends_a_wait_at_once_and_nobody_else_is_asked() -> None:
     cancel = PatientCancel(stop_after=2)
     first, second = client(*[failing(Trouble.OVERLOADED)] * 5), client("never", name="second")
     with pytest.raises(Interrupted):
-        asker(first, second, retries=5).ask(QUESTION, cancel)
+        Asking(first, second, retries=5).ask(cancel)
     assert (len(first.questions), second.questions) == (2, [])
 
 
 def test_a_session_that_is_to_end_does_not_wait_for_a_server_that_is_not_there() -> None:
-    cancel, ending, bill = PatientCancel(), PatientCancel(stop_after=2), Bill()
+    cancel, ending = PatientCancel(), PatientCancel(stop_after=2)
     first, second = client(*[failing(Trouble.UNREACHABLE)] * 6), client("never", name="second")
     with pytest.raises(Interrupted, match="first was not asked again"):
-        asker(first, second, retries=5, ending=ending, bill=bill).ask(QUESTION, cancel)
-    assert (len(first.questions), second.questions, bill.charged) == (2, [], [])
+        (asking := Asking(first, second, retries=5, ending=ending)).ask(cancel)
+    assert (len(first.questions), second.questions, asking.bill) == (2, [], [])
     assert len(ending.waits) == 2, "the wait is one that the request ends"
     assert cancel.waits == []
 
 
 def test_an_answer_under_way_that_is_not_waited_for_is_charged_at_an_unknown_price() -> None:
-    bill, first = Bill(), client(Interrupted("not waited for"))
+    first = client(Interrupted("not waited for"))
     with pytest.raises(Interrupted):
-        asker(first, bill=bill).ask(QUESTION, PatientCancel())
-    [(model, cost)] = bill.charged
-    assert model == "first"
-    assert cost == Cost(usd=None, tokens_in=first.count_tokens(QUESTION.messages))
+        (asking := Asking(first)).ask(PatientCancel())
+    assert asking.bill == [("first", Cost(usd=None, tokens_in=first.count_tokens(MESSAGES)))]
 
 
 class Priced(ScriptedClient):
@@ -142,12 +134,11 @@ class Priced(ScriptedClient):
 
 
 def test_a_reply_that_comes_too_late_is_charged_as_if_all_of_it_had_been_written() -> None:
-    bill, first = Bill(), Priced([failing(Trouble.TIMEOUT), "yes"], name="first")
-    question = replace(QUESTION, max_tokens=500)
-    asker(first, bill=bill).ask(question, PatientCancel())
-    [(_, cost)] = bill.charged
-    sent = first.count_tokens(QUESTION.messages)
-    assert cost == Cost(usd=sent / 1e6 + 5.0, tokens_in=sent, tokens_out=500)
+    first = Priced([failing(Trouble.TIMEOUT), "yes"], name="first")
+    asking = Asking(first, max_tokens=500)
+    asking.ask(PatientCancel())
+    sent = first.count_tokens(MESSAGES)
+    assert asking.bill == [("first", Cost(usd=sent / 1e6 + 5.0, tokens_in=sent, tokens_out=500))]
 
 
 # ---------------------------------------------------------------------- patience

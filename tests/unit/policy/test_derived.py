@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.policy.answer_words import MAX_LINE, MAX_TEXT, asi_of, changes, cost_of, hypothesis, last_object
+from autoresearchd.policy.answer_words import MAX_LINE, MAX_TEXT, asi_of, changes, cost_of, describe, last_object
 
 
 def test_a_line_of_a_toml_file_is_not_taken_for_a_constant_of_another_table() -> None:
@@ -16,7 +16,7 @@ def test_a_line_of_a_toml_file_is_not_taken_for_a_constant_of_another_table() ->
     old = {"a.toml": "[a]\nlr = 0.1\n[b]\nlr = 0.1\n"}
     new = {"a.toml": "[a]\nlr = 0.1\n[b]\nlr = 0.2\n"}
     assert changes(old, new) == {}
-    assert "a.toml" in hypothesis(old, new)
+    assert "a.toml" in describe(old, new)
 
 
 def changed(old: str, new: str) -> dict[str, object]:
@@ -77,13 +77,13 @@ def test_an_edit_of_anything_else_is_not_taken_for_one_of_constants(old: str, ne
     ],
 )
 def test_an_edit_without_words_is_put_into_plain_ones(old: str, new: str, words: str) -> None:
-    assert hypothesis({"train.py": old}, {"train.py": new}) == words
+    assert describe({"train.py": old}, {"train.py": new}) == words
 
 
 @given(st.text(), st.text())
 def test_no_program_is_too_strange_to_be_described_and_stored(old: str, new: str) -> None:
     before, after = {"train.py": old}, {"train.py": new}
-    words = hypothesis(before, after)
+    words = describe(before, after)
     assert words.startswith("Change ")
     assert words.isprintable() and len(words) <= MAX_LINE
     json.dumps(changes(before, after), allow_nan=False, ensure_ascii=False).encode()

@@ -16,7 +16,7 @@ from .histories import experiment
 
 
 def text_of(found: Digest) -> str:
-    return "\n".join(line for _, lines in found.parts() for line in lines)
+    return "\n".join(found.lines())
 
 
 def test_each_constant_shows_its_values_and_how_often_they_helped() -> None:

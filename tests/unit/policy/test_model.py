@@ -20,9 +20,8 @@ from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models.client import ModelError, Question, Trouble
 from autoresearchd.models.spend import Caps
 from autoresearchd.policy import model_policy as model_module
-from autoresearchd.policy.edits.read_answer import read_answer
+from autoresearchd.policy.edits.read_answer import SCHEMA, SCHEMA_FORMS, read_answer
 from autoresearchd.policy.model_policy import MAX_ECHO, MAX_READ, ModelPolicy
-from autoresearchd.policy.prompt import answer_schema
 from tests.contract.policy_contract import PolicyContract
 from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient
 from tests.fakes.policies import make_state, make_task
@@ -332,7 +331,7 @@ def instructions(bench: Bench, question: int = 0) -> str:
 def test_a_model_that_has_it_is_asked_for_json_and_its_edit_is_used() -> None:
     bench = knowing(Bench(RAISED))
     proposal = bench.propose()
-    assert bench.client.questions[0].schema == answer_schema.SCHEMA
+    assert bench.client.questions[0].schema == SCHEMA
     assert "Answer with one JSON object" in instructions(bench)
     assert "<<<<<<< SEARCH" not in instructions(bench)
     assert proposal.files == {"train.py": HIGHER}
@@ -355,7 +354,41 @@ def test_the_user_has_the_last_word_on_it(wanted: bool) -> None:
 
 
 def test_the_example_that_the_model_is_shown_obeys_the_schema_and_can_be_read() -> None:
-    example = answer_schema.FORMS[answer_schema.FORMS.index("{") : answer_schema.FORMS.rindex("}") + 1]
-    assert set(json.loads(example)) == set(answer_schema.SCHEMA["required"])
+    example = SCHEMA_FORMS[SCHEMA_FORMS.index("{") : SCHEMA_FORMS.rindex("}") + 1]
+    assert set(json.loads(example)) == set(SCHEMA["required"])
     edit = read_answer(example, {"train.py": "learning_rate = 3e-4\n"})
     assert edit.files == {"train.py": "learning_rate = 1e-3\n"}
+
+
+# ---------------------------------------------------------------------- the version that answers
+class Client(ScriptedClient):
+    """A model that tells with each answer how often it had looked before."""
+
+    looks = 0
+
+    def renew(self) -> None:
+        self.looks += 1
+
+
+def looks(states: list[ResearchState]) -> list[str]:
+    client = Client(then=lambda _: edit("LR = 0.1", "LR = 0.2", hypothesis=str(client.looks)))
+    bench = Bench()
+    bench.policy.clients = [client]
+    return [bench.propose(state).hypothesis for state in states]
+
+
+def test_each_round_looks_once_and_a_repair_not_at_all() -> None:
+    repair = Repair(1, {}, "error", "a typo")
+    states = [
+        replace(make_state(CODE), number=1, round_id="t/1"),
+        replace(make_state(CODE), number=2, round_id="t/1"),
+        replace(make_state(CODE), number=2, round_id="t/1/2/1", repair=repair),
+        replace(make_state(CODE), number=3, round_id="t/3"),
+        replace(make_state(CODE), number=3, round_id="t/3/3/1", repair=repair),
+        replace(make_state(CODE), number=4, round_id="t/3"),
+    ]
+    assert looks(states) == ["1", "1", "1", "2", "2", "2"]
+
+
+def test_without_rounds_each_experiment_looks() -> None:
+    assert looks([replace(make_state(CODE), round_id="")] * 3) == ["1", "2", "3"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.experiment import Node
 from autoresearchd.domain.labels import Status
-from autoresearchd.policy.puct import Tree
+from autoresearchd.policy.turn_rules import Tree
 
 
 def select(nodes: list[Node], visits: dict[int, int], *, maximize: bool) -> int:

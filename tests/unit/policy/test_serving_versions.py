@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
-from autoresearchd.domain.ports import Cancel
-from autoresearchd.domain.proposal import Proposal, Repair
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models.openai_client import OpenAIClient
-from autoresearchd.policy.model_renewal import Following
 from tests.contract.client_contract import QUESTION
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.model_turns import Turn
 from tests.fakes.models import Chosen
-from tests.fakes.policies import make_state
 
 pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
 
@@ -111,51 +104,3 @@ def test_answers_of_a_server_that_tells_no_hash_have_that_of_the_folder_that_is_
         with ScriptedServer() as scripted:
             reply = OpenAIClient(scripted.url, "scripted-model", adapters=adapters).ask(QUESTION, NEVER)
         assert (reply.model_hash, reply.tokenizer_hash, reply.template_hash) == hashes
-
-
-# ---------------------------------------------------------------------- following
-STATE = make_state("LR = 1\n")
-
-
-class Client:
-    def __init__(self) -> None:
-        self.looks = 0
-
-    def renew(self) -> None:
-        self.looks += 1
-
-
-class Asking:
-    """A policy that tells how often its client had looked when it was asked."""
-
-    name, repairs = "local:m", 2
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        if state.number == 13:
-            raise PolicyError("no usable answer")
-        return Proposal({}, str(self._client.looks), self.name)
-
-
-def looks(states: list[ResearchState]) -> list[str]:
-    policy = Following(Asking(client := Client()), client)
-    return [policy.propose(state, threading.Event()).hypothesis for state in states]
-
-
-def test_each_round_looks_once_and_a_repair_not_at_all() -> None:
-    repair = Repair(1, {}, "error", "a typo")
-    states = [
-        replace(STATE, number=1, round_id="t/1"),
-        replace(STATE, number=2, round_id="t/1"),
-        replace(STATE, number=2, round_id="t/1/2/1", repair=repair),
-        replace(STATE, number=3, round_id="t/3"),
-        replace(STATE, number=3, round_id="t/3/3/1", repair=repair),
-        replace(STATE, number=4, round_id="t/3"),
-    ]
-    assert looks(states) == ["1", "1", "1", "2", "2", "2"]
-
-
-def test_without_rounds_each_experiment_looks() -> None:
-    assert looks([replace(STATE, round_id="")] * 3) == ["1", "2", "3"]

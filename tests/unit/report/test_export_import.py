@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.domain.errors import MissingCapability, UsageError
-from autoresearchd.report.export import Format, SessionHead, jsonl_lines, tsv_lines, write
-from autoresearchd.report.log_import import ImportedLog, read_log
+from autoresearchd.report.log_files import Format, ImportedLog, SessionHead, jsonl_lines, read_log, tsv_lines, write
 
 HEAD = SessionHead("Optimize val_bpb", "val_bpb", "minimize")
 
@@ -38,8 +37,8 @@ def record(number: int, status: str | None, metric: float | None, **more: Any) -
 
 def as_records(log: ImportedLog) -> list[dict[str, Any]]:
     return [
-        {**asdict(e), "experiment": e.number, "status": e.status.value, "finished_at": e.at.isoformat()}
-        for e in log.experiments
+        {**asdict(e), "experiment": number, "status": e.status.value, "finished_at": e.at.isoformat()}
+        for number, e in enumerate(log.experiments)
     ]
 
 

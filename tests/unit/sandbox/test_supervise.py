@@ -20,9 +20,10 @@ def test_a_shell_that_reports_a_signal_is_read_as_that_signal(status: int, code:
     assert supervise.exit_code_of(status) == code
 
 
-def test_it_starts_without_the_modules_that_would_double_its_start_up_time() -> None:
+@pytest.mark.parametrize("module", ["supervise", "isolation.confine"])
+def test_it_starts_without_the_modules_that_would_double_its_start_up_time(module: str) -> None:
     folder = Path(supervise.__file__).parents[2]
-    code = f"import sys; sys.path.append({str(folder)!r}); import autoresearchd.sandbox.supervise; print(*sys.modules)"
+    code = f"import sys; sys.path.append({str(folder)!r}); import autoresearchd.sandbox.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert not {"json", "signal", "enum", "re", "subprocess", "ctypes", "pathlib", "typing"} & set(done.stdout.split())
 

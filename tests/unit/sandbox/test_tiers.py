@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.domain.errors import MissingCapability, UsageError
-from autoresearchd.sandbox.environment import job_environment, setup_environment
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, choose, probe
-from autoresearchd.sandbox.view import View, in_bubblewrap, way_to
+from autoresearchd.sandbox.view import View, in_bubblewrap, job_environment, setup_environment, way_to
 
 
 def program(folder: Path, text: str) -> Path:

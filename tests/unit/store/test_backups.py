@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.errors import EnvironmentFailure, StoreDamaged
-from autoresearchd.store.backup import backups
+from autoresearchd.store import backups
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
 from autoresearchd.store.schema.database import sqlite_url

@@ -16,7 +16,7 @@ from autoresearchd.domain.errors import EnvironmentFailure, StoreDamaged
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Generation
-from autoresearchd.store.corpus import Corpus, Transcript
+from autoresearchd.store.reader import Corpus, Transcript
 from autoresearchd.store.repository import SqlStore
 from tests.contract.store_contract_answers import asked_again, new_answer
 from tests.contract.store_driver import AT, Driver, commit_of, new_proposal, new_session

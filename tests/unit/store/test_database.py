@@ -66,7 +66,7 @@ def test_a_read_only_database_is_a_fault_of_the_surroundings(lab: Driver) -> Non
 
 def test_a_folder_that_cannot_be_made_is_a_fault_of_the_surroundings(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentFailure, match="cannot be made"):
+    with pytest.raises(EnvironmentFailure, match="unable to open"):
         SqlStore.open(sqlite_url(tmp_path / "file" / "state.db"))
 
 

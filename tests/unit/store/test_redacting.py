@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLearnerRun, NewVersion
@@ -86,7 +85,6 @@ def test_a_whole_experiment_full_of_secrets_leaves_none_in_the_database(store: S
     decision = Decision(Status.DISCARD, Label.NO_GAIN, 1.0, metrics={SECRET: 1.0}, reason=SECRET)
     store.record_decision(session.id, experiment.number, decision, asi, AT, incumbent=None)
     assert store.add_note(session.id, SECRET, AT).text == HIDDEN
-    store.log_event(session.id, Event(EventKind.FAULT, AT, SECRET, 0, {"traceback": SECRET, SECRET: [SECRET]}))
     learning = store.open_learner_run(NewLearnerRun("grpo", "replay", 1, {"from": [SECRET]}), AT)
     store.record_learner_run(learning.id, LearnerStatus.FAILED, AT, metrics={SECRET: 1.0}, detail=SECRET)
     base = BaseModel("m", "f" * 64, "e" * 64, "d" * 64)

@@ -9,27 +9,22 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
-from autoresearchd.policy import answer_words
+from autoresearchd.policy.answer_words import MAX_LINE
 
-MAX_FILE_BYTES = 1024 * 1024
+_MAX_FILE_BYTES = 1024 * 1024
 _MOST_SHOWN = 5
 _ABSENT = "absent"
 
-Materialise = Callable[[ResearchState, Path], None]
-"""Fills an empty folder with the task's folder at ``state.parent``, protected files included."""
 
-
-@dataclass(frozen=True, slots=True)
-class Before:
+class Before(NamedTuple):
     """A copy as it was handed out. texts: of the editable files; protected: type and content of the protected ones."""
 
     texts: Mapping[str, str]
@@ -38,10 +33,10 @@ class Before:
 
 def look(root: Path, task: Task) -> Before:
     """What a copy holds now, to compare with later."""
-    return Before({path: read_back(root, path) for path in task.editable}, _hashes(root, task.protected))
+    return Before({path: _read_back(root, path) for path in task.editable}, _hashes(root, task.protected))
 
 
-def taken_back(root: Path, task: Task, before: Before, *, who: str) -> dict[str, str]:
+def changed(root: Path, task: Task, before: Before, *, who: str) -> dict[str, str]:
     """Text of each editable file that is not as it was; empty where nothing changed.
 
     Raises PolicyError: a protected file was changed, or an editable one is no plain text file any more. ``who`` did it.
@@ -49,12 +44,14 @@ def taken_back(root: Path, task: Task, before: Before, *, who: str) -> dict[str,
     old, after = before.protected, _hashes(root, task.protected)
     touched = sorted(path for path in {*old, *after} if old.get(path, _ABSENT) != after.get(path, _ABSENT))
     if touched:
+        names = ", ".join(clean(path, MAX_LINE) for path in touched[:_MOST_SHOWN])
+        more = f" and {len(touched) - _MOST_SHOWN} more" if len(touched) > _MOST_SHOWN else ""
         raise PolicyError(
-            f"{who} changed protected files: {_shown(touched)}",
+            f"{who} changed protected files: {names}{more}",
             label=Label.ILLEGAL_EDIT,
             hint=f"only these may be edited: {', '.join(task.editable)}",
         )
-    return {path: text for path in before.texts if (text := read_back(root, path)) != before.texts[path]}
+    return {path: text for path in before.texts if (text := _read_back(root, path)) != before.texts[path]}
 
 
 def put(root: Path, texts: Mapping[str, str], task: Task) -> None:
@@ -64,7 +61,7 @@ def put(root: Path, texts: Mapping[str, str], task: Task) -> None:
             (root / path).write_text(texts[path], encoding="utf-8", newline="")
 
 
-def read_back(root: Path, path: str) -> str:
+def _read_back(root: Path, path: str) -> str:
     """Text of a file that somebody else may have put there: a regular file, reached without links, small, UTF-8."""
     if _through_a_link(root, path):
         raise PolicyError(f"{path} has been made a symbolic link", label=Label.ILLEGAL_EDIT)
@@ -76,11 +73,11 @@ def read_back(root: Path, path: str) -> str:
         raise PolicyError(f"{path} cannot be read back: {error.strerror}", label=Label.ILLEGAL_EDIT) from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise PolicyError(f"{path} is no regular file any more", label=Label.ILLEGAL_EDIT)
+        raise PolicyError(f"{path} is not a regular file any more", label=Label.ILLEGAL_EDIT)
     with os.fdopen(handle, "rb") as file:
-        raw = file.read(MAX_FILE_BYTES + 1)
-    if len(raw) > MAX_FILE_BYTES:
-        raise PolicyError(f"{path} has become larger than {MAX_FILE_BYTES // 1024} KiB", label=Label.ILLEGAL_EDIT)
+        raw = file.read(_MAX_FILE_BYTES + 1)
+    if len(raw) > _MAX_FILE_BYTES:
+        raise PolicyError(f"{path} has become larger than {_MAX_FILE_BYTES // 1024} KiB", label=Label.ILLEGAL_EDIT)
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -91,12 +88,8 @@ def read_back(root: Path, path: str) -> str:
 
 
 def _through_a_link(root: Path, path: str) -> bool:
-    place = root
-    for part in Path(path).parts:
-        place = place / part
-        if stat.S_ISLNK(_mode(place)):
-            return True
-    return False
+    parts = Path(path).parts
+    return any(stat.S_ISLNK(_mode(root.joinpath(*parts[: i + 1]))) for i in range(len(parts)))
 
 
 def _mode(place: Path) -> int:
@@ -109,33 +102,33 @@ def _mode(place: Path) -> int:
 
 def _hashes(root: Path, protected: Iterable[str]) -> dict[str, str]:
     """What the protected files are now: type and content; a folder stands for all in it."""
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for path in protected:
         place = root / path
         if _through_a_link(root, str(Path(path).parent)):
-            found[path] = "behind a link"
+            hashes[path] = "behind a link"
         elif stat.S_ISDIR(_mode(place)):
-            found.update({f.relative_to(root).as_posix(): _hash(f) for f in _files(place)})
+            hashes.update({f.relative_to(root).as_posix(): _hash(f) for f in _files(place)})
         else:
-            found[path] = _hash(place)
-    return found
+            hashes[path] = _hash(place)
+    return hashes
 
 
 def _files(folder: Path) -> list[Path]:
     """Everything in a folder that is no folder, however deep; compiled Python is passed over."""
-    found: list[Path] = []
+    files: list[Path] = []
     pending = [folder]
     while pending:
         try:
             with os.scandir(pending.pop()) as entries:
                 for entry in entries:
                     if not entry.is_dir(follow_symlinks=False):
-                        found.append(Path(entry.path))
+                        files.append(Path(entry.path))
                     elif entry.name != "__pycache__":
                         pending.append(Path(entry.path))
         except OSError as error:  # too deep for a path, or closed to us: it was not so before
-            found.append(Path(error.filename or folder))
-    return found
+            files.append(Path(error.filename or folder))
+    return files
 
 
 def _hash(place: Path) -> str:
@@ -151,9 +144,3 @@ def _hash(place: Path) -> str:
         return _ABSENT
     except OSError as error:
         return f"unreadable: {error.errno}"
-
-
-def _shown(paths: list[str]) -> str:
-    names = [clean(path, answer_words.MAX_LINE) for path in paths[:_MOST_SHOWN]]
-    more = len(paths) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")

@@ -1,9 +1,13 @@
-"""``import``: a foreign log of experiments becomes a stopped session to list, plot and export.
+"""Experiments as files: the skill's JSON lines and karpathy's five columns, written and read, and Parquet.
 
-Read are the skill's JSON lines and karpathy's five columns, as ``export`` writes them, field by field as
-pi-autoresearch 1.6 has them (a ``config`` line after a result opens a new segment, ``hook`` lines are passed over,
-milliseconds and seconds are both met as time stamps) with two differences: a line that cannot be read is reported
-instead of dropped in silence, and an unknown status is never taken for a keep.
+What is written are records shaped like ``experiments --json``. The JSON lines are those of pi-autoresearch 1.6 and of
+the autoresearch skill: a ``config`` line at the head of each segment, then one line per experiment, ``run`` counted
+from 1 over all segments (the baseline is run 1), ``timestamp`` in seconds, ``metric`` 0 where there is none. The five
+columns are those of karpathy/autoresearch's ``results.tsv``.
+
+A log that is read becomes a stopped session to list, plot and export: field by field as pi-autoresearch has it (a
+``config`` line after a result opens a new segment, ``hook`` lines are passed over, time stamps are in seconds or
+milliseconds), but a line that cannot be read is reported, and an unknown status is never taken for a keep.
 """
 
 from __future__ import annotations
@@ -13,19 +17,151 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
 
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.ports import NewSession, Store
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
-from autoresearchd.report.plain_text import real
+from autoresearchd.report.plain_text import clean, json_text, real
 
+Record = Mapping[str, Any]
+_UNITS = {
+    "bpb": "bpb", "us": "µs", "µs": "µs", "ms": "ms", "s": "s", "sec": "s", "seconds": "s",
+    "kb": "kb", "mb": "mb", "gb": "gb", "pct": "%", "percent": "%",
+}  # fmt: skip
+_MEMORY_KEYS = ("peak_vram_mb", "peak_memory_mb")
+
+
+class Format(StrEnum):
+    """What experiments are written as."""
+
+    JSONL = "jsonl"
+    TSV = "tsv"
+    PARQUET = "parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionHead:
+    """What an export says about the session itself. direction: ``minimize`` or ``maximize``."""
+
+    task: str
+    metric: str
+    direction: str
+
+
+def jsonl_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
+    """Lines of a skill log, without line ends; the end of a metric's name may tell its unit (``latency_ms``)."""
+    _, has_unit, unit = head.metric.lower().rpartition("_")
+    config = {
+        "type": "config",
+        "name": head.task,
+        "metricName": head.metric,
+        "metricUnit": _UNITS.get(unit, "") if has_unit else "",
+        "bestDirection": "lower" if head.direction == "minimize" else "higher",
+    }
+    segment: int | None = None
+    for record in _decided(records):
+        own = int(record.get("segment") or 0)
+        if own != segment:  # readers of the format open a new segment at each config line
+            segment = own
+            yield json_text(config)
+        yield json_text(_run_line(record, own))
+    if segment is None:
+        yield json_text(config)
+
+
+def tsv_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
+    """Lines of a ``results.tsv``; the second column bears the metric's name, ``checks_failed`` becomes ``crash``."""
+    yield "\t".join(("commit", head.metric, "memory_gb", "status", "description"))
+    for record in _decided(records):
+        failed = record["status"] in ("crash", "checks_failed")
+        value, memory = (0.0, 0.0) if failed else (real(record.get("metric")) or 0.0, _memory_gb(record))
+        status = "crash" if failed else str(record["status"])
+        commit, description = clean(record.get("commit") or "")[:7], clean(record.get("description") or "")
+        yield "\t".join((commit, f"{value:.6f}", f"{memory:.1f}", status, description))
+
+
+def write_parquet(records: Iterable[Record], target: Path) -> None:
+    """Write one row for each experiment; nested values as JSON text. Raises MissingCapability without pyarrow."""
+    try:
+        import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        import pyarrow.parquet as pq  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError as error:
+        raise MissingCapability(
+            "export --format parquet needs pyarrow, which is not installed",
+            hint="pip install pyarrow, or export --format jsonl",
+        ) from error
+    texts = ("status", "label", "description", "commit", "parent", "policy", "role", "started_at", "finished_at")
+    numbers = ("metric", "delta", "confidence", "reward", "cost_usd", "overhead_ms")
+    nested = ("metrics", "asi", "runs")
+    schema = pa.schema(
+        [("experiment", pa.int64()), ("segment", pa.int64())]
+        + [(name, pa.float64()) for name in numbers]
+        + [(name, pa.string()) for name in (*texts, *nested)]
+    )
+    plain = ("experiment", *numbers, *texts)
+    rows = [
+        {name: record.get(name) for name in plain}
+        | {"segment": record.get("segment") or 0}
+        | {name: json_text(record.get(name)) for name in nested}
+        for record in _decided(records)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), target)
+
+
+def write(format_name: Format, head: SessionHead, records: Iterable[Record], target: Path | TextIO) -> None:
+    """Write the export to a file, or to an open stream where the format is text."""
+    if format_name is Format.PARQUET:
+        if not isinstance(target, Path):
+            raise UsageError("parquet is a binary format", hint="name a file: -o experiments.parquet")
+        write_parquet(records, target)
+        return
+    lines = (jsonl_lines if format_name is Format.JSONL else tsv_lines)(head, records)
+    to_file = target.open("w", encoding="utf-8", newline="\n") if isinstance(target, Path) else nullcontext(target)
+    with to_file as stream:
+        stream.writelines(line + "\n" for line in lines)
+
+
+def _decided(records: Iterable[Record]) -> Iterator[Record]:
+    """An experiment under way has no result yet and is in no export."""
+    return (record for record in records if record.get("status"))
+
+
+def _run_line(record: Record, segment: int) -> dict[str, Any]:
+    value, at = _finite(record.get("metric")), record.get("finished_at") or record.get("started_at")
+    return {
+        "run": int(record.get("experiment") or 0) + 1,
+        "commit": str(record.get("commit") or "")[:7],
+        "metric": value if value is not None else 0,
+        "metrics": {k: v for k, v in (record.get("metrics") or {}).items() if _finite(v) is not None},
+        "status": record.get("status"),
+        "description": record.get("description") or "",
+        "timestamp": int(datetime.fromisoformat(str(at)).timestamp()) if at else 0,
+        "segment": segment,
+        "confidence": _finite(record.get("confidence")),
+        "asi": record.get("asi") or {},
+    }
+
+
+def _memory_gb(record: Record) -> float:
+    known = (real((record.get("metrics") or {}).get(key)) for key in _MEMORY_KEYS)
+    return next((megabytes for megabytes in known if megabytes is not None), 0.0) / 1024
+
+
+def _finite(value: Any) -> float | None:
+    """The number as it is: whole ones are written without decimals."""
+    return value if real(value) is not None else None
+
+
+# ---------------------------------------------------------------------- reading
 IMPORTED = "imported"
 """The policy of an imported session."""
 _LABELS = {
@@ -35,15 +171,13 @@ _LABELS = {
     Status.CHECKS_FAILED: Label.CHECK_FAILED,
 }
 _MILLISECONDS = 1e11  # a time stamp beyond the year 5138 in seconds is one in milliseconds
-_BAD_NAMES = {"__proto__", "constructor", "prototype"}
 _MAX_LINE = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedExperiment:
-    """One experiment of a log. number counts from 0 in the order of the log; metric None: it has none."""
+    """One experiment of a log; metric None: it has none."""
 
-    number: int
     segment: int
     status: Status
     metric: float | None
@@ -75,7 +209,7 @@ class ImportedLog:
         # Both formats write 0 where there is no value; only a keep can mean it.
         value = real(metric)
         value = None if value == 0 and status is not Status.KEEP else value
-        self.experiments.append(ImportedExperiment(len(self.experiments), self.segment, status, value, **fields))
+        self.experiments.append(ImportedExperiment(self.segment, status, value, **fields))
 
 
 def store_log(store: Store, log: ImportedLog) -> str:
@@ -110,28 +244,20 @@ def _store(store: Store, session_id: int, item: ImportedExperiment, best: float 
     delta = None
     if item.metric is not None and best is not None:
         delta = best - item.metric if minimize else item.metric - best
-    words = {key: str(item.asi.get(key, "")) for key in ("hypothesis", "arch_change", "result", "next_action_hint")}
+    words = {key: str(item.asi.get(key, "")) for key in ASI.__slots__ if key != "extra"}
     asi = ASI(**words, extra={k: v for k, v in item.asi.items() if k not in ASI.__slots__})
     number = store.open_experiment(session_id, parent=item.commit, segment=item.segment, at=item.at).number
     proposal = Proposal({}, asi.hypothesis or item.description, IMPORTED, description=item.description, asi=asi)
-    store.record_proposal(session_id, number, proposal, diff="", code_hash=f"{IMPORTED}-{item.number}")
+    store.record_proposal(session_id, number, proposal, diff="", code_hash=f"{IMPORTED}-{number}")
     if item.commit:
         store.record_commit(session_id, number, item.commit)
-    decision = Decision(
-        item.status,
-        _LABELS[item.status],
-        value=item.metric,
-        delta=delta,
-        metrics=item.metrics,
-        confidence=item.confidence,
-        reason="as the imported log has it",
-    )
+    reason, label = "as the imported log has it", _LABELS[item.status]
+    decision = Decision(item.status, label, item.metric, delta, item.metrics, item.confidence, reason=reason)
     kept = item.commit if item.status is Status.KEEP else None
     store.record_decision(session_id, number, decision, asi, item.at, incumbent=kept)
     store.record_overhead(session_id, number, 0.0)
 
 
-# ---------------------------------------------------------------------- reading
 def read_log(path: Path) -> ImportedLog:
     """Read a log; its first line tells the format. Raises UsageError when it holds no experiment that can be read."""
     log = ImportedLog(path, path.stem)
@@ -198,7 +324,7 @@ def _take_run(log: ImportedLog, entry: Mapping[str, Any], number: int) -> None:
         status,
         entry.get("metric"),
         commit=str(entry.get("commit") or ""),
-        metrics={name: value for name, value in pairs.items() if value is not None and name not in _BAD_NAMES},
+        metrics={name: value for name, value in pairs.items() if value is not None},
         description=str(entry.get("description") or ""),
         at=_moment(entry.get("timestamp")),
         confidence=real(entry.get("confidence")),

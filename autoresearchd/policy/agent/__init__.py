@@ -1,1 +1,0 @@
-"""The policy `agent`: a model at a shell in a copy of the task."""

@@ -1,1 +1,0 @@
-"""Copies of the database, and a new one from what is left of it."""

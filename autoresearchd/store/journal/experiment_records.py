@@ -1,0 +1,450 @@
+"""Experiments in the journal: their steps, each one transaction, and what they add up to for whoever asks.
+
+``proposing → proposed → committed → running → measured → decided``; ``running`` goes back to ``committed`` while more
+runs follow, and a repair takes it from ``measured`` back to ``proposed``. A step out of order raises StoreError; the
+same step with the same data may be repeated, as recovery does not know whether the daemon died before or after it.
+What is asked with every proposal costs the same in a long session: tallies are counters, and lists have an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import takewhile
+from typing import Any
+
+from sqlalchemy import Connection, case, delete, func, insert, select, update
+
+from autoresearchd.domain.errors import StoreError
+from autoresearchd.domain.experiment import (
+    CurvePoint,
+    Decision,
+    Experiment,
+    Measurement,
+    Node,
+    Run,
+    RunResult,
+    StageResult,
+    Totals,
+    Trial,
+)  # fmt: skip
+from autoresearchd.domain.labels import FORBIDDEN, RULES, Label, Phase, Status
+from autoresearchd.domain.proposal import ASI, Answer, Cost, Proposal
+from autoresearchd.store.journal import records
+from autoresearchd.store.journal.records import AnyRow, load_experiment
+from autoresearchd.store.journal.session_records import change_session
+from autoresearchd.store.schema import codec
+from autoresearchd.store.schema import tables as t
+from autoresearchd.store.schema.database import Database
+
+_COUNTERS = {
+    Status.KEEP: "keeps", Status.DISCARD: "discards", Status.CRASH: "crashes", Status.CHECKS_FAILED: "checks_failed",
+}  # fmt: skip
+e, p, r, n, y, v = t.experiments, t.proposals, t.runs, t.answers, t.tallies, t.visits
+_STANDING = ("session_id", "number", "phase", "attempt", "parent", "commit_sha", "status", "label", "value")
+_parent = e.alias("parent")
+
+# A sum is no column to a planner: it keeps it from indices that would have to be walked through (that on values, for
+# a maximum that on numbers), where the keys of experiments and the index on commits lead to the few rows asked for.
+_PARENT_NUMBER = (
+    select(func.max(_parent.c.number + 0))
+    .where(
+        _parent.c.session_id == e.c.session_id,
+        _parent.c.commit_sha == e.c.parent,
+        _parent.c.segment + 0 == e.c.segment,
+        _parent.c.number + 0 < e.c.number,
+        _parent.c.value.is_not(None),
+    )
+    .correlate(e)
+    .scalar_subquery()
+)
+
+
+class ExperimentRecords:
+    """The part of the store about experiments, and what models answered for them."""
+
+    _db: Database
+
+    def open_experiment(self, session_id: int, *, parent: str, segment: int, at: datetime) -> Experiment:
+        """Allocate the next number; the counter and the row change together, so there is never a gap."""
+        opened = t.totals.c.opened
+        take = update(t.totals).where(t.totals.c.session_id == session_id).values(opened=opened + 1).returning(opened)
+        with self._db.write_lazily() as c:
+            (count,) = records.require(c.execute(take).one_or_none(), f"no session {session_id}")
+            values = {"session_id": session_id, "number": count - 1, "segment": segment, "phase": Phase.PROPOSING}
+            c.execute(insert(e).values(**values, parent=parent, started_at=at, gpu_s=0.0))
+        return Experiment(session_id, count - 1, segment, Phase.PROPOSING, parent, at)
+
+    def record_proposal(
+        self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
+    ) -> Experiment:
+        """Store a proposal, or one more attempt (a repair); its cost is charged where its answers have not been."""
+        with self._db.write() as c:
+            row = _locked(c, session_id, number)
+            if row.attempt is not None and proposal.attempt <= row.attempt:
+                again = proposal.attempt == row.attempt and row.phase == Phase.PROPOSED
+                if again and _same_proposal(c, row, proposal, code_hash):
+                    return load_experiment(c, session_id, number)
+                _expect(row, f"attempt {proposal.attempt} of a proposal")
+            _expect(row, "a proposal", Phase.PROPOSING, Phase.PROPOSED, Phase.MEASURED)
+            key = {"session_id": session_id, "number": number, "attempt": proposal.attempt}
+            records.insert_proposal(c, key, proposal, diff, code_hash)
+            parent = row.parent if proposal.parent is None else proposal.parent
+            change(
+                c, session_id, number, phase=Phase.PROPOSED, attempt=proposal.attempt, commit_sha=None, parent=parent
+            )
+            if not proposal.charged:
+                _charge(c, session_id, proposal.cost)
+            return load_experiment(c, session_id, number)
+
+    def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
+        with self._db.write_lazily() as c:
+            row = _locked(c, session_id, number)
+            if row.commit_sha != commit or row.phase == Phase.PROPOSED:
+                _expect(row, f"commit {commit[:10]}", Phase.PROPOSED)
+                change(c, session_id, number, phase=Phase.COMMITTED, commit_sha=commit)
+            return load_experiment(c, session_id, number)
+
+    def open_run(self, session_id: int, number: int, seed: int, at: datetime, *, of: int | None = None) -> Run:
+        with self._db.write_lazily() as c:
+            row = _locked(c, session_id, number)
+            _expect(row, "a run", Phase.COMMITTED)
+            before = select(func.count(r.c.id)).filter_by(session_id=session_id, number=number)
+            index, attempt = c.execute(before).scalar_one(), row.attempt or 0
+            values = {"session_id": session_id, "number": number, "run_index": index, "seed": seed, "program": of}
+            empty = {"label": Label.NONE, "duration_s": 0.0, "tier": "", "host": "", "device": "cpu", "detail": ""}
+            new = insert(r).values(**values, attempt=attempt, started_at=at, **empty).returning(r.c.id)
+            run_id = c.execute(new).scalar_one()
+            change(c, session_id, number, phase=Phase.RUNNING)
+        return Run(run_id, number, index, seed, at, of=of, attempt=attempt)
+
+    def close_run(
+        self, run_id: int, measurement: Measurement, result: RunResult | None, at: datetime, *, last: bool
+    ) -> Experiment:
+        """Store what a run gave; one that does not count (interrupted, host lost, disk full) is never the last."""
+        with self._db.write() as c:
+            stands = select(r.c.session_id, r.c.number, r.c.finished_at, r.c.label, r.c.value).where(r.c.id == run_id)
+            run = records.require(c.execute(stands).one_or_none(), f"no run {run_id}")
+            key = (run.session_id, run.number)
+            row = _locked(c, *key)
+            if run.finished_at is not None:
+                if (run.label, run.value) == (measurement.label, codec.finite(measurement.value)):
+                    return load_experiment(c, *key)
+                raise StoreError(f"run {run_id} of experiment {run.number} has ended already: {run.label} {run.value}")
+            _expect(row, "the result of a run", Phase.RUNNING)
+            c.execute(
+                update(r).where(r.c.id == run_id).values(finished_at=at, **records.run_values(measurement, result))
+            )
+            gpu_s = 0.0 if result is None or result.device.lower().startswith("cpu") else result.duration_s
+            ended = last and RULES[measurement.label].status is not None
+            change(c, *key, phase=Phase.MEASURED if ended else Phase.COMMITTED, gpu_s=e.c.gpu_s + gpu_s)
+            _count(c, run.session_id, gpu_s=gpu_s)
+            return load_experiment(c, *key)
+
+    def record_decision(
+        self,
+        session_id: int,
+        number: int,
+        decision: Decision,
+        asi: ASI,
+        at: datetime,
+        *,
+        incumbent: str | None,
+        fallen: Mapping[int, Decision] | None = None,
+    ) -> Experiment:
+        """Store the decision. A new incumbent is the experiment's commit too: the tested tree with its result."""
+        with self._db.write() as c:
+            row = _locked(c, session_id, number)
+            if row.phase == Phase.DECIDED:
+                same = (decision.status, decision.label, codec.finite(decision.value))
+                if (row.status, row.label, row.value) == same:
+                    return load_experiment(c, session_id, number)
+                raise StoreError(f"experiment {number} is decided already: {row.status} {row.label} {row.value}")
+            if RULES[decision.label].status is None:
+                raise StoreError(f"experiment {number}: the label {decision.label} leaves it open and decides nothing")
+            _expect(row, "a decision", Phase.PROPOSING, Phase.PROPOSED, Phase.COMMITTED, Phase.MEASURED)
+            if asi.as_dict():
+                values = records.pick(asi, ASI.__slots__)
+                c.execute(insert(t.asi).values(session_id=session_id, number=number, **values))
+            commit = row.commit_sha if incumbent is None else incumbent
+            _judge(c, row, decision, phase=Phase.DECIDED, finished_at=at, commit_sha=commit)
+            for kept, after in (fallen or {}).items():  # their commits and runs stay: they are what happened
+                before = _locked(c, session_id, kept)
+                if before.status != Status.KEEP:
+                    what = f"it is {before.status or before.phase}, not kept"
+                    raise StoreError(f"experiment {kept} cannot lose its place: {what}")
+                _judge(c, before, after)
+            if fallen:
+                recount(c, session_id)
+            else:
+                aborted = int(decision.label is Label.ABORTED_EARLY)
+                _count(c, session_id, experiments=1, aborted=aborted, **{_COUNTERS[decision.status]: 1})
+                _tally(c, row, decision)
+            holder = (number, incumbent) if incumbent is not None else last_kept(c, session_id) if fallen else None
+            if holder is not None:
+                change_session(c, session_id, incumbent=holder[1], incumbent_experiment=holder[0])
+            return load_experiment(c, session_id, number)
+
+    def record_overhead(self, session_id: int, number: int, overhead_ms: float) -> None:
+        with self._db.write_lazily() as c:
+            change(c, session_id, number, overhead_ms=overhead_ms)
+
+    # -- answers
+    def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime) -> None:
+        """Store an answer, in whatever phase the experiment is, and charge its cost."""
+        with self._db.write() as c:
+            _locked(c, session_id, number)
+            b = t.answer_bodies.c
+            said = select(b.answer_index, b.shared, b.messages).filter_by(session_id=session_id, number=number)
+            stored = c.execute(said.order_by(b.answer_index)).all()
+            body = records.generation_values(answer.generation)
+            messages = codec.jsonable(t.redacted(answer.generation.messages))
+            before = [[], *records.conversations((i, same, new or ()) for i, same, new in stored)][-1]
+            shared = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(before, messages, strict=False))))
+            index = stored[-1].answer_index + 1 if stored else 0
+            key = {"session_id": session_id, "number": number, "answer_index": index}
+            own = records.pick(answer, ("attempt", "model", "form", "finish", "error"))
+            more = records.pick(answer.generation, (*t.HASHES, "adapter", "sampling"))
+            c.execute(insert(n).values(**key, at=at, **own, **records.cost_values(answer.cost), **more))
+            body |= {"messages": messages[shared:] or None, "shared": shared}
+            c.execute(insert(t.answer_bodies).values(**key, **body))
+            _charge(c, session_id, answer.cost)
+
+    def answers(self, session_id: int, number: int) -> Sequence[Answer]:
+        with self._db.read() as c:
+            of_it = records.ANSWERS.where(n.c.session_id == session_id, n.c.number == number)
+            rows = c.execute(of_it.order_by(n.c.answer_index)).all()
+            if not rows:
+                _locked(c, session_id, number)
+            return [answer for answer in records.answers_of(rows) if answer is not None]
+
+    def spent_since(self, at: datetime) -> float:
+        usd: float | None = self._db.row(select(func.sum(n.c.usd)).where(n.c.at >= at))[0]
+        return usd or 0.0
+
+    def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
+        charges = select(n.c.at, n.c.usd).where(n.c.at >= at, n.c.usd > 0).order_by(n.c.at)
+        return [(when, usd) for when, usd in self._db.rows(charges)]
+
+    # -- what was found out
+    def experiment(self, session_id: int, number: int) -> Experiment:
+        with self._db.read() as c:
+            return records.load_experiment(c, session_id, number, records.FULL_EXPERIMENTS)
+
+    def latest(self, session_id: int) -> Experiment | None:
+        newest = records.FULL_EXPERIMENTS.where(e.c.session_id == session_id).order_by(e.c.number.desc()).limit(1)
+        with self._db.read() as c:
+            return next(iter(records.load_experiments(c, session_id, newest)), None)
+
+    def experiments(self, session_id: int, *, last: int | None = None, role: str | None = None) -> Sequence[Experiment]:
+        wanted = records.LISTED.where(e.c.session_id == session_id).order_by(e.c.number.desc()).limit(last)
+        if role is not None:  # numbers first: walking back over proposals alone is the quicker way to find them
+            numbers = select(p.c.number).where(p.c.session_id == session_id, p.c.role == role).distinct()
+            wanted = wanted.where(e.c.number.in_(numbers.order_by(p.c.number.desc()).limit(last)), p.c.role == role)
+        with self._db.read() as c:
+            return records.load_experiments(c, session_id, wanted)[::-1]
+
+    def top(self, session_id: int, segment: int, count: int, maximize: bool) -> Sequence[Experiment]:
+        """The best of those that may be believed: a value that was cheated for, or came with a crash, is no best."""
+        believed = (e.c.value.is_not(None), e.c.status.in_((Status.KEEP, Status.DISCARD)))
+        best = records.LISTED.where(e.c.session_id == session_id, e.c.segment == segment, *believed)
+        ordered = best.order_by(e.c.value.desc() if maximize else e.c.value, e.c.number).limit(count)
+        with self._db.read() as c:
+            return records.load_experiments(c, session_id, ordered)
+
+    def values(self, session_id: int, segment: int) -> Sequence[float]:
+        # Only a decision sets a value, so the index on values answers alone; sorting here keeps the planner from
+        # walking through the experiments for the sake of their order.
+        there = (e.c.session_id == session_id, e.c.segment == segment, e.c.value.is_not(None))
+        return [value for _, value in sorted(self._db.rows(select(e.c.number, e.c.value).where(*there)))]
+
+    def decided_runs(self, session_id: int, segment: int) -> Sequence[Run]:
+        of_it = (r.c.session_id == e.c.session_id) & (r.c.number == e.c.number)
+        wanted = (
+            records.RUNS.join(e, of_it & (r.c.attempt == func.coalesce(e.c.attempt, 0)))
+            .where(e.c.session_id == session_id, e.c.segment == segment, e.c.status.is_not(None))
+            .where(r.c.label == Label.NONE, r.c.value.is_not(None))
+            .order_by(r.c.number, r.c.run_index)
+        )
+        return [Run(**row._mapping) for row in self._db.rows(wanted)]
+
+    def trials(self, session_id: int, after: int = -1) -> Sequence[Trial]:
+        told = (e.c.status, e.c.label, e.c.value, e.c.delta, func.coalesce(e.c.reason, ""))
+        wanted = (
+            select(e.c.number, e.c.parent, e.c.commit_sha, p.c.changes, *told)
+            .join_from(e, p, records.CURRENT)
+            .where(e.c.session_id == session_id, e.c.number > after)
+            .where(e.c.status.is_not(None), p.c.changes.is_not(None))
+            .order_by(e.c.number)
+        )
+        return [Trial(*row) for row in self._db.rows(wanted)]
+
+    def diff(self, session_id: int, number: int) -> str:
+        joined = select(t.proposal_bodies.c.diff).select_from(e).outerjoin(p, records.CURRENT)
+        wanted = joined.outerjoin(t.proposal_bodies, records.BODY)
+        row = self._db.row(wanted.where(e.c.session_id == session_id, e.c.number == number))
+        return records.require(row, f"session {session_id} has no experiment {number}").diff or ""
+
+    def find_duplicate(self, session_id: int, code_hash: str) -> int | None:
+        first = select(func.min(p.c.number)).filter_by(session_id=session_id, code_hash=code_hash)
+        number: int | None = self._db.row(first)[0]
+        return number
+
+    def totals(self, session_id: int) -> Totals:
+        """Counts are of decided experiments; costs are of all answers, proposals and runs."""
+        counters = select(*t.columns(t.totals, "session_id", "opened", "aborted"))
+        row = self._db.row(counters.where(t.totals.c.session_id == session_id))
+        return Totals(**records.require(row, f"no session {session_id}")._mapping)
+
+    def stages(self, run_id: int) -> Sequence[StageResult]:
+        stages = self._of_run(run_id, r.c.stages)
+        known = StageResult.__dataclass_fields__.keys()  # others are a newer version's
+        return [StageResult(**{name: one[name] for name in known & one.keys()}) for one in stages]
+
+    def curve(self, run_id: int) -> Sequence[CurvePoint]:
+        return self._of_run(run_id, r.c.curve) or ()
+
+    def _of_run(self, run_id: int, column: Any) -> Any:
+        return records.require(self._db.row(select(column).where(r.c.id == run_id)), f"no run {run_id}")[0]
+
+    # -- what policies ask for
+    def label_counts(self, session_id: int) -> Mapping[str, int]:
+        counts = select(y.c.label, func.sum(y.c.decided)).where(y.c.session_id == session_id).group_by(y.c.label)
+        return dict(self._db.rows(counts.order_by(y.c.label)))
+
+    def role_stats(self, session_id: int) -> Mapping[str, tuple[int, int, float]]:
+        with self._db.read() as c:
+            return role_stats(c, session_id)
+
+    def role_turns(self, session_id: int, last: int) -> Sequence[tuple[int, str, bool]]:
+        latest = (
+            select(e.c.number, p.c.role, e.c.status)
+            .join_from(e, p, records.CURRENT)
+            .where(e.c.session_id == session_id, e.c.status.is_not(None))
+            .order_by(e.c.number.desc())
+            .limit(last)
+        )
+        rows = reversed(self._db.rows(latest))
+        return [(number, role, status is Status.KEEP) for number, role, status in rows]
+
+    def tree(self, session_id: int, segment: int, after: int = -1) -> Sequence[Node]:
+        nodes = (
+            select(e.c.number, _PARENT_NUMBER, e.c.commit_sha, e.c.value, e.c.status)
+            .where(e.c.session_id == session_id, e.c.number > after, e.c.segment + 0 == segment)
+            .where(e.c.commit_sha.is_not(None), e.c.value.is_not(None), e.c.status.is_not(None))
+            .where(e.c.label.not_in(sorted(FORBIDDEN)))
+            .order_by(e.c.number)
+        )
+        return [Node(*row) for row in self._db.rows(nodes)]
+
+    def add_visit(self, session_id: int, number: int) -> int:
+        once_more = update(v).where(v.c.session_id == session_id, v.c.number == number).values(visits=v.c.visits + 1)
+        with self._db.write_lazily() as c:
+            _locked(c, session_id, number)
+            visits: int | None = c.execute(once_more.returning(v.c.visits)).scalar_one_or_none()
+            if visits is None:
+                c.execute(insert(v).values(session_id=session_id, number=number, visits=1))
+        return visits or 1
+
+    def visits(self, session_id: int) -> Mapping[int, int]:
+        visited = select(v.c.number, v.c.visits).where(v.c.session_id == session_id).order_by(v.c.number)
+        return dict(self._db.rows(visited))
+
+
+def role_stats(c: Connection, session_id: int) -> dict[str, tuple[int, int, float]]:
+    """Of each role its decided experiments, keeps and the sum of its rewards."""
+    sums = [func.sum(y.c[name]) for name in ("decided", "keeps", "reward")]
+    wanted = select(y.c.role, *sums).where(y.c.session_id == session_id).group_by(y.c.role).order_by(y.c.role)
+    return {role: (decided, keeps, reward) for role, decided, keeps, reward in c.execute(wanted)}
+
+
+def change(c: Connection, session_id: int, number: int, **values: Any) -> None:
+    """Change columns of an experiment. KeyError when there is none."""
+    if c.execute(update(e).where(e.c.session_id == session_id, e.c.number == number).values(**values)).rowcount == 0:
+        raise KeyError(f"session {session_id} has no experiment {number}")
+
+
+def last_kept(c: Connection, session_id: int) -> tuple[int, str] | None:
+    """Number and commit of the latest keep, which is the session's incumbent."""
+    kept = select(e.c.number, e.c.commit_sha).filter_by(session_id=session_id, status=Status.KEEP)
+    row = c.execute(kept.where(e.c.commit_sha.is_not(None)).order_by(e.c.number.desc()).limit(1)).first()
+    return None if row is None else (row.number, row.commit_sha)
+
+
+def recount(c: Connection, session_id: int) -> None:
+    """Make counters and tallies of a session anew from its rows; what was spent stays."""
+    number, of_session = func.count().filter, e.c.session_id == session_id
+    counters = {
+        "opened": func.coalesce(func.max(e.c.number) + 1, 0),
+        "experiments": number(e.c.phase == Phase.DECIDED),
+        **{name: number(e.c.status == status) for status, name in _COUNTERS.items()},
+        "aborted": number(e.c.label == Label.ABORTED_EARLY),
+        "gpu_s": func.coalesce(func.sum(e.c.gpu_s), 0.0),
+    }
+    sums = c.execute(select(*(value.label(name) for name, value in counters.items())).where(of_session)).one()
+    c.execute(update(t.totals).where(t.totals.c.session_id == session_id).values(**sums._mapping))
+    role, kept = func.coalesce(p.c.role, ""), func.sum(case((e.c.status == Status.KEEP, 1), else_=0))
+    rows = (
+        select(e.c.session_id, role, e.c.label, func.count(), kept, func.coalesce(func.sum(e.c.reward), 0.0))
+        .outerjoin_from(e, p, records.CURRENT)
+        .where(of_session, e.c.status.is_not(None), e.c.label.is_not(None))
+        .group_by(e.c.session_id, role, e.c.label)
+    )
+    c.execute(delete(y).where(y.c.session_id == session_id))
+    c.execute(insert(y).from_select(["session_id", "role", "label", "decided", "keeps", "reward"], rows))
+
+
+# ---------------------------------------------------------------------- parts of steps
+def _locked(c: Connection, session_id: int, number: int) -> AnyRow:
+    """Where the experiment stands; nobody else can change it before the transaction ends."""
+    of_it = select(*(e.c[name] for name in _STANDING)).filter_by(session_id=session_id, number=number)
+    row = c.execute(of_it.with_for_update()).one_or_none()
+    return records.require(row, f"session {session_id} has no experiment {number}")
+
+
+def _same_proposal(c: Connection, row: AnyRow, proposal: Proposal, code_hash: str) -> bool:
+    key = {"session_id": row.session_id, "number": row.number, "attempt": proposal.attempt}
+    stored = c.execute(select(p.c.code_hash, p.c.hypothesis, p.c.policy).filter_by(**key)).one_or_none()
+    given = (code_hash, t.clean(proposal.hypothesis), t.clean(proposal.policy))
+    return stored is not None and tuple(stored) == given
+
+
+def _count(c: Connection, session_id: int, **more: float) -> None:
+    added = {name: t.totals.c[name] + value for name, value in more.items() if value}
+    if added:
+        c.execute(update(t.totals).where(t.totals.c.session_id == session_id).values(**added))
+
+
+def _charge(c: Connection, session_id: int, cost: Cost) -> None:
+    """Add a cost to the sums of the session; an unknown price adds nothing to them."""
+    usd = codec.finite(cost.usd) or 0.0
+    _count(c, session_id, usd=usd, tokens_in=cost.tokens_in, tokens_out=cost.tokens_out)
+
+
+def _tally(c: Connection, row: AnyRow, decision: Decision) -> None:
+    """Count a decision by role and label; the session's totals are held, so nobody else begins the same tally."""
+    key = {"session_id": row.session_id, "number": row.number, "attempt": row.attempt}
+    role = c.execute(select(p.c.role).filter_by(**key)).scalar() or ""
+    reward, kept = codec.finite(decision.reward) or 0.0, int(decision.status is Status.KEEP)
+    same = (y.c.session_id == row.session_id, y.c.role == role, y.c.label == decision.label)
+    more = {"decided": y.c.decided + 1, "keeps": y.c.keeps + kept, "reward": y.c.reward + reward}
+    if c.execute(update(y).where(*same).values(**more)).rowcount == 0:
+        key = {"session_id": row.session_id, "role": role, "label": decision.label}
+        c.execute(insert(y).values(**key, decided=1, keeps=kept, reward=reward))
+
+
+def _judge(c: Connection, row: AnyRow, decision: Decision, **more: Any) -> None:
+    """What was decided, and the reward with the attempt that earned it; an aborted run's rests on a forecast."""
+    change(c, row.session_id, row.number, **records.pick(decision, records.DECISION), **more)
+    censored = decision.label is Label.ABORTED_EARLY
+    if row.attempt is None or (decision.reward is None and not censored):
+        return
+    of_it = (p.c.session_id == row.session_id, p.c.number == row.number, p.c.attempt == row.attempt)
+    parts = records.pick(decision, ("reward", "reward_parts", "reward_formula"))
+    c.execute(update(p).where(*of_it).values(**parts, censored=censored))
+
+
+def _expect(row: AnyRow, step: str, *phases: Phase) -> None:
+    if row.phase not in phases:
+        expected = " or ".join(phases) or "a later one"
+        raise StoreError(f"experiment {row.number} is in phase {row.phase}; for {step}, {expected} was expected")

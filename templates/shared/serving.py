@@ -1,0 +1,331 @@
+"""How a model process answers the scorer: each batch by a process of its own, behind a filter of calls. Protected.
+
+It runs in the experiment's workspace, beside the edited program, in a sandbox of its own that holds nothing that the
+answers could be read from. All that leaves it are logits: the scorer never runs a line of edited code, and nothing that
+the edited code patches here can touch the score.
+
+Nor can a model learn from what it is asked. Every batch is answered by a process of its own, forked from one that never
+runs edited code, and ended with all that it knows. What a task has it do first (`load`) lays a filter of system calls
+over it that cannot be taken off (`confine`), then makes the model. Its answer lies in memory that it shares with its
+parent alone. On a GPU, where each such process needs a context of its own, one process answers GROUP batches.
+
+Protocol, in the folder `$AUTORESEARCHD_EXCHANGE_DIR` (on /dev/shm, bound into both sandboxes). The scorer makes:
+
+* `inputs.bin`, `outputs.bin`: `slots` equal parts each; symbols (B, T), logits float32 (B, T, V), C order.
+  They lie in shared memory but are read and written by `pread`/`pwrite`, so that a file cut short by the other side
+  is a short read and not a fatal signal.
+* `requests`, `replies`: named pipes. A request is `<6i`: number, slot, B, T, V, slots; the reply repeats number and
+  slot and adds B, T, V as the model gave them, and 0.
+
+With the first request all four lose their names, so that edited code finds none. Either side may start first, and each
+ends when the other does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import select
+import signal
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RECORD = struct.Struct("<6i")
+PEER_TIMEOUT = 600.0  # seconds without a word from the scorer, or from edited code
+GROUP = 16  # batches that one process answers on a GPU
+MOST_SAID = 1 << 20  # bytes that edited code may print
+
+Answer = Callable[[bytes, tuple[int, int, int]], tuple[tuple[int, ...], Any]]
+"""From the bytes of a batch and the shape (B, T, V) of its logits to the shape that they have, and their buffer."""
+
+_DEATH_SIGNAL, _DUMPABLE, _SECCOMP, _NO_NEW_PRIVILEGES = 1, 4, 22, 38  # prctl(2)
+_LOAD, _AND, _EQUAL, _RETURN = 0x20, 0x54, 0x15, 0x06  # bpf(2)
+_ALLOW, _KILL, _EPERM, _ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
+_MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # AUDIT_ARCH, which of the two numbers below
+_CALLS = {
+    "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67),
+    "close": (3, 57), "lseek": (8, 62), "fstat": (5, 80), "poll": (7, None), "ppoll": (271, 73),
+    "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214), "mremap": (25, 216),
+    "madvise": (28, 233), "futex": (202, 98), "sched_yield": (24, 124), "sched_getaffinity": (204, 123),
+    "getcpu": (309, 168), "membarrier": (324, 283), "rseq": (334, 293), "set_robust_list": (273, 99),
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "sigaltstack": (131, 132),
+    "restart_syscall": (219, 128), "tgkill": (234, 131), "getpid": (39, 172), "gettid": (186, 178),
+    "clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "nanosleep": (35, 101),
+    "gettimeofday": (96, 169), "times": (100, 153), "getrusage": (98, 165), "getrandom": (318, 278),
+    "exit": (60, 93), "exit_group": (231, 94),
+}  # fmt: skip
+_CALLS_OF_CUDA = {"ioctl": (16, 29), "clone": (56, 220), "eventfd2": (290, 19), "fcntl": (72, 25)}
+_CALLS_ON_FILES = {
+    "stat": (4, None), "lstat": (6, None), "newfstatat": (262, 79), "statx": (332, 291), "access": (21, None),
+    "faccessat": (269, 48), "faccessat2": (439, 439), "readlink": (89, None), "readlinkat": (267, 78),
+    "getdents64": (217, 61), "getcwd": (79, 17), "dup": (32, 23), "uname": (63, 160), "sysinfo": (99, 179),
+    "getuid": (102, 174), "geteuid": (107, 175), "getgid": (104, 176), "getegid": (108, 177),
+}  # fmt: skip
+_WRITES = 0o1103  # of the flags of open(2): O_WRONLY, O_RDWR, O_CREAT, O_TRUNC
+_THREAD = 0x10000  # of those of clone(2): CLONE_THREAD
+# Allowed where some bits of an argument are so: numbers, which argument, which bits, and what they have to be.
+_CHECKED_ON_FILES = {
+    "open": ((2, None), 1, _WRITES, 0),
+    "openat": ((257, 56), 2, _WRITES, 0),
+    "clone": ((56, 220), 0, _THREAD, _THREAD),
+}
+_CLONE3 = 435  # its flags lie in memory, where no filter looks: the C library takes clone(2) where it is not known
+
+
+def fail(message: str) -> int:
+    """Say what is wrong, in one line."""
+    print(f"serve_model.py: {message}", file=sys.stderr, flush=True)
+    return 1
+
+
+def open_pipes(folder: Path) -> tuple[int, int]:
+    """Wait for the scorer's pipes and open them: requests to read, replies to write."""
+    deadline = time.monotonic() + PEER_TIMEOUT
+    while True:
+        try:
+            requests = os.open(folder / "requests", os.O_RDONLY | os.O_NONBLOCK)
+            break
+        except FileNotFoundError:
+            if time.monotonic() > deadline:
+                raise TimeoutError("the scorer did not start") from None
+            time.sleep(0.01)
+    # The scorer holds the reading end before it publishes the pipes, so this does not wait.
+    return requests, os.open(folder / "replies", os.O_WRONLY | os.O_NONBLOCK)
+
+
+def _control(*arguments: int) -> None:
+    """prctl(2)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(*(ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:5])):
+        raise OSError(ctypes.get_errno(), f"prctl: {os.strerror(ctypes.get_errno())}")
+
+
+def confine(*, files: bool = True, cuda: bool = False) -> None:
+    """From here on this process creates and writes nothing that another one could read, and starts none.
+
+    files: it may read files and start threads; without, it opens no file and asks nothing of one by its name.
+    Raises OSError where that cannot be had.
+    """
+    machine = os.uname().machine
+    if machine not in _MACHINES:
+        raise OSError(f"no filter of system calls is known for {machine}")
+    architecture, column = _MACHINES[machine]
+    calls = _CALLS | (_CALLS_ON_FILES if files else {}) | (_CALLS_OF_CUDA if cuda else {})
+    steps = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
+    for numbers in calls.values():
+        if numbers[column] is not None:
+            steps += [(_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _ALLOW)]
+    if files:
+        for numbers, argument, bits, value in _CHECKED_ON_FILES.values():
+            if numbers[column] is not None:
+                steps += [(_EQUAL, 0, 5, numbers[column]), (_LOAD, 0, 0, 16 + 8 * argument), (_AND, 0, 0, bits)]
+                steps += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _EPERM)]
+        steps += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _ENOSYS)]
+    steps.append((_RETURN, 0, 0, _EPERM))
+    code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in steps))
+    program = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
+    _control(_NO_NEW_PRIVILEGES, 1)
+    _control(_SECCOMP, 2, ctypes.addressof(program))
+
+
+class Child:
+    """A process that runs edited code for some batches, and then is gone with all that it knows.
+
+    load: makes the model, in the child; shape: (B, T, V) of a batch's logits; symbol: bytes of an input symbol;
+    peer: a pipe that hangs up when nobody wants the answer any more.
+    """
+
+    def __init__(self, load: Callable[[], Answer], shape: tuple[int, int, int], symbol: int, peer: int) -> None:
+        self.shape, self.peer, self.answered, self.heard = shape, peer, 0, 0
+        rows, length, vocab = shape
+        self.inputs = mmap.mmap(-1, rows * length * symbol)  # both are new, and of this child and its parent alone
+        self.outputs = mmap.mmap(-1, rows * length * vocab * 4)
+        requests, self.requests = os.pipe()
+        self.replies, replies = os.pipe()
+        self.said, said = os.pipe()  # not this process's own output: in a file the next child could read it
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._live(load, requests, replies, said)
+        for pipe in (requests, replies, said):
+            os.close(pipe)
+        os.set_blocking(self.said, False)
+
+    def _live(self, load: Callable[[], Answer], requests: int, replies: int, said: int) -> None:
+        """The child: never returns."""
+        status = 1
+        try:
+            _control(_DEATH_SIGNAL, signal.SIGKILL)
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            for number, pipe in enumerate((nothing, said, said)):
+                os.dup2(pipe, number)
+            first, second = sorted((requests, replies))
+            for low, high in ((3, first), (first + 1, second), (second + 1, os.sysconf("SC_OPEN_MAX"))):
+                os.closerange(low, high)
+            answer = load()
+            while len(record := os.read(requests, RECORD.size)) == RECORD.size:
+                number, slot, *_ = RECORD.unpack(record)
+                shape, data = answer(bytes(self.inputs), self.shape)
+                if shape == self.shape:
+                    self.outputs[:] = data
+                os.write(replies, RECORD.pack(number, slot, *(shape if len(shape) == 3 else (0, 0, 0)), 0))
+            status = 0
+        except BaseException:  # noqa: BLE001  # whatever edited code raises: the child must not return
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+            os._exit(status)
+
+    def ask(self, record: bytes, batch: bytes) -> bytes:
+        """The reply to a request; empty where the child has ended. Raises BrokenPipeError, TimeoutError."""
+        self.inputs[:] = batch
+        poller = select.poll()
+        for pipe, events in ((self.replies, select.POLLIN), (self.said, select.POLLIN), (self.peer, 0)):
+            poller.register(pipe, events)
+        try:
+            os.write(self.requests, record)
+        except BrokenPipeError:
+            return b""
+        self.answered += 1
+        while ready := dict(poller.poll(PEER_TIMEOUT * 1000)):
+            if self.said in ready and not self.relay():
+                poller.unregister(self.said)
+            if self.peer in ready:
+                raise BrokenPipeError
+            if self.replies in ready:
+                reply = os.read(self.replies, RECORD.size)
+                return reply if len(reply) == RECORD.size else b""
+        raise TimeoutError(f"no answer for {PEER_TIMEOUT:.0f} s")
+
+    def relay(self) -> bool:
+        """Pass on what the child has said; False once it can say no more."""
+        while True:
+            try:
+                words = os.read(self.said, 1 << 16)
+            except BlockingIOError:
+                return True
+            if not words:
+                return False
+            room = max(0, MOST_SAID - self.heard)
+            self.heard += len(words)
+            if room:
+                sys.stderr.buffer.write(words[:room])
+                sys.stderr.flush()
+
+    def end(self) -> int:
+        """End it; its exit status, negative where a signal ended it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.relay()
+        for pipe in (self.requests, self.replies, self.said):
+            os.close(pipe)
+        return status
+
+
+def serve(folder: Path, pipes: tuple[int, int], load: Callable[[], Answer], *, group: int = 1, symbol: int = 4) -> int:
+    """Serve until the scorer closes its end. Each child answers ``group`` batches; symbol: bytes of an input symbol."""
+    requests, replies = pipes
+    inputs, outputs = os.open(folder / "inputs.bin", os.O_RDONLY), os.open(folder / "outputs.bin", os.O_WRONLY)
+    # Else a child could open what this process has open, through /proc: the batches and answers of the others.
+    _control(_DUMPABLE, 0)
+    poller = select.poll()
+    poller.register(requests, select.POLLIN)
+    child: Child | None = None
+    try:
+        while True:
+            if not poller.poll(PEER_TIMEOUT * 1000):
+                raise TimeoutError(f"no request for {PEER_TIMEOUT:.0f} s")
+            record = os.read(requests, RECORD.size)  # records are shorter than PIPE_BUF: they arrive whole
+            if len(record) != RECORD.size:
+                return 0
+            _, slot, *shape, _ = RECORD.unpack(record)
+            if child is None:  # the first one: the scorer has opened all that it needs by its name
+                for name in ("requests", "replies", "inputs.bin", "outputs.bin"):
+                    (folder / name).unlink(missing_ok=True)
+                child = Child(load, tuple(shape), symbol, requests)
+            raw = os.pread(inputs, len(child.inputs), slot * len(child.inputs))
+            reply = child.ask(record, raw)
+            last = child.answered >= group
+            if not reply or last:
+                status = child.end()
+                if not reply:
+                    return fail(f"the process of the model ended: exit status {status}")
+            if tuple(RECORD.unpack(reply)[2:5]) == child.shape:
+                data, at = memoryview(child.outputs), slot * len(child.outputs)
+                while data:
+                    written = os.pwrite(outputs, data, at)
+                    data, at = data[written:], at + written
+            os.write(replies, reply)
+            if last:  # the next one loads while this answer is scored
+                child = Child(load, child.shape, symbol, requests)
+    finally:
+        if child is not None:
+            with contextlib.suppress(OSError):
+                child.end()
+
+
+def unsafe(torch: Any, checkpoint: Path) -> str:
+    """Why nobody should load a checkpoint; empty for tensors and plain values.
+
+    A pickle can run code in whoever loads it. It could do no harm in here, but a kept checkpoint outlives the run.
+    """
+    with checkpoint.open("rb") as file:
+        pickled = file.read(2)[:1] in (b"P", b"\x80")  # a zip as torch.save writes it, or a bare pickle
+    if pickled:
+        try:
+            torch.load(checkpoint, map_location="cpu", weights_only=True)
+        except Exception as error:  # noqa: BLE001  # whatever a broken or hostile file does to the loader
+            return f"checkpoint.pt holds more than tensors and plain values: {str(error).splitlines()[0][:200]}"
+    return ""
+
+
+def answer_with(torch: Any, model: Any, device: Any, symbols: Any) -> Answer:
+    """What answers with a torch model. symbols: the torch type of an input symbol."""
+
+    def answer(raw: bytes, shape: tuple[int, int, int]) -> tuple[tuple[int, ...], Any]:
+        cuda = device.type == "cuda"
+        with torch.inference_mode(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=cuda):
+            logits = model(torch.frombuffer(bytearray(raw), dtype=symbols).view(shape[:2]).long().to(device))
+            found = tuple(logits.shape)
+            if found != shape:
+                return found, b""
+            return found, memoryview(logits.detach().float().cpu().contiguous().view(-1).numpy()).cast("B")
+
+    return answer
+
+
+def on_cuda(torch: Any) -> bool:
+    """Whether the model runs on a GPU.
+
+    Not `torch.cuda.is_available`: where it has been asked, no process forked from this one can use the GPU.
+    """
+    here = torch.backends.cuda.is_built() and Path("/dev/nvidiactl").exists()
+    return os.environ.get("AUTORESEARCHD_PROFILE", "cuda" if here else "cpu") == "cuda"
+
+
+def run(prepare: Callable[[Path], tuple[Callable[[], Answer], bool]], symbol: int) -> int:
+    """Serve until the scorer closes its end.
+
+    prepare: from the exchange folder to what a child does first (it confines itself, then runs edited code) and whether
+    on a GPU; ValueError where there is nothing to serve. symbol: bytes of an input symbol.
+    """
+    folder = Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"])
+    try:
+        pipes = open_pipes(folder)  # first of all: if this process dies from here on, the scorer sees it
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # threads that wait on a shared machine must not burn its cores
+        load, cuda = prepare(folder)
+        return serve(folder, pipes, load, group=GROUP if cuda else 1, symbol=symbol)
+    except BrokenPipeError:  # the scorer has ended: so do we
+        return 0
+    except (TimeoutError, OSError, ValueError) as problem:
+        return fail(str(problem))

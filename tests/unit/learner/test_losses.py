@@ -1,0 +1,323 @@
+"""Each loss is its paper's, its gradient is that of the loss, and what is masked never matters."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from autoresearchd.learner.algorithms.grpo import grpo_loss
+from autoresearchd.learner.algorithms.ppo import gae, ppo_loss
+from autoresearchd.learner.algorithms.ratios import Part
+from autoresearchd.learner.algorithms.sdpo import ema_update, sdpo_loss
+from autoresearchd.learner.algorithms.train_options import GSPO, GrpoOptions, Level, Mean, PpoOptions, SdpoOptions
+from tests.unit.learner import reference
+from tests.unit.learner.reference import Array, assert_same, differences, random_batch, softmax_logs, tensors
+
+COMBINATIONS = [(level, mean) for level in Level for mean in Mean]
+ALPHAS = [0.0, 0.3, 0.5, 1.0]
+
+
+def with_values(seed: int) -> dict[str, Any]:
+    """For PPO."""
+    batch, draw = random_batch(seed, noise=0.15), np.random.default_rng(1000 + seed)
+    old = draw.normal(size=6)
+    extra = {"values": old + 0.3 * draw.normal(size=6), "old_values": old, "returns": draw.normal(size=6)}
+    return batch | extra | {"entropy": draw.uniform(0.1, 2.0, (6, 5))}
+
+
+def with_tops(seed: int, rows: int = 4, width: int = 3) -> dict[str, Any]:
+    """For SDPO: the likeliest 3 of 9 tokens."""
+    draw, batch = np.random.default_rng(seed), random_batch(seed, rows, width)
+    for name in ("student_top", "teacher_top"):
+        batch[name] = np.array([[softmax_logs(2 * draw.normal(size=9))[:3] for _ in range(width)] for _ in range(rows)])
+    return batch
+
+
+def loss_of(loss: Any, options: Any, batch: dict[str, Any], **changed: Tensor) -> Part:
+    given = {name: each for name, each in (tensors(batch) | changed).items() if name in signature(loss).parameters}
+    found: Part = loss(**given, options=options)
+    return found
+
+
+grpo, ppo, sdpo = (partial(loss_of, loss) for loss in (grpo_loss, ppo_loss, sdpo_loss))
+CASES = [
+    *((grpo, GrpoOptions(level=level, mean=mean, beta=0.1), random_batch) for level, mean in COMBINATIONS),
+    *((ppo, PpoOptions(level=level), with_values) for level in Level),
+    *((sdpo, SdpoOptions(alpha=alpha), with_tops) for alpha in ALPHAS),
+]
+
+
+def one(*values: float) -> Tensor:
+    return torch.tensor([values], dtype=torch.float64)
+
+
+def everywhere(width: int = 1) -> Tensor:
+    return torch.ones((1, width), dtype=torch.bool)
+
+
+# ---------------------------------------------------------------------- as the papers have it
+@pytest.mark.parametrize(("level", "mean"), COMBINATIONS)
+@pytest.mark.parametrize("seed", range(3))
+def test_grpo_agrees_with_plain_loops(level: Level, mean: Mean, seed: int) -> None:
+    batch, options = random_batch(seed), GrpoOptions(level=level, mean=mean, beta=0.1)
+    assert_same(
+        lambda x: grpo(options, batch, logprobs=x).loss,
+        lambda x: reference.grpo(batch | {"logprobs": x}, mean=mean.value, level=level.value, beta=0.1),
+        batch["logprobs"],
+    )
+
+
+def test_gspo_is_the_mean_over_completions_of_their_clipped_geometric_mean_ratio() -> None:
+    batch = random_batch(3, noise=1e-3)
+    kept: dict[str, Any] = {"low": 3e-4, "high": 4e-4, "dual": None, "level": "sequence", "mean": "sequences"}
+    figures = grpo(GSPO, batch).figures
+    assert 0 < figures["clipped_low"][0] + figures["clipped_high"][0] < 1
+    assert_same(
+        lambda x: grpo(GSPO, batch, logprobs=x).loss,
+        lambda x: reference.grpo(batch | {"logprobs": x}, **kept),
+        batch["logprobs"],
+    )
+
+
+@pytest.mark.parametrize("level", list(Level))
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["logprobs", "values", "entropy"])
+def test_ppo_agrees_with_plain_loops(level: Level, seed: int, name: str) -> None:
+    batch = with_values(seed)
+    assert_same(
+        lambda x: ppo(PpoOptions(level=level), batch, **{name: x}).loss,
+        lambda x: reference.ppo(batch | {name: x}, level=level.value),
+        batch[name],
+    )
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("seed", range(2))
+def test_sdpo_agrees_with_plain_loops(alpha: float, seed: int) -> None:
+    batch = with_tops(seed)
+    assert_same(
+        lambda x: sdpo(SdpoOptions(alpha=alpha), batch, student_top=x).loss,
+        lambda x: reference.sdpo(batch | {"student_top": x}, alpha=alpha),
+        batch["student_top"],
+    )
+
+
+def test_grpo_of_a_case_computed_by_hand() -> None:
+    ratios = torch.tensor([[1.5, 1.0], [0.5, 2.0]], dtype=torch.float64)
+    acted, mask = torch.full_like(ratios, -1.0), torch.ones((2, 2), dtype=torch.bool)
+    found = grpo_loss(ratios.log() - 1.0, acted, one(1.0, -1.0)[0], mask, options=GrpoOptions())
+    # gains: min(1.5, 1.28), min(1, 1), min(−0.5, −0.8), min(−2, −1.28); their mean is −0.13
+    assert float(found.loss) == pytest.approx(-(1.28 + 1.0 - 0.8 - 2.0) / 4, abs=1e-12)
+    kl = [r - 1 - math.log(r) for r in (1.5, 1.0, 0.5, 2.0)]
+    assert {name: value for name, (value, weight) in found.figures.items() if weight == 4} == pytest.approx(
+        {
+            "clipped_high": 0.25,
+            "clipped_low": 0.25,
+            "clipped_dual": 0.0,
+            "ratio": 1.25,
+            "effective_samples": 25.0 / (4 * 7.5),
+            "approx_kl": math.fsum(kl) / 4,
+        }
+    )
+
+
+def test_ppo_of_a_case_computed_by_hand() -> None:
+    new = one(math.log(1.1), math.log(1.1))  # together 1.21: beyond 1.2
+    zero, states = torch.zeros_like(new), [one(value)[0] for value in (2.0, 1.0, 0.5, 0.6)]
+    options = PpoOptions(level=Level.COMPLETION)
+    found = ppo_loss(new, zero, zero, *states, one(0.5, 1.5), everywhere(2), options=options)
+    # −1.2·2 + 0.5·max((1 − 0.6)², (0.7 − 0.6)²) − 0.01·1
+    assert float(found.loss) == pytest.approx(-2.4 + 0.5 * 0.16 - 0.01, abs=1e-12)
+    names = ("value_loss", "clipped_high", "ratio")
+    assert [found.figures[name] for name in names] == [(pytest.approx(value), 1) for value in (0.16, 1.0, 1.21)]
+
+
+def test_sdpo_of_a_case_computed_by_hand() -> None:
+    s, t = [0.6, 0.3], [0.2, 0.5]
+    tops = [one(*top).log().unsqueeze(0) for top in (s, t)]
+    acted = one(math.log(0.6))
+    found = sdpo_loss(*tops, one(math.log(0.9)), acted, acted, everywhere(), options=SdpoOptions())
+    exact = 0.6 * math.log(0.6 / 0.2) + 0.3 * math.log(0.3 / 0.5) + 0.1 * math.log(0.1 / 0.3)
+    assert float(found.loss) == pytest.approx(1.5 * exact)
+    assert (found.figures["divergence"][0], found.figures["tail"][0]) == pytest.approx((exact, 0.1))
+
+
+# ---------------------------------------------------------------------- gradients
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "slope"),
+    [
+        (1.279, 1.0, -1.279),  # within the range: the gradient of −r·A with respect to log π is −r·A
+        (1.281, 1.0, 0.0),  # above it, and good: pushed no further
+        (0.801, -1.0, 0.801),
+        (0.799, -1.0, 0.0),  # below it, and bad: pushed no further
+        (0.5, 1.0, -0.5),  # below it, but good: brought back
+        (2.9, -1.0, 2.9),  # above it, and bad: brought back
+        (3.1, -1.0, 0.0),  # so far above that the dual clip bounds the loss
+    ],
+)
+def test_gradients_stop_at_both_ends_of_the_range_and_only_outwards(
+    ratio: float, advantage: float, slope: float
+) -> None:
+    new = one(math.log(ratio)).requires_grad_()
+    grpo_loss(new, one(0.0), one(advantage)[0], everywhere(), options=GrpoOptions()).loss.backward()
+    assert new.grad is not None
+    assert float(new.grad) == pytest.approx(slope, abs=1e-9)
+
+
+def test_no_ratio_overflows() -> None:
+    new, acted = torch.tensor([[0.0]], requires_grad=True), torch.tensor([[-1000.0]])
+    found = grpo_loss(new, acted, torch.tensor([-1.0]), everywhere(), options=GrpoOptions(dual_clip=None))
+    assert torch.isfinite(found.loss)
+    assert math.isfinite(found.figures["approx_kl"][0])
+
+
+def test_the_divergence_is_that_of_the_policy_although_another_one_drew_the_tokens() -> None:
+    """Over all tokens that can be drawn, as often as the policy that acted draws them, its value and its gradient."""
+    draw = np.random.default_rng(3)
+    acted, reference_ = (softmax_logs(draw.normal(size=5)) for _ in range(2))
+    z = torch.tensor(np.log(np.exp(acted) * draw.uniform(0.6, 1.6, 5)), requires_grad=True)  # no ratio is near the cap
+    policy, base = torch.log_softmax(z, 0), torch.tensor(reference_, dtype=torch.float64)
+    exact = (policy.exp() * (policy - base)).sum()
+    (slope,) = torch.autograd.grad(exact, z, retain_graph=True)
+    estimate = torch.zeros((), dtype=torch.float64)
+    for token, probability in enumerate(np.exp(acted)):
+        of_token = [each[token].reshape(1, 1) for each in (policy, torch.tensor(acted, dtype=torch.float64), base)]
+        given = (*of_token[:2], torch.zeros(1).double(), everywhere())
+        found = grpo_loss(*given, options=GrpoOptions(beta=1.0), reference=of_token[2])
+        estimate = estimate + float(probability) * found.loss
+    assert float(estimate.detach()) == pytest.approx(float(exact.detach()), abs=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(estimate, z)[0], slope, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_a_policy_does_not_diverge_from_itself_and_is_not_moved(alpha: float) -> None:
+    batch = with_tops(5)
+    at = tensors(batch)["student_top"].requires_grad_()
+    found = sdpo(SdpoOptions(alpha=alpha), batch, student_top=at, teacher_top=at)
+    found.loss.backward()
+    assert float(found.loss.detach()) == pytest.approx(0.0, abs=1e-12)
+    assert at.grad is not None
+    assert float(at.grad.abs().max()) < 1e-10
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_a_certain_student_has_a_finite_loss_and_gradient(kind: torch.dtype, alpha: float) -> None:
+    sure = torch.tensor([[[0.0, -60.0]]], dtype=kind, requires_grad=True)
+    teacher = torch.tensor([[[math.log(0.5), math.log(0.25)]]], dtype=kind)
+    zero = torch.zeros((1, 1), dtype=kind)
+    found = sdpo_loss(sure, teacher, zero, zero, zero, everywhere(), options=SdpoOptions(alpha=alpha))
+    (gradient,) = torch.autograd.grad(found.loss, sure)
+    assert torch.isfinite(found.loss)
+    assert torch.isfinite(gradient).all()
+
+
+def test_gradients_flow_neither_into_the_teacher_nor_through_the_ratio() -> None:
+    batch = with_tops(7)
+    given = {name: tensors(batch)[name].requires_grad_() for name in ("student_top", "teacher_top", "logprobs")}
+    sdpo(SdpoOptions(), batch, **given).loss.backward()
+    assert [name for name, each in given.items() if each.grad is not None] == ["student_top"]
+
+
+def test_the_importance_ratio_of_sdpo_is_cut_at_its_cap_from_above_only() -> None:
+    batch = with_tops(8)
+    fresh = tensors(batch)["behaviour"]  # the update began with the policy that acted
+    far, near, small = (
+        sdpo(SdpoOptions(), batch, logprobs=fresh + apart, proximal=fresh) for apart in (5.0, math.log(2.0), -5.0)
+    )
+    assert float(far.loss) == pytest.approx(float(near.loss))
+    assert far.figures["clipped_high"][0] == 1.0
+    assert float(small.loss) == pytest.approx(float(near.loss) * math.exp(-5.0) / 2)
+
+
+def test_the_teacher_moves_a_share_of_the_way_and_nothing_is_changed_in_place() -> None:
+    teacher, student = {"weight": torch.ones((2, 2))}, {"weight": torch.full((2, 2), 3.0)}
+    torch.testing.assert_close(ema_update(teacher, student, 0.25)["weight"], torch.full((2, 2), 1.5))
+    torch.testing.assert_close(teacher["weight"], torch.ones((2, 2)))
+
+
+# ---------------------------------------------------------------------- what does not matter
+@pytest.mark.parametrize(("loss", "options", "batch_of"), CASES)
+def test_padding_and_the_order_of_the_answers_never_matter(loss: Any, options: Any, batch_of: Any) -> None:
+    """Rubbish wherever the mask is False, and more columns of it."""
+    batch = batch_of(7)
+    rows, width = batch["mask"].shape
+    rubbish = {
+        name: np.pad(each, ((0, 0), (0, 3), (0, 0))[: each.ndim]) if each.ndim > 1 else each
+        for name, each in batch.items()
+    }
+    for name, each in rubbish.items():
+        if each.ndim > 1 and name != "mask":
+            each[~rubbish["mask"]] = math.nan
+    name = "student_top" if loss is sdpo else "logprobs"
+    x, y = (tensors(each)[name].requires_grad_() for each in (rubbish, batch))
+    padded, plain = loss(options, rubbish, **{name: x}), loss(options, batch, **{name: y})
+    padded.loss.backward()
+    plain.loss.backward()
+    assert x.grad is not None
+    assert y.grad is not None
+    assert float(padded.loss.detach()) == pytest.approx(float(plain.loss.detach()), abs=1e-12)
+    torch.testing.assert_close(x.grad[:, :width], y.grad, rtol=0, atol=1e-12)
+    assert not x.grad[~tensors(rubbish)["mask"]].any()
+    assert padded.figures == {name: pytest.approx(each) for name, each in plain.figures.items()}
+    order = np.random.default_rng(9).permutation(rows)
+    shuffled = loss(options, {name: each[order] for name, each in batch.items()})
+    assert float(shuffled.loss) == pytest.approx(float(plain.loss.detach()), abs=1e-12)
+
+
+# ---------------------------------------------------------------------- a research MDP small enough to solve
+REWARDS = np.array([[1.0, -0.5], [0.3, 2.0]])  # of action a in state s; the action is the next state
+STEPS, GAMMA = 3, 0.9
+
+
+def policy(theta: Array) -> Array:
+    e = np.exp(theta)
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def values_by_hand(theta: Array) -> Array:
+    """V_t(s) by dynamic programming, [STEPS + 1, 2]."""
+    found = np.zeros((STEPS + 1, 2))
+    for t in reversed(range(STEPS)):
+        for s in range(2):
+            found[t, s] = sum(policy(theta)[s, a] * (REWARDS[s, a] + GAMMA * found[t + 1, a]) for a in range(2))
+    return found
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.6, 1.0])
+def test_ppo_with_gae_follows_the_exact_policy_gradient_of_a_solved_task(lam: float) -> None:
+    """With the true values GAE is unbiased for every λ: all paths, weighted by their probability, give ∇J."""
+    theta = np.array([[0.2, -0.4], [0.1, 0.5]])
+    v, pi = values_by_hand(theta), policy(theta)
+    paths, weights, advantages, expected_value = [], [], [], []
+    for actions in itertools.product(range(2), repeat=STEPS):
+        states = [0, *actions[:-1]]
+        pairs = list(zip(states, actions, strict=True))
+        chance = math.prod(pi[s, a] for s, a in pairs)
+        worth = dict(enumerate([*(v[t, s] for t, s in enumerate(states)), 0.0]))
+        rewards = {t: REWARDS[pair] for t, pair in enumerate(pairs)}
+        steps = gae(range(STEPS), rewards, worth, {t: [t + 1] for t in range(STEPS)}, gamma=GAMMA, lam=lam)
+        paths += pairs
+        weights += [chance * GAMMA**t for t in range(STEPS)]
+        advantages += [steps[t] for t in range(STEPS)]
+        expected_value.append(chance * (steps[0] + worth[0]))
+    assert math.fsum(expected_value) == pytest.approx(v[0, 0], abs=1e-12)
+
+    parameters = torch.tensor(theta, requires_grad=True)
+    logprobs = torch.log_softmax(parameters, dim=-1)[[s for s, _ in paths], [a for _, a in paths]].unsqueeze(-1)
+    acted, count, nothing = logprobs.detach(), len(paths), torch.zeros(len(paths), dtype=torch.float64)
+    signal = torch.tensor(weights).double() * torch.tensor(advantages).double() * count
+    mask = torch.ones((count, 1), dtype=torch.bool)
+    states_ = (nothing, nothing, nothing, torch.zeros_like(logprobs), mask)
+    ppo_loss(logprobs, acted, acted, signal, *states_, options=PpoOptions()).loss.backward()
+    assert parameters.grad is not None
+    exact = differences(lambda x: float(values_by_hand(x)[0, 0]), theta)
+    np.testing.assert_allclose(-parameters.grad.numpy(), exact, rtol=1e-6, atol=1e-8)
