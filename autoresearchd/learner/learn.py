@@ -27,10 +27,9 @@ from autoresearchd.learner.data.examples import prompt_tokens, within
 from autoresearchd.learner.data.read_sessions import Seen, lesson, locate, material, read_sessions, seen
 from autoresearchd.learner.data.trajectories import Trajectory, all_equal, grouped
 from autoresearchd.learner.gate.compare_policies import Verdict
-from autoresearchd.learner.gate.gate import Gate
+from autoresearchd.learner.gate.gate import Gate, LearnerJobs
 from autoresearchd.learner.gate.held_out_states import HeldOut, HeldOutState
 from autoresearchd.learner.gate.judge_answers import CheckingJudge, Outcome
-from autoresearchd.learner.gate.learner_jobs import LearnerJobs
 from autoresearchd.learner.learn_options import Constants, LearnRequest
 from autoresearchd.learner.learner_process import GOES_ON, Tell, stopped_mark
 from autoresearchd.learner.training import checkpoint

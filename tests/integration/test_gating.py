@@ -20,8 +20,7 @@ from autoresearchd.domain.ports import RunRequest
 from autoresearchd.learner.algorithms.learnable import Who
 from autoresearchd.learner.data.read_sessions import TRAINED, Seen
 from autoresearchd.learner.gate.compare_policies import GateOptions
-from autoresearchd.learner.gate.gate import Gate
-from autoresearchd.learner.gate.learner_jobs import LearnerJobs
+from autoresearchd.learner.gate.gate import Gate, LearnerJobs
 from autoresearchd.learner.gate.promotion_needs import GateSettings
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.samplers import ScriptedSampler

@@ -16,8 +16,8 @@ pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 
 from autoresearchd.domain.errors import Interrupted, UsageError
 from autoresearchd.domain.task import Budget, Execution, Task
+from autoresearchd.learner.gate.gate import LearnerJobs, commands_of, judging_alone
 from autoresearchd.learner.gate.judge_answers import RealJudge
-from autoresearchd.learner.gate.learner_jobs import LearnerJobs, commands_of, judging_alone
 from tests.fakes.executors import FakeExecutor
 from tests.fakes.policies import make_task
 
