@@ -70,7 +70,7 @@ def test_the_executor_of_a_foreign_session_is_not_taken(tmp_path: Path) -> None:
 def test_what_a_killed_learner_has_left_goes_when_the_next_one_begins(tmp_path: Path) -> None:
     program = (
         "import os, pathlib, sys, threading\n"
-        "from autoresearchd.learner.gate.learner_jobs import judging_alone\n"
+        "from autoresearchd.learner.gate.gate import judging_alone\n"
         "with judging_alone(home := pathlib.Path(sys.argv[1]), print, threading.Event()):\n"
         "    (home / 't/0/run').mkdir(parents=True)\n"
         "    os._exit(9)\n"
