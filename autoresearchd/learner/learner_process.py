@@ -38,8 +38,7 @@ GOES_ON = {"replay": "the same command goes on from its checkpoint", "live": "li
 _LOCK = "learner.lock"
 COMMAND = (sys.executable, "-P", "-m", "autoresearchd")
 """Not with the checkout on the path: what lies there under a library's name would be imported."""
-_END_S = 20.0
-"""How long a learner may take to write its checkpoint when the session ends."""
+_END_S = 20.0  # how long a learner may take to write its checkpoint when the session ends
 _LOOK_S = 1.0
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "1048576"}
 """Large blocks go back to the system at once: a third less memory at the peak (measured on a model of 135 M)."""

@@ -20,8 +20,7 @@ import httpx
 
 from autoresearchd.models.client import MAX_REPLY_BYTES, ModelError, TooLong, Trouble
 
-_BYTES_PER_TOKEN = 512
-"""Of JSON, for a token with its log-probability."""
+_BYTES_PER_TOKEN = 512  # of JSON, for a token with its log-probability
 _MAX_ERROR_BYTES = _MAX_BESIDE_TEXT = 512 * 1024
 """Of an answer that tells of an error, which may repeat the prompt; and of what is no text in another, as where it is
 no JSON. Libraries search an error with patterns, at seconds a megabyte."""

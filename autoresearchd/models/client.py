@@ -34,8 +34,7 @@ MAX_REPLY_BYTES = 2_000_000
 SHORTEST_REPLY = 256
 """Tokens that a reply gets at least, however small the context is."""
 LONGEST_WAIT_S = 24 * 3600.0
-_LOOK_S = 0.05
-"""How often a cancel is looked at: it has no way of waking two waits at once."""
+_LOOK_S = 0.05  # how often a cancel is looked at: it has no way of waking two waits at once
 _LETTERS, _DIGITS, _SPACES = string.ascii_letters.encode(), string.digits.encode(), b" \t\n\r"
 _KINDS = bytes.maketrans(_LETTERS + _DIGITS + _SPACES, b"a" * len(_LETTERS) + b"0" * len(_DIGITS) + b" " * len(_SPACES))
 """All letters become one, all digits, all white space."""

@@ -44,8 +44,7 @@ _TROUBLES: tuple[tuple[str, Trouble], ...] = (
 _ADDRESSED = frozenset({"azure", "azure_ai", "databricks", "snowflake"})
 """Providers that are always spoken to at an address of the user's own: it does not make their prices unknown."""
 
-_COUNTED = frozenset({"openai", "azure", "text-completion-openai"})
-"""Providers whose tokenizer litellm has with it."""
+_COUNTED = frozenset({"openai", "azure", "text-completion-openai"})  # providers whose tokenizer litellm has with it
 
 _SCHEMA = "response_format"
 _UNBOUNDED = "is asked by a library of its provider's: the size of its replies is not bounded, nor where they redirect"

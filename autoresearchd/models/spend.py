@@ -14,8 +14,7 @@ from autoresearchd.domain.research_state import ResearchState
 
 _PER = 1_000_000
 _KINDS = ("litellm:", "local:", "agent:")
-_CENT_FRACTION = 1e-9
-"""Sums of prices are binary fractions: ten times 0.10 must reach a cap of 1.00."""
+_CENT_FRACTION = 1e-9  # sums of prices are binary fractions: ten times 0.10 must reach a cap of 1.00
 
 
 def priced(cost: Cost, prices: Mapping[str, Price], *models: str) -> Cost:

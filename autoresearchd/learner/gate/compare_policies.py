@@ -28,10 +28,8 @@ from autoresearchd.learner.gate.promotion_needs import LEAST
 Array = NDArray[np.float64]
 Tally = Mapping[str, float]
 """What the proposals of one policy for one state amount to, see ``_tally``."""
-_BATCH = 1000
-"""Resamples in memory at once."""
-_NOTHING = 1e-9
-"""A gain that rounding alone may make."""
+_BATCH = 1000  # resamples in memory at once
+_NOTHING = 1e-9  # a gain that rounding alone may make
 SILENT = "what came of the proposals of one of the two policies says nothing about them"
 """Why a state that was asked about is not compared."""
 _COLLAPSES = {"novelty": "its edits repeat what was tried", "variety": "it proposes the same again and again"}

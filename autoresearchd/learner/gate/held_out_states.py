@@ -48,8 +48,7 @@ UNUSABLE = (StoreError, UsageError, MissingCapability, BaselineError, OSError)
 """What a session raises that cannot be used: it is damaged or gone, another version wrote it, its task does not run."""
 _UNREADABLE = (*UNUSABLE, EnvironmentFailure)
 """Where it is only read, a fault of its disk or its database server is its own as well."""
-_PROGRAMS = 64
-"""How many programs of a session are remembered."""
+_PROGRAMS = 64  # how many programs of a session are remembered
 _MAX_REASON = 200
 
 

@@ -44,8 +44,7 @@ JUDGE = "judge"
 _ONE_RUN = KeepRule(most=0, gate_at=0.0)
 """No further run can be asked for; a bound that one run holds is taken to be held."""
 _MAX_ERROR, _MAX_DETAIL = 300, 200
-_LOOK_S = 0.2
-"""Seconds between two looks at all runs and at whether somebody wants an end."""
+_LOOK_S = 0.2  # seconds between two looks at all runs and at whether somebody wants an end
 
 Attempt = tuple[HeldOutState, str]
 """A state, and the completion that a policy gave for it."""

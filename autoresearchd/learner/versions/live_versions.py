@@ -21,8 +21,7 @@ _HINT = (  # how a server's model is told by its hash
     ". If that is the same model, serve it from its folder (`autoresearchd serve DIR`), or name the folder in "
     "config.yaml: `learn: {model: DIR}`"
 )
-_AGAIN = 64
-"""Experiments that are looked at again: of those that run beside each other, the first may be decided last."""
+_AGAIN = 64  # experiments that are looked at again: of those that run beside each other, the first may be decided last
 
 
 class LiveVersions:
