@@ -90,8 +90,7 @@ def stopped_mark(root: Path) -> Path:
 def stoppable(mode: str, tell: Tell) -> Iterator[threading.Event]:
     """An event that the first SIGINT or SIGTERM sets, so that a run ends at a checkpoint; the second ends it at once.
 
-    What a run leaves is put in its place as a whole (a checkpoint, a version) or is not there, so that the second may
-    come at any time.
+    It may come at any time: what a run leaves (a checkpoint, a version) is put in its place as a whole.
     """
     cancel, received, kinds = threading.Event(), list[int](), (signal.SIGINT, signal.SIGTERM)
 

@@ -122,10 +122,10 @@ FINAL = frozenset({Trouble.UNAUTHORISED, Trouble.NOT_FOUND})
 
 
 class ModelError(AutoresearchdError):
-    """A question got no reply.
+    """A question got no reply. what: in the provider's words, cut and without secrets.
 
-    what: in the provider's words, cut and without secrets. retry_after: seconds that the provider asks to wait. cost:
-    what the failed question may have cost all the same; None: nothing that is known.
+    retry_after: seconds that the provider asks to wait. cost: what the question may have cost all the same, None: not
+    known.
     """
 
     def __init__(
@@ -145,7 +145,6 @@ class ModelClient(Protocol):
     @property
     def name(self) -> str:
         """The model, as messages and the store name it."""
-        ...
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
         """One question, one attempt: retries and fallbacks are the caller's.
@@ -153,11 +152,9 @@ class ModelClient(Protocol):
         Ends soon after ``cancel`` is set, by raising Interrupted; raises ModelError for everything that a provider or
         the network can do.
         """
-        ...
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """How many tokens the messages have: by the model's own tokenizer, or a stated estimate that errs upwards."""
-        ...
 
 
 @runtime_checkable
@@ -166,7 +163,6 @@ class KnowsPrices(Protocol):
 
     def price(self, cost: Cost) -> float | None:
         """US dollars for the tokens of ``cost``, None where nobody knows."""
-        ...
 
 
 @runtime_checkable
@@ -175,7 +171,6 @@ class KnowsSchemas(Protocol):
 
     def takes_schema(self) -> bool:
         """Whether a reply to a question with a schema will obey it, as far as that can be known before."""
-        ...
 
 
 # ---------------------------------------------------------------------- asking
@@ -203,8 +198,8 @@ def perform(
     """What ``function`` returns or raises; Interrupted once ``cancel`` is set, ModelError when ``timeout`` is over.
 
     It is called in a daemon thread, and not at all when ``cancel`` is set already. A call that is abandoned goes on
-    there by itself: it must end some time, keep nothing that a later call needs, and its outcome is dropped.
-    ``give_up`` is called then, to make it end soon (by closing its connection, say).
+    there by itself: it must end some time, and keep nothing that a later call needs. ``give_up`` then makes it end
+    soon.
     """
     if cancel.is_set():
         raise Interrupted("the model was not asked: a stop was requested")
@@ -324,8 +319,8 @@ def checked_text(text: str, finish: str, refusal: str, cost: Cost) -> str:
 def count_usage(question: Question, found: Mapping[str, Any]) -> tuple[int, int]:
     """The tokens of a question and its answer as a reply tells them, held to what they may have been.
 
-    A server that tells of a billion would use up the user's cap of the day. A token has a byte at least; what a
-    provider adds to a prompt, and thinks beyond ``max_tokens``, is allowed for.
+    A server that tells of a billion would use up the user's cap. What a provider adds to a prompt, and thinks beyond
+    ``max_tokens``, is allowed for.
     """
     usage = found.get("usage")
     told = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]

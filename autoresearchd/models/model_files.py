@@ -101,9 +101,8 @@ def gguf_file(place: Path) -> str | None:
 def model_hash(folder: Path, gguf: str | None = None) -> str:
     """Tells one base model from another: SHA-256 over ``config.json`` and every file of weights.
 
-    Of a file of weights: name, size, its first and last MiB (the header of safetensors and GGUF), and 256 blocks of 4
-    KiB between them. Training moves all weights of a layer, so that it is noticed, at the cost of reading 3 MiB; it is
-    no protection against somebody who forges a file.
+    Of a file of weights: name, size, its first and last MiB, and 256 blocks of 4 KiB between them. Training moves all
+    weights of a layer, so that it is noticed; it is no protection against somebody who forges a file.
     """
     weights = [folder / gguf] if gguf else sorted({path for form in _WEIGHTS for path in folder.glob(form)})
     whole = hashlib.sha256(_named([folder / "config.json"]))

@@ -51,11 +51,10 @@ class OpenAIClient:
     the server tells of (vLLM's ``max_model_len``). The log-probabilities are the server's: vLLM gives those under the
     sampling temperature only with ``--logprobs-mode processed_logprobs``, as ``autoresearchd serve`` starts it.
 
-    url: of the endpoint, up to and with ``/v1``. model: its name there; empty: the first that the server lists, else
-    whichever it has. adapters: says which version of the local policy answers; asked at the first question, and after
-    each ``renew``. The server is told to load it, by vLLM's ``load_lora_adapter``; where it does not, ``warn`` is told,
-    and the plain model answers. key: bearer token. prices: of the user; a model without one costs nothing here, as it
-    runs on the user's own machine.
+    model: its name there; empty: the first that the server lists, else whichever it has. adapters: says which version
+    answers; asked at the first question, and after each ``renew``. The server is told to load it, by vLLM's
+    ``load_lora_adapter``; where it does not, ``warn`` is told, and the plain model answers. prices: of the user; a
+    model without one costs nothing here.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ from autoresearchd.domain.proposal import Answer, Cost, Proposal
 from autoresearchd.domain.research_state import ResearchState
 
 _PER = 1_000_000
-_KINDS = ("litellm:", "local:", "agent:")
+_KINDS = re.compile("^(litellm:)?(local:)?(agent:)?")  # of policy, which users copy from their command line
 _CENT_FRACTION = 1e-9  # sums of prices are binary fractions: ten times 0.10 must reach a cap of 1.00
 
 
@@ -46,20 +47,13 @@ def total(costs: Sequence[Cost]) -> Cost:
 
 def _find(prices: Mapping[str, Price], models: tuple[str, ...]) -> Price | None:
     """The price of the first name that has one: as written, then without ``--policy``'s kind and the provider."""
-    table = {_bare(name): price for name, price in prices.items()}
-    for name in map(_bare, models):
+    table = {_KINDS.sub("", name): price for name, price in prices.items()}
+    for name in (_KINDS.sub("", model) for model in models):
         while name:
             if name in table:
                 return table[name]
             name = name.partition("/")[2]
     return None
-
-
-def _bare(name: str) -> str:
-    """A model's name without the kind of policy, which users copy from their command line."""
-    for kind in _KINDS:
-        name = name.removeprefix(kind)
-    return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -201,8 +201,8 @@ def load_tokenizer(source: Source) -> Any:
 def load_base(source: Source, tokenizer: Any, dtype: str) -> Any:
     """The causal language model, on the CPU and ready to be asked; raises ModelError where it cannot be loaded.
 
-    Of its own generation settings only the ends of a turn are kept: what else they hold (penalties, top-p) would bend
-    the distribution that is drawn from. dtype: ``auto`` (that of the checkpoint), ``float32``, ``bfloat16`` …
+    Of its own generation settings only the ends of a turn are kept: what else they hold would bend the distribution
+    that is drawn from. dtype: ``auto`` (that of the checkpoint), ``float32`` …
     """
     transformers = library("transformers")
     transformers.utils.logging.disable_progress_bar()  # a daemon has no screen

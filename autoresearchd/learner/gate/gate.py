@@ -46,10 +46,8 @@ _LOCK = "lock"
 class Gate:
     """The gate of one learner run: ``rehearse`` before the training, ``verdict`` after it.
 
-    A session that cannot be opened, read or judged here is left out, by name, and the others are asked about.
-
-    sessions: those that were read. held_out: the trajectories whose states are asked about. seen: what the versions
-    have learned from that the new one comes from. seed: of the proposals.
+    A session that cannot be opened, read or judged here is left out, by name, and the others are asked about. seen:
+    what the versions have learned from that the new one comes from. seed: of the proposals.
     """
 
     def __init__(
@@ -75,7 +73,6 @@ class Gate:
         """Say before anything is trained what will not be asked about, and why; how many states are left.
 
         Where experiments are to be run, each task is set up, and what was the best in its session runs once.
-        UsageError: the sessions' experiments ran in different places.
         """
         with self._jobs.opened(self._sessions, self._names) as held:
             gathered = self._gathered(held)
@@ -215,8 +212,8 @@ def fresh(
 class LearnerJobs:
     """Opens the sessions that a learner run judges for, and makes the judge that runs their experiments.
 
-    executor: makes the one of a spec, as in ``--executor``. store: of the repository that is learned for. run_foreign:
-    whether experiments of other repositories' sessions are run, too; their commands are told before.
+    executor: makes the one of a spec. store: of the repository that is learned for. run_foreign: whether experiments of
+    other repositories are run, too; their commands are told before.
     """
 
     def __init__(
@@ -272,8 +269,7 @@ class LearnerJobs:
 def commands_of(name: str, ground: Ground) -> Iterator[str]:
     """What will be run for a foreign session and what its jobs get, a line each; nothing of it is shortened.
 
-    What its database says is a stranger's: the commands of a task run as the user, set-up commands even outside of the
-    sandbox.
+    The commands of a task, which are a stranger's, run as the user, those of its set-up even outside of the sandbox.
     """
     task = ground.task
     execution, evaluation = task.execution, task.evaluation

@@ -187,8 +187,8 @@ class HeldOut:
     def states(self, trajectories: Iterable[Trajectory], *, most: int | None = None) -> Gathered:
         """One state for each group of trajectories that was asked afresh; at most so many, evenly over time.
 
-        Left out are questions to fix or to repeat an answer (what came of them depends on that answer), what an agent
-        was asked (its answers are turns, not edits), and states whose session or program is gone or cannot be read.
+        Left out are questions to fix or to repeat an answer (what came of them depends on it), those to an agent (its
+        answers are turns), and states whose session or program cannot be read.
         """
         found: list[HeldOutState] = []
         left_out: Counter[str] = Counter()

@@ -77,8 +77,7 @@ class Outcome:
 def examine(state: HeldOutState, completion: str, held_out: HeldOut) -> Outcome:
     """Read an answer as the loop does: the edit in it, whether it is legal, and whether it was tried before.
 
-    One that is worth a run has no label and no reward yet. The hint that an edit is *nearly* what was tried before is
-    left out: it is a second question, not a judgement.
+    One that is worth a run has no label and no reward yet. What is *nearly* a repetition is no matter for a judge.
     """
     ground = held_out.ground(state.session)
     try:
@@ -114,8 +113,8 @@ def _penalty(label: Label) -> float | None:
 class CheckingJudge:
     """Judges without running anything.
 
-    What is malformed, illegal, without effect or tried before earns what the formula gives for it; any other edit earns
-    its novelty bonus only, since what it would gain is not known.
+    What is not worth a run earns what the formula gives for it; any other edit its novelty bonus only, since what it
+    would gain is not known.
     """
 
     def __init__(self, held_out: HeldOut) -> None:

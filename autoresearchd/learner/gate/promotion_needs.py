@@ -25,10 +25,10 @@ QUICK_S = 10.0
 class GateSettings:
     """How two policies are asked and judged.
 
-    judge: ``real`` (experiments are run), ``checks`` (nothing is run: only validity, duplicates and novelty are
-    compared), or ``auto``: real where a run trains for ten seconds at most.
-    states: at most; count: proposals for each; max_tokens: of a proposal, 0: as long as those that were stored.
-    run_foreign: whether experiments of other repositories' sessions may be run, too.
+    judge: ``real`` (experiments are run), ``checks`` (only validity, duplicates and novelty are compared), or ``auto``:
+    real where a run trains for ten seconds at most. states: at most; count: proposals for each; max_tokens: of a
+    proposal, 0: as long as those that were stored. run_foreign: whether experiments of other repositories may be run,
+    too.
     """
 
     judge: str = "auto"

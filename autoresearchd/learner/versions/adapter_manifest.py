@@ -139,10 +139,10 @@ def read(folder: Path) -> Manifest:
 
 
 def prune(folder: Path, manifest: Manifest, at: datetime) -> int:
-    """Remove the files of a version and keep its manifest, which says so; how many bytes that frees.
+    """Remove the files of a version; how many bytes that frees.
 
-    The manifest is written first: killed in between, the version is known as one that is not to be used any more, and
-    the next call removes what is left.
+    The manifest, which says so, is written first: killed in between, the version is not used any more, and the next
+    call removes what is left.
     """
     there = {path: path.lstat().st_size for path in folder.iterdir() if path.name != NAME}
     write(folder, replace(manifest, pruned=manifest.pruned or at))

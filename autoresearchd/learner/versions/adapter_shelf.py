@@ -62,7 +62,7 @@ class AdapterShelf:
         """Keep a version, as a candidate. save: writes the adapter into an empty folder, as peft does.
 
         The same files for the same model, kept once more by a learner that went on after it was killed, are the version
-        that is there already. AdapterDamaged: what was saved is no adapter.
+        that is there already.
         """
         with self._explained(), self._locked():
             staging = self._folder / f"{_STAGING}{secrets.token_hex(8)}"
@@ -180,9 +180,8 @@ class AdapterShelf:
     def prune(self, keep: int, needed: Collection[str] = (), *, dry_run: bool = False) -> Sequence[Pruned]:
         """Remove the files of versions that nothing needs any more; their rows and manifests stay.
 
-        Kept are those in use, those that nobody has judged, the last of those that were in use (``keep`` for each base
-        model; a rollback goes back to them), and of each of these the parent that would answer in its place if it were
-        damaged, and those ``needed`` otherwise. What is left were refused or rolled back, or were in use long ago.
+        Kept are those in use, those not judged, the last of those that were in use (``keep`` for each base model), of
+        each of these the parent that would answer in its place if it were damaged, and those ``needed`` otherwise.
         """
         if not self._folder.is_dir():
             return []

@@ -25,14 +25,14 @@ _AGAIN = 64  # experiments that are looked at again: of those that run beside ea
 
 
 class LiveVersions:
-    """Which version answers in a session (``ports.Adapters``).
+    """Which version answers in a session (``ports.Adapters``): that which is promoted for the model at hand.
 
-    It is the one that is promoted for the model at hand. Where its files are damaged, the nearest of its parents that
-    was in use takes its place, else the plain model. One that earns less than what answered before it is rolled back. A
-    model is known by its hash; a server that tells none, and whose model lies in no folder known here, by its name.
+    Where its files are damaged, the nearest of its parents that was in use takes its place, else the plain model. One
+    that earns less than what answered before it is rolled back. A model is known by its hash; a server that tells none,
+    and whose model lies in no folder known here, by its name.
 
-    policy: the session's, as its proposals name it; place: the folder of the model, where the user has named it for a
-    server (``learn.model`` of config.yaml).
+    policy: the session's, as its proposals name it; place: the model's folder, where the user has named it
+    (``learn.model``).
     """
 
     def __init__(
