@@ -144,6 +144,7 @@ class LearnSchedule:
         command: Sequence[str] = COMMAND,
     ) -> None:
         self._settings, self._model, self._root, self._locks = settings, model, root, locks
+        self.cron = settings.cron
         self._since, self._pauses, self._tell, self._stopping = since, pauses, tell, stopping
         self._waits, self._free, self._command = waits, free, tuple(command)
         self._mark, self._log = stopped_mark(root), layout.public_dir(root) / "learner" / "learn.log"
@@ -151,10 +152,6 @@ class LearnSchedule:
         self._child: subprocess.Popen[bytes] | None = None
         self._last: datetime | None = None
         self._began, self._ending, self._again = 0.0, False, False
-
-    @property
-    def cron(self) -> str:
-        return self._settings.cron
 
     def request(self) -> None:
         self._due.set()

@@ -75,13 +75,10 @@ class LitellmClient:
         key: str = "",
         keys: Mapping[str, str] | None = None,
     ) -> None:
-        self._model, self._prices, self._api_base, self._key = model, dict(prices or {}), api_base, key
+        self.name = self._model = model
+        self._prices, self._api_base, self._key = dict(prices or {}), api_base, key
         self._keys = dict(keys or {})
         self._unbounded = self._schema_refused = False
-
-    @property
-    def name(self) -> str:
-        return self._model
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
         """As the protocol says; the time that the import takes is none of the question's."""

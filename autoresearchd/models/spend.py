@@ -120,15 +120,8 @@ class CapFallbackPolicy:
 
     def __init__(self, policy: Policy, instead: Policy, tell: Callable[[str], None]) -> None:
         self._policy, self._instead, self._tell = policy, instead, tell
+        self.name, self.repairs = policy.name, policy.repairs
         self._spent = False
-
-    @property
-    def name(self) -> str:
-        return self._policy.name
-
-    @property
-    def repairs(self) -> int:
-        return self._policy.repairs
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         try:

@@ -45,7 +45,7 @@ class TransformersClient:
     def __init__(
         self, place: Path, *, adapters: Adapters | None = None, warn: Callable[[str], None] = lambda text: None
     ) -> None:
-        self._source, self._place = Source.at(place), place
+        self._source, self._place, self.name = Source.at(place), place, f"local:{place}"
         self._adapters, self._warn = adapters, warn
         self._settled = False
         self._chosen: ServedAdapter | None = None
@@ -55,10 +55,6 @@ class TransformersClient:
         self._model: Any = None
         self._tokenizer: Any = None
         self._base: BaseModel | None = None
-
-    @property
-    def name(self) -> str:
-        return f"local:{self._place}"
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
         """As the protocol says; the time that loading takes is none of the question's."""
