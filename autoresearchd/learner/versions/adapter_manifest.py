@@ -73,11 +73,6 @@ class Manifest(Made):
     files: Mapping[FileName, FileFacts]
     pruned: AwareDatetime | None = None
 
-    @property
-    def digest(self) -> str:
-        """One hash over the names and contents of all files."""
-        return digest_of(self.files)
-
 
 _MANIFEST = TypeAdapter(Manifest)
 

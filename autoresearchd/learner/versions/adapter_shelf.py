@@ -96,7 +96,7 @@ class AdapterShelf:
         new = NewVersion(
             version=written.version,
             folder=written.version,
-            digest=written.digest,
+            digest=adapter_manifest.digest_of(written.files),
             base=written.base,
             parent=written.parent,
             learner_run_id=written.learner_run,
@@ -141,7 +141,7 @@ class AdapterShelf:
         if adapter_manifest.number_of(version.folder) is None:
             raise AdapterDamaged(f"the database names no folder of ours for {version.version}", hint=health.HINT)
         found = adapter_manifest.read(place)
-        if found.digest != version.digest:
+        if adapter_manifest.digest_of(found.files) != version.digest:
             what = f"{place / adapter_manifest.NAME} is not the one that was written with {version.version}"
             raise AdapterDamaged(what, hint=adapter_manifest.HINT)
         adapter_manifest.check(place, found)

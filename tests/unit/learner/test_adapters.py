@@ -82,7 +82,7 @@ def test_a_version_is_kept_with_all_that_is_known_of_it(shelf: AdapterShelf, fol
     assert (second.parent, second.algo) == (first.version, "grpo")
     place = shelf.folder_of(first)
     written = adapter_manifest.read(place)
-    assert (written.base, written.algo, written.digest) == (BASE, "grpo", first.digest)
+    assert (written.base, written.algo) == (BASE, "grpo")
     assert written.data == {"sessions": ["night1"], "trajectories": 217}
     assert sorted(written.files) == ["adapter_config.json", "adapter_model.safetensors", "value_head.safetensors"]
     assert shelf.manifest_of(second).learner_run == run.id
