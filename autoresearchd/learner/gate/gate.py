@@ -302,11 +302,12 @@ def judging_alone(home: Path, tell: Callable[[str], None], cancel: Cancel) -> It
             tell(text)
         return cancel.wait(seconds)
 
-    with disk_errors(f"making {home}"):
-        home.mkdir(parents=True, exist_ok=True)
     stopped = Interrupted("the learner was stopped while another one judged")
-    with hold(home / _LOCK, patience=math.inf, pause=pause, busy=lambda: stopped):
-        _clear(home)
+    with ExitStack() as stack:
+        with disk_errors(f"making {home}"):
+            home.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(hold(home / _LOCK, patience=math.inf, pause=pause, busy=lambda: stopped))
+            _clear(home)
         try:
             yield
         finally:
