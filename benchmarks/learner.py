@@ -33,14 +33,13 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.learner.algorithms.learnable import Who
 from autoresearchd.learner.algorithms.train_options import Algo
 from autoresearchd.learner.data.read_sessions import material, read_sessions
-from autoresearchd.learner.gate.experiment_judge import RealJudge
 from autoresearchd.learner.gate.gate import fresh
-from autoresearchd.learner.gate.held_out_states import opened
-from autoresearchd.learner.gate.judge_answers import HeldOutState, Outcome
+from autoresearchd.learner.gate.held_out_states import HeldOutState, opened
+from autoresearchd.learner.gate.judge_answers import Outcome, RealJudge
 from autoresearchd.learner.learn_options import LearnRequest, constants_of
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.training.train import train
-from autoresearchd.learner.versions.base_models import base_model
+from autoresearchd.models.model_files import base_model
 from autoresearchd.resources import bundled
 
 SETTINGS = """\
@@ -129,7 +128,7 @@ def asked(
     rows = [
         {
             "key": o.key, "session": o.session, "valid": o.valid, "label": o.label.value, "error": o.error,
-            "reward": o.reward, "predicted": o.not_run, "novelty": o.novelty, "files_hash": o.files_hash,
+            "reward": o.reward, "not_run": o.not_run, "novelty": o.novelty, "files_hash": o.files_hash,
         }
         for o in found
     ]  # fmt: skip

@@ -31,7 +31,7 @@ from autoresearchd.domain.redaction import secret_parts, secrets_of_environment
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.learner.schedule import schedule_of
+from autoresearchd.learner.learner_process import schedule_of
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from autoresearchd.learner.versions.live_versions import LiveVersions
 from autoresearchd.loop.context import Context, Site, StopSwitch, SystemClock
@@ -300,7 +300,7 @@ def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, envir
                 f"--policy {spec} needs the package {package}", hint=f"pip install 'autoresearchd[{extra}]'"
             )
     if name is None and not settings.fallbacks and spec.argument.partition("/")[0] not in settings.key_files:
-        from autoresearchd.models.provider_errors import absent_key
+        from autoresearchd.models.client import absent_key
 
         # The environment of a process does not change: without a key the session would wait for ever.
         if variable := absent_key(spec.argument, environment):

@@ -2,69 +2,58 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, Interrupted, UsageError
-from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLearnerRun, PolicyVersion, VersionStatus
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.policy_versions import LearnerStatus, NewLearnerRun, PolicyVersion, VersionStatus
 from autoresearchd.domain.ports import Executor
 from autoresearchd.domain.quantities import counted
-from autoresearchd.learner.algorithms.learnable import Sample, Who
+from autoresearchd.domain.randomness import derive_seed
+from autoresearchd.learner.algorithms.learnable import Generated, Learnable, Sample, Who
+from autoresearchd.learner.algorithms.train_options import Algo
 from autoresearchd.learner.data.data_summary import describe
-from autoresearchd.learner.data.examples import Lengths, prompt_tokens, within
-from autoresearchd.learner.data.read_sessions import (
-    Material,
-    Reading,
-    Seen,
-    lesson,
-    locate,
-    material,
-    read_sessions,
-    seen,
-)
-from autoresearchd.learner.data.trajectories import Split, Trajectory
+from autoresearchd.learner.data.examples import prompt_tokens, within
+from autoresearchd.learner.data.read_sessions import Seen, lesson, locate, material, read_sessions, seen
+from autoresearchd.learner.data.trajectories import Trajectory, all_equal, grouped
 from autoresearchd.learner.gate.compare_policies import Verdict
-from autoresearchd.learner.gate.gate import Exam, Gate
-from autoresearchd.learner.gate.learner_jobs import LearnerJobs
+from autoresearchd.learner.gate.gate import Gate, LearnerJobs
+from autoresearchd.learner.gate.held_out_states import HeldOut, HeldOutState
+from autoresearchd.learner.gate.judge_answers import CheckingJudge, Outcome
 from autoresearchd.learner.learn_options import Constants, LearnRequest
 from autoresearchd.learner.learner_process import GOES_ON, Tell, stopped_mark
-from autoresearchd.learner.live_rounds import LiveRounds
 from autoresearchd.learner.training import checkpoint
+from autoresearchd.learner.training.constant_values import asks_at_home
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.training.out_of_memory import trial_step
 from autoresearchd.learner.training.trackers import Log, tracking
 from autoresearchd.learner.training.train import CANCELLED, StepFigures, Trained, train
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
-from autoresearchd.learner.versions.base_models import base_model, fetched, model_place
+from autoresearchd.learner.versions.adapter_manifest import Made
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from autoresearchd.loop.context import SystemClock
+from autoresearchd.models.model_files import base_model, fetched, model_place
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 
-
-@dataclass(frozen=True, slots=True)
-class _Ground:
-    """What a run begins with. parent: the version in use for this model, whose adapter is trained on."""
-
-    place: Path
-    base: BaseModel
-    reading: Reading
-    found: Material
-    parts: Split
-    parent: PolicyVersion | None
-    adapter: Path | None
+STATES = 4
+"""States of one round of a live run."""
 
 
 class LearnerRun:
-    """One learner run in a repository, of which it is the only one.
+    """One learner run in a repository, of which it is the only one. What there is to learn from is read at once.
 
-    directory: where the command stands. root: top of the checkout. executor: makes the one of a spec, as in
-    ``--executor``.
+    directory: where the command stands. root: top of the checkout. executor: makes the one of a spec. Raises
+    UsageError: there is nothing to learn from, or no model to train.
     """
 
     def __init__(
@@ -79,32 +68,51 @@ class LearnerRun:
         tell: Tell,
         cancel: threading.Event,
     ) -> None:
-        self._request, self._constants, self._directory = request, constants, directory
-        self._root, self._store, self._shelf = root, store, shelf
-        self._tell, self._cancel, self._now = tell, cancel, SystemClock().now
+        self._request, self._constants, self._root = request, constants, root
+        self._store, self._shelf, self._tell, self._cancel = store, shelf, tell, cancel
         self._jobs = LearnerJobs(executor, store, cancel, tell, run_foreign=constants.gate.run_foreign)
-        self._steps = 0
         self._checkpoints = layout.state_dir(root) / "learner"
+        self._now, self._steps = SystemClock().now, 0
+        name = request.model or load_settings(os.environ).local_model
+        if not name:
+            raise UsageError(
+                "no model is named that is to learn",
+                hint="give --model DIR, or `local: {model: DIR}` in config.yaml, as --policy local has it",
+            )
+        self._place = model_place(name, directory) or fetched(name)
+        self._base = base_model(self._place)
+        roots, warnings = locate(directory, request.places)
+        reading, gate = read_sessions(roots, root), constants.gate
+        at_home = asks_at_home(gate.judge, run_foreign=gate.run_foreign)
+        found = material(reading, request.mode, self._base, constants.share, at_home=at_home)
+        for text in (*warnings, *reading.warnings, describe(found.data, found.parts)):
+            tell(text)
+        if found.parts is None:
+            raise UsageError(f"not enough to learn from: {found.problem}", hint=found.hint)
+        self._sessions, self._parts = reading.sessions, found.parts
+        # The version in use for this model, whose adapter is trained on.
+        self._parent = next((version for version in store.promoted_versions() if version.fits(self._base)), None)
+        self._adapter = None if self._parent is None else shelf.folder_of(self._parent)
+        self._parent_name = None if self._parent is None else self._parent.version
+        tell(f"base model {self._place}, beginning with {self._parent_name or 'the plain model'}")
+        if self._parent is None and (others := shelf.in_use()):
+            tell(f"what is in use was made for another model, and is not trained on: {others}")
 
     def go(self) -> Mapping[str, Any]:
         """All of it: what came of it, as ``--json`` prints it. How it ended is recorded, whatever happens.
 
         A run that was stopped or killed goes on from its checkpoint when the same is asked for again, with the same
-        answers to learn from. Raises UsageError: there is nothing to learn from, or no model to train;
-        MissingCapability: a package is missing, or memory; EnvironmentFailure: the disk is full, or a hub cannot be
-        reached; Interrupted: it was asked to stop; the checkpoint is there.
+        answers to learn from.
         """
         for part in self._checkpoints.glob("*.part"):  # that a killed learner was writing
             part.unlink(missing_ok=True)
-        ground = self._ground()
-        places = list(map(str, self._request.places))
-        config = {"model": str(ground.place), "set": dict(self._request.options), "from": places}
-        run = self._store.open_learner_run(
-            NewLearnerRun(self._request.algo, self._request.mode, len(ground.parts.train), config), self._now()
-        )
+        request = self._request
+        config = {"model": str(self._place), "set": dict(request.options), "from": list(map(str, request.places))}
+        new = NewLearnerRun(request.algo, request.mode, len(self._parts.train), config)
+        run = self._store.open_learner_run(new, self._now())
         stopped_mark(self._root).unlink(missing_ok=True)
         try:
-            outcome = self._learned(ground, run.id)
+            outcome = self._learned(run.id)
         except BaseException as error:
             stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
             status = LearnerStatus.STOPPED if stopped else LearnerStatus.FAILED
@@ -121,98 +129,95 @@ class LearnerRun:
         )
         return outcome
 
-    # -- what there is
-    def _ground(self) -> _Ground:
-        place = self._place()
-        base = base_model(place)
-        roots, warnings = locate(self._directory, self._request.places)
-        reading = read_sessions(roots, self._root)
-        at_home = self._constants.gate.at_home
-        found = material(reading, self._request.mode, base, self._constants.share, at_home=at_home)
-        for text in (*warnings, *reading.warnings):
-            self._tell(text)
-        self._tell(describe(found.data, found.parts))
-        if found.parts is None:
-            raise UsageError(f"not enough to learn from: {found.problem}", hint=found.hint)
-        parent = next((version for version in self._store.promoted_versions() if version.fits(base)), None)
-        adapter = None if parent is None else self._shelf.folder_of(parent)
-        self._tell(f"base model {place}, beginning with {'the plain model' if parent is None else parent.version}")
-        if parent is None and (others := self._shelf.in_use()):
-            self._tell(f"what is in use was made for another model, and is not trained on: {others}")
-        return _Ground(place, base, reading, found, found.parts, parent, adapter)
-
-    def _place(self) -> Path:
-        """The base model's folder or file."""
-        name = self._request.model or load_settings(os.environ).local_model
-        if not name:
-            raise UsageError(
-                "no model is named that is to learn",
-                hint="give --model DIR, or `local: {model: DIR}` in config.yaml, as --policy local has it",
-            )
-        return model_place(name, self._directory) or fetched(name)
-
-    # -- training
-    def _learned(self, ground: _Ground, run_id: int) -> Mapping[str, Any]:
-        constants = self._constants
-        options = replace(constants.model, adapter=ground.adapter)
-        lengths = self._within(ground)
-        ground = replace(ground, parts=lengths.parts)
-        lessons = lesson(ground.parts.train, ground.reading.sessions)  # as it was read, whatever goes meanwhile
-        held_out, seed = ground.parts.held_out, constants.train.seed
-        exam = Exam(ground.reading.sessions, held_out, constants.gate, seed, self._seen(ground))
-        gate = Gate(exam, self._jobs, self._tell, self._cancel)
+    def _learned(self, run_id: int) -> Mapping[str, Any]:
+        constants, mode = self._constants, self._request.mode
+        lengths = within(
+            self._parts,
+            prompt_tokens(self._place),
+            answer=constants.gate.max_tokens,
+            most=constants.max_length,
+            live=mode == "live",
+        )
+        if lengths.left_out:
+            left_out = counted(lengths.left_out, "answer")
+            self._tell(f"longer than {constants.max_length} with the prompt, and left out: {left_out}")
+        self._parts, answer = lengths.parts, lengths.answer
+        lessons = lesson(self._parts.train, self._sessions)  # as it was read, whatever goes meanwhile
+        gate = Gate(
+            self._jobs,
+            self._sessions,
+            self._parts.held_out,
+            constants.gate,
+            self._tell,
+            self._cancel,
+            seed=constants.train.seed,
+            seen=self._seen(),
+        )
         gate.rehearse()
-        model = LocalModel.load(ground.place, options)
+        model = LocalModel.load(self._place, replace(constants.model, adapter=self._adapter))
         if model.sharing is None:
             self._tell(f"each answer is scored with a prompt of its own: {model.apart}")
         else:
             self._tell("answers to one prompt are scored together: it is computed once for all of them")
-        largest = lengths.longest_first[: constants.train.micro]
-        trial_step(model, [self._sample(model, each, lengths.answer) for each in largest])
+        # With their stored answers, or with some of the length that a fresh answer may have.
+        fresh = (model.padding,) * answer if mode == "live" else None
+        largest = [
+            Sample(model.encode(e.messages), tuple(fresh or e.token_ids or model.tokens(e.completion)))
+            for e in lengths.longest_first[: constants.train.micro]
+        ]
+        trial_step(model, largest)
         before = model.adapter_state()
         folder = layout.public_dir(self._root) / "learner" / str(run_id)
         with tracking(folder, constants.trackers, f"{self._request.algo}-{run_id}", self._tell) as log:
-            trained = self._train(model, ground, log, lengths.answer)
-            version = self._kept(model, ground, trained, run_id, lessons)
+            trained = self._train(model, log, answer)
+            version = self._kept(model, trained, run_id, lessons)
             if trained.stopped:
                 verdict = Verdict(False, (trained.stopped,), {})
             else:
                 rival = Who.BASE
-                if ground.adapter is not None:
+                if self._adapter is not None:
                     model.set_teacher(before)
                     rival = Who.TEACHER
-                verdict = gate.verdict(model, rival, Who.POLICY, lengths.answer)
+                verdict = gate.verdict(model, rival, Who.POLICY, answer)
                 log(trained.steps, {f"gate/{name}": value for name, value in verdict.figures.items()})
-        outcome = self._decided(version, ground, verdict, trained)
+        outcome = self._decided(version, verdict, trained)
         for old in self._checkpoints.glob("*.checkpoint*"):  # those of runs that nobody went on with, too
             old.unlink(missing_ok=True)
         return outcome
 
-    def _sample(self, model: LocalModel, each: Trajectory, answer: int) -> Sample:
-        """The question with its stored answer, or with one of the length that a fresh answer may have."""
-        live = self._request.mode == "live"
-        tokens = (model.padding,) * answer if live else each.token_ids or model.tokens(each.completion)
-        return Sample(model.encode(each.messages), tuple(tokens))
+    def _seen(self) -> Seen:
+        """What the version that is trained on has learned from, and those that it comes from."""
+        lessons: list[Mapping[str, Any]] = []
+        for version in () if self._parent is None else (self._parent, *self._shelf.ancestors(self._parent)):
+            try:
+                lessons.append(self._shelf.manifest_of(version).data)
+            except AdapterDamaged as error:
+                self._tell(f"what {version.version} learned from is not known any more: {error.what}")
+        return seen(lessons, self._sessions)
 
-    def _within(self, ground: _Ground) -> Lengths:
-        """What is not too long for the run."""
-        constants = self._constants
-        found = within(
-            ground.parts,
-            prompt_tokens(ground.place),
-            answer=constants.gate.max_tokens,
-            most=constants.max_length,
-            live=self._request.mode == "live",
-        )
-        if found.left_out:
-            self._tell(
-                f"longer than {constants.max_length} with the prompt, and left out: {counted(found.left_out, 'answer')}"
-            )
-        return found
+    def _train(self, model: LocalModel, log: Log, answer: int) -> Trained:
+        began, first = time.monotonic(), list[int]()
+        shape = self._constants.model
+        start = (self._parent_name, shape.rank, shape.alpha, shape.dropout, model.sharing)
+        options = replace(self._constants.train, start=repr(start))
 
-    def _kept(
-        self, model: LocalModel, ground: _Ground, trained: Trained, run_id: int, lessons: Mapping[str, Any]
-    ) -> PolicyVersion:
+        def on_step(step: StepFigures) -> None:
+            first.append(step.step)
+            log(step.step, step.flat())
+            self._steps = step.step
+            self._tell(progress(step, time.monotonic() - began, first[0]))
+
+        if self._request.mode == "live":
+            own = {s.name for s in self._sessions if self._constants.gate.run_foreign or not s.foreign}
+            asked = [each for each in self._parts.train if each.session in own]
+            with self._jobs.opened(self._sessions, {each.session for each in asked}) as held:
+                rounds = LiveRounds(held, self._jobs.real(held), self._constants, answer, self._tell, self._cancel)
+                return rounds.train(model, asked, on_step)
+        run = checkpoint.fingerprint(options, self._parts.train, model.hashes)
+        place = self._checkpoints / f"{run[:24]}.checkpoint"
+        return train(model, self._parts.train, options, on_step=on_step, checkpoint=place, cancel=self._cancel)
+
+    def _kept(self, model: LocalModel, trained: Trained, run_id: int, lessons: Mapping[str, Any]) -> PolicyVersion:
         """The version that was learned; Interrupted where the training was stopped before its end."""
         self._steps = trained.steps
         if trained.stopped == CANCELLED:
@@ -225,65 +230,27 @@ class LearnerRun:
             self._tell(trained.stopped)
         last = trained.history[-1] if trained.history else {}
         made = Made(
-            base=ground.base,
+            base=self._base,
             algo=self._request.algo,
-            parent=None if ground.parent is None else ground.parent.version,
-            data={**lessons, "held_out": len(ground.parts.held_out)},
+            parent=self._parent_name,
+            data={**lessons, "held_out": len(self._parts.held_out)},
             metrics={"steps": trained.steps, **last},
-            learner_run_id=run_id,
+            learner_run=run_id,
         )
         version = self._shelf.add(model.save, made)
         self._tell(f"learned: {version.version} ({counted(trained.steps, 'step')})")
         return version
 
-    def _train(self, model: LocalModel, ground: _Ground, log: Log, answer: int) -> Trained:
-        began = time.monotonic()
-        parent = None if ground.parent is None else ground.parent.version
-        shape = self._constants.model
-        start = (parent, shape.rank, shape.alpha, shape.dropout, model.sharing)
-        options = replace(self._constants.train, start=repr(start))
-        first: list[int] = []
-
-        def on_step(step: StepFigures) -> None:
-            first.append(step.step)
-            log(step.step, step.flat())
-            self._steps = step.step
-            self._tell(progress(step, time.monotonic() - began, first[0]))
-
-        if self._request.mode == "live":
-            own = {s.name for s in ground.reading.sessions if self._constants.gate.run_foreign or not s.foreign}
-            asked = [each for each in ground.parts.train if each.session in own]
-            with self._jobs.opened(ground.reading.sessions, {each.session for each in asked}) as held:
-                rounds = LiveRounds(held, self._jobs.real(held), self._constants, answer, self._tell, self._cancel)
-                return rounds.train(model, asked, on_step)
-        run = checkpoint.fingerprint(options, ground.parts.train, model.hashes)
-        place = self._checkpoints / f"{run[:24]}.checkpoint"
-        return train(model, ground.parts.train, options, on_step=on_step, checkpoint=place, cancel=self._cancel)
-
-    # -- the gate
-    def _seen(self, ground: _Ground) -> Seen:
-        """What the version that is trained on has learned from, and those that it comes from."""
-        lessons: list[Mapping[str, Any]] = []
-        for version in () if ground.parent is None else (ground.parent, *self._shelf.ancestors(ground.parent)):
-            try:
-                lessons.append(self._shelf.manifest_of(version).data)
-            except AdapterDamaged as error:
-                self._tell(f"what {version.version} learned from is not known any more: {error.what}")
-        return seen(lessons, ground.reading.sessions)
-
-    def _decided(
-        self, version: PolicyVersion, ground: _Ground, verdict: Verdict, trained: Trained
-    ) -> Mapping[str, Any]:
+    def _decided(self, version: PolicyVersion, verdict: Verdict, trained: Trained) -> Mapping[str, Any]:
         version = self._shelf.find(version.version)  # somebody may have decided meanwhile
-        using = next((v.version for v in self._store.promoted_versions() if v.fits(ground.base)), None)
-        if using not in (version.version, None if ground.parent is None else ground.parent.version):
-            told = f"it was compared with what is not in use any more: {using} is by now"
-            verdict = Verdict(False, (told, *verdict.reasons), verdict.figures)
+        using = next((v.version for v in self._store.promoted_versions() if v.fits(self._base)), None)
+        if using not in (version.version, self._parent_name):
+            why = f"it was compared with what is not in use any more: {using} is by now"
+            verdict = Verdict(False, (why, *verdict.reasons), verdict.figures)
         figures, reason = dict(verdict.figures), "; ".join(verdict.reasons)
-        if verdict.promote and version.status is VersionStatus.CANDIDATE:
-            version = self._shelf.promote(version.version, reason, figures)
-        elif version.status is VersionStatus.CANDIDATE:  # a run that went on may have made one that is judged already
-            version = self._shelf.refuse(version.version, reason, figures)
+        if version.status is VersionStatus.CANDIDATE:  # a run that went on may have made one that is judged already
+            decide = self._shelf.promote if verdict.promote else self._shelf.refuse
+            version = decide(version.version, reason, figures)
         used = version.status is VersionStatus.PROMOTED
         now = "the policy local answers with it from the next experiment on" if used else "it is not used"
         self._tell(f"{version.version} {version.status.value}: {now}")
@@ -307,12 +274,139 @@ class LearnerRun:
 
 def progress(step: StepFigures, elapsed: float, first: int) -> str:
     """A step in a line: how far it is, the figures that tell whether it goes well, the time that is left."""
-    done = step.step - first + 1
-    left = (step.steps - step.step) * elapsed / max(1, done)
+    left = (step.steps - step.step) * elapsed / max(1, step.step - first + 1)
     bar = "█" * round(20 * step.step / step.steps)
     values = step.flat()
-    shown = " ".join(
-        f"{name} {values[name]:.3g}" for name in ("loss", "reward", "kl_base", "entropy") if name in values
-    )
+    names = (name for name in ("loss", "reward", "kl_base", "entropy") if name in values)
+    shown = " ".join(f"{name} {values[name]:.3g}" for name in names)
     speed = f" {values['tokens_per_s']:.0f} tok/s" if "tokens_per_s" in values else ""
     return f"{bar:<20} {step.step}/{step.steps} {step.algo} {shown}{speed}, {left / 60:.0f} min left"
+
+
+class LiveRounds:
+    """Live learning: G proposals for each of a few states, run as experiments, one stretch of steps; round by round.
+
+    The optimiser begins anew in each round, and no checkpoint is kept: what a round has learned is in the adapter, and
+    its experiments are not run twice, for the judge remembers what a program was worth at a state.
+    """
+
+    def __init__(
+        self,
+        held: HeldOut,
+        judge: CheckingJudge,
+        constants: Constants,
+        max_tokens: int,
+        tell: Tell,
+        cancel: threading.Event,
+    ) -> None:
+        self._held, self._judge, self._constants = held, judge, constants
+        self._max_tokens, self._tell, self._cancel = max_tokens, tell, cancel
+
+    def train(
+        self, model: Learnable, trajectories: Sequence[Trajectory], on_step: Callable[[StepFigures], None]
+    ) -> Trained:
+        """Make the model better at the states of some trajectories; UsageError: none can be asked about again."""
+        states = self._held.states(trajectories).states
+        if not states:
+            raise UsageError(
+                "no state of these sessions can be asked about again", hint="run more experiments in this repository"
+            )
+        constants, counts, history = self._constants, Counter[str](), list[dict[str, float]]()
+        each = max(1, constants.train.steps // constants.rounds)
+        stopped = ""
+        for number in range(constants.rounds):
+            if self._cancel.is_set():
+                stopped = CANCELLED
+                break
+            chosen = [states[(number * STATES + i) % len(states)] for i in range(min(STATES, len(states)))]
+            made, about = self._round(model, chosen, number)
+            counts.update(rounds=1, proposals=len(made))
+            if not made or self._silent(made):
+                counts["rounds_without_signal"] += 1
+                self._tell(f"round {number + 1}: all proposals of each state earned the same, nothing to learn")
+                continue
+            mean = sum(one.reward for one in made) / len(made)
+            self._tell(f"round {number + 1}: mean reward {mean:.2f} over {counted(len(made), 'proposal')}")
+            seed = derive_seed(constants.train.seed, number, "live")
+            # Proposals of a round do not follow from each other: none is paid for what came of its neighbours.
+            alone = replace(constants.train.ppo, gamma=0.0)
+            options = replace(constants.train, steps=each, seed=seed, warmup=0, ppo=alone)
+            before = len(history)
+
+            def told(step: StepFigures, before: int = before, about: Mapping[str, float] = about) -> None:
+                values = {**step.values, **about}
+                on_step(replace(step, step=before + step.step, steps=each * constants.rounds, values=values))
+
+            trained = train(model, made, options, on_step=told, cancel=self._cancel)
+            history += trained.history
+            counts.update(trained.counts)
+            if trained.stopped:
+                stopped = trained.stopped
+                break
+        if not history and not stopped:
+            raise UsageError(
+                f"nothing was learned in {constants.rounds} rounds: all proposals of each state earned the same",
+                hint="begin with `--mode replay`, which can warm the policy up on kept answers; or take a larger model",
+            )
+        return Trained(len(history), tuple(history), stopped, "", dict(counts))
+
+    def _silent(self, made: Sequence[Trajectory]) -> bool:
+        """Whether a round tells nothing: GRPO compares within a state, PPO over all, SDPO learns from words."""
+        match self._constants.train.algo:
+            case Algo.SDPO:
+                return False
+            case Algo.PPO:
+                return all_equal([one.reward for one in made])
+            case _:
+                return all(all_equal([one.reward for one in group]) for group in grouped(made).values())
+
+    def _round(
+        self, model: Learnable, states: Sequence[HeldOutState], number: int
+    ) -> tuple[list[Trajectory], dict[str, float]]:
+        """Fresh proposals for some states with what they earned, and figures on all of them."""
+        gate = self._constants.gate
+        asked = [state for state in states for _ in range(gate.count)]
+        drawn = model.generate(
+            [model.encode(state.messages) for state in asked],
+            max_tokens=self._max_tokens,
+            temperature=gate.temperature,
+            seeds=[derive_seed(self._constants.train.seed, number * 10_000 + i, "live") for i in range(len(asked))],
+            who=Who.POLICY,
+        )
+        outcomes = self._judge.judge_all([(state, one.text) for state, one in zip(asked, drawn, strict=True)])
+        valid = [one.novelty for one in outcomes if one.valid]
+        rewards = [one.reward for one in outcomes if one.reward is not None]
+        figures = {"round/valid": len(valid) / len(outcomes)}
+        for name, values in (("round/novelty", valid), ("round/reward", rewards)):
+            if values:
+                figures[name] = math.fsum(values) / len(values)
+        rows = enumerate(zip(asked, drawn, outcomes, strict=True))
+        made = (self._trajectory(state, one, outcome, number, i) for i, (state, one, outcome) in rows)
+        return [one for one in made if one is not None], figures
+
+    def _trajectory(
+        self, state: HeldOutState, drawn: Generated, outcome: Outcome, number: int, index: int
+    ) -> Trajectory | None:
+        """What was proposed as something to learn from; None where its outcome says nothing."""
+        if outcome.reward is None or not drawn.ids:
+            return None
+        return Trajectory(
+            session=state.session,
+            number=number,
+            attempt=0,
+            group=f"{state.key}#{number}",
+            state_id=state.key,
+            at=datetime.now(UTC),
+            policy_version="",
+            messages=state.messages,
+            completion=drawn.text,
+            token_ids=drawn.ids,
+            logprobs=drawn.logprobs,
+            reward=outcome.reward,
+            censored=outcome.label is Label.ABORTED_EARLY,
+            label=outcome.label,
+            feedback=outcome.feedback or outcome.error,
+            index=index,
+            temperature=self._constants.gate.temperature,
+            error="" if outcome.valid else outcome.error,
+        )

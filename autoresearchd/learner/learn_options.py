@@ -19,7 +19,7 @@ from autoresearchd.learner.algorithms.train_options import (
     SdpoOptions,
     TrainOptions,
 )
-from autoresearchd.learner.gate.gate import GateSettings
+from autoresearchd.learner.gate.promotion_needs import GateSettings
 from autoresearchd.learner.training.constant_values import SHARE, values_of
 from autoresearchd.learner.training.load_model import ModelOptions
 
@@ -28,9 +28,9 @@ from autoresearchd.learner.training.load_model import ModelOptions
 class LearnRequest:
     """What ``learn`` is asked for.
 
-    algo: ``grpo``, ``ppo`` or ``sdpo``. mode: ``replay`` (stored answers) or ``live`` (new experiments). model: folder
-    or name of the base model, empty: local.model of config.yaml. steps: of the optimiser, None: the algorithm's own
-    number. places: other repositories to read. options: further ones by name, as they were given.
+    mode: ``replay`` (stored answers) or ``live`` (new experiments). model: folder or name of the base model, empty:
+    local.model of config.yaml. steps: None: the algorithm's own number. places: other repositories to read. options: as
+    ``--set`` gives them.
     """
 
     algo: str
@@ -43,10 +43,9 @@ class LearnRequest:
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """All of a run.
+    """All of a run. share: of the answers that are held out. rounds: of new experiments, in live mode.
 
-    share: of the answers that are held out. rounds: of new experiments, in live mode. max_length: tokens of a prompt
-    with its answer; what is longer is left out, None: nothing is.
+    max_length: tokens of a prompt with its answer; what is longer is left out, None: nothing is.
     """
 
     train: TrainOptions
@@ -59,43 +58,36 @@ class Constants:
 
 
 def constants_of(request: LearnRequest) -> Constants:
-    """The constants that a request names, and the usual ones for all others.
-
-    Raises UsageError: there is none of that name, or its value is none; MissingCapability: a tracker is not installed.
-    """
+    """The constants that a request names, and the usual ones for all others; UsageError as ``values_of`` raises it."""
     values = values_of(request.options, request.algo)
-    usual = TrainOptions(Algo(request.algo))
     if request.steps is not None:
-        usual = replace(usual, steps=request.steps)
+        values["steps"] = request.steps
 
     def some(*names: str, **renamed: str) -> dict[str, Any]:
-        return {
-            **{name: values[name] for name in names if name in values},
-            **{name: values[key] for name, key in renamed.items() if key in values},
-        }
+        """Of the constants that are named, these; renamed: the option's name by which a constant goes."""
+        return {name: values[key] for name, key in ({name: name for name in names} | renamed).items() if key in values}
 
     for name, kind in (("level", Level), ("scale", Scale)):
         if name in values:
             values[name] = kind(values[name])
     # GSPO is more than a level: its range and its mean are its paper's.
     grpo = GSPO if values.get("level") is Level.SEQUENCE else GrpoOptions(**some("level"))
-    train = replace(
-        usual,
-        **some("learning_rate", "weight_decay", "batch", "micro", "epochs", "clip", "warmup", "seed", "save_every"),
-        **some("shuffle_rewards", "kl_every"),
+    train = TrainOptions(
+        Algo(request.algo),
+        **some("steps", "learning_rate", "weight_decay", "batch", "micro", "epochs", "clip", "warmup", "seed"),
+        **some("save_every", "shuffle_rewards", "kl_every"),
         grpo=replace(grpo, **some("clip_low", "clip_high", "beta", "leave_one_out", "neighbours", "scale")),
         ppo=PpoOptions(
             **some("level", "clip_high", "gamma", "lam", "horizon", "target_kl"),
             **some(clip="clip_low", value_weight="c1", entropy_weight="c2"),
         ),
-        sdpo=replace(SdpoOptions(), **some("top", alpha="sdpo_alpha", rate="teacher_rate")),
-        cold_start=replace(ColdStart(), **some(allowed="cold_start", valid_share="valid_share")),
-        collapse=replace(Collapse(), **some(entropy="least_entropy", kl="most_kl")),
+        sdpo=SdpoOptions(**some("top", alpha="sdpo_alpha", rate="teacher_rate")),
+        cold_start=ColdStart(**some("valid_share", allowed="cold_start")),
+        collapse=Collapse(**some(entropy="least_entropy", kl="most_kl")),
     )
     model = ModelOptions(
         value_head=request.algo == "ppo",
         seed=train.seed,
         **some("rank", "alpha", "dropout", "device", "dtype", "threads", "checkpointing", "generated", "share_prompts"),
     )
-    gate = replace(GateSettings(), **some("judge", "states", "count", "max_tokens", "temperature", "run_foreign"))
-    return Constants(train, model, gate, **some("share", "rounds", "max_length", "trackers"))
+    return Constants(train, model, GateSettings.of(values), **some("share", "rounds", "max_length", "trackers"))

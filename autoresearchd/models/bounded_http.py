@@ -1,8 +1,7 @@
-"""HTTP with a model's server, held to the bounds of its question, for every client that asks over it.
+"""HTTP with a model's server, held to the bounds of its question; httpx adapted, also for libraries that use it.
 
 An endpoint may be anybody, or be taken over: it gets one connection, sends so many bytes within so much time, and can
-neither pass the question on nor have its answer unpacked to any size. httpx is adapted here, also for libraries that
-make requests of their own.
+neither pass the question on nor have its answer unpacked to any size.
 """
 
 from __future__ import annotations
@@ -19,11 +18,9 @@ from typing import Any
 
 import httpx
 
-from autoresearchd.models.client import ModelError, TooLong, Trouble
-from autoresearchd.models.provider_errors import MAX_REPLY_BYTES
+from autoresearchd.models.client import MAX_REPLY_BYTES, ModelError, TooLong, Trouble
 
-_BYTES_PER_TOKEN = 512
-"""Of JSON, for a token with its log-probability."""
+_BYTES_PER_TOKEN = 512  # of JSON, for a token with its log-probability
 _MAX_ERROR_BYTES = _MAX_BESIDE_TEXT = 512 * 1024
 """Of an answer that tells of an error, which may repeat the prompt; and of what is no text in another, as where it is
 no JSON. Libraries search an error with patterns, at seconds a megabyte."""
@@ -155,8 +152,8 @@ def within(bounds: Bounds) -> Iterator[None]:
 class BoundedTransport(httpx.BaseTransport):
     """A transport that reads no more of an answer than it may, unpacks nothing and lets nobody redirect it.
 
-    It asks through a client of its own, made at the first request with these ``options`` (``verify``, ``trust_env`` …),
-    and keeps no connection: each exchange has a socket of its own to be cut.
+    It asks through a client of its own with these ``options`` (``verify`` …), and keeps no connection: each exchange
+    has a socket of its own to be cut.
     """
 
     def __init__(self, options: Callable[[], Mapping[str, Any]]) -> None:

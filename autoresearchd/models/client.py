@@ -1,16 +1,24 @@
-"""What a policy needs of a language model: a question, a reply, and the ways in which asking fails."""
+"""What a policy needs of a language model: a question, a reply, and the ways in which asking fails.
+
+And what its clients share: what a provider's errors mean, its words made safe, and bounds on what it tells.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
+import re
 import string
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import AutoresearchdError, Interrupted
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
@@ -21,12 +29,35 @@ Message = Mapping[str, str]
 Count = Callable[[Sequence[Message]], int]
 """How many tokens messages have."""
 
-_LOOK_S = 0.05
-"""How often a cancel is looked at: it has no way of waking two waits at once."""
+MAX_REPLY_BYTES = 2_000_000
+"""Of the text of a reply, in UTF-8. No edit of a program is as long; a model in a loop is."""
+SHORTEST_REPLY = 256
+"""Tokens that a reply gets at least, however small the context is."""
+LONGEST_WAIT_S = 24 * 3600.0
+_LOOK_S = 0.05  # how often a cancel is looked at: it has no way of waking two waits at once
 _LETTERS, _DIGITS, _SPACES = string.ascii_letters.encode(), string.digits.encode(), b" \t\n\r"
 _KINDS = bytes.maketrans(_LETTERS + _DIGITS + _SPACES, b"a" * len(_LETTERS) + b"0" * len(_DIGITS) + b" " * len(_SPACES))
 """All letters become one, all digits, all white space."""
-_MESSAGE_OVERHEAD = 8
+_MESSAGE_OVERHEAD, _MAX_WORDS, _UNSEEN_TOKENS = 8, 400, 100_000
+
+_KEYED = {
+    "anthropic": ("ANTHROPIC_",),
+    "deepseek": ("DEEPSEEK_",),
+    "gemini": ("GEMINI_", "GOOGLE_"),
+    "groq": ("GROQ_",),
+    "mistral": ("MISTRAL_",),
+    "openai": ("OPENAI_",),
+    "openrouter": ("OPENROUTER_", "OR_"),
+    "xai": ("XAI_",),
+}
+"""Providers that answer nobody without a key, and how the variables begin that may hold one (docs.litellm.ai)."""
+_TOO_LONG = re.compile(
+    r"context[ _-]?(?:length|window|size)|prompt is too long|too many (?:input )?tokens|maximum model length"
+    r"|input (?:is )?too long|exceeds? the (?:maximum|model)",
+    re.IGNORECASE,
+)
+_FILTERED = re.compile(r"content[ _-]?(?:filter|policy|management)|safety system", re.IGNORECASE)
+_OUT_OF_MONEY = re.compile(r"insufficient[ _-]quota|exceeded your current quota|billing|credit balance", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +117,15 @@ PASSING = frozenset(
     {Trouble.RATE_LIMITED, Trouble.OVERLOADED, Trouble.TIMEOUT, Trouble.UNREACHABLE, Trouble.BROKEN_REPLY}
 )
 """Worth another try in a moment."""
-
 FINAL = frozenset({Trouble.UNAUTHORISED, Trouble.NOT_FOUND})
 """Nothing that waiting fixes: the user has to."""
 
 
 class ModelError(AutoresearchdError):
-    """A question got no reply.
+    """A question got no reply. what: in the provider's words, cut and without secrets.
 
-    what: in the provider's words, cut and without secrets. retry_after: seconds that the provider asks to wait. cost:
-    what the failed question may have cost all the same; None: nothing that is known.
+    retry_after: seconds that the provider asks to wait. cost: what the question may have cost all the same, None: not
+    known.
     """
 
     def __init__(
@@ -115,7 +145,6 @@ class ModelClient(Protocol):
     @property
     def name(self) -> str:
         """The model, as messages and the store name it."""
-        ...
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
         """One question, one attempt: retries and fallbacks are the caller's.
@@ -123,11 +152,9 @@ class ModelClient(Protocol):
         Ends soon after ``cancel`` is set, by raising Interrupted; raises ModelError for everything that a provider or
         the network can do.
         """
-        ...
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """How many tokens the messages have: by the model's own tokenizer, or a stated estimate that errs upwards."""
-        ...
 
 
 @runtime_checkable
@@ -136,7 +163,6 @@ class KnowsPrices(Protocol):
 
     def price(self, cost: Cost) -> float | None:
         """US dollars for the tokens of ``cost``, None where nobody knows."""
-        ...
 
 
 @runtime_checkable
@@ -145,17 +171,16 @@ class KnowsSchemas(Protocol):
 
     def takes_schema(self) -> bool:
         """Whether a reply to a question with a schema will obey it, as far as that can be known before."""
-        ...
 
 
+# ---------------------------------------------------------------------- asking
 def estimate_tokens(messages: Sequence[Message]) -> int:
     """An estimate of the tokens of messages that errs upwards, for models whose tokenizer is not at hand.
 
     The rates are our own choice: a letter counts a quarter of a token, a digit four thirds, white space a third, any
-    other byte two thirds, and each message eight tokens for its chat template. They were set against the tokenizer of
-    SmolLM2, which splits numbers into digits, and small vocabularies give more tokens than large ones: for prompts,
-    code, prose and tables of results the estimate is 0 to 30 per cent above it, for a table full of hashes 3 per cent
-    below; single lines vary more.
+    other byte two thirds, and each message eight tokens for its chat template. Against the tokenizer of SmolLM2 the
+    estimate of prompts, code, prose and tables is 0 to 30 per cent too high, of a table full of hashes 3 per cent too
+    low.
     """
     return sum(_MESSAGE_OVERHEAD + sum(map(_estimate, message.values())) for message in messages)
 
@@ -173,8 +198,8 @@ def perform(
     """What ``function`` returns or raises; Interrupted once ``cancel`` is set, ModelError when ``timeout`` is over.
 
     It is called in a daemon thread, and not at all when ``cancel`` is set already. A call that is abandoned goes on
-    there by itself: it must end some time, keep nothing that a later call needs, and its outcome is dropped.
-    ``give_up`` is called then, to make it end soon (by closing its connection, say).
+    there by itself: it must end some time, and keep nothing that a later call needs. ``give_up`` then makes it end
+    soon.
     """
     if cancel.is_set():
         raise Interrupted("the model was not asked: a stop was requested")
@@ -200,3 +225,105 @@ def perform(
             hint = "raise the time-out for models in config.yaml"
             raise ModelError(Trouble.TIMEOUT, f"no reply within {timeout:g} s", hint=hint)
     return outcome.result()
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """These environment variables while a library is imported or loads; what the user has set stays as it is."""
+    added = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+# ---------------------------------------------------------------------- what providers say
+def absent_key(model: str, environment: Mapping[str, str]) -> str:
+    """The variable that a model's provider wants its key in, where nothing of the provider's is set; else empty.
+
+    Providers that may be asked without a key, or find it elsewhere, are not judged.
+    """
+    begins = _KEYED.get(model.partition("/")[0] if "/" in model else "", ())
+    if not begins or any(value.strip() and name.startswith(begins) for name, value in environment.items()):
+        return ""
+    return f"{begins[0]}API_KEY"
+
+
+def trouble_of(status: int, words: str) -> Trouble:
+    """What an HTTP status means, with the error's code and message in ``words``.
+
+    An account without money (402, some 400 and 429) is nothing that waiting fixes: ``UNAUTHORISED``, as for a key.
+    """
+    if status == 402 or (status in (400, 403, 429) and _OUT_OF_MONEY.search(words)):
+        return Trouble.UNAUTHORISED
+    # llama.cpp and some gateways answer 500 to a prompt that does not fit.
+    if status == 413 or (status in (400, 409, 422, 500) and _TOO_LONG.search(words)):
+        return Trouble.CONTEXT_TOO_LONG
+    if status in (400, 409, 422) and _FILTERED.search(words):
+        return Trouble.REFUSED
+    if status >= 500:
+        return Trouble.OVERLOADED
+    known = {401: Trouble.UNAUTHORISED, 403: Trouble.UNAUTHORISED, 404: Trouble.NOT_FOUND, 410: Trouble.NOT_FOUND}
+    return {**known, 408: Trouble.TIMEOUT, 429: Trouble.RATE_LIMITED}.get(status, Trouble.BAD_REQUEST)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a reply asks to wait (RFC 9110, 10.2.3, and OpenAI's milliseconds); None where it does not say.
+
+    headers: names in lower case, or a mapping that does not mind. No provider is known that sends a date.
+    """
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with contextlib.suppress(KeyError, ValueError):
+            seconds = unit * float(headers[name])
+            if math.isfinite(seconds):
+                return min(max(0.0, seconds), LONGEST_WAIT_S)
+    return None
+
+
+def words_of(text: str, hide: Iterable[str] = ()) -> str:
+    """A provider's words on one line, cut, without control characters and, before the cut, without these secrets."""
+    for secret in hide:
+        if secret:
+            text = text.replace(secret, "…")
+    return clean(text, _MAX_WORDS)
+
+
+def read_choice(found: Mapping[str, Any], cost: Cost) -> tuple[Mapping[str, Any], str, str]:
+    """The first choice of a reply, its text, and why it ended; ModelError with what it cost where there is none."""
+    choices = found.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(choice, dict) or not isinstance(message, dict):
+        raise ModelError(Trouble.BROKEN_REPLY, "the reply holds no message", cost=cost)
+    content, refusal = message.get("content"), message.get("refusal")
+    if not isinstance(content, str | None):
+        raise ModelError(Trouble.BROKEN_REPLY, "the message of the reply is not a text", cost=cost)
+    finish = clean(choice.get("finish_reason"), 40) or "stop"
+    return choice, checked_text(content or "", finish, refusal if isinstance(refusal, str) else "", cost), finish
+
+
+def checked_text(text: str, finish: str, refusal: str, cost: Cost) -> str:
+    """The text of a reply, which may be empty; ModelError with its cost where it is too long, or was withheld."""
+    encoded = text.encode("utf-8", "replace")  # half of a surrogate pair, which JSON can write, cannot be stored
+    if len(encoded) > MAX_REPLY_BYTES:
+        what = f"the reply is longer than {MAX_REPLY_BYTES:,} bytes and was thrown away"
+        raise ModelError(Trouble.BROKEN_REPLY, what, cost=cost)
+    if not text.strip() and (finish == "content_filter" or refusal):
+        said = f": {words_of(refusal)}" if refusal else ""
+        raise ModelError(Trouble.REFUSED, f"the model refused to answer{said}", cost=cost)
+    return encoded.decode("utf-8")
+
+
+def count_usage(question: Question, found: Mapping[str, Any]) -> tuple[int, int]:
+    """The tokens of a question and its answer as a reply tells them, held to what they may have been.
+
+    A server that tells of a billion would use up the user's cap. What a provider adds to a prompt, and thinks beyond
+    ``max_tokens``, is allowed for.
+    """
+    usage = found.get("usage")
+    told = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]
+    tokens_in, tokens_out = (n if type(n) is int and 0 <= n < 10**9 else 0 for n in told)
+    asked = sum(len(part.encode("utf-8", "replace")) for message in question.messages for part in message.values())
+    return min(tokens_in, asked + _UNSEEN_TOKENS), min(tokens_out, 4 * question.max_tokens + _UNSEEN_TOKENS)

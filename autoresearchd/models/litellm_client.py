@@ -12,7 +12,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,8 +22,8 @@ from autoresearchd.domain.errors import MissingCapability
 from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.models import provider_errors
-from autoresearchd.models.client import Message, ModelError, Question, Reply, TooLong, Trouble, estimate_tokens, perform
+from autoresearchd.models import client
+from autoresearchd.models.client import Message, ModelError, Question, Reply, TooLong, Trouble, perform
 from autoresearchd.models.spend import priced
 
 if TYPE_CHECKING:
@@ -36,11 +36,6 @@ _QUIET_IMPORT = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUC
 _TROUBLES: tuple[tuple[str, Trouble], ...] = (
     ("ContextWindowExceededError", Trouble.CONTEXT_TOO_LONG),
     ("ContentPolicyViolationError", Trouble.REFUSED),
-    ("RejectedRequestError", Trouble.REFUSED),
-    ("BudgetExceededError", Trouble.REFUSED),
-    ("AuthenticationError", Trouble.UNAUTHORISED),
-    ("PermissionDeniedError", Trouble.UNAUTHORISED),
-    ("NotFoundError", Trouble.NOT_FOUND),
     ("Timeout", Trouble.TIMEOUT),
     ("APIResponseValidationError", Trouble.BROKEN_REPLY),
 )
@@ -49,8 +44,7 @@ _TROUBLES: tuple[tuple[str, Trouble], ...] = (
 _ADDRESSED = frozenset({"azure", "azure_ai", "databricks", "snowflake"})
 """Providers that are always spoken to at an address of the user's own: it does not make their prices unknown."""
 
-_COUNTED = frozenset({"openai", "azure", "text-completion-openai"})
-"""Providers whose tokenizer litellm has with it."""
+_COUNTED = frozenset({"openai", "azure", "text-completion-openai"})  # providers whose tokenizer litellm has with it
 
 _SCHEMA = "response_format"
 _UNBOUNDED = "is asked by a library of its provider's: the size of its replies is not bounded, nor where they redirect"
@@ -64,15 +58,12 @@ class LitellmClient:
     """Asks a model of a provider that litellm knows; keys come from the environment, as the provider names them.
 
     The price of a call is the user's, else that of litellm's list for the model's name. It is unknown (None) where
-    neither has one, where the list says nothing is to be paid (it says so of every model that runs on a machine of
-    one's own), and where the model is asked at an address of the user's own: a name alone tells no price there.
+    neither has one, where the list says nothing is to be paid (it says so of every model of one's own), and at an
+    address of the user's own: a name alone tells no price there.
 
-    Args:
-        model: as litellm names it, e.g. ``anthropic/claude-…`` or ``openai/gpt-…``.
-        prices: of the user, by the model's name with or without the provider before it.
-        api_base: another address than the provider's.
-        key: for that address; the provider's key of the environment is never sent there.
-        keys: by provider, in the place of those of the environment.
+    model: as litellm names it, e.g. ``anthropic/claude-…``. api_base: another address than the provider's; key: for it,
+    the provider's key of the environment is never sent there. keys: by provider, in the place of those of the
+    environment.
     """
 
     def __init__(
@@ -84,13 +75,10 @@ class LitellmClient:
         key: str = "",
         keys: Mapping[str, str] | None = None,
     ) -> None:
-        self._model, self._prices, self._api_base, self._key = model, dict(prices or {}), api_base, key
+        self.name = self._model = model
+        self._prices, self._api_base, self._key = dict(prices or {}), api_base, key
         self._keys = dict(keys or {})
         self._unbounded = self._schema_refused = False
-
-    @property
-    def name(self) -> str:
-        return self._model
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
         """As the protocol says; the time that the import takes is none of the question's."""
@@ -108,7 +96,7 @@ class LitellmClient:
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """By the tokenizer that litellm has with it where the model is one of OpenAI's, else an estimate."""
-        estimate = estimate_tokens(messages)
+        estimate = client.estimate_tokens(messages)
         if self._api_base is not None or self._provider not in _COUNTED:
             return estimate
         given = [dict(message) for message in messages]
@@ -143,7 +131,12 @@ class LitellmClient:
     def _complete(self, question: Question, arguments: Mapping[str, Any], bounds: Bounds) -> Reply:
         from autoresearchd.models.bounded_http import within
 
-        began = time.monotonic()
+        began, response = time.monotonic(), None
+        if self._api_base is None:
+            key = self._keys.get(self._provider) if self._keys else None
+            address = {"api_key": key} if key else {}
+        else:  # some key has to be there, else the provider's own is taken from the environment
+            address = {"api_base": self._api_base, "api_key": self._key or "none"}
         try:
             with within(bounds):
                 response = _library().completion(
@@ -154,18 +147,24 @@ class LitellmClient:
                     num_retries=0,  # the caller's affair: litellm's end in a bare Exception
                     max_retries=0,
                     drop_params=True,
-                    **self._address(),
+                    **address,
                     **arguments,
                 )
-                found = response.model_dump(warnings=False)
+            found = response.model_dump(warnings=False)
         except Exception as error:  # noqa: BLE001 - litellm raises what its providers' libraries raise
-            # Without its cause: requests and their headers hang on that.
-            raise self._explain_end(question, bounds.error) or self._trouble(error) from None
+            failed = self._trouble(error)
+            if bounds.error is not None:
+                failed = ModelError(bounds.error.trouble, f"{self._model}: {bounds.error.what}", hint=bounds.error.hint)
+            if response is not None or isinstance(bounds.error, TooLong):
+                # Nobody has counted what came: all that was allowed is charged, so that a cap errs on the safe side.
+                cost = Cost(usd=None, tokens_in=self.count_tokens(question.messages), tokens_out=question.max_tokens)
+                failed.cost = priced(replace(cost, usd=self.price(cost)), self._prices, self._model)
+            raise failed from None  # without its cause: requests and their headers hang on that
         if not bounds.sent and not self._unbounded:
             self._unbounded = True
             _LOG.warning("%s %s", self._model, _UNBOUNDED)
         cost = self._cost(question, response, found, time.monotonic() - began)
-        _, text, finish = provider_errors.read_choice(found, cost)
+        _, text, finish = client.read_choice(found, cost)
         sampling = {name: value for name, value in arguments.items() if name != _SCHEMA}
         return Reply(
             text=text,
@@ -174,24 +173,6 @@ class LitellmClient:
             finish=finish,
             sampling={**sampling, "structured": True} if _SCHEMA in arguments else sampling,
         )
-
-    def _explain_end(self, question: Question, error: ModelError | None) -> ModelError | None:
-        """An exchange that left its bounds, as the caller is told of it."""
-        if error is None:
-            return None
-        ended = type(error)(error.trouble, f"{self._model}: {error.what}", hint=error.hint)
-        if isinstance(error, TooLong):
-            # Nobody has counted what came: all that was allowed is charged, so that a cap errs on the safe side.
-            cost = Cost(usd=None, tokens_in=self.count_tokens(question.messages), tokens_out=question.max_tokens)
-            ended.cost = priced(replace(cost, usd=self.price(cost)), self._prices, self._model)
-        return ended
-
-    def _address(self) -> dict[str, str]:
-        if self._api_base is None:
-            key = self._keys.get(self._provider) if self._keys else None
-            return {"api_key": key} if key else {}
-        # Some value has to be there, else the provider's own key is taken from the environment.
-        return {"api_base": self._api_base, "api_key": self._key or "none"}
 
     def _arguments(self, question: Question) -> dict[str, Any]:
         """Parameters of the sampling, those alone that the model has; all where litellm does not know which it has."""
@@ -211,64 +192,64 @@ class LitellmClient:
         try:
             return look(litellm)
         except Exception as error:  # noqa: BLE001 - there are many ways of saying that there is no such model
-            _LOG.debug(
-                "litellm's lists tell nothing of %s: %s: %s", self._model, type(error).__name__, self._words(error)
-            )
+            what = f"{type(error).__name__}: {self._words(error)}"
+            _LOG.debug("litellm's lists tell nothing of %s: %s", self._model, what)
             return unknown
 
     def _cost(self, question: Question, response: Any, found: Mapping[str, Any], seconds: float) -> Cost:
-        tokens_in, tokens_out = provider_errors.count_usage(question, found)
+        tokens_in, tokens_out = client.count_usage(question, found)
         given = {"completion_response": response, "model": self._model}
         usd = self._listed_price(lambda litellm: litellm.completion_cost(**given))
         return priced(Cost(usd, tokens_in, tokens_out, seconds), self._prices, self._model)
 
     def _listed_price(self, look: Callable[[Any], object]) -> float | None:
-        """A price of the list, None where that would be a guess."""
-        if self._api_base is not None or _moved(self._provider):
+        """A price of the list, None where that would be a guess: at another address than the provider's own."""
+        moved = (os.environ.get(f"{self._provider.upper()}_{end}") for end in ("API_BASE", "BASE_URL"))
+        if self._api_base is not None or (self._provider not in _ADDRESSED and any(moved)):
             return None
         usd = self._look_up(look, None)
         return float(usd) if isinstance(usd, (int, float)) and math.isfinite(usd) and usd > 0 else None
 
     # -- what went wrong
     def _words(self, error: BaseException) -> str:
-        return provider_errors.words_of(str(error), [self._key, *self._keys.values()])
+        return client.words_of(str(error), [self._key, *self._keys.values()])
 
     def _trouble(self, error: Exception) -> ModelError:
-        said, trouble = self._words(error), _trouble_of(error)
+        said, causes = self._words(error), list(_causes(error))
+        trouble = _trouble_of(error, {kind.__name__ for cause in causes for kind in type(cause).__mro__})
         if trouble is Trouble.UNREACHABLE:  # of which litellm says no more than that there is no connection
-            root = self._words(list(_causes(error))[-1])
+            root = self._words(causes[-1])
             said = said if root in said else f"{said} {root}"
         what = f"{self._model}: {type(error).__name__}: {said}"
-        return ModelError(trouble, what, retry_after=provider_errors.retry_after(_headers(error)))
+        return ModelError(trouble, what, retry_after=client.retry_after(_headers(error)))
 
 
-def _trouble_of(error: Exception) -> Trouble:
+def _trouble_of(error: Exception, kinds: Set[str]) -> Trouble:
+    """What an error of litellm means. kinds: names of the classes of it and of its causes."""
     own = {kind.__name__ for kind in type(error).__mro__}
     if trouble := next((trouble for name, trouble in _TROUBLES if name in own), None):
         return trouble
-    kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
     if kinds & {"JSONDecodeError", "UnicodeDecodeError", "RemoteProtocolError", "ReadError", "DecodingError"}:
         return Trouble.BROKEN_REPLY
     if kinds & {"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"}:
         return Trouble.UNREACHABLE
     if "LLM Provider NOT provided" in str(error)[:2_000]:
         return Trouble.NOT_FOUND
-    status = getattr(error, "status_code", None)
     if "APIConnectionError" in kinds:  # its status is always 500, whatever happened
         return Trouble.UNREACHABLE
-    if isinstance(status, int):
-        return provider_errors.trouble_of(status, str(error)[:20_000])
+    if isinstance(status := getattr(error, "status_code", None), int):
+        return client.trouble_of(status, str(error)[:20_000])
     return Trouble.BAD_REQUEST if isinstance(error, (ValueError, TypeError, KeyError)) else Trouble.BROKEN_REPLY
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """The error and what it was raised from, or while handling."""
     seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        yield found
-        found = found.__cause__ or found.__context__
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _headers(error: Exception) -> dict[str, str]:
@@ -278,18 +259,11 @@ def _headers(error: Exception) -> dict[str, str]:
     return {str(name).lower(): value for name, value in dict(given).items() if isinstance(value, str)}
 
 
-def _moved(name: str) -> bool:
-    """Whether the environment sends a provider's questions to another address than its own."""
-    if not name or name in _ADDRESSED:
-        return False
-    return any(os.environ.get(f"{name.upper()}_{end}") for end in ("API_BASE", "BASE_URL"))
-
-
 @cache
 def _library() -> Any:
     """litellm, imported, silenced, and made to keep its requests within bounds."""
     try:
-        with provider_errors.environment(_QUIET_IMPORT), warnings.catch_warnings():
+        with client.environment(_QUIET_IMPORT), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of pydantic, about litellm's own types
             litellm: Any = importlib.import_module("litellm")
             litellm.ModelResponse()  # its types are made at the first use

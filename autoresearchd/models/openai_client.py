@@ -24,9 +24,9 @@ from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 from autoresearchd.domain.ports import Adapters, Cancel
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.models import model_files, provider_errors
-from autoresearchd.models.client import Message, ModelError, Question, Reply, TooLong, Trouble, estimate_tokens, perform
-from autoresearchd.models.provider_errors import words_of
+from autoresearchd.models import client
+from autoresearchd.models.client import Message, ModelError, Question, Reply, TooLong, Trouble, perform
+from autoresearchd.models.model_files import base_model
 from autoresearchd.models.spend import priced
 
 if TYPE_CHECKING:
@@ -37,12 +37,9 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "AUTORESEARCHD_LOCAL_KEY"
 
 _IDS = ("return_token_ids", "return_tokens_as_token_ids")
-_LOGPROBS = ("logprobs",)
-_SCHEMA = ("response_format",)
-_MODEL = ("model",)
+_SCHEMA, _MODEL = "response_format", "model"
 _LISTING_BYTES, _LISTING_S = 1_000_000, 10.0
 _LOAD_S = 60.0
-_SHORTEST_REPLY = 256
 _MAX_NAME = 300
 _CONNECT_S = 10.0
 
@@ -54,14 +51,10 @@ class OpenAIClient:
     the server tells of (vLLM's ``max_model_len``). The log-probabilities are the server's: vLLM gives those under the
     sampling temperature only with ``--logprobs-mode processed_logprobs``, as ``autoresearchd serve`` starts it.
 
-    Args:
-        url: of the endpoint, up to and with ``/v1``.
-        model: its name there; empty: the first that the server lists, else whichever it has.
-        adapters: says which version of the local policy answers; asked at the first question, and after each ``renew``.
-            The server is told to load it, by vLLM's ``load_lora_adapter``; where it does not, the plain model answers.
-        warn: is told of a version that the server does not load.
-        key: bearer token, see ``read_key``.
-        prices: of the user; a model without one costs nothing here, as it runs on the user's own machine.
+    model: its name there; empty: the first that the server lists, else whichever it has. adapters: says which version
+    answers; asked at the first question, and after each ``renew``. The server is told to load it, by vLLM's
+    ``load_lora_adapter``; where it does not, ``warn`` is told, and the plain model answers. prices: of the user; a
+    model without one costs nothing here.
     """
 
     def __init__(
@@ -115,7 +108,7 @@ class OpenAIClient:
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """An estimate that errs upwards: not every server counts, and a prompt must be the same at every server."""
-        return estimate_tokens(messages)
+        return client.estimate_tokens(messages)
 
     # -- asking
     def _ask(self, question: Question, bounds: Bounds) -> Reply:
@@ -132,12 +125,13 @@ class OpenAIClient:
 
     def _answer(self, question: Question, bounds: Bounds) -> Reply:
         began = time.monotonic()
-        payload, optional = self._payload(question), [_IDS, _LOGPROBS, _SCHEMA]
-        refused = set(self._refused) - set(_MODEL)
-        if not (self._adapter or self._model):
+        payload, optional = self._payload(question), [_IDS, ("logprobs",), (_SCHEMA,)]
+        refused = set(self._refused)
+        if self._adapter or self._model:
+            refused.discard(_MODEL)
+        else:
             # ``transformers serve FOLDER`` lists whatever lies in a cache, but gives its one model under no other name.
-            optional.append(_MODEL)
-            refused = set(self._refused)
+            optional.append((_MODEL,))
         while True:
             sent = {name: value for name, value in payload.items() if name not in refused}
             try:
@@ -155,13 +149,13 @@ class OpenAIClient:
             if error.trouble is not Trouble.BAD_REQUEST or answered.status_code not in (400, 422) or not left:
                 raise error
             # The fields that the error speaks of, else those that are missed least; "model" is a mere word in it.
-            named = (fields for fields in left if fields != _MODEL and any(name in error.what for name in fields))
+            named = (fields for fields in left if fields != (_MODEL,) and any(name in error.what for name in fields))
             refused.update(next(named, left[0]))
 
     def _payload(self, question: Question) -> dict[str, Any]:
         most = question.max_tokens
         if self._context:
-            most = min(most, max(_SHORTEST_REPLY, self._context // 2))
+            most = min(most, max(client.SHORTEST_REPLY, self._context // 2))
         payload: dict[str, Any] = {
             "model": self._name or None,
             "messages": [dict(message) for message in question.messages],
@@ -174,23 +168,23 @@ class OpenAIClient:
         }
         if question.schema is not None:
             schema = {"name": "answer", "schema": dict(question.schema)}
-            payload["response_format"] = {"type": "json_schema", "json_schema": schema}
+            payload[_SCHEMA] = {"type": "json_schema", "json_schema": schema}
         return {name: value for name, value in payload.items() if value is not None}
 
     def _look(self, bounds: Bounds) -> None:
         """What the server serves: once, and without a fuss. Who has one model does not always list it."""
         if self._listed is not None:
             return
-        models: list[dict[str, Any]] = []
+        data: object = None
         try:
             answered = self._exchange(bounds.narrow(_LISTING_S, _LISTING_BYTES), "models")
             if answered.status_code != 200:
                 raise self._error(answered)
             data = self._object(answered).get("data")
-            models = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
         except ModelError as error:
             if error.trouble in (Trouble.UNREACHABLE, Trouble.UNAUTHORISED):
                 raise
+        models = [m for m in data if isinstance(m, dict)] if isinstance(data, list) else []
         models = [m for m in models if isinstance(name := m.get("id"), str) and name == clean(name, _MAX_NAME) != ""]
         plain = [m for m in models if not m.get("parent")] or models
         self._listed = next((m for m in plain if m["id"] == self._model), plain[0] if plain else {})
@@ -218,8 +212,8 @@ class OpenAIClient:
             told = BaseModel(name)
             if Path(name).is_absolute():
                 # Else it is on another machine, or the server means something else by it.
-                with contextlib.suppress(UsageError, OSError, ValueError):
-                    told = replace(model_files.known_by_files(Path(name)), name=name)
+                with contextlib.suppress(UsageError):
+                    told = replace(base_model(Path(name)), name=name)
             self._plain = told if self._adapters is None else self._adapters.known(told)
         return self._plain
 
@@ -270,24 +264,25 @@ class OpenAIClient:
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise ModelError(
                 Trouble.UNREACHABLE,
-                f"{self._url} cannot be reached: {words_of(str(error), [self._key])}",
+                f"{self._url} cannot be reached: {self._hide(str(error))}",
                 hint="is the server running? `autoresearchd serve` starts one; local.base_url says where it is",
             ) from error
         except httpx.TimeoutException as error:
             raise ModelError(Trouble.TIMEOUT, f"{self._url} did not reply in time") from error
         except httpx.HTTPError as error:
-            said = f"{type(error).__name__}: {words_of(str(error), [self._key])}"
+            said = f"{type(error).__name__}: {self._hide(str(error))}"
             raise ModelError(Trouble.BROKEN_REPLY, f"the reply of {self._url} broke off: {said}") from error
 
     def _object(self, answered: httpx.Response) -> dict[str, Any]:
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(answered.content)
-        except (ValueError, RecursionError) as error:
-            said = words_of(answered.content.decode("utf-8", "replace"), [self._key])[:200]
-            raise ModelError(Trouble.BROKEN_REPLY, f"the reply is not JSON: {said!r}") from error
-        if not isinstance(found, dict):
-            raise ModelError(Trouble.BROKEN_REPLY, "the reply is JSON, but not an object")
-        return found
+            if isinstance(found, dict):
+                return found
+        said = self._hide(answered.content.decode("utf-8", "replace"))[:200]
+        raise ModelError(Trouble.BROKEN_REPLY, f"the reply is not a JSON object: {said!r}")
+
+    def _hide(self, words: str) -> str:
+        return client.words_of(words, [self._key])
 
     def _words(self, answered: httpx.Response) -> str:
         """What an answer with an error says: its code and message, or how its body begins."""
@@ -300,25 +295,25 @@ class OpenAIClient:
                 text = " ".join(str(part) for part in parts if part) or text
             elif isinstance(error, str):
                 text = error
-        return words_of(text, [self._key])
+        return self._hide(text)
 
     def _error(self, answered: httpx.Response) -> ModelError:
         words = self._words(answered)
-        trouble = provider_errors.trouble_of(answered.status_code, words)
+        trouble = client.trouble_of(answered.status_code, words)
         nameless = trouble in (Trouble.NOT_FOUND, Trouble.BAD_REQUEST) and not self._name
         return ModelError(
             trouble,
             f"{self._url} answered {answered.status_code}: {words}",
-            retry_after=provider_errors.retry_after(answered.headers),
+            retry_after=client.retry_after(answered.headers),
             hint="name the model: --policy local:MODEL" if nameless else "",
         )
 
     def _reply(self, question: Question, sent: Mapping[str, Any], found: Mapping[str, Any], seconds: float) -> Reply:
-        cost = self._cost(*provider_errors.count_usage(question, found), seconds)
-        choice, text, finish = provider_errors.read_choice(found, cost)
+        cost = self._cost(*client.count_usage(question, found), seconds)
+        choice, text, finish = client.read_choice(found, cost)
         ids, logprobs = tokens_of(choice)
         sampling = {name: sent[name] for name in ("temperature", "seed", "max_tokens") if name in sent}
-        if _SCHEMA[0] in sent:
+        if _SCHEMA in sent:
             # Drawn under a grammar: the log-probabilities are not those of what the model may write.
             sampling, logprobs = {**sampling, "structured": True}, None
         known = self._known()
@@ -345,7 +340,7 @@ def tokens_of(choice: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[
     """Token ids and log-probabilities of a choice, each None where the server does not tell all of them.
 
     vLLM gives the ids beside the message (``token_ids``) or in each token's name (``token_id:17``), llama.cpp as each
-    token's ``id``. Two lists of different lengths are no use to anybody.
+    token's ``id``.
     """
     told = choice.get("logprobs")
     content = told.get("content") if isinstance(told, dict) else None
@@ -368,7 +363,7 @@ def _named_id(entry: Mapping[str, Any]) -> Any:
 
 
 def _checked(url: str) -> str:
-    """The address without a slash at its end. Raises UsageError for what is none, or carries a password."""
+    """The address without a slash at its end; UsageError for what is none, or carries a password."""
     hint = "local.base_url in config.yaml is like http://127.0.0.1:8000/v1"
     try:
         parts = urlsplit(url.strip())
@@ -376,17 +371,14 @@ def _checked(url: str) -> str:
     except ValueError:
         good = False
     if not good or not url.isascii() or not url.strip().isprintable():
-        raise UsageError(f"{words_of(url)!r} is not the address of an endpoint", hint=hint)
+        raise UsageError(f"{client.words_of(url)!r} is not the address of an endpoint", hint=hint)
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise UsageError("the address of the endpoint carries a name, a key or a query", hint=f"{hint}; keys: key_file")
     return url.strip().rstrip("/")
 
 
 def read_key(key_file: str, environment: Mapping[str, str] | None = None) -> str:
-    """The key of the endpoint: the file's first line, else ``AUTORESEARCHD_LOCAL_KEY``, else nothing.
-
-    Raises UsageError where the file cannot be read or holds no key.
-    """
+    """The key of the endpoint: the file's first line, else ``AUTORESEARCHD_LOCAL_KEY``, else nothing."""
     if not key_file:
         key = (os.environ if environment is None else environment).get(KEY_VARIABLE, "").strip()
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,17 +14,15 @@ from autoresearchd.domain.proposal import Answer, Cost, Proposal
 from autoresearchd.domain.research_state import ResearchState
 
 _PER = 1_000_000
-_KINDS = ("litellm:", "local:", "agent:")
-_CENT_FRACTION = 1e-9
-"""Sums of prices are binary fractions: ten times 0.10 must reach a cap of 1.00."""
+_KINDS = re.compile("^(litellm:)?(local:)?(agent:)?")  # of policy, which users copy from their command line
+_CENT_FRACTION = 1e-9  # sums of prices are binary fractions: ten times 0.10 must reach a cap of 1.00
 
 
 def priced(cost: Cost, prices: Mapping[str, Price], *models: str) -> Cost:
     """The cost of one call; what is no amount of money in it counts as unknown.
 
     A price of the user's stands over what the provider says; input tokens out of a provider's cache are counted in
-    full, so that a spend cap errs on the safe side. What nobody has a price for stays unknown, which is not zero.
-    models: the names of the model, as the user and as the provider write it; the first that has a price counts.
+    full, so that a spend cap errs on the safe side. models: names of the model; the first that has a price counts.
     """
     usd = cost.usd if cost.usd is not None and math.isfinite(cost.usd) and cost.usd >= 0 else None
     tokens_in, tokens_out = max(0, cost.tokens_in), max(0, cost.tokens_out)
@@ -48,8 +47,8 @@ def total(costs: Sequence[Cost]) -> Cost:
 
 def _find(prices: Mapping[str, Price], models: tuple[str, ...]) -> Price | None:
     """The price of the first name that has one: as written, then without ``--policy``'s kind and the provider."""
-    table = {_bare(name): price for name, price in prices.items()}
-    for name in map(_bare, models):
+    table = {_KINDS.sub("", name): price for name, price in prices.items()}
+    for name in (_KINDS.sub("", model) for model in models):
         while name:
             if name in table:
                 return table[name]
@@ -57,19 +56,12 @@ def _find(prices: Mapping[str, Price], models: tuple[str, ...]) -> Price | None:
     return None
 
 
-def _bare(name: str) -> str:
-    """A model's name without the kind of policy, which users copy from their command line."""
-    for kind in _KINDS:
-        name = name.removeprefix(kind)
-    return name
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """The spend caps of a session in US dollars, looked into before each question: overstepped by one answer at most.
+    """The spend caps of a session in US dollars, None: none. One answer at most oversteps them.
 
-    session_usd: what the session has cost so far, answers under way not counted. day_usd: what all sessions of the user
-    together have cost since 00:00 UTC. A cap of None is none.
+    session_usd: what the session has cost so far. day_usd: what all sessions of the user together have cost since 00:00
+    UTC.
     """
 
     session_usd: Callable[[], float]
@@ -123,21 +115,13 @@ class CapFallbackPolicy:
     """A policy that asks a model, until a spend cap is reached; then another goes on in its place, which costs nothing.
 
     Its ``name`` stays that of the model's policy, which is what the session was started with; a proposal carries the
-    name of the one who made it, so that nothing is put down to a model that was never asked. tell: says that the other
-    takes over, and that the model is back.
+    name of the one who made it. tell: says that the other takes over, and that the model is back.
     """
 
     def __init__(self, policy: Policy, instead: Policy, tell: Callable[[str], None]) -> None:
         self._policy, self._instead, self._tell = policy, instead, tell
+        self.name, self.repairs = policy.name, policy.repairs
         self._spent = False
-
-    @property
-    def name(self) -> str:
-        return self._policy.name
-
-    @property
-    def repairs(self) -> int:
-        return self._policy.repairs
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         try:

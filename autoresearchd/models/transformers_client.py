@@ -21,18 +21,13 @@ from autoresearchd.domain.errors import AutoresearchdError, Interrupted, Missing
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 from autoresearchd.domain.ports import Adapters, Cancel
 from autoresearchd.domain.proposal import Cost
+from autoresearchd.models import client
 from autoresearchd.models.client import Message, ModelError, Question, Reply, Trouble, perform
 from autoresearchd.models.model_files import Source
-from autoresearchd.models.provider_errors import checked_text, environment, words_of
 
-OFFLINE: Mapping[str, str] = {
-    "HF_HUB_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Environment variables under which libraries are imported and models are loaded."""
 
-_SHORTEST_REPLY = 256
 _LOAD_S = 1800.0
 
 
@@ -43,15 +38,14 @@ class TransformersClient:
     ``token_ids`` and ``logprobs`` are of all that was generated, the token that ended the turn included. The same seed
     draws the same reply on the same machine.
 
-    place: a folder as ``save_pretrained`` writes it, a folder with one GGUF file, or that file. adapters: says which
-    version of the local policy answers, asked at the first question and after each ``renew``. warn: is told of a
-    version that cannot be loaded, where the plain model answers.
+    adapters: says which version of the local policy answers, asked at the first question and after each ``renew``.
+    warn: is told of a version that cannot be loaded, where the plain model answers.
     """
 
     def __init__(
         self, place: Path, *, adapters: Adapters | None = None, warn: Callable[[str], None] = lambda text: None
     ) -> None:
-        self._source, self._place = Source.at(place), place
+        self._source, self._place, self.name = Source.at(place), place, f"local:{place}"
         self._adapters, self._warn = adapters, warn
         self._settled = False
         self._chosen: ServedAdapter | None = None
@@ -61,10 +55,6 @@ class TransformersClient:
         self._model: Any = None
         self._tokenizer: Any = None
         self._base: BaseModel | None = None
-
-    @property
-    def name(self) -> str:
-        return f"local:{self._place}"
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
         """As the protocol says; the time that loading takes is none of the question's."""
@@ -97,12 +87,8 @@ class TransformersClient:
                 raise Interrupted("the question was given up before its turn came")
             if self._model is None:  # unloaded since
                 self._make_ready()
-            try:
+            with _explained():
                 return self._generate(question, given_up, began)
-            except AutoresearchdError:
-                raise
-            except Exception as error:
-                raise trouble(error) from error
 
     def _generate(self, question: Question, given_up: threading.Event, began: float) -> Reply:
         torch, transformers = library("torch"), library("transformers")
@@ -131,7 +117,7 @@ class TransformersClient:
         cost = Cost(usd=0.0, tokens_in=len(prompt), tokens_out=len(ids), seconds=time.monotonic() - began)
         base = self._base or BaseModel(self.name)
         return Reply(
-            text=checked_text(decoded(self._tokenizer, ids), "stop", "", cost),
+            text=client.checked_text(decoded(self._tokenizer, ids), "stop", "", cost),
             model=str(self._place),
             cost=cost,
             finish="stop" if ids and ids[-1] in ends_of(self._model) else "length",
@@ -152,11 +138,9 @@ class TransformersClient:
         )
 
     def _room(self, prompt: int, wanted: int) -> int:
-        """How many tokens a reply may have; raises where the context leaves no room for one."""
-        context = context_of(self._model)
-        if context is None:
-            return wanted
-        if context - prompt < min(wanted, _SHORTEST_REPLY):
+        """How many tokens a reply may have; ModelError where the context leaves no room for one."""
+        context = context_of(self._model) or prompt + wanted
+        if context - prompt < min(wanted, client.SHORTEST_REPLY):
             what = f"the prompt has {prompt} tokens, the context length of the model is {context}"
             raise ModelError(Trouble.CONTEXT_TOO_LONG, what)
         return min(wanted, context - prompt)
@@ -185,7 +169,7 @@ class TransformersClient:
         model = load_base(self._source, tokenizer, "auto")
         if wanted is not None:
             try:
-                with environment(OFFLINE), told(wanted.folder):
+                with told(wanted.folder):
                     model = library("peft").PeftModel.from_pretrained(
                         model, str(wanted.folder), is_trainable=False, local_files_only=True
                     )
@@ -206,19 +190,19 @@ class TransformersClient:
 def load_tokenizer(source: Source) -> Any:
     """The tokenizer, with its chat template; raises ModelError where it cannot be loaded."""
     transformers = library("transformers")
-    with environment(OFFLINE), told(source.place):
+    with told(source.place):
         return transformers.AutoTokenizer.from_pretrained(source.folder, **source.options)
 
 
 def load_base(source: Source, tokenizer: Any, dtype: str) -> Any:
     """The causal language model, on the CPU and ready to be asked; raises ModelError where it cannot be loaded.
 
-    Of its own generation settings only the ends of a turn are kept: what else they hold (penalties, top-p) would bend
-    the distribution that is drawn from. dtype: ``auto`` (that of the checkpoint), ``float32``, ``bfloat16`` …
+    Of its own generation settings only the ends of a turn are kept: what else they hold would bend the distribution
+    that is drawn from. dtype: ``auto`` (that of the checkpoint), ``float32`` …
     """
     transformers = library("transformers")
     transformers.utils.logging.disable_progress_bar()  # a daemon has no screen
-    with environment(OFFLINE), told(source.place):
+    with told(source.place):
         model = transformers.AutoModelForCausalLM.from_pretrained(source.folder, dtype=dtype, **source.options)
     ends = model.generation_config.eos_token_id
     ends = tokenizer.eos_token_id if ends is None else ends
@@ -250,22 +234,16 @@ def ends_of(model: Any) -> frozenset[int]:
 
 def encoded(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> list[int]:
     """A conversation as the model is shown it, up to where its answer begins."""
-    text = rendered(tokenizer, messages, answer=True)
-    try:
+    with _explained():
+        text = rendered(tokenizer, messages, answer=True)
         return [int(token) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
-    except Exception as error:
-        raise trouble(error) from error
 
 
 def rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, answer: bool) -> str:
     """A conversation in the words of the chat template; with ``answer`` up to where the next one begins."""
-    try:
-        text = tokenizer.apply_chat_template(
-            [dict(message) for message in messages], add_generation_prompt=answer, tokenize=False
-        )
-    except Exception as error:
-        raise trouble(error) from error
-    return str(text)
+    given = [dict(message) for message in messages]
+    with _explained():
+        return str(tokenizer.apply_chat_template(given, add_generation_prompt=answer, tokenize=False))
 
 
 def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
@@ -273,17 +251,24 @@ def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-def trouble(error: Exception) -> ModelError:
-    """What went wrong in a library while a model was asked."""
-    kind = type(error).__name__
-    found = Trouble.OVERLOADED if "OutOfMemory" in kind or isinstance(error, MemoryError) else Trouble.BAD_REQUEST
-    return ModelError(found, f"the model in this process failed: {kind}: {words_of(str(error))}")
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Say as a ModelError what goes wrong in a library while a model is asked."""
+    try:
+        yield
+    except AutoresearchdError:
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        trouble = Trouble.OVERLOADED if "OutOfMemory" in kind or isinstance(error, MemoryError) else Trouble.BAD_REQUEST
+        what = f"the model in this process failed: {kind}: {client.words_of(str(error))}"
+        raise ModelError(trouble, what) from error
 
 
 def library(name: str) -> ModuleType:
     """A library that is imported at its first use; raises MissingCapability with the extra that brings it."""
     try:
-        with environment(OFFLINE):
+        with client.environment(OFFLINE):
             return importlib.import_module(name)
     except ImportError as error:
         raise MissingCapability(
@@ -293,22 +278,22 @@ def library(name: str) -> ModuleType:
 
 @contextlib.contextmanager
 def told(place: Path) -> Iterator[None]:
-    """What goes wrong with the files of a model is told with their place."""
+    """Load something of a model: offline, and what goes wrong with its files is told with their place."""
     try:
-        with warnings.catch_warnings():
+        with client.environment(OFFLINE), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of what peft uses of transformers
             yield
     except AutoresearchdError:
         raise
     except ImportError as error:
         raise MissingCapability(
-            f"{place} needs another package: {words_of(str(error))}", hint="install what it names"
+            f"{place} needs another package: {client.words_of(str(error))}", hint="install what it names"
         ) from error
     except Exception as error:
         kind = type(error).__name__
         raise ModelError(
             Trouble.NOT_FOUND,
-            f"{place} cannot be loaded: {kind}: {words_of(str(error))}",
+            f"{place} cannot be loaded: {kind}: {client.words_of(str(error))}",
             hint="give a folder as save_pretrained writes it, or a GGUF file",
         ) from error
 
@@ -317,8 +302,7 @@ class Draw:
     """A processor of logits that draws the tokens itself, writes their log-probabilities down, and leaves them alone.
 
     Neither top-p nor top-k nor penalties: what is written down is of the very distribution that was drawn from. What a
-    row draws depends on its own seed and logits, not on the rows beside it. temperature: 0 takes the likeliest token,
-    with its log-probability at temperature 1. seeds: one for each row; None: another one at each time.
+    row draws depends on its own seed (None: another at each time) and logits, not on the rows beside it.
     """
 
     def __init__(self, torch: ModuleType, temperature: float, seeds: Sequence[int | None], device: Any) -> None:
@@ -337,6 +321,6 @@ class Draw:
             tokens = torch.stack([torch.multinomial(row, 1, generator=generator) for row, generator in rows])
         else:
             tokens = logprobs.argmax(dim=-1, keepdim=True)
-        for found, value in zip(self.logprobs, logprobs.gather(-1, tokens)[:, 0].tolist(), strict=True):
-            found.append(value)
+        for written, value in zip(self.logprobs, logprobs.gather(-1, tokens)[:, 0].tolist(), strict=True):
+            written.append(value)
         return torch.full_like(scores, float("-inf")).scatter_(-1, tokens, 0.0)

@@ -1,12 +1,6 @@
 """What every client of a model must do, as tests: subclass one of these in a test module and say how it is made.
 
 ``ClientContract`` is for all; ``HttpClientContract`` goes on with the faults of a provider, for those that speak HTTP.
-
-::
-
-    class TestMine(HttpClientContract):
-        def make_client(self, url: str) -> ModelClient:
-            return MyClient(url)
 """
 
 from __future__ import annotations
@@ -101,6 +95,10 @@ class HttpClientContract(ClientContract):
         with ScriptedServer(after=turns.says("Raise the learning rate.")) as scripted:
             yield self.make_client(scripted.url)
 
+    def ask(self, turn: Turn) -> Reply:
+        with ScriptedServer([turn]) as scripted:
+            return self.make_client(scripted.url).ask(QUESTION, threading.Event())
+
     def fails(self, turn: Turn) -> ModelError:
         """The error with which a question ends that meets this, also where it is asked with fewer fields."""
         with ScriptedServer(after=turn) as scripted:
@@ -119,16 +117,12 @@ class HttpClientContract(ClientContract):
             self.make_client(scripted.url).ask(QUESTION, threading.Event())
             [asked] = scripted.questions
         assert asked["messages"] == [dict(message) for message in QUESTION.messages]
-        assert asked["max_tokens"] == 64
-        assert asked["temperature"] == 0.7
-        assert not asked.get("stream")
+        assert (asked["max_tokens"], asked["temperature"], asked.get("stream", False)) == (64, 0.7, False)
 
     def test_the_reply_arrives_as_it_was_given(self) -> None:
         text = "Use AdamW.\n\n```python\nlr = 3e-4\n```\n"
-        with ScriptedServer([turns.says(text, "length")]) as scripted:
-            reply = self.make_client(scripted.url).ask(QUESTION, threading.Event())
-        assert reply.text == text
-        assert reply.finish == "length"
+        reply = self.ask(turns.says(text, "length"))
+        assert (reply.text, reply.finish) == (text, "length")
         assert (reply.cost.tokens_in, reply.cost.tokens_out) == (10, 7)
 
     def test_each_fault_of_a_provider_is_told_for_what_it_is(self) -> None:
@@ -150,14 +144,10 @@ class HttpClientContract(ClientContract):
                 assert scripted.left == 4, "retries are the caller's, who counts and charges them"
 
     def test_an_empty_answer_is_a_reply(self) -> None:
-        with ScriptedServer([turns.empty()]) as scripted:
-            assert self.make_client(scripted.url).ask(QUESTION, threading.Event()).text == ""
+        assert self.ask(turns.empty()).text == ""
 
     def test_terminal_escapes_and_half_characters_do_not_end_the_client(self) -> None:
-        with ScriptedServer([turns.escapes("done")]) as scripted:
-            reply = self.make_client(scripted.url).ask(QUESTION, threading.Event())
-        assert "done" in reply.text
-        reply.text.encode()
+        assert "done" in self.ask(turns.escapes("done")).text.encode().decode()
 
     def test_a_server_that_hangs_costs_the_time_that_was_allowed_and_no_more(self) -> None:
         with ScriptedServer(after=turns.hang()) as scripted:

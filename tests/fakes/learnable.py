@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -101,16 +99,8 @@ class TinyLearnable:
         seeds: Sequence[int],
         who: Who = Who.POLICY,
     ) -> list[Generated]:
-        return [
-            self._one(list(prompt), max_tokens, temperature, seed, who)
-            for prompt, seed in zip(prompts, seeds, strict=True)
-        ]
-
-    def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        state = {name: each.tolist() for name, each in self.adapter_state().items()}
-        (folder / "adapter_config.json").write_text(json.dumps({"base": self.hashes[0]}), encoding="utf-8")
-        (folder / "adapter.json").write_text(json.dumps(state), encoding="utf-8")
+        rows = zip(prompts, seeds, strict=True)
+        return [self._one(list(prompt), max_tokens, temperature, seed, who) for prompt, seed in rows]
 
     @torch.no_grad()
     def _one(self, prompt: list[int], most: int, temperature: float, seed: int, who: Who) -> Generated:

@@ -27,9 +27,6 @@ from tests.fakes.model_turns import Turn, no_model, unauthorised
 _WORD = re.compile(r"\S+\s*|\s+")
 _LOOK_S = 0.02
 _MAX_REQUEST = 64 * 1024 * 1024
-_NOT_FOUND = b'{"detail": "Not Found"}'
-_AT_THE_END = Turn("Nothing more to say.")
-_PROBED = Turn("OK")
 _PROBE_TOKENS = 16
 _QUESTIONS, _ORDERS = "/v1/chat/completions", "/v1/load_lora_adapter"
 
@@ -56,7 +53,7 @@ class ScriptedServer:
         self,
         script: Iterable[Turn] = (),
         *,
-        after: Turn = _AT_THE_END,
+        after: Turn = Turn("Nothing more to say."),  # noqa: B008 - frozen
         model: str = "scripted-model",
         context: int | None = None,
         ids: bool = True,
@@ -64,7 +61,7 @@ class ScriptedServer:
         refuses: Iterable[str] = (),
         key: str = "",
         root: str = "",
-        probe: Turn = _PROBED,
+        probe: Turn = Turn("OK"),  # noqa: B008 - frozen
         lora: Turn | None = None,
     ) -> None:
         self._script, self._after, self.model, self.context = list(script), after, model, context
@@ -80,7 +77,8 @@ class ScriptedServer:
         self.requests: list[Request] = []
 
     def __enter__(self) -> ScriptedServer:
-        self._server = _Server(self)
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.scripted = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(_LOOK_S,), daemon=True)
         self._thread.start()
         return self
@@ -115,37 +113,31 @@ class ScriptedServer:
         """How many turns of the script have not been used."""
         return len(self._script)
 
-    def note(self, request: Request) -> None:
+    def turn(self, request: Request) -> Turn:
+        """What is done with a request."""
         with self._lock:
             self.requests.append(request)
-            if request.path == _QUESTIONS:
-                self.asked.set()
-
-    def welcome(self, request: Request) -> bool:
-        """Whether the request carries the key."""
-        return not self._key or request.headers.get("authorization") == f"Bearer {self._key}"
-
-    def turn(self, request: Request) -> Turn:
-        if not self.welcome(request):
+        asked = request.payload or {}
+        if self._key and request.headers.get("authorization") != f"Bearer {self._key}":
             return unauthorised()
-        strange = sorted(self._refuses & set(request.payload or ()))
-        if strange:
+        if request.path in ("/health", "/v1/models"):
+            return Turn(raw=self._listing())
+        if request.path == _ORDERS and self.lora is not None:
+            if self.lora.status == 200:
+                self.loaded[str(asked.get("lora_name"))] = str(asked.get("lora_path"))
+            return self.lora
+        if request.path != _QUESTIONS:
+            return Turn(status=404, raw=b'{"detail": "Not Found"}')
+        self.asked.set()
+        if strange := sorted(self._refuses & set(asked)):
             return Turn(status=422, raw=json.dumps({"detail": f"Unexpected keys in the request: {strange}"}).encode())
-        name = (request.payload or {}).get("model", self.model)
+        name = asked.get("model", self.model)
         if self.lora is not None and name != self.model and name not in self.loaded:
             return no_model(str(name))
-        if _is_probe(request.payload or {}):
+        if _is_probe(asked):
             return self._probe
         with self._lock:
             return self._script.pop(0) if self._script else self._after
-
-    def load(self, request: Request) -> Turn:
-        if self.lora is None:
-            return Turn(status=404, raw=_NOT_FOUND)
-        if self.lora.status == 200:
-            order = request.payload or {}
-            self.loaded[str(order.get("lora_name"))] = str(order.get("lora_path"))
-        return self.lora
 
     def wait(self, connection: socket.socket) -> None:
         """Until the client goes away or the server ends."""
@@ -157,8 +149,7 @@ class ScriptedServer:
                 self.hung_up.set()
                 return
 
-    def listing(self) -> bytes:
-        """The body of ``/v1/models``."""
+    def _listing(self) -> bytes:
         entry: dict[str, Any] = {"id": self.model, "object": "model", "created": 0, "owned_by": "nobody"}
         if self.context is not None:
             entry["max_model_len"] = self.context
@@ -180,12 +171,8 @@ class ScriptedServer:
         if asked.get("logprobs") and self._logprobs:
             as_ids = self._ids and asked.get("return_tokens_as_token_ids")
             names = [f"token_id:{i}" for i in ids] if as_ids else words
-            choice["logprobs"] = {
-                "content": [
-                    {"token": name, "logprob": logprob(word), "bytes": None, "top_logprobs": []}
-                    for name, word in zip(names, words, strict=True)
-                ]
-            }
+            told = zip(names, map(logprob, words), strict=True)
+            choice["logprobs"] = {"content": [{"token": name, "logprob": value} for name, value in told]}
         if asked.get("return_token_ids") and self._ids:
             choice["token_ids"] = ids
         prompt = sum(len(_WORD.findall(str(message.get("content", "")))) for message in asked.get("messages", ()))
@@ -216,10 +203,7 @@ def logprob(word: str) -> float:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-
-    def __init__(self, scripted: ScriptedServer) -> None:
-        self.scripted = scripted
-        super().__init__(("127.0.0.1", 0), _Handler)
+    scripted: ScriptedServer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients of tests go away in the middle."""
@@ -232,47 +216,24 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing is printed."""
 
-    def do_GET(self) -> None:
-        scripted = self.server.scripted
-        request = self._request(None)
-        if not scripted.welcome(request):
-            self._send(401, scripted.body(unauthorised(), {}), {})
-        elif self.path == "/health":
-            self._send(200, b"{}", {})
-        elif self.path == "/v1/models":
-            self._send(200, scripted.listing(), {})
-        else:
-            self._send(404, _NOT_FOUND, {})
-
     def do_POST(self) -> None:
         scripted = self.server.scripted
         size = min(int(self.headers.get("content-length") or 0), _MAX_REQUEST)
-        payload = json.loads(self.rfile.read(size))
-        request = self._request(payload)
-        if self.path not in (_QUESTIONS, _ORDERS):
-            self._send(404, _NOT_FOUND, {})
-            return
-        turn = scripted.turn(request) if self.path == _QUESTIONS else scripted.load(request)
+        payload = json.loads(self.rfile.read(size)) if size else None
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        turn = scripted.turn(Request(self.path, headers, payload))
         if turn.fault in ("hang", "drop"):
             self.close_connection = True
             if turn.fault == "hang":
                 scripted.wait(self.connection)
-        else:
-            body = scripted.body(turn, payload)
-            self._send(turn.status, body, turn.headers, whole=turn.fault != "cut")
-
-    def _request(self, payload: Mapping[str, Any] | None) -> Request:
-        request = Request(self.path, {name.lower(): value for name, value in self.headers.items()}, payload)
-        self.server.scripted.note(request)
-        return request
-
-    def _send(self, status: int, body: bytes, headers: Mapping[str, str], *, whole: bool = True) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Connection", "close")
-        for name, value in headers.items():
+            return
+        body = scripted.body(turn, payload or {})
+        self.send_response(turn.status)
+        usual = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
+        for name, value in {**usual, **turn.headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body if whole else body[: len(body) // 2])
+        self.wfile.write(body[: len(body) // 2] if turn.fault == "cut" else body)
         self.wfile.flush()
+
+    do_GET = do_POST

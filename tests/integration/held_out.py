@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from alembic import command
 
-from autoresearchd.app.project import Project
 from autoresearchd.domain.labels import Label
+from autoresearchd.learner.data.read_sessions import ReadSession
 from autoresearchd.learner.data.trajectories import Trajectory
-from autoresearchd.learner.gate.held_out_states import HeldOut, Source
+from autoresearchd.learner.gate.held_out_states import HeldOut
+from autoresearchd.learner.gate.held_out_states import opened as open_sessions
 from autoresearchd.resources import bundled
 from autoresearchd.store.schema.database import Database, alembic_config, sqlite_url
 from tests.integration.bench import Bench
 
 
-def opened(bench: Bench) -> HeldOut:
+def opened(bench: Bench) -> AbstractContextManager[HeldOut]:
     """The session of a bench, for judging."""
-    return HeldOut([Source("t", Project.at(bench.root).root, bench.store, bench.store.session("t"))])
+    return open_sessions([session("t", bench.root)], ["t"], bench.store)
+
+
+def session(name: str, root: Path, tag: str = "t", *, foreign: bool = False) -> ReadSession:
+    return ReadSession(name, root, tag, "scripted", None, 3, 3, foreign)
 
 
 def older(database: Path) -> bytes:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
+import subprocess
+import sys
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +18,14 @@ pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.learner.algorithms.learnable import Who
-from autoresearchd.learner.data.read_sessions import TRAINED, ReadSession, Seen
+from autoresearchd.learner.data.read_sessions import TRAINED, Seen
 from autoresearchd.learner.gate.compare_policies import GateOptions
-from autoresearchd.learner.gate.experiment_judge import RealJudge
-from autoresearchd.learner.gate.gate import Exam, Gate
-from autoresearchd.learner.gate.held_out_states import HeldOut
-from autoresearchd.learner.gate.held_out_states import opened as open_sessions
-from autoresearchd.learner.learn_options import GateSettings
+from autoresearchd.learner.gate.gate import Gate, LearnerJobs
+from autoresearchd.learner.gate.promotion_needs import GateSettings
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.samplers import ScriptedSampler
 from tests.integration.bench import Bench, job
-from tests.integration.held_out import block, trajectory
+from tests.integration.held_out import block, session, trajectory
 
 SETTINGS = GateSettings(count=1)
 OPTIONS = GateOptions(least=2, resamples=100)
@@ -39,27 +38,22 @@ def speaker(context: int = 1000) -> ScriptedSampler:
 
 
 class Court:
-    """Judges with programs that take no time; remembers which sessions were opened."""
+    """Judges with programs that take no time. broken: programs fail in folders with that in their path."""
 
     def __init__(self, *, run_foreign: bool = False) -> None:
-        self.run_foreign = run_foreign
-        self.opened_names: list[set[str]] = []
         self.executors: list[FakeExecutor] = []
         self.broken = ""
         self.told: list[str] = []
+        self.jobs = LearnerJobs(self.executor, None, threading.Event(), self.told.append, run_foreign=run_foreign)
 
-    def opened(self, sessions: Iterable[ReadSession], names: Iterable[str]) -> AbstractContextManager[HeldOut]:
-        self.opened_names.append(set(names))
-        return open_sessions(sessions, names)
-
-    def real(self, held: HeldOut) -> RealJudge:
+    def executor(self, spec: str) -> FakeExecutor:
         def answer(request: RunRequest) -> Script | str:
             if self.broken and self.broken in str(request.workspace):
                 return prints("no such device", outcome="failed", exit_code=1)
             return job(request)
 
         self.executors.append(FakeExecutor(answer))
-        return RealJudge(held, self.executors[-1], run_foreign=self.run_foreign)
+        return self.executors[-1]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +68,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 @pytest.fixture
 def copy(bench: Bench, tmp_path: Path) -> Path:
-    shutil.copytree(bench.root, tmp_path / "copy")
+    shutil.copytree(bench.root, tmp_path / "copy", ignore=shutil.ignore_patterns("judging"))
     return tmp_path / "copy"
 
 
@@ -86,9 +80,10 @@ def gate(
     foreign: Collection[str] = (),
     **given: Any,
 ) -> Gate:
-    sessions = [ReadSession(name, root, "t", "scripted", None, 3, 3, name in foreign) for name, root in roots.items()]
-    exam = Exam(sessions, [trajectory(n, name) for name in roots for n in (1, 2, 3)], settings, **given)
-    return Gate(exam, court, court.told.append, threading.Event(), OPTIONS)
+    sessions = [session(name, root, foreign=name in foreign) for name, root in roots.items()]
+    held_out = [trajectory(n, name) for name in roots for n in (1, 2, 3)]
+    cancel = threading.Event()
+    return Gate(court.jobs, sessions, held_out, settings, court.told.append, cancel, options=OPTIONS, **given)
 
 
 def test_what_is_whole_is_said_to_be_enough_and_the_better_policy_passes(bench: Bench) -> None:
@@ -103,28 +98,22 @@ def test_what_is_whole_is_said_to_be_enough_and_the_better_policy_passes(bench: 
     assert verdict.figures["not_asked"] == 0
 
 
+@pytest.mark.parametrize("early", [True, False])
 def test_a_session_that_is_gone_is_said_before_the_training_and_the_rest_is_judged(
-    bench: Bench, copy: Path, tmp_path: Path
+    bench: Bench, copy: Path, early: bool
 ) -> None:
-    shutil.rmtree(copy / ".git")
     court = Court()
     one = gate(court, {"here": bench.root, "there": copy})
-    assert one.rehearse() == 3
-    assert len(court.told) == 1
-    assert court.told[0].startswith("3 held-out states are not asked about: its session there cannot be used: ")
+    if early:
+        shutil.rmtree(copy / ".git")
+    assert one.rehearse() == (3 if early else 6)
+    words = ["3 held-out states are not asked about: its session there cannot be used"] if early else []
+    assert [line.rpartition(": ")[0] for line in court.told] == words
+    if not early:
+        shutil.rmtree(copy)
     verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert (verdict.figures["states"], verdict.figures["not_asked"]) == (3, 3)
-    assert any(reason.startswith("held-out states that were not compared: 3 (its session there") for reason in
-               verdict.reasons)  # fmt: skip
-
-
-def test_a_session_that_goes_while_the_model_learns_is_left_out_as_well(bench: Bench, copy: Path) -> None:
-    court = Court()
-    one = gate(court, {"here": bench.root, "there": copy})
-    assert one.rehearse() == 6
-    shutil.rmtree(copy)
-    verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
-    assert (verdict.figures["states"], verdict.figures["not_asked"]) == (3, 3)
+    assert "held-out states that were not compared: 3 (its session there" in "\n".join(verdict.reasons)
 
 
 def test_a_task_that_does_not_run_here_is_said_before_the_training(bench: Bench, copy: Path) -> None:
@@ -147,7 +136,7 @@ def test_no_command_of_another_repository_is_run_unless_somebody_says_so(bench: 
     one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     asked = [request for executor in court.executors for request in executor.requests]
     assert all(str(copy) not in str(request.workspace) for request in asked)
-    assert all(not executor.setups for executor in court.executors) or judge == "real"
+    assert not (copy / ".git/autoresearchd/judging").exists(), "nothing is made there"
     if judge == "real":
         assert asked, "the user's own session is judged by experiments"
         assert any("of another repository" in line and "run_foreign" in line for line in court.told)
@@ -184,11 +173,10 @@ def test_what_the_parents_learned_from_is_not_asked_about(bench: Bench, copy: Pa
 
 def test_a_session_whose_judging_fails_takes_no_other_with_it(bench: Bench, copy: Path) -> None:
     class Failing(Court):
-        def real(self, held: HeldOut) -> RealJudge:
-            judge = super().real(held)
-            if len(self.executors) > 1:  # the data went while the model learned
+        def executor(self, spec: str) -> FakeExecutor:
+            if self.executors:  # the data went while the model learned
                 shutil.rmtree(copy / ".git/objects")
-            return judge
+            return super().executor(spec)
 
     court = Failing()
     one = gate(court, {"here": bench.root, "there": copy}, settings=replace(SETTINGS, judge="real"))
@@ -196,3 +184,39 @@ def test_a_session_whose_judging_fails_takes_no_other_with_it(bench: Bench, copy
     verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert verdict.figures["states"] == 3
     assert any("its session there cannot be used" in reason for reason in verdict.reasons)
+
+
+# ---------------------------------------------------------------------- limits
+MOST = 2**40
+SAY_LIMIT = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
+
+
+@pytest.fixture
+def limited() -> Iterator[None]:
+    """A limit on the memory of this process, which it does not reach."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+@pytest.mark.usefixtures("limited")
+def test_jobs_do_not_inherit_the_memory_limit_of_the_learner_which_keeps_it(bench: Bench) -> None:
+    limits: list[int] = []
+
+    def say(*_: object) -> None:
+        done = subprocess.run([sys.executable, "-I", "-c", SAY_LIMIT], capture_output=True, text=True, check=True)
+        limits.append(int(done.stdout))
+
+    class Saying(FakeExecutor):
+        def setup(self, *given: object) -> None:
+            say()
+
+    class Limited(Court):
+        def executor(self, spec: str) -> FakeExecutor:
+            return Saying(lambda request: say() or job(request))
+
+    court, hard = Limited(), resource.getrlimit(resource.RLIMIT_DATA)[1]
+    assert gate(court, {"t": bench.root}, settings=replace(SETTINGS, judge="real")).rehearse() == 3
+    assert limits == [hard, hard]
+    assert resource.getrlimit(resource.RLIMIT_DATA) == (MOST, hard)

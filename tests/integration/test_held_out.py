@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.app.project import Project
-from autoresearchd.domain.errors import EnvironmentFailure, UsageError
+from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.data.read_sessions import ReadSession
 from autoresearchd.learner.gate.held_out_states import HeldOut
 from autoresearchd.learner.gate.held_out_states import opened as open_sessions
 from autoresearchd.learner.gate.judge_answers import CheckingJudge, examine
 from tests.integration.bench import Bench
-from tests.integration.held_out import block, older, opened, trajectory, without_wal
+from tests.integration.held_out import block, older, opened, session, trajectory, without_wal
 from tests.unit.loop.test_turns import GROUP
 from tests.unit.loop.test_turns import Endless as InTurn
 
@@ -40,10 +39,6 @@ def held_out(bench: Bench) -> Iterator[HeldOut]:
         yield found
 
 
-def session(name: str, root: Path, tag: str = "t", *, foreign: bool = False) -> ReadSession:
-    return ReadSession(name, root, tag, "scripted", None, 6, 6, foreign)
-
-
 def test_a_state_has_the_code_that_its_proposal_was_made_on(held_out: HeldOut) -> None:
     found = held_out.states([trajectory(n) for n in (1, 3, 4)]).states
     assert [s.code["train.py"] for s in found] == ["SCALE = 1.0\n", "SCALE = 2.5\n", "SCALE = 2.0\n"]
@@ -59,17 +54,10 @@ def test_what_was_tried_later_is_not_known_at_a_state(held_out: HeldOut) -> None
         (False, True),
     ]
     assert len(fourth.earlier) == 3
-    rules = held_out.rules
-    assert examine(first, block("SCALE = 1.0", "SCALE = 2.5"), rules).label is Label.NONE
-    assert examine(fourth, block("SCALE = 2.0", "SCALE = 2.5"), rules).label is Label.DUPLICATE
-    assert examine(fourth, block("SCALE = 2.0", "SCALE = 0.0"), rules).label is Label.NONE, "its own experiment"
-
-
-def test_an_illegal_edit_is_refused_as_before_a_run(held_out: HeldOut) -> None:
-    (state,) = held_out.states([trajectory(1)]).states
-    seen = examine(state, block("SCALE = 1.0", "SCALE = ("), held_out.rules)
-    assert seen.label is Label.ILLEGAL_EDIT
-    assert not seen.files
+    assert examine(first, block("SCALE = 1.0", "SCALE = 2.5"), held_out).label is Label.NONE
+    assert examine(fourth, block("SCALE = 2.0", "SCALE = 2.5"), held_out).label is Label.DUPLICATE
+    assert examine(fourth, block("SCALE = 2.0", "SCALE = 0.0"), held_out).label is Label.NONE, "its own experiment"
+    assert examine(first, block("SCALE = 1.0", "SCALE = ("), held_out).label is Label.ILLEGAL_EDIT, "as before a run"
 
 
 def test_questions_that_follow_from_an_answer_are_not_asked_again(held_out: HeldOut) -> None:
@@ -97,11 +85,6 @@ def test_members_of_a_round_are_one_state_before_all_of_them(tmp_path: Path) -> 
         (state,) = held_out.states(members).states
     assert state.earlier == (), "the other members were not there yet"
     bench.close()
-
-
-def test_a_session_that_is_not_open_is_named(held_out: HeldOut) -> None:
-    with pytest.raises(UsageError, match="nowhere"):
-        held_out.ground("nowhere")
 
 
 def test_a_session_that_cannot_be_used_is_left_out_by_name_and_the_others_are_asked_about(
@@ -142,7 +125,7 @@ def test_the_database_of_another_repository_is_judged_by_as_it_is(bench: Bench, 
     read = [session("copy/t", tmp_path / "copy", foreign=True)]
     with open_sessions(read, ["copy/t"]) as held_out:
         found = held_out.states([trajectory(n, "copy/t") for n in range(1, 7)]).states
-        judge = CheckingJudge(held_out.rules)
+        judge = CheckingJudge(held_out)
         outcomes = judge.judge_all([(state, block("SCALE = ", "SCALE = 1.5 + ")) for state in found])
         assert len(outcomes) == 6
         with pytest.raises(EnvironmentFailure):

@@ -23,11 +23,12 @@ from autoresearchd.learner.data.read_sessions import TRAINED
 from autoresearchd.learner.learn_options import LearnRequest
 from autoresearchd.learner.learner_process import hold_learner_lock
 from autoresearchd.learner.training.local_model import LocalModel
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
-from autoresearchd.learner.versions.base_models import base_model
+from autoresearchd.learner.versions.adapter_manifest import Made
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.models.client import Message, Question, Reply
+from autoresearchd.models.model_files import base_model
 from autoresearchd.policy.model_policy import ModelPolicy
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import sqlite_url
@@ -145,7 +146,8 @@ def test_each_algorithm_ends_in_a_version_with_the_reasons_for_its_fate(algo: st
     assert [line["step"] for line in (*steps, gate)] == [1, 2, 2]
     assert gate == {"step": 2} | {f"gate/{name}": value for name, value in outcome["figures"].items()}
     assert len(gate) > 1
-    assert not list((session.root / ".git/autoresearchd/judging").glob("learner-*")), "nothing of the judging is left"
+    left = [path.name for path in (session.root / ".git/autoresearchd/judging").iterdir()]
+    assert left == ["lock"], "nothing of the judging is left"
 
 
 @pytest.mark.slow

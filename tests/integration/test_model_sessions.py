@@ -11,7 +11,6 @@ import pytest
 from autoresearchd.app.models.spending import SessionAnswers
 from autoresearchd.domain.errors import Interrupted
 from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import ModelSettings, Price
 from autoresearchd.domain.ports import RunRequest
@@ -60,17 +59,12 @@ def policy(bench: Bench, scripted: ScriptedServer, caps: Caps | None = None, **s
     )
 
 
-def run(bench: Bench, experiments: int) -> list[Experiment]:
-    bench.run(experiments)
-    return list(bench.experiments())
-
-
 def test_a_good_answer_is_kept_and_all_of_it_can_be_read_afterwards(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     with ScriptedServer([GOOD]) as scripted:
         bench.policy = policy(bench, scripted)
-        first = run(bench, 1)[1]
-    assert first.decision.status is Status.KEEP
+        bench.run(1)
+    assert bench.experiment(1).decision.status is Status.KEEP
     (answer,) = bench.store.answers(bench.session.id, 1)
     generation = answer.generation
     assert answer.form == "search_replace"
@@ -85,10 +79,10 @@ def test_after_a_fault_the_loop_goes_on_with_the_next_answer(name: str, tmp_path
     bench = Bench(tmp_path)
     with ScriptedServer([fault, GOOD, WORSE]) as scripted:
         bench.policy = policy(bench, scripted)
-        experiments = run(bench, 2)
-    kept = [e for e in experiments if e.decision.status is Status.KEEP]
+        bench.run(2)
+    kept = [e for e in bench.experiments() if e.decision.status is Status.KEEP]
     assert len(kept) == 2, "the baseline and the good answer"
-    first, answers = experiments[1].decision, bench.store.answers(bench.session.id, 1)
+    first, answers = bench.experiment(1).decision, bench.store.answers(bench.session.id, 1)
     if name in SPENT:
         assert first.label in (Label.MALFORMED_ANSWER, Label.ILLEGAL_EDIT)
         assert said in first.reason.lower()
@@ -120,10 +114,10 @@ def test_structured_output_is_kept_whether_or_not_server_and_model_obey(
     turn = turns.says(answer) if isinstance(answer, str) else answer
     with ScriptedServer(after=turn, refuses=refused) as scripted:
         bench.policy = policy(bench, scripted, structured=True)
-        first = run(bench, 1)[1]
+        bench.run(1)
         asked = ["response_format" in question for question in scripted.questions]
     assert asked == ([True, False] if refused else [True])
-    assert first.decision.status is Status.KEEP
+    assert bench.experiment(1).decision.status is Status.KEEP
     (stored,) = bench.store.answers(bench.session.id, 1)
     assert stored.form == "search_replace"
     assert (stored.generation.sampling or {}).get("structured", False) is not bool(refused)
@@ -134,7 +128,8 @@ def test_terminal_escapes_of_an_answer_reach_neither_the_words_nor_the_commit(tm
     hostile = "\x1b[2J\x1b]0;owned\x07 Hypothesis: better\x1b[31m\n" + str(GOOD.text)
     with ScriptedServer([turns.says(hostile)]) as scripted:
         bench.policy = policy(bench, scripted)
-        first = run(bench, 1)[1]
+        bench.run(1)
+    first = bench.experiment(1)
     assert "\x1b" not in first.proposal.hypothesis + first.proposal.description
     assert "\x1b" not in bench.git("log", "-1", "--format=%B", first.commit)
 
@@ -157,7 +152,7 @@ def test_what_a_program_logs_is_no_instruction_to_the_model(tmp_path: Path) -> N
     bench.job = failing("/ 0", f"{injected}ZeroDivisionError: division by zero\n")
     with ScriptedServer([crash, GOOD]) as scripted:
         bench.policy = policy(bench, scripted, repairs=0)
-        run(bench, 2)
+        bench.run(2)
         system, user = (str(m["content"]) for m in scripted.questions[1]["messages"][:2])
     assert "ignore all rules" not in system
     assert "ignore all rules" in user, "the log is shown"

@@ -2,131 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autoresearchd.app.compose import ensure_segment, laboratory, make_executor
-from autoresearchd.app.project import Project
-from autoresearchd.config import dump_task, load_task
 from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Interrupted
-from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.ports import Cancel, NewSession, RunRequest
-from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.learner.gate.experiment_judge import RealJudge
-from autoresearchd.learner.gate.held_out_states import HeldOut, Source
-from autoresearchd.learner.gate.judge_answers import HeldOutState
-from autoresearchd.loop.context import SystemClock
-from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.store.repository import SqlStore
+from autoresearchd.domain.ports import RunRequest
+from autoresearchd.learner.gate.held_out_states import HeldOut, HeldOutState
+from autoresearchd.learner.gate.judge_answers import RealJudge
 from tests.fakes.executors import FakeExecutor, Script, prints
-from tests.fakes.repositories import git, make_repository
-from tests.integration.bench import PROGRAM, Bench, Collector, job
+from tests.integration.bench import PROGRAM, Bench, job
 from tests.integration.held_out import block, opened, trajectory
 
-QUADRATIC = Path(__file__).parents[2] / "benchmarks" / "tasks" / "quadratic"
-TAG = "q"
 
-
-# ---------------------------------------------------------------------- real runs
-class Edits:
-    """Experiment n replaces one line of the program by another."""
-
-    name, repairs = "scripted", 0
-    edits = (
-        ("", ""),
-        ("MOMENTUM = 0.95", "MOMENTUM = 0.5"),
-        ("DEPTH = 4\nWIDTH = 64\nDROPOUT = 0.1", "DEPTH = 6\nWIDTH = 96\nDROPOUT = 0.02"),
-        ("WARMUP_RATIO = 0.0", "WARMUP_RATIO = 0.15"),
-    )
-
-    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        old, new = self.edits[state.number]
-        text = state.code["train.py"].replace(old, new)
-        return Proposal({"train.py": text}, f"{new} may be better", self.name, description=new)
-
-
-@pytest.fixture(scope="module")
-def quadratic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, SqlStore, Session]]:
-    """A session of three experiments on the quadratic task, run as the daemon runs it."""
-    root = tmp_path_factory.mktemp("judge") / "project"
-    shutil.copytree(QUADRATIC, root, ignore=shutil.ignore_patterns("__pycache__"))
-    base = make_repository(root, {})
-    project, task = Project.at(root), load_task(root)
-    store, now = project.open_store(), SystemClock().now()
-    new = NewSession(TAG, f"autoresearch/{TAG}", dump_task(task), "search", "local", base, seed=11)
-    session = store.create_session(new, now)
-    whole = laboratory(project, session, store, root, [], make_executor("local"))
-    lab = replace(whole, policy=Edits(), sink=Collector())
-    lab.workspace.begin(session.base_commit)
-    lab.executor.setup(task, lab.site.pristine, lab.site.setup, root / "setup.log", threading.Event())
-    ensure_segment(lab, "f")
-    SessionLoop(lab, Limits(max_experiments=3), backoff=Backoff(first=0.0)).run()
-    lab.workspace.close()
-    yield project, store, store.session(TAG)
-    store.close()
-
-
-@pytest.fixture
-def ground(quadratic: tuple[Project, SqlStore, Session]) -> Iterator[HeldOut]:
-    project, store, session = quadratic
-    with HeldOut([Source(TAG, project.root, store, session)]) as found:
-        yield found
-
-
-def test_an_edit_earns_what_the_loop_gave_for_it(quadratic: tuple[Project, SqlStore, Session], ground: HeldOut) -> None:
-    """The same edits at the same states: their rewards differ by the luck of other seeds, and by no more."""
-    _, store, session = quadratic
-    states = ground.states([trajectory(n, TAG) for n in (1, 2, 3)]).states
-    attempts = [(state, block(*Edits.edits[state.number])) for state in states]
-    found = RealJudge(ground, make_executor("local")).judge_all(attempts)
-    given = [e.decision.reward for e in store.experiments(session.id) if e.decision and e.number]
-    assert [o.valid for o in found] == [True] * 3
-    assert not any(o.not_run for o in found)
-    rewards = [o.reward for o in found]
-    assert rewards[0] == pytest.approx(given[0], abs=0.5)  # far worse: cut off at −1, and novelty
-    assert rewards[1] == pytest.approx(given[1], abs=0.5)  # far better: cut off at 5
-    assert abs(rewards[2] - given[2]) < 4  # half a σ better
-
-
-def test_failures_cost_what_they_cost_and_only_what_is_worth_it_is_run(
-    quadratic: tuple[Project, SqlStore, Session], ground: HeldOut
-) -> None:
-    project, _, _ = quadratic
-    (state,) = ground.states([trajectory(2, TAG)]).states
-    before = git(project.root, "for-each-ref"), sorted((project.root / ".autoresearchd/runs").rglob("*"))
-    answers = {
-        "prose": ("I would lower the rate.", Label.MALFORMED_ANSWER, -2.0),
-        "tried": (block(*Edits.edits[1]), Label.DUPLICATE, -0.5),
-        "diverges": (block("LEARNING_RATE = 0.04", "LEARNING_RATE = 0.4"), Label.ERROR, -2.0),
-        "does not run": (block("DEPTH = 4", "DEPTH = WIDHT"), Label.ERROR, -2.0),
-    }
-    found = RealJudge(ground, make_executor("local")).judge_all([(state, text) for text, _, _ in answers.values()])
-    for outcome, (name, (_, label, worth)) in zip(found, answers.items(), strict=True):
-        assert (outcome.label, outcome.reward) == (label, worth), name
-        assert outcome.error, name
-    after = git(project.root, "for-each-ref"), sorted((project.root / ".autoresearchd/runs").rglob("*"))
-    assert after == before, "no ref, no log of the session has changed"
-    assert not list(ground.ground(TAG).scratch.glob("*/workspace"))
-
-
-def test_runs_side_by_side_give_what_runs_one_after_the_other_give(ground: HeldOut) -> None:
-    (state,) = ground.states([trajectory(2, TAG)]).states
-    values = ("0.03", "0.02", "0.06")
-    attempts = [(state, block("LEARNING_RATE = 0.04", f"LEARNING_RATE = {value}")) for value in values]
-    one, two = (RealJudge(ground, LocalExecutor(slots=slots)).judge_all(attempts) for slots in (1, 2))
-    assert [o.reward for o in one] == pytest.approx([o.reward for o in two], abs=0.5)  # the time that they took differs
-
-
-# ---------------------------------------------------------------------- scripted runs
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     found = Bench(tmp_path)
@@ -161,6 +53,15 @@ def program_of(request: RunRequest) -> str:
     return (request.workspace / "train.py").read_text()
 
 
+def test_an_edit_earns_what_the_loop_gave_for_it(bench: Bench, held_out: HeldOut) -> None:
+    """The same edits at the same states: their rewards differ by the luck of other seeds, and by no more."""
+    states = held_out.states([trajectory(1), trajectory(2)]).states
+    found = RealJudge(held_out, FakeExecutor(job)).judge_all([(states[0], better(4.0)), (states[1], better(2.5))])
+    given = [e.decision.reward for e in bench.experiments() if e.number]
+    assert [o.reward for o in found] == pytest.approx(given, abs=0.5)
+    assert [(o.valid, o.not_run) for o in found] == [(True, False)] * 2
+
+
 def test_a_program_is_run_once_however_often_it_is_proposed(held_out: HeldOut, state: HeldOutState) -> None:
     executor = FakeExecutor(job)
     judge = RealJudge(held_out, executor)
@@ -174,9 +75,11 @@ def test_a_program_is_run_once_however_often_it_is_proposed(held_out: HeldOut, s
     assert found[2].reward >= found[0].reward > 0
 
 
-def test_an_edit_that_was_run_has_the_words_of_the_loop(held_out: HeldOut, state: HeldOutState) -> None:
+def test_what_was_run_has_the_words_of_the_loop_and_a_failure_its_price(held_out: HeldOut, state: HeldOutState) -> None:
     attempts = [(state, better(1.5)), (state, better(3.5)), (state, better(1.7)), (state, "I would wait.")]
     good, bad, failed, malformed = RealJudge(held_out, failing("1.7")).judge_all(attempts)
+    assert (failed.label, failed.reward, bool(failed.error)) == (Label.ERROR, -2.0, True)
+    assert (malformed.label, malformed.reward) == (Label.MALFORMED_ANSWER, -2.0)
     assert good.feedback.startswith("score = 0.25") and "This is an improvement: score is now" in good.feedback
     assert "worse)" in bad.feedback and "This was not kept" in bad.feedback
     assert "The experiment failed" in failed.feedback and "reward" not in failed.feedback
@@ -290,6 +193,13 @@ def test_what_a_killed_judge_left_is_removed_and_the_session_stays_as_it_was(
     assert journal() == before
 
 
+class Bare(FakeExecutor):
+    """An executor where nothing can be set up."""
+
+    def setup(self, *_: object, **__: object) -> None:
+        raise BaselineError("the set-up command fails: no such file")
+
+
 def test_what_cannot_run_here_is_known_from_one_run_before_anything_is_asked(held_out: HeldOut) -> None:
     sound, lost = FakeExecutor(job), failing(log="", outcome="lost", exit_code=None)
     states = held_out.states([trajectory(1), trajectory(2)]).states
@@ -298,17 +208,7 @@ def test_what_cannot_run_here_is_known_from_one_run_before_anything_is_asked(hel
     assert len(sound.requests) == 1, "one of a session"
     judge.judge(states[0], better(1.5))
     assert len(sound.requests) == 2, "and it counts"
-    found = RealJudge(held_out, failing()).rehearse(states)
-    assert found.keys() == {"t"}
-    assert "does not run here (error)" in found["t"]
+    assert "does not run here (error)" in RealJudge(held_out, failing()).rehearse(states)["t"]
     assert RealJudge(held_out, lost).rehearse(states) == {}, "a host that was lost says nothing about the task"
+    assert RealJudge(held_out, Bare(job)).rehearse(states) == {"t": "the set-up command fails: no such file"}
     assert not list(held_out.ground("t").scratch.glob("*/workspace"))
-
-
-def test_a_task_that_cannot_be_set_up_here_is_told_beforehand(held_out: HeldOut, state: HeldOutState) -> None:
-    class Bare(FakeExecutor):
-        def setup(self, *_: object, **__: object) -> None:
-            raise BaselineError("the set-up command fails: no such file")
-
-    found = RealJudge(held_out, Bare(job)).rehearse([state])
-    assert found == {"t": "the set-up command fails: no such file"}

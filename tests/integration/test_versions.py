@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,16 +14,16 @@ pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
+from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.learner.training.load_model import ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
+from autoresearchd.learner.versions.adapter_manifest import Made
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from autoresearchd.learner.versions.live_versions import LiveVersions
 from autoresearchd.models.client import Question
 from autoresearchd.models.transformers_client import TransformersClient
 from autoresearchd.store.repository import SqlStore
 from tests.contract.store_driver import AT, new_session
-from tests.fakes.models import Chosen
 from tests.unit.learner import tiny
 
 pytestmark = pytest.mark.slow
@@ -110,13 +110,3 @@ def test_whole_files_that_peft_cannot_load_leave_the_plain_model_as_it_was(bench
     for _ in range(2):
         assert bench.ask() == plain
     assert len([line for line in bench.told if version in line]) == 1
-
-
-def test_a_version_that_was_loaded_first_answers_like_one_that_came_later(bench: Bench) -> None:
-    bench.ask()
-    version = bench.version(1)
-    bench.shelf.promote(version)
-    later = bench.ask()
-    client = TransformersClient(bench.model, adapters=Chosen(ServedAdapter(version, bench.folder / version)))
-    reply = client.ask(replace(QUESTION), NEVER)
-    assert (reply.adapter, reply.logprobs) == later

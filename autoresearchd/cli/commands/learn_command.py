@@ -154,7 +154,7 @@ def _look(
 def _base(model: str) -> BaseModel | None:
     """The base model to compare with: the one that was named, else that of config.yaml, where it is on this disk."""
     from autoresearchd.config.settings import load_settings
-    from autoresearchd.learner.versions.base_models import base_model, cached, model_place
+    from autoresearchd.models.model_files import base_model, cached, model_place
 
     if model:
         place = model_place(model, here()) or cached(model, os.environ)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -118,6 +117,3 @@ class Learnable(Sampler, Protocol):
 
     def set_teacher(self, state: Mapping[str, Tensor] | None) -> None:
         """Weights that ``Who.TEACHER`` uses from now on; None: the base alone."""
-
-    def save(self, folder: Path) -> None:
-        """Write the adapter as peft does, and the value head beside it where there is one."""

@@ -11,23 +11,25 @@ that are equal, so that each difference is as likely with either sign, are promo
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri, stdtrit
+from scipy.stats import bootstrap, permutation_test
 
+from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import counted
-from autoresearchd.learner.gate.judge_answers import Outcome, Tally, tallies
+from autoresearchd.learner.gate.judge_answers import Outcome
 from autoresearchd.learner.gate.promotion_needs import LEAST
 
 Array = NDArray[np.float64]
-Of = Callable[[Tally], float]
-"""A figure of the proposals for one state."""
-_BATCH = 1000
-"""Resamples in memory at once."""
-_NOTHING = 1e-9
-"""A gain that rounding alone may make."""
+Tally = Mapping[str, float]
+"""What the proposals of one policy for one state amount to, see ``_tally``."""
+_BATCH = 1000  # resamples in memory at once
+_NOTHING = 1e-9  # a gain that rounding alone may make
 SILENT = "what came of the proposals of one of the two policies says nothing about them"
 """Why a state that was asked about is not compared."""
 _COLLAPSES = {"novelty": "its edits repeat what was tried", "variety": "it proposes the same again and again"}
@@ -37,10 +39,10 @@ _COLLAPSES = {"novelty": "its edits repeat what was tried", "variety": "it propo
 class GateOptions:
     """The constants.
 
-    confidence: of the one-sided limits. least: states below which nothing is promoted. valid_lost: by how much the
-    share of valid edits may seem to fall, as chance makes it; it may not surely fall at all. novelty_kept: the share of
-    the old policy's novelty and variety that the new one must keep. gain, power: the gain in reward that the number of
-    states is worked out for, and the probability of finding it. resamples, seed: of the resampling.
+    confidence: of the one-sided limits. valid_lost: by how much the share of valid edits may seem to fall, as chance
+    makes it; it may not surely fall at all. novelty_kept: the share of the old policy's novelty and variety that the
+    new one must keep. gain, power: the gain in reward that the number of states is worked out for, and the probability
+    of finding it.
     """
 
     confidence: float = 0.95
@@ -78,27 +80,27 @@ def compare(
     Promoted is what earns surely more (the lower limit of the gain is above 0, and equal policies show such a gain too
     rarely), as long as its edits are as often valid and not less novel. A state that one of the two has no rewarded
     outcome of is left out, and counted with those that nobody asked about (``left_out``, by the reason in words).
-    Raises ValueError: the edits of one policy were run and those of the other were not.
+    ValueError: the edits of one policy were run and those of the other were not.
     """
     options = options or GateOptions()
-    before, after = tallies(old), tallies(new)
-    shared = [key for key in before if key in after and before[key].rewarded and after[key].rewarded]
+    before, after = _tallies(old), _tallies(new)
+    shared = [key for key in before if key in after and before[key]["rewarded"] and after[key]["rewarded"]]
     pairs = [(before[key], after[key]) for key in shared]
-    ran = {not t.not_run for t in (*before.values(), *after.values()) if t.valid_rewarded > t.duplicates}
+    ran = {not t["not_run"] for t in (*before.values(), *after.values()) if t["valid_rewarded"] > t["duplicates"]}
     if len(ran) > 1:
         raise ValueError("some edits were run and some were not: let one judge look at both policies")
     figures: dict[str, float] = {
         "states": len(pairs),
         "left_out": len(before.keys() | after.keys()) - len(pairs),
         "not_asked": sum((left_out or {}).values()),
-        "proposals_old": sum(t.proposals for t, _ in pairs),
-        "proposals_new": sum(t.proposals for _, t in pairs),
+        "proposals_old": sum(t["proposals"] for t, _ in pairs),
+        "proposals_new": sum(t["proposals"] for _, t in pairs),
     }
     if pairs:
         figures |= _figures(pairs, options)
     refusals = _refusals(figures, options)
     words = [*refusals, *(_findings(figures) if pairs else ())]
-    if any(t.not_run for pair in pairs for t in pair):
+    if any(t["not_run"] for pair in pairs for t in pair):
         words.append("valid edits were not run: only validity, duplicates and novelty were compared")
     omitted = {**(left_out or {}), SILENT: int(figures["left_out"])}
     ordered = sorted(omitted.items(), key=lambda item: (-item[1], item[0]))
@@ -107,12 +109,37 @@ def compare(
 
 
 # ---------------------------------------------------------------------- figures
+def _tallies(outcomes: Iterable[Outcome]) -> dict[str, Tally]:
+    """Outcomes of one policy counted by state, in the order in which the states first appear."""
+    members: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        members[outcome.key].append(outcome)
+    return {key: _tally(each) for key, each in members.items()}
+
+
+def _tally(members: Sequence[Outcome]) -> Tally:
+    valid = [o for o in members if o.valid]
+    rewards, of_valid = ([o.reward for o in some if o.reward is not None] for some in (members, valid))
+    return {
+        "proposals": len(members),
+        "valid": len(valid),
+        "duplicates": sum(o.label is Label.DUPLICATE for o in members),
+        "distinct": len({o.files_hash for o in valid}),
+        "rewarded": len(rewards),
+        "rewards": math.fsum(rewards),
+        "valid_rewarded": len(of_valid),
+        "valid_rewards": math.fsum(of_valid),
+        "novelty": math.fsum(o.novelty for o in valid),
+        "not_run": sum(o.not_run for o in members),
+    }
+
+
 def _figures(pairs: Sequence[tuple[Tally, Tally]], options: GateOptions) -> dict[str, float]:
     """All that can be told of two policies over at least one state."""
     found: dict[str, float] = {}
 
-    def column(side: int, of: Of) -> Array:
-        return np.array([of(pair[side]) for pair in pairs], dtype=np.float64)
+    def column(side: int, name: str) -> Array:
+        return np.array([pair[side][name] for pair in pairs], dtype=np.float64)
 
     def put(name: str, columns: Sequence[Array], statistic: Callable[..., Array]) -> None:
         """A difference and its limits; one state alone has none."""
@@ -120,14 +147,14 @@ def _figures(pairs: Sequence[tuple[Tally, Tally]], options: GateOptions) -> dict
         if len(pairs) > 1:
             found[f"{name}_low"], found[f"{name}_high"] = interval(columns, statistic, options)
 
-    def rates(name: str, of: Of) -> Array:
-        """A figure of each state: means of both policies, and the interval of the mean difference."""
-        first, second = column(0, of), column(1, of)
+    def rates(name: str, part: str, whole: str) -> Array:
+        """A share within each state: means of both policies, and the interval of the mean difference."""
+        first, second = (column(side, part) / column(side, whole) for side in (0, 1))
         found[f"{name}_old"], found[f"{name}_new"] = float(first.mean()), float(second.mean())
         put(name, (second - first,), _mean)
         return second - first
 
-    def shares(name: str, part: Of, whole: Of, *, limits: bool = False) -> None:
+    def shares(name: str, part: str, whole: str, *, limits: bool = False) -> None:
         """A share over all states together; none where a policy has nothing to share."""
         columns = [column(side, of) for side in (0, 1) for of in (part, whole)]
         if not columns[1].sum() or not columns[3].sum():
@@ -137,20 +164,18 @@ def _figures(pairs: Sequence[tuple[Tally, Tally]], options: GateOptions) -> dict
         if limits:
             put(name, columns, _ratios_apart)
 
-    gains = rates("reward", lambda t: t.reward)
+    gains = rates("reward", "rewards", "rewarded")
     if len(pairs) > 1:
         found["reward_chance"] = _chance(gains, options)
-    rates("valid", lambda t: t.valid_rate)
-    shares("reward_of_valid", lambda t: t.valid_rewards, lambda t: t.valid_rewarded, limits=True)
-    shares("novelty", lambda t: t.novelty, lambda t: t.valid)
-    shares("variety", lambda t: t.distinct, lambda t: t.valid)
-    shares("duplicates", lambda t: t.duplicates, lambda t: t.proposals)
-    shares("not_run", lambda t: t.not_run, lambda t: t.proposals)
+    rates("valid", "valid", "proposals")
+    shares("reward_of_valid", "valid_rewards", "valid_rewarded", limits=True)
+    shares("novelty", "novelty", "valid")
+    shares("variety", "distinct", "valid")
+    shares("duplicates", "duplicates", "proposals")
+    shares("not_run", "not_run", "proposals")
     if len(pairs) > 1:
         found["spread"] = float(gains.std(ddof=1))
         if found["spread"] > _NOTHING:
-            from scipy.special import ndtri  # slow to import, and only needed here
-
             quantiles = float(ndtri(options.confidence) + ndtri(options.power))
             needed = math.ceil((quantiles * found["spread"] / options.gain) ** 2)
             found["states_needed"] = max(options.least, needed)
@@ -158,13 +183,7 @@ def _figures(pairs: Sequence[tuple[Tally, Tally]], options: GateOptions) -> dict
 
 
 def interval(columns: Sequence[Array], statistic: Callable[..., Array], options: GateOptions) -> tuple[float, float]:
-    """The one-sided limits of a statistic of states, lower and upper.
-
-    columns: figures of the states, which belong together row by row; at least two rows. statistic: along ``axis``.
-    """
-    from scipy.special import ndtr, stdtrit  # slow to import, and only needed here
-    from scipy.stats import bootstrap
-
+    """The one-sided limits, lower and upper, of a statistic along ``axis`` of columns: figures of states by row."""
     count = len(columns[0])
     # A bootstrap's spread is smaller than the sample's by √((n − 1)/n), and its tails are the normal ones.
     tail = float(ndtr(stdtrit(count - 1, 1.0 - options.confidence) * math.sqrt(count / (count - 1))))
@@ -184,8 +203,6 @@ def interval(columns: Sequence[Array], statistic: Callable[..., Array], options:
 
 def _chance(gains: Array, options: GateOptions) -> float:
     """Probability of such a mean gain, or a larger one, where each state's is as likely with either sign."""
-    from scipy.stats import permutation_test  # slow to import, and only needed here
-
     found = permutation_test(
         (gains,),
         _mean,
@@ -215,17 +232,14 @@ def _refusals(f: Mapping[str, float], options: GateOptions) -> list[str]:
     """What speaks against the new policy."""
     found = []
     states, sure = int(f["states"]), f"{options.confidence:.0%}"
+    enough = f"find a gain of {options.gain:g} with the spread seen"
     if states < options.least:
-        needed = ""
-        if "states_needed" in f:
-            needed = f", and about {int(f['states_needed'])} to find a gain of {options.gain:g} with the spread seen"
+        needed = f", and about {int(f['states_needed'])} to {enough}" if "states_needed" in f else ""
         found.append(f"too few held-out states: {states}; at least {options.least} are needed{needed}")
     if "reward_low" not in f:
         return found or ["there is no interval of the gain in reward"]
     if not f["reward_low"] > _NOTHING or f["reward_chance"] > 1.0 - options.confidence:
-        needed = ""
-        if f.get("states_needed", 0.0) > states:
-            needed = f"; {int(f['states_needed'])} states would find a gain of {options.gain:g} with the spread seen"
+        needed = f"; {int(f['states_needed'])} states would {enough}" if f.get("states_needed", 0.0) > states else ""
         found.append(
             f"it does not surely earn more: the gain of {f['reward_gain']:+.2f} may be {f['reward_low']:+.2f} "
             f"(lower limit, {sure}), and equal policies show one as large with probability "

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from autoresearchd import keys
 from autoresearchd.config import parse_task
@@ -35,7 +36,6 @@ from autoresearchd.evaluator.measure.log_text import shorten
 from autoresearchd.evaluator.rules.run_time import Pace, overrun, pace_of
 from autoresearchd.learner.data.read_sessions import ReadSession
 from autoresearchd.learner.data.trajectories import Trajectory, grouped
-from autoresearchd.learner.gate.judge_answers import HeldOutState, Rules
 from autoresearchd.loop.messages import is_keep
 from autoresearchd.loop.programs import Baseline, Programs, noise_of
 from autoresearchd.loop.proposing.proposals import EditCheck
@@ -48,23 +48,26 @@ UNUSABLE = (StoreError, UsageError, MissingCapability, BaselineError, OSError)
 """What a session raises that cannot be used: it is damaged or gone, another version wrote it, its task does not run."""
 _UNREADABLE = (*UNUSABLE, EnvironmentFailure)
 """Where it is only read, a fault of its disk or its database server is its own as well."""
-_PROGRAMS = 64
-"""How many programs of a session are remembered."""
+_PROGRAMS = 64  # how many programs of a session are remembered
 _MAX_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A session that held-out states are of. name: as trajectories name it. root: top of its repository.
+class HeldOutState:
+    """A state that was not learned from, as a policy was shown it.
 
-    foreign: it is of another repository than the one that is learned for.
+    key: names it among all. number: of the first experiment that was proposed at it. parent: the commit that edits are
+    made on; code: the editable files there. earlier: diffs of the last experiments before it.
     """
 
-    name: str
-    root: Path
-    store: Store
-    session: Session
-    foreign: bool = False
+    key: str
+    session: str
+    number: int
+    parent: str
+    messages: tuple[Mapping[str, Any], ...]
+    code: Mapping[str, str]
+    earlier: tuple[str, ...] = ()
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +79,10 @@ class Gathered:
 
 
 class Ground:
-    """One session, as far as a proposal for it can be judged.
+    """One session, as far as a proposal for it can be judged. foreign: it is of another repository than the learner."""
 
-    Raises StoreError: its task cannot be read; RepositoryError: its repository cannot be used.
-    """
-
-    def __init__(self, source: Source) -> None:
-        root, session = source.root, source.session
-        self.session, self.store, self.foreign = session, source.store, source.foreign
+    def __init__(self, root: Path, store: Store, session: Session, *, foreign: bool = False) -> None:
+        self.session, self.store, self.foreign, self.executor = session, store, foreign, session.executor
         self.task: Task = parse_task(session.task_json)
         self.folder = root / session.folder
         self.workspace = open_workspace(root, session.tag, self.task, self.folder)
@@ -97,11 +96,6 @@ class Ground:
         self.noise_data = cache(partial(noise_of, self.task, self.store, session.id))  # of a segment
         self.baseline = cache(self._baseline)
 
-    @property
-    def executor(self) -> str:
-        """Where the session ran its experiments, as in ``--executor``."""
-        return self.session.executor
-
     @cached_property
     def experiments(self) -> Mapping[int, Experiment]:
         """The decided experiments by number, oldest first."""
@@ -111,27 +105,26 @@ class Ground:
     @cached_property
     def _rounds(self) -> Mapping[str, int]:
         """Number of the first experiment of each round."""
-        firsts: dict[str, int] = {}
-        for e in self.experiments.values():
-            if e.proposal is not None and e.proposal.round_id:
-                firsts.setdefault(e.proposal.round_id, e.number)
-        return firsts
+        newest_first = reversed(list(self.experiments.values()))
+        return {e.proposal.round_id: e.number for e in newest_first if e.proposal and e.proposal.round_id}
+
+    def _kept(self, segment: int) -> list[Experiment]:
+        """Those that were kept in a segment; StoreError where not even the baseline was."""
+        kept = [e for e in self.experiments.values() if is_keep(e) and e.segment == segment and e.commit]
+        if not kept:
+            raise StoreError(f"segment {segment} of session {self.session.tag} has no baseline")
+        return kept
 
     def incumbent(self, number: int) -> Experiment:
         """The best kept before an experiment, in its segment; StoreError where there was no baseline yet."""
-        segment = self.experiments[number].segment
-        before = [e for n, e in self.experiments.items() if n < number and e.segment == segment]
-        kept = [e for e in before if is_keep(e) and e.commit is not None]
-        if not kept:
+        before = [e for e in self._kept(self.experiments[number].segment) if e.number < number]
+        if not before:
             raise StoreError(f"experiment {number} of session {self.session.tag} has no baseline before it")
-        return kept[-1]
+        return before[-1]
 
     def _baseline(self, segment: int) -> Baseline:
-        """The first that was kept in a segment: the program as it was. StoreError where there is none."""
-        kept = (e for e in self.experiments.values() if is_keep(e) and e.segment == segment and e.commit)
-        if (first := next(kept, None)) is None:
-            raise StoreError(f"segment {segment} of session {self.session.tag} has no baseline")
-        return Baseline(first, self.task, self.store, self.programs)
+        """The first that was kept in a segment: the program as it was."""
+        return Baseline(self._kept(segment)[0], self.task, self.store, self.programs)
 
     def pace(self, segment: int, beside: RunResult) -> Pace | None:
         """What runs are held to: the baseline's pace as in the loop, or that of a run of the best that is made beside.
@@ -178,73 +171,31 @@ class Ground:
 
 
 class HeldOut:
-    """The sessions that held-out states are of, each name once. To be closed.
+    """The sessions that held-out states are of, by name. lost: those that cannot be used, with the reason in words."""
 
-    One that cannot be used is among the ``lost``, with the reason in words; ``lost`` begins with those that could not
-    even be found.
-    """
-
-    def __init__(self, sources: Iterable[Source], lost: Mapping[str, str] | None = None) -> None:
-        self._grounds: dict[str, Ground] = {}
-        self.lost = dict(lost or {})
-        try:
-            for source in sources:
-                try:
-                    self._grounds[source.name] = Ground(source)
-                except _UNREADABLE as error:
-                    self.lost[source.name] = reason_of(error)
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> HeldOut:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End what reads the repositories. The stores are whose they are."""
-        for ground in self._grounds.values():
-            ground.workspace.close()
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Of the sessions that are open."""
-        return list(self._grounds)
+    def __init__(self) -> None:
+        self.grounds: dict[str, Ground] = {}
+        self.lost: dict[str, str] = {}
 
     def ground(self, session: str) -> Ground:
-        """The session of that name; UsageError where it is not among the sources."""
-        if session not in self._grounds:
-            raise UsageError(
-                f"session {session} is not open, so nothing can be judged for it", hint="name its folder with --from"
-            )
-        return self._grounds[session]
-
-    @property
-    def rules(self) -> Rules:
-        """What edits for these sessions are held against."""
-        return Rules(
-            legal=lambda state, files: self.ground(state.session).legal(state, files),
-            tried=lambda state, program: self.ground(state.session).was_tried(state, program),
-        )
+        """The session of that name; UsageError where it is not open."""
+        if session not in self.grounds:
+            what = f"session {session} is not open, so nothing can be judged for it"
+            raise UsageError(what, hint="name its folder with --from")
+        return self.grounds[session]
 
     def states(self, trajectories: Iterable[Trajectory], *, most: int | None = None) -> Gathered:
-        """One state for each group of trajectories that was asked afresh.
+        """One state for each group of trajectories that was asked afresh; at most so many, evenly over time.
 
-        Left out are questions to fix or to repeat an answer (what came of them depends on that answer), what an agent
-        was asked (its answers are turns, not edits), and states whose session or program is gone or cannot be read.
-
-        most: how many states at most; they are taken evenly over time. None: all.
+        Left out are questions to fix or to repeat an answer (what came of them depends on it), those to an agent (its
+        answers are turns), and states whose session or program cannot be read.
         """
         found: list[HeldOutState] = []
         left_out: Counter[str] = Counter()
         for (session, group), members in grouped(trajectories).items():
-            ground = self._grounds.get(session)
-            if session in self.lost:
-                left_out[unusable(session, self.lost[session])] += 1
-            elif ground is None:
-                left_out["its session is not open"] += 1
+            ground = self.grounds.get(session)
+            if ground is None:
+                left_out[unusable(session, self.lost.get(session, "it is not open"))] += 1
             elif ground.session.policy.partition(":")[0] == "agent":
                 left_out["an agent was asked, whose answers are turns"] += 1
             else:
@@ -264,31 +215,29 @@ class HeldOut:
 
 @contextmanager
 def opened(sessions: Iterable[ReadSession], names: Iterable[str], own: Store | None = None) -> Iterator[HeldOut]:
-    """The sessions of these names, as trajectories name them, with their stores and repositories, until the end.
+    """The sessions of these names, with their stores and repositories, until the end; foreign ones are not upgraded.
 
-    own: the store of those that are not foreign; foreign ones are read as they are, and not upgraded.
+    own: the store of those that are not foreign.
     """
-    wanted = set(names)
+    wanted, held, stores = set(names), HeldOut(), dict[Path, Store]()
     with ExitStack() as stack:
-        stores: dict[Path, Store] = {}
-        sources: list[Source] = []
-        lost: dict[str, str] = {}
         for each in sessions:
             if each.name not in wanted:
                 continue
             try:
-                if own is None or each.foreign:
-                    if each.root not in stores:
-                        stores[each.root] = stack.enter_context(SqlStore.open_readonly(layout.database_path(each.root)))
-                    store = stores[each.root]
-                else:
-                    store = own
-                sources.append(Source(each.name, each.root, store, store.session(each.tag), each.foreign))
+                store = None if each.foreign else own
+                if store is None and each.root not in stores:
+                    stores[each.root] = stack.enter_context(SqlStore.open_readonly(layout.database_path(each.root)))
+                store = store or stores[each.root]
+                ground = Ground(each.root, store, store.session(each.tag), foreign=each.foreign)
             except _UNREADABLE as error:
-                lost[each.name] = reason_of(error)
+                held.lost[each.name] = reason_of(error)
             except KeyError:
-                lost[each.name] = "it is not in its database any more"
-        yield stack.enter_context(HeldOut(sources, lost))
+                held.lost[each.name] = "it is not in its database any more"
+            else:
+                stack.callback(ground.workspace.close)
+                held.grounds[each.name] = ground
+        yield held
 
 
 def reason_of(error: Exception) -> str:

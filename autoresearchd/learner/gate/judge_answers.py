@@ -1,32 +1,64 @@
-"""Judging fresh proposals for held-out states: what an answer is worth, read as the loop reads it, run or not run."""
+"""What an answer for a held-out state is worth: read as the loop reads it, then only checked, or run as an experiment.
+
+Each program runs once, beside one run of what was the best by then, on the same seed: the machine may be faster or
+slower today than it was. Commits, branches and worktrees of the session are not touched, so that its daemon may be at
+work meanwhile (where the executor has room for both). No run is ended early.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import NamedTuple
 
-from autoresearchd.domain.errors import PolicyError
-from autoresearchd.domain.labels import Label
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, PolicyError, UsageError
+from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
+from autoresearchd.domain.labels import RULES, Label, Phase
+from autoresearchd.domain.ports import Cancel, Executor, RunRequest
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.randomness import derive_seed
+from autoresearchd.domain.task import Task
+from autoresearchd.evaluator.feedback import feedback
+from autoresearchd.evaluator.keep.decide import decide, incumbent_value
+from autoresearchd.evaluator.keep.keep_rule import KeepRule
 from autoresearchd.evaluator.measure.log_text import shorten
-from autoresearchd.evaluator.reward import novelty, reward
+from autoresearchd.evaluator.reward import novelty, resources_saved, reward
 from autoresearchd.evaluator.rules.legality import code_hash
-from autoresearchd.loop.messages import unified_diff
+from autoresearchd.evaluator.rules.run_time import held
+from autoresearchd.learner.gate.held_out_states import UNUSABLE, Ground, HeldOut, HeldOutState, reason_of
+from autoresearchd.loop.deciding import resources
+from autoresearchd.loop.measuring.run_files import ProtectedFiles
+from autoresearchd.loop.messages import commit_of, unified_diff
+from autoresearchd.loop.run import RunningProgram, launch
 from autoresearchd.policy.edits.edit import EditError
 from autoresearchd.policy.edits.read_answer import read_answer
 from autoresearchd.policy.prompt import brief as prompts
+from autoresearchd.policy.workspace_copy import put
+from autoresearchd.workspace.files import disk_errors, remove_tree
+
+JUDGE = "judge"
+_ONE_RUN = KeepRule(most=0, gate_at=0.0)
+"""No further run can be asked for; a bound that one run holds is taken to be held."""
+_MAX_ERROR, _MAX_DETAIL = 300, 200
+_LOOK_S = 0.2  # seconds between two looks at all runs and at whether somebody wants an end
+
+Attempt = tuple[HeldOutState, str]
+"""A state, and the completion that a policy gave for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What one fresh proposal for a held-out state came to.
 
-    key, session: of the state. valid: a legal edit that changes the program, whether or not it was tried before. label:
-    why it is not worth a run, or how its run ended; NONE: nothing speaks against it. error: the same in words. reward:
-    None where the outcome says nothing about the proposal. not_run: only a run would tell its worth, and it had none.
-    novelty: distance to the nearest of the last edits, 0 to 1. files_hash: of the program after the edit, empty where
-    there is none. feedback: on its run, in the words that the model would be told; empty where it was not run.
+    valid: a legal edit that changes the program, whether or not it was tried before. label: why it is not worth a run,
+    or how its run ended; NONE: nothing speaks against it. error: the same in words. reward: None where the outcome says
+    nothing about the proposal. not_run: only a run would tell its worth, and it had none. novelty: distance to the
+    nearest of the last edits, 0 to 1. files_hash: of the program after the edit. feedback: on its run, in the words
+    that the model would be told. files: that the edit changes.
     """
 
     key: str
@@ -39,200 +71,314 @@ class Outcome:
     novelty: float = 0.0
     files_hash: str = ""
     feedback: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """What the proposals of one policy for one state amount to.
-
-    proposals, valid, duplicates: how many. distinct: different programs among the valid. rewarded, rewards: how many
-    have a reward, and its sum; valid_rewarded, valid_rewards: the same of the valid. novelty: sum over the valid.
-    not_run: how many were only checked.
-    """
-
-    proposals: int
-    valid: int
-    duplicates: int
-    distinct: int
-    rewarded: int
-    rewards: float
-    valid_rewarded: int
-    valid_rewards: float
-    novelty: float
-    not_run: int
-
-    @property
-    def reward(self) -> float:
-        """The mean reward, where a proposal has one."""
-        return self.rewards / self.rewarded
-
-    @property
-    def valid_rate(self) -> float:
-        """The share of valid edits."""
-        return self.valid / self.proposals
-
-
-def tallies(outcomes: Iterable[Outcome]) -> dict[str, Tally]:
-    """Outcomes of one policy counted by state, in the order in which the states first appear."""
-    found: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        found.setdefault(outcome.key, []).append(outcome)
-    return {key: _tally(members) for key, members in found.items()}
-
-
-def _tally(members: Sequence[Outcome]) -> Tally:
-    valid = [o for o in members if o.valid]
-    rewards, of_valid = ([o.reward for o in some if o.reward is not None] for some in (members, valid))
-    return Tally(
-        proposals=len(members),
-        valid=len(valid),
-        duplicates=sum(o.label is Label.DUPLICATE for o in members),
-        distinct=len({o.files_hash for o in valid}),
-        rewarded=len(rewards),
-        rewards=math.fsum(rewards),
-        valid_rewarded=len(of_valid),
-        valid_rewards=math.fsum(of_valid),
-        novelty=math.fsum(o.novelty for o in valid),
-        not_run=sum(o.not_run for o in members),
-    )
-
-
-_MAX_ERROR = 300
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOutState:
-    """A state that was not learned from, as a policy was shown it.
-
-    key: names it among all. session: as trajectories name it. number: of the first experiment that was proposed at it.
-    parent: the commit that edits are made on; code: text of the editable files there. earlier: diffs of the last
-    experiments before it. profile: that the task ran in.
-    """
-
-    key: str
-    session: str
-    number: int
-    parent: str
-    messages: tuple[Mapping[str, Any], ...]
-    code: Mapping[str, str]
-    earlier: tuple[str, ...] = ()
-    profile: str = ""
-
-
-Attempt = tuple[HeldOutState, str]
-"""A state, and the completion that a policy gave for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What an edit is held against, by whoever knows the sessions.
-
-    legal: lets the changed files of an edit pass, or raises PolicyError. tried: whether a program (its ``code_hash``)
-    had been tried before the state.
-    """
-
-    legal: Callable[[HeldOutState, Mapping[str, str]], None]
-    tried: Callable[[HeldOutState, str], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """An answer once it is read. label: NONE where the edit is worth a run; files: those that it changes.
-
-    There are files where it is a legal edit that changes the program.
-    """
-
-    label: Label
-    error: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
-    novelty: float = 0.0
-    files_hash: str = ""
 
 
-class Judge(Protocol):
-    """Says what answers are worth."""
-
-    def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
-        """What each of some answers is worth, in their order; an answer is judged as if it were the only one."""
-        ...
-
-
-class CheckingJudge:
-    """Judges without running anything.
-
-    What is malformed, illegal, without effect or tried before earns what the formula gives for it; any other edit earns
-    its novelty bonus only, since what it would gain is not known.
-
-    rules: what edits are held against.
-    """
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-
-    def judge(self, state: HeldOutState, completion: str) -> Outcome:
-        """What one answer is worth."""
-        seen = examine(state, completion, self._rules)
-        found = reward(Label.NONE, 0.0, None, None, distance=seen.novelty)
-        bonus = 0.0 if found is None else found.parts.get("novelty", 0.0)
-        return settled(state, seen) or outcome(state, seen, bonus, not_run=True)
-
-    def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
-        return [self.judge(state, completion) for state, completion in attempts]
-
-
-def examine(state: HeldOutState, completion: str, rules: Rules) -> Examined:
+def examine(state: HeldOutState, completion: str, held_out: HeldOut) -> Outcome:
     """Read an answer as the loop does: the edit in it, whether it is legal, and whether it was tried before.
 
-    The hint that an edit is *nearly* what was tried before is left out: it is a second question, not a judgement.
+    One that is worth a run has no label and no reward yet. What is *nearly* a repetition is no matter for a judge.
     """
+    ground = held_out.ground(state.session)
     try:
         if prompts.is_brief(state.messages):
             edit = prompts.read_answer(completion, state.code, state.profile)
         else:
             edit = read_answer(completion, state.code)
-        rules.legal(state, edit.files)
+        ground.legal(state, edit.files)
     except (EditError, PolicyError) as error:
-        return Examined(error.label, shorten(str(error), _MAX_ERROR))
+        words = shorten(str(error), _MAX_ERROR)
+        return Outcome(state.key, state.session, False, error.label, words, _penalty(error.label))
     after = {**state.code, **edit.files}
     program = code_hash(after)
-    tried = rules.tried(state, program)
-    return Examined(
-        Label.DUPLICATE if tried else Label.NONE,
-        "the same program was tried before" if tried else "",
-        files=dict(edit.files),
-        novelty=novelty(unified_diff(state.code, after), state.earlier),
-        files_hash=program,
-    )
-
-
-def settled(state: HeldOutState, seen: Examined) -> Outcome | None:
-    """The outcome of an answer that is not worth a run; None where only a run tells."""
-    if seen.label is Label.NONE:
-        return None
-    penalty = reward(seen.label, None, None, None)
-    return outcome(state, seen, None if penalty is None else penalty.total)
-
-
-def outcome(
-    state: HeldOutState,
-    seen: Examined,
-    worth: float | None,
-    *,
-    not_run: bool = False,
-    label: Label | None = None,
-    error: str = "",
-    feedback: str = "",
-) -> Outcome:
-    """The outcome of an answer. label, error, feedback: of its run, where it had one."""
-    return Outcome(
+    seen = Outcome(
         state.key,
         state.session,
-        bool(seen.files),
-        seen.label if label is None else label,
-        shorten(error, _MAX_ERROR) if error else seen.error,
-        worth,
-        not_run,
-        seen.novelty,
-        seen.files_hash,
-        feedback,
+        bool(edit.files),
+        novelty=novelty(unified_diff(state.code, after), state.earlier),
+        files_hash=program,
+        files=dict(edit.files),
+    )
+    if ground.was_tried(state, program):
+        words = "the same program was tried before"
+        return replace(seen, label=Label.DUPLICATE, error=words, reward=_penalty(Label.DUPLICATE))
+    return seen
+
+
+def _penalty(label: Label) -> float | None:
+    earned = reward(label, None, None, None)
+    return None if earned is None else earned.total
+
+
+class CheckingJudge:
+    """Judges without running anything.
+
+    What is not worth a run earns what the formula gives for it; any other edit its novelty bonus only, since what it
+    would gain is not known.
+    """
+
+    def __init__(self, held_out: HeldOut) -> None:
+        self._held_out = held_out
+
+    def judge(self, state: HeldOutState, completion: str) -> Outcome:
+        """What one answer is worth."""
+        return self.judge_all([(state, completion)])[0]
+
+    def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
+        """What each of some answers is worth, in their order; an answer is judged as if it were the only one."""
+        outcomes = []
+        for state, completion in attempts:
+            seen = examine(state, completion, self._held_out)
+            if seen.label is Label.NONE and (earned := reward(Label.NONE, 0.0, None, None, distance=seen.novelty)):
+                seen = replace(seen, reward=earned.parts["novelty"], not_run=True)
+            outcomes.append(seen)
+        return outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A run to make; two are the same where the first four are.
+
+    program: hash of the edited program, empty for the commit as it is. files: edited ones that go over the commit's.
+    """
+
+    session: str
+    commit: str
+    program: str
+    seed: int
+    ground: Ground = field(compare=False)
+    task: Task = field(compare=False)
+    files: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+
+class _Ended(NamedTuple):
+    """What a run gave."""
+
+    measurement: Measurement
+    result: RunResult
+
+
+class RealJudge(CheckingJudge):
+    """Judges by experiments, as many at once as the executor has slots; used from one thread.
+
+    The same program at the same state is run once, however often it is proposed, also over several calls. unlimited: a
+    context in which jobs are started, so that they do not inherit the limits of this process.
+    """
+
+    def __init__(
+        self,
+        held_out: HeldOut,
+        executor: Executor,
+        *,
+        cancel: Cancel | None = None,
+        run_foreign: bool = False,
+        unlimited: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        super().__init__(held_out)
+        self._executor, self._run_foreign, self._unlimited = executor, run_foreign, unlimited
+        self._cancel = cancel or threading.Event()
+        self._ready: set[str] = set()
+        self._ended: dict[_Job, _Ended] = {}
+
+    def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
+        """As any judge does. UsageError: a session is foreign; BaselineError: its set-up fails, or its data is gone."""
+        for session in {state.session for state, _ in attempts}:
+            self._check_permitted(session)
+        # What said nothing about its program (its host was lost) may say something the next time.
+        self._ended = {k: e for k, e in self._ended.items() if RULES[e.measurement.label].status is not None}
+        outcomes = [(state, examine(state, completion, self._held_out)) for state, completion in attempts]
+        jobs = [job for state, seen in outcomes if seen.label is Label.NONE for job in self._jobs(state, seen)]
+        self._ended |= self._run_all([job for job in dict.fromkeys(jobs) if job not in self._ended])
+        return [self._judged(state, seen) if seen.label is Label.NONE else seen for state, seen in outcomes]
+
+    def _check_permitted(self, session: str) -> None:
+        """Raise UsageError where the experiments of a session must not run here."""
+        if self._held_out.ground(session).foreign and not self._run_foreign:
+            raise UsageError(
+                "it is of another repository, and none of its commands is run (--set run_foreign=true runs them)",
+                hint="take --set judge=checks",
+            )
+
+    def rehearse(self, states: Sequence[HeldOutState]) -> dict[str, str]:
+        """Which sessions cannot be judged here, each with the reason in words.
+
+        The task of each session is set up, and what was the best at the first of its states is run once.
+        """
+        firsts: dict[str, HeldOutState] = {}
+        for state in states:
+            firsts.setdefault(state.session, state)
+        lost: dict[str, str] = {}
+        for session, state in firsts.items():
+            try:
+                self._check_permitted(session)
+                beside = self._beside(state)
+                ended = self._run_all([beside])[beside]
+            except UNUSABLE as error:
+                lost[session] = reason_of(error)
+                continue
+            label = ended.measurement.label
+            if label is not Label.NONE and RULES[label].status is not None:
+                words = self._held_out.ground(session).redactor.text(ended.measurement.detail)
+                lost[session] = f"the best of it does not run here ({label.value}): {shorten(words, _MAX_DETAIL)}"
+            self._ended[beside] = ended
+        return lost
+
+    # -- from runs to a reward
+    def _beside(self, state: HeldOutState) -> _Job:
+        """The run of what was the best before a state."""
+        ground = self._held_out.ground(state.session)
+        seed = derive_seed(ground.session.seed, state.number, JUDGE)
+        incumbent = ground.incumbent(state.number)
+        task = ground.baseline(incumbent.segment).run_task
+        return _Job(state.session, commit_of(incumbent), "", seed, ground, task)
+
+    def _jobs(self, state: HeldOutState, seen: Outcome) -> tuple[_Job, _Job]:
+        """The runs that an edit needs: of the best before it, and its own."""
+        beside = self._beside(state)
+        return beside, replace(beside, commit=state.parent, program=seen.files_hash, files=seen.files)
+
+    def _judged(self, state: HeldOutState, seen: Outcome) -> Outcome:
+        """The outcome of an edit whose runs have ended: decided and rewarded as the experiment that they would be."""
+        jobs = self._jobs(state, seen)
+        beside, own = (self._ended[job] for job in jobs)
+        ground, seed = self._held_out.ground(state.session), jobs[0].seed
+        task, incumbent = ground.task, ground.incumbent(state.number)
+        noise_data = ground.noise_data(incumbent.segment)
+        if own.measurement.label is Label.NONE:  # held to its budget as in the loop
+            pace = ground.pace(incumbent.segment, beside.result)
+            noise = noise_data.noise(incumbent.number)
+            best, sigma = beside.measurement.value, noise.sigma if noise is not None else None
+            bounded = held(task, own.result, own.measurement, pace, best=best, sigma=sigma)
+            own = _Ended(bounded, own.result)
+        label, detail = own.measurement.label, ground.redactor.text(own.measurement.detail)
+        if RULES[label].status is None:
+            return replace(seen, label=label, error=shorten(detail, _MAX_ERROR))
+        if beside.measurement.label is not Label.NONE:
+            why = f"what it is compared with does not run here: {ground.redactor.text(beside.measurement.detail)}"
+            return replace(seen, label=beside.measurement.label, error=shorten(why, _MAX_ERROR))
+        number = max(ground.experiments) + 1
+        tested = Experiment(
+            ground.session.id,
+            number,
+            incumbent.segment,
+            Phase.MEASURED,
+            state.parent,
+            datetime.now(UTC),
+            proposal=Proposal(dict(seen.files), "", JUDGE),
+            runs=(_run(number, 0, seed, own), _run(number, 1, seed, beside, of=incumbent.number)),
+        )
+        decision = decide(task, tested, incumbent, noise_data, rule=_ONE_RUN, baseline=tested.runs[1:])
+        assert isinstance(decision, Decision)
+        known = noise_data.values(incumbent.number)
+        now = replace(incumbent, runs=(_run(incumbent.number, 0, seed, beside),), attempt=0)
+        earned = reward(
+            decision.label,
+            decision.delta,
+            decision.sigma,
+            incumbent_value(task, noise_data, incumbent) if known else beside.measurement.value,
+            sure=decision.sure,
+            saved=resources_saved(resources(tested), resources(now)),
+            distance=seen.novelty,
+        )
+        return replace(
+            seen,
+            label=decision.label,
+            error=shorten(detail, _MAX_ERROR) if label is not Label.NONE else "",
+            reward=None if earned is None else earned.total,
+            feedback=ground.redactor.text(feedback(task, replace(tested, decision=decision))),
+        )
+
+    # -- runs, each in a copy of its own, which is removed afterwards
+    def _run_all(self, jobs: Sequence[_Job]) -> dict[_Job, _Ended]:
+        """Run them, as many at once as there are slots; whatever ends this early ends all of them."""
+        for job in jobs:
+            if job.session not in self._ready:
+                self._prepare(job.ground)
+                self._ready.add(job.session)
+        waiting, busy = deque(jobs), dict[int, tuple[_Job, RunningProgram]]()
+        ended: dict[_Job, _Ended] = {}
+        try:
+            while waiting or busy:
+                for slot in range(max(1, self._executor.slots)):
+                    if waiting and slot not in busy:
+                        job = waiting.popleft()
+                        busy[slot] = job, self._start(job, slot)
+                slot, result = self._next({slot: program for slot, (_, program) in busy.items()})
+                job, program = busy.pop(slot)
+                measured = replace(program.measure(result), curve=())
+                remove_tree(job.ground.scratch / str(slot))
+                if measured.label is Label.DISK_FULL:
+                    what = f"a run that was to be judged found no room on the disk: {measured.detail}"
+                    raise EnvironmentFailure(what, hint="free some space")
+                ended[job] = _Ended(measured, result)
+        finally:
+            for slot, (job, program) in busy.items():
+                program.kill()
+                remove_tree(job.ground.scratch / str(slot))
+        return ended
+
+    def _prepare(self, ground: Ground) -> None:
+        """Set a session's task up, and remove what a judge that was killed has left."""
+        for left in sorted(ground.scratch.glob("*/run")):
+            self._executor.recover(left)
+        remove_tree(ground.scratch)
+        with disk_errors(f"making {ground.scratch}"):
+            ground.scratch.mkdir(parents=True)
+        with self._unlimited():
+            self._executor.setup(ground.task, ground.pristine, ground.setup, ground.scratch / "setup.log", self._cancel)
+
+    def _start(self, job: _Job, slot: int) -> RunningProgram:
+        ground, place = job.ground, job.ground.scratch / str(slot)
+        remove_tree(place)
+        workspace, run_dir = place / "workspace", place / "run"
+        ground.workspace.materialise(job.commit, workspace)
+        with disk_errors(f"preparing a run in {place}"):
+            put(workspace, job.files, ground.task)
+            run_dir.mkdir(parents=True)
+        base = ground.session.base_commit
+        protected = ProtectedFiles(ground.task, ground.pristine, lambda: ground.workspace.pristine(base))
+        request = RunRequest(
+            key=f"{JUDGE}/{ground.session.tag}/{slot}",
+            task=job.task,
+            commit=job.commit,
+            seed=job.seed,
+            workspace=workspace,
+            pristine=ground.pristine,
+            setup=ground.setup,
+            run_dir=run_dir,
+            source=ground.folder,
+            slot=slot,
+        )
+        with self._unlimited():
+            return launch(self._executor, protected, request)
+
+    def _next(self, busy: Mapping[int, RunningProgram]) -> tuple[int, RunResult]:
+        """The slot of a run that has ended, and its result."""
+        while True:
+            for slot, program in busy.items():
+                result = program.handle.wait(_LOOK_S / len(busy))
+                if result is not None:
+                    return slot, result
+            if self._cancel.is_set():
+                raise Interrupted("the learner was stopped while proposals were judged")
+
+
+def _run(number: int, index: int, seed: int, ended: _Ended, *, of: int | None = None) -> Run:
+    """A run as the store would give it. of: the experiment whose program ran, where it is another one."""
+    measured, result, now = ended.measurement, ended.result, datetime.now(UTC)
+    return Run(
+        0,
+        number,
+        index,
+        seed,
+        now,
+        now,
+        measured.label,
+        measured.value,
+        measured.metrics,
+        result.duration_s,
+        tier=result.tier,
+        device=result.device,
+        detail=measured.detail,
+        of=of,
     )

@@ -4,43 +4,60 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from autoresearchd.domain.quantities import counted
 from autoresearchd.learner.data.read_sessions import Material, ReadSession
 from autoresearchd.learner.data.trajectories import Trajectory, grouped
 from autoresearchd.learner.training.constant_values import SHARE
 
+if TYPE_CHECKING:
+    from autoresearchd.learner.gate.held_out_states import Ground
+
 LEAST = 20
 """Held-out states below which nothing is promoted."""
-STATES, COUNT, JUDGE = 40, 4, "auto"
-"""Of the gate, where ``--set`` says nothing: states asked about at most, proposals for each, how they are judged."""
 QUICK_S = 10.0
 """Experiments that train for so long at most are run for the gate, where nothing else is said."""
 
 
-def runs_experiments(judge: str, budgets: Iterable[float], *, foreign: bool, run_foreign: bool) -> bool:
-    """Whether the gate runs proposals, and does not only check them.
+@dataclass(frozen=True, slots=True)
+class GateSettings:
+    """How two policies are asked and judged.
 
-    Args:
-        judge: as ``--set judge`` has it.
-        budgets: seconds of training of the sessions that are asked about; of none, nothing is run.
-        foreign: whether one of them is of another repository, whose task has no say in it.
-        run_foreign: whether such are run, too.
+    judge: ``real`` (experiments are run), ``checks`` (only validity, duplicates and novelty are compared), or ``auto``:
+    real where a run trains for ten seconds at most. states: at most; count: proposals for each; max_tokens: of a
+    proposal, 0: as long as those that were stored. run_foreign: whether experiments of other repositories may be run,
+    too.
     """
-    known = list(budgets)
-    if judge == "real" or not known:
-        return bool(known)
-    return judge == "auto" and all(budget <= QUICK_S for budget in known) and (run_foreign or not foreign)
+
+    judge: str = "auto"
+    states: int = 40
+    count: int = 4
+    max_tokens: int = 0
+    temperature: float = 1.0
+    run_foreign: bool = False
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> GateSettings:
+        """Those that ``--set`` names, and the usual ones for all others."""
+        return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
+
+    def runs(self, sessions: Sequence[Ground | ReadSession]) -> bool:
+        """Whether proposals for these sessions are run, and not only checked; a foreign task has no say in it."""
+        budgets = [each.task.execution.budget.training for each in sessions if each.task is not None]
+        if self.judge == "real" or not budgets:
+            return bool(budgets)
+        foreign = any(each.foreign for each in sessions)
+        return self.judge == "auto" and max(budgets) <= QUICK_S and (self.run_foreign or not foreign)
 
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
     """What the gate would have, and what it takes.
 
-    states: that are held out, of so many sessions; more: states still to be made so that LEAST are held out. proposals:
-    that it would ask for, of both policies together; experiments: how many of them it would run at most.
+    more: states still to be made so that LEAST are held out. proposals: that it would ask for, of both policies
+    together; experiments: how many of them it would run at most.
     """
 
     states: int
@@ -51,35 +68,26 @@ class Promotion:
     experiments: int
 
 
-def promotion(found: Material, sessions: Sequence[ReadSession], values: Mapping[str, Any]) -> Promotion:
-    """What a promotion takes of what was read.
-
-    found: the dataset, split. sessions: those that were read. values: of the constants that are named.
-    """
+def promotion(found: Material, sessions: Iterable[ReadSession], values: Mapping[str, Any]) -> Promotion:
+    """What a promotion takes of what was read and split. values: of the constants that ``--set`` names."""
     held: Sequence[Trajectory] = found.parts.held_out if found.parts is not None else ()
+    settings, share = GateSettings.of(values), values.get("share", SHARE)
     states, names = len(grouped(held)), {each.session for each in held}
     there = len(grouped(found.data.trajectories))
-    share = values.get("share", SHARE)
     more = max(1, math.ceil(LEAST / share) - there, math.ceil((LEAST - states) / share)) if states < LEAST else 0
-    asked = min(states, values.get("states", STATES))
-    proposals = 2 * values.get("count", COUNT) * asked
-    of = [session for session in sessions if session.name in names]
-    runs = runs_experiments(
-        values.get("judge", JUDGE),
-        [session.task.execution.budget.training for session in of if session.task is not None],
-        foreign=any(session.foreign for session in of),
-        run_foreign=values.get("run_foreign", False),
-    )
+    proposals = 2 * settings.count * min(states, settings.states)
+    runs = settings.runs([session for session in sessions if session.name in names])
     return Promotion(states, len(names), len(held), more, proposals, proposals + len(names) if runs else 0)
 
 
 def lines(found: Promotion, model: str, values: Mapping[str, Any]) -> list[str]:
     """The same as text. model: the folder of the base model, empty where none is named."""
+    settings = GateSettings.of(values)
     present = f"{counted(found.states, 'state')} of {counted(found.sessions, 'session')}" if found.states else "none"
     enough = "" if not found.more else f"; run about {counted(found.more, 'more state')} first"
     asked = "the gate has nothing to ask about yet"
     if found.proposals:
-        each = f"{counted(min(found.states, values.get('states', STATES)), 'state')} × {values.get('count', COUNT)}"
+        each = f"{counted(min(found.states, settings.states), 'state')} × {settings.count}"
         ran = f"up to {counted(found.experiments, 'experiment')} would be run" if found.experiments else "none is run"
         asked = f"the gate asks for {counted(found.proposals, 'proposal')} (both policies, {each}); {ran}"
     named = model or "none is named: --model DIR, a folder with config.json, tokenizer and safetensors"

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, UsageError
 from autoresearchd.learner.training.out_of_memory import give_large_blocks_back
+from autoresearchd.models.client import words_of
 from autoresearchd.models.model_files import Source
-from autoresearchd.models.provider_errors import words_of
 from autoresearchd.models.transformers_client import device_of, library, load_base, load_tokenizer, told
 
 POLICY = "default"

@@ -27,7 +27,7 @@ from autoresearchd.learner.training.load_model import (
 from autoresearchd.learner.training.logprobs import Batch, collate, token_statistics
 from autoresearchd.learner.training.out_of_memory import explain_out_of_memory
 from autoresearchd.learner.training.prompt_sharing import Pack, Sharing, laid_out
-from autoresearchd.models.provider_errors import words_of
+from autoresearchd.models.client import words_of
 from autoresearchd.models.transformers_client import Draw, context_of, decoded, encoded, ends_of, library, rendered
 
 TEACHER = "teacher"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from autoresearchd.learner.training.logprobs import Sample
-from autoresearchd.models.provider_errors import words_of
+from autoresearchd.models.client import words_of
 
 _MASKED = ("sdpa", "eager")
 """Implementations of attention that take a mask for each pair of tokens; flash-attention takes none."""

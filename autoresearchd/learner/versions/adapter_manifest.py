@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -28,7 +27,6 @@ CONFIG = "adapter_config.json"
 """What peft reads first; a folder without it is no adapter."""
 
 _FORMAT = 1
-_MOST_BYTES = 4 * 1024 * 1024
 _VERSION = r"^v([1-9][0-9]{0,8})-[0-9a-f]{8}$"
 _FILE = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 HINT = "`autoresearchd adapters rollback` goes back to the version before it; `autoresearchd learn` makes a new one"
@@ -48,35 +46,32 @@ class FileFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class Made:
+    """Where a version comes from.
+
+    parent: the version that training began with, None: the plain model. data: what it learned from (sessions, counts).
+    metrics: of the training, and of the gate.
+    """
+
+    base: BaseModel
+    algo: StrictStr
+    parent: Version | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    learner_run: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(Made):
     """What is known of a version beside the database.
 
-    parent: the version that it was trained from, None: the plain model. data: what it learned from (sessions, counts).
-    learner_run: id of the run that made it. pruned: when its files were removed to free their room, None: they are
-    there. What it learned from is known beyond that, for the versions that were trained from it.
+    pruned: when its files were removed to free their room, None: they are there. The rest is known beyond that.
     """
 
     version: Version
-    base: BaseModel
-    algo: StrictStr
     created: AwareDatetime
     files: Mapping[FileName, FileFacts]
-    parent: Version | None = None
-    learner_run: Count | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, Any] = field(default_factory=dict)
     pruned: AwareDatetime | None = None
-
-    @property
-    def digest(self) -> str:
-        """One hash over the names and contents of all files."""
-        return digest_of(self.files)
-
-    def as_json(self) -> str:
-        """As it is written."""
-        pruned = None if self.pruned is None else self.pruned.isoformat()
-        document = {"format": _FORMAT, **asdict(self), "created": self.created.isoformat(), "pruned": pruned}
-        return json.dumps(codec.jsonable(document), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 _MANIFEST = TypeAdapter(Manifest)
@@ -95,10 +90,7 @@ def digest_of(files: Mapping[str, FileFacts]) -> str:
 
 
 def measure(folder: Path) -> dict[str, FileFacts]:
-    """The files of a folder, each flushed to the disk and hashed.
-
-    Raises AdapterDamaged where they are not what a learner writes: a folder in it, a link, no ``adapter_config.json``.
-    """
+    """The files of a folder, each flushed and hashed; AdapterDamaged where they are not what a learner writes."""
     found: dict[str, FileFacts] = {}
     for path in sorted(folder.iterdir()):
         if path.name == NAME or path.is_symlink() or not path.is_file() or not re.fullmatch(_FILE, path.name):
@@ -111,54 +103,44 @@ def measure(folder: Path) -> dict[str, FileFacts]:
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """Put a manifest into a folder, and flush both to the disk."""
-    path = folder / NAME
-    path.write_text(manifest.as_json(), "utf-8")
-    read(folder)  # what cannot be read back is not kept
-    flush(path)
+    """Put a manifest into a folder, whole or not at all, and flush both to the disk."""
+    pruned = None if manifest.pruned is None else manifest.pruned.isoformat()
+    document = {"format": _FORMAT, **asdict(manifest), "created": manifest.created.isoformat(), "pruned": pruned}
+    partial = folder / f"{NAME}.part"
+    partial.write_text(json.dumps(codec.jsonable(document), indent=1, sort_keys=True, allow_nan=False) + "\n", "utf-8")
+    flush(partial)
+    partial.rename(folder / NAME)
     flush(folder)
+    read(folder)  # what cannot be read back is not kept
 
 
 def read(folder: Path) -> Manifest:
     """The manifest of a folder, believed no further than it can be checked; AdapterDamaged names what is wrong."""
     path = folder / NAME
-    if folder.is_symlink():  # what it leads to is not ours: it may change, and `prune` would remove it
-        raise AdapterDamaged(f"{folder} is a link, and no folder of a version", hint=HINT)
+    if folder.is_symlink() or path.is_symlink():  # what it leads to is not ours: it may change, and be pruned
+        raise AdapterDamaged(f"{path} is a link, or in one", hint=HINT)
+    if not path.is_file():  # nor a pipe, which nobody writes into
+        raise AdapterDamaged(f"{path} is gone", hint=HINT)
     try:
-        # Nobody writes into a pipe that somebody has put there: opening it would wait for ever.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise AdapterDamaged(f"{path} is no file", hint=HINT)
-            text = stream.read(_MOST_BYTES + 1)
-    except FileNotFoundError as error:
-        raise AdapterDamaged(f"{path} is gone", hint=HINT) from error
-    except OSError as error:
-        raise AdapterDamaged(f"{path} cannot be read: {error.strerror}", hint=HINT) from error
-    try:
-        document = json.loads(text)
-        if len(text) > _MOST_BYTES or document.pop("format") != _FORMAT:
+        document = json.loads(path.read_bytes())
+        if document.pop("format") != _FORMAT:
             raise ValueError("its form is not known")
         found = _MANIFEST.validate_python(document)
         if CONFIG not in found.files or NAME in found.files:
             raise ValueError("the files are not those of an adapter")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise AdapterDamaged(f"{path} is damaged: {type(error).__name__}", hint=HINT) from error
     return found
 
 
 def prune(folder: Path, manifest: Manifest, at: datetime) -> int:
-    """Remove the files of a version and keep its manifest, which says so; how many bytes that frees.
+    """Remove the files of a version; how many bytes that frees.
 
-    The manifest is written first: killed in between, the version is known as one that is not to be used any more, and
-    the next call removes what is left.
+    The manifest, which says so, is written first: killed in between, the version is not used any more, and the next
+    call removes what is left.
     """
     there = {path: path.lstat().st_size for path in folder.iterdir() if path.name != NAME}
-    partial = folder / f"{NAME}.part"
-    partial.write_text(replace(manifest, pruned=manifest.pruned or at).as_json(), "utf-8")
-    flush(partial)
-    partial.rename(folder / NAME)
-    flush(folder)
+    write(folder, replace(manifest, pruned=manifest.pruned or at))
     for path in there:
         path.unlink(missing_ok=True)
     flush(folder)
@@ -166,10 +148,7 @@ def prune(folder: Path, manifest: Manifest, at: datetime) -> int:
 
 
 def check(folder: Path, manifest: Manifest, *, contents: bool = True) -> None:
-    """Raise AdapterDamaged where a folder does not hold exactly the files of its manifest.
-
-    contents: hash them as well; without, their sizes alone are looked at.
-    """
+    """Raise AdapterDamaged where a folder does not hold exactly the files of its manifest; contents: hash them, too."""
     if manifest.version != folder.name:
         raise AdapterDamaged(f"{folder / NAME} is that of {manifest.version}", hint=HINT)
     if manifest.pruned is not None:

@@ -1,14 +1,8 @@
 """The registry of versions of the local policy: files that are whole before they are listed, and checked before use.
 
-::
-
-    <folder>/.lock                  held while a version is made, so that nothing under way is swept away
-    <folder>/.staging-<random>/     a version under way
-    <folder>/<version>/             what peft wrote, and manifest.json
-
-A version is written into a staging folder, flushed, renamed, and only then listed in the store. Killed before the
-rename it leaves a staging folder, which is swept away; killed after it, a whole version that is not listed yet, which
-is then listed as a candidate: it may have taken hours to learn.
+A version is written into a staging folder (``.staging-<random>``), flushed, renamed, and only then listed in the store.
+Killed before the rename it leaves a staging folder, which is swept away; killed after it, a whole version that is not
+listed yet, which is then listed as a candidate: it may have taken hours to learn.
 """
 
 from __future__ import annotations
@@ -19,7 +13,7 @@ import math
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,9 +21,9 @@ from typing import Any
 from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, EnvironmentFailure, UsageError
 from autoresearchd.domain.policy_versions import BaseModel, NewVersion, PolicyVersion, VersionStatus
 from autoresearchd.learner.versions import adapter_manifest
-from autoresearchd.learner.versions.adapter_manifest import Manifest
-from autoresearchd.learner.versions.base_models import described
+from autoresearchd.learner.versions.adapter_manifest import Made, Manifest
 from autoresearchd.loop.context import SystemClock
+from autoresearchd.models.model_files import described
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.store.journal.version_records import VersionRecords
 from autoresearchd.store.schema import health
@@ -42,30 +36,6 @@ FOUND = "it was learned, but its learner ended before it was judged"
 """Why a version is a candidate that nobody listed."""
 PRUNED = "its files were removed by `adapters prune`"
 """Why a rollback passes a version over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """Where a version comes from.
-
-    base: the model that it was trained on; its model hash is known. parent: the version that training began with, None:
-    the plain model. data: what it learned from (sessions, counts). metrics: of the training, and of the gate.
-    """
-
-    base: BaseModel
-    algo: str
-    parent: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    learner_run_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """What was found and fixed. removed: folders of learners that were killed; listed: versions that were not yet."""
-
-    removed: int = 0
-    listed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +62,7 @@ class AdapterShelf:
         """Keep a version, as a candidate. save: writes the adapter into an empty folder, as peft does.
 
         The same files for the same model, kept once more by a learner that went on after it was killed, are the version
-        that is there already. Raises EnvironmentFailure: the disk is full, or cannot be written; AdapterDamaged: what
-        was saved is no adapter.
+        that is there already.
         """
         with self._explained(), self._locked():
             staging = self._folder / f"{_STAGING}{secrets.token_hex(8)}"
@@ -103,19 +72,18 @@ class AdapterShelf:
                 files = adapter_manifest.measure(staging)
                 digest = adapter_manifest.digest_of(files)
                 self._list_forgotten()
-                for known in self._store.versions():
-                    if (known.digest, known.model_hash, known.parent) == (digest, made.base.model_hash, made.parent):
-                        return known
+                known = self._store.versions()
+                for each in known:
+                    if (each.digest, each.model_hash, each.parent) == (digest, made.base.model_hash, made.parent):
+                        return each
+                # No number is given twice, whether the version of that number is listed or only lies there.
+                names = [*(each.version for each in known), *(path.name for path in self._folder.iterdir())]
+                number = 1 + max((adapter_manifest.number_of(name) or 0 for name in names), default=0)
                 written = Manifest(
-                    version=f"v{self._next_number()}-{digest[:8]}",
-                    base=made.base,
-                    algo=made.algo,
+                    **{each.name: getattr(made, each.name) for each in fields(made)},
+                    version=f"v{number}-{digest[:8]}",
                     created=self._now(),
                     files=files,
-                    parent=made.parent,
-                    learner_run=made.learner_run_id,
-                    data=made.data,
-                    metrics=made.metrics,
                 )
                 adapter_manifest.write(staging, written)
                 staging.rename(self._folder / written.version)
@@ -128,7 +96,7 @@ class AdapterShelf:
         new = NewVersion(
             version=written.version,
             folder=written.version,
-            digest=written.digest,
+            digest=adapter_manifest.digest_of(written.files),
             base=written.base,
             parent=written.parent,
             learner_run_id=written.learner_run,
@@ -136,11 +104,6 @@ class AdapterShelf:
             reason=reason,
         )
         return self._store.add_version(new, written.created)
-
-    def _next_number(self) -> int:
-        """No number is given twice, whether the version of that number is listed or only lies there."""
-        names = [*(version.version for version in self._store.versions()), *(p.name for p in self._folder.iterdir())]
-        return 1 + max((adapter_manifest.number_of(name) or 0 for name in names), default=0)
 
     # -- deciding
     def promote(self, version: str, reason: str = "", metrics: Mapping[str, Any] | None = None) -> PolicyVersion:
@@ -163,11 +126,10 @@ class AdapterShelf:
     # -- using
     def find(self, name: str) -> PolicyVersion:
         """A version by its name or its number (``v3``); UsageError where there is none."""
-        known = list(self._store.versions())
-        wanted = name.strip().lower()
+        known = self._store.versions()
         for version in known:
             number = adapter_manifest.number_of(version.version)
-            if wanted in (version.version, *([f"v{number}", str(number)] if number is not None else [])):
+            if name.strip().lower() in (version.version, f"v{number}", str(number)):
                 return version
         names = ", ".join(version.version for version in known[-10:])
         hint = f"known here: {names}" if known else "`autoresearchd learn` makes one"
@@ -179,7 +141,7 @@ class AdapterShelf:
         if adapter_manifest.number_of(version.folder) is None:
             raise AdapterDamaged(f"the database names no folder of ours for {version.version}", hint=health.HINT)
         found = adapter_manifest.read(place)
-        if found.digest != version.digest:
+        if adapter_manifest.digest_of(found.files) != version.digest:
             what = f"{place / adapter_manifest.NAME} is not the one that was written with {version.version}"
             raise AdapterDamaged(what, hint=adapter_manifest.HINT)
         adapter_manifest.check(place, found)
@@ -192,12 +154,10 @@ class AdapterShelf:
     def ancestors(self, version: PolicyVersion) -> list[PolicyVersion]:
         """All that a version comes from, whatever became of them, nearest first."""
         known = {each.version: each for each in self._store.versions() if each.version != version.version}
-        found = []
-        parent = known.pop(version.parent or "", None)  # taken out, so that no damage makes a circle
-        while parent is not None:
+        found = [version]
+        while parent := known.pop(found[-1].parent or "", None):  # taken out, so that no damage makes a circle
             found.append(parent)
-            parent = known.pop(parent.parent or "", None)
-        return found
+        return found[1:]
 
     def lineage(self, version: PolicyVersion) -> list[PolicyVersion]:
         """The versions in whose place this one came, nearest first: its ancestors that have been in use."""
@@ -220,11 +180,8 @@ class AdapterShelf:
     def prune(self, keep: int, needed: Collection[str] = (), *, dry_run: bool = False) -> Sequence[Pruned]:
         """Remove the files of versions that nothing needs any more; their rows and manifests stay.
 
-        Kept are those in use, those that nobody has judged, the last of those that were in use (``keep`` for each base
-        model; a rollback goes back to them), and of each of these the parent that would answer in its place if it were
-        damaged. What is left are versions that were refused or rolled back, and those that were in use long ago.
-
-        needed: further versions to keep. Raises EnvironmentFailure: the files cannot be removed.
+        Kept are those in use, those not judged, the last of those that were in use (``keep`` for each base model), of
+        each of these the parent that would answer in its place if it were damaged, and those ``needed`` otherwise.
         """
         if not self._folder.is_dir():
             return []
@@ -248,8 +205,9 @@ class AdapterShelf:
     def _kept(self, keep: int, needed: Collection[str]) -> set[str]:
         """Names of the versions whose files stay."""
         versions = list(self._store.versions())
-        kept = set(needed)
-        kept |= {v.version for v in versions if v.status in (VersionStatus.PROMOTED, VersionStatus.CANDIDATE)}
+        kept = {v.version for v in versions if v.status in (VersionStatus.PROMOTED, VersionStatus.CANDIDATE)} | {
+            *needed
+        }
         retired = [v for v in versions if v.status is VersionStatus.RETIRED]
         retired.sort(key=lambda v: (v.promoted_at is not None, v.promoted_at), reverse=True)
         for base in {v.model_hash for v in retired}:
@@ -264,30 +222,25 @@ class AdapterShelf:
             return False
 
     # -- fixing
-    def sweep(self) -> Swept:
+    def sweep(self) -> tuple[str, ...]:
         """Remove what killed learners left, and list what they had finished; nothing while a version is being made."""
         if not self._folder.is_dir():
-            return Swept()
-        with self._explained(), contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(self._locked(wait=False))
-            except BlockingIOError:
-                return Swept()
-            left = [path for path in self._folder.iterdir() if path.name.startswith(_STAGING)]
-            for path in left:
+            return ()
+        with self._explained(), contextlib.suppress(BlockingIOError), self._locked(wait=False):
+            for path in self._folder.glob(f"{_STAGING}*"):
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
                 else:  # no learner made it; what a link leads to stays
                     path.unlink()
-            return Swept(len(left), self._list_forgotten())
+            return self._list_forgotten()
+        return ()
 
     def _list_forgotten(self) -> tuple[str, ...]:
         """List the whole versions that lie there without being listed, oldest first; what is damaged stays unlisted."""
         known = {version.version for version in self._store.versions()}
         numbers = {path.name: adapter_manifest.number_of(path.name) for path in self._folder.iterdir()}
         listed = []
-        ours = [(number, name) for name, number in numbers.items() if number is not None and name not in known]
-        for _, name in sorted(ours):
+        for _, name in sorted((n, name) for name, n in numbers.items() if n is not None and name not in known):
             with contextlib.suppress(AdapterDamaged):
                 found = adapter_manifest.read(self._folder / name)
                 adapter_manifest.check(self._folder / name, found)
@@ -311,15 +264,15 @@ class AdapterShelf:
         except AutoresearchdError:
             raise
         except Exception as error:
-            code = error.errno if isinstance(error, OSError) else None
-            if code in _FULL or any(f"(os error {number})" in str(error) for number in _FULL):  # safetensors' words
+            full = isinstance(error, OSError) and error.errno in _FULL
+            if full or any(f"(os error {number})" in str(error) for number in _FULL):  # safetensors' words
                 raise EnvironmentFailure(
                     f"the disk of {self._folder} is full: the adapter was not kept",
                     hint="free some disk space; then learn again, which goes on from the last checkpoint",
                 ) from error
-            if isinstance(error, OSError):
-                raise EnvironmentFailure(
-                    f"the adapter cannot be kept in {self._folder}: {error.strerror or error}",
-                    hint="make the folder writable for this user",
-                ) from error
-            raise
+            if not isinstance(error, OSError):
+                raise
+            raise EnvironmentFailure(
+                f"the adapter cannot be kept in {self._folder}: {error.strerror or error}",
+                hint="make the folder writable for this user",
+            ) from error

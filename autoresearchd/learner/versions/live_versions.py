@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,31 +13,26 @@ from pathlib import Path
 from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, StoreError, UsageError
 from autoresearchd.domain.policy_versions import BaseModel, PolicyVersion, Rewarded, ServedAdapter
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
-from autoresearchd.learner.versions.base_models import base_model, cached, described, same_name
 from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last_look
+from autoresearchd.models.model_files import base_model, cached, described, same_name
 from autoresearchd.store.journal.version_records import VersionRecords
 
-_HINT = (
+_HINT = (  # how a server's model is told by its hash
     ". If that is the same model, serve it from its folder (`autoresearchd serve DIR`), or name the folder in "
     "config.yaml: `learn: {model: DIR}`"
 )
-"""How a server's model is told by its hash."""
-_AGAIN = 64
-"""Experiments that are looked at again: of those that run beside each other, the first may be decided last."""
+_AGAIN = 64  # experiments that are looked at again: of those that run beside each other, the first may be decided last
 
 
 class LiveVersions:
-    """Which version answers in a session (``ports.Adapters``).
+    """Which version answers in a session (``ports.Adapters``): that which is promoted for the model at hand.
 
-    It is the one that is promoted for the model at hand. Where its files are damaged, the nearest of its parents that
-    was in use takes its place, else the plain model. One that earns less than what answered before it is rolled back.
+    Where its files are damaged, the nearest of its parents that was in use takes its place, else the plain model. One
+    that earns less than what answered before it is rolled back. A model is known by its hash; a server that tells none,
+    and whose model lies in no folder known here, by its name.
 
-    A model is known by its hash. A server that does not tell one, and whose model lies in no folder that is known here,
-    is known by name.
-
-    policy: the session's, as its proposals name it; place: the folder of the model, where the user has named it for a
-    server (``learn.model`` of config.yaml); environment: says where models of a hub are kept. The user is warned of the
-    same only once; what killed learners have left is swept by ``sweep``.
+    policy: the session's, as its proposals name it; place: the model's folder, where the user has named it
+    (``learn.model``).
     """
 
     def __init__(
@@ -49,9 +44,8 @@ class LiveVersions:
         warn: Callable[[str], None],
         *,
         place: Path | None = None,
-        environment: Mapping[str, str] = os.environ,
     ) -> None:
-        self._place, self._environment = place, environment
+        self._place = place
         self._bases: dict[BaseModel, BaseModel] = {}
         self._shelf, self._store, self._session_id, self._policy = shelf, store, session_id, policy
         self._warn, self._options = warn, RollbackOptions()
@@ -83,13 +77,10 @@ class LiveVersions:
     def sweep(self) -> None:
         """Remove what killed learners have left; what they have finished is listed, and told."""
         try:
-            listed = self._shelf.sweep().listed
+            if names := ", ".join(self._shelf.sweep()):
+                self._warn(f"{names}: learned and not judged, listed as candidates; see `autoresearchd adapters list`")
         except AutoresearchdError as error:  # the session does without
             self._warn(f"the versions of the local policy could not be looked through: {error.what}")
-        else:
-            if listed:
-                names = ", ".join(listed)
-                self._warn(f"{names}: learned and not judged, listed as candidates; see `autoresearchd adapters list`")
 
     # -- which
     def _hashed(self, base: BaseModel) -> BaseModel:
@@ -97,7 +88,7 @@ class LiveVersions:
         if base.model_hash is not None:
             return base
         if base not in self._bases:
-            place = self._place or cached(base.name, self._environment)
+            place = self._place or cached(base.name, os.environ)
             found = base
             if place is not None:
                 try:
@@ -129,9 +120,7 @@ class LiveVersions:
 
     def _whole(self, version: PolicyVersion, base: BaseModel) -> ServedAdapter | None:
         """The version, or the nearest parent whose files are whole."""
-        for each in (version, *self._shelf.lineage(version)):
-            if each is not version and not self._fits(each, base):
-                continue
+        for each in (version, *(parent for parent in self._shelf.lineage(version) if self._fits(parent, base))):
             try:
                 served = ServedAdapter(each.version, self._shelf.folder_of(each))
             except AdapterDamaged as error:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +48,16 @@ class RollbackOptions:
 
 @dataclass(frozen=True, slots=True)
 class LiveVerdict:
-    """What live rewards say.
+    """What live rewards say. looked: at how many experiments of the version; 0: too few for a look.
 
-    fell: roll back. now, before: mean rewards; expected: the mean before, with its trend; p_value: of no fall, and
-    spent: what it had to be below. looked: at how many experiments of the version; 0: too few for a look.
+    now: their mean reward; expected: that of the version before, with its trend. p_value: of no fall.
     """
 
     fell: bool
     looked: int = 0
     now: float = math.nan
-    before: float = math.nan
     expected: float = math.nan
     p_value: float = 1.0
-    spent: float = 0.0
 
     @property
     def reason(self) -> str:
@@ -92,53 +90,30 @@ def judge(now: Sequence[float], before: Sequence[float], options: RollbackOption
     count = options.first << (look - 1)
     new = np.asarray(now[:count], dtype=np.float64)
     old = np.asarray(before[-options.window :], dtype=np.float64)
+    # The prior of the trend has ``drift`` standard deviations of a reward over the distance between the two middles, so
+    # that the penalty of the squared slope is (distance / drift)², whatever the unit of the reward.
+    distance = (len(old) + len(new)) / 2
+
+    def expect(old_places: Places, new_places: Places) -> tuple[Floats, Floats]:
+        """By row: the mean to be expected, which is that before with the trend where it falls, and the mean now."""
+        old_mean, products, squares = _trend(old, old_places)
+        new_mean, more_products, more_squares = _trend(new, new_places)
+        slope = (products + more_products) / (squares + more_squares + (distance / options.drift) ** 2)
+        return old_mean + np.minimum(slope, 0.0) * distance, new_mean
+
     stream = np.random.default_rng(0)
-    drawn_old, drawn_new = (
-        _rows(values, stream.integers(len(values), size=(options.resamples, len(values)))) for values in (old, new)
-    )
-    falls = _expected(drawn_new, drawn_old, options.drift) - drawn_new.mean
-    expected = float(_expected(_rows(new), _rows(old), options.drift)[0])
-    fall = expected - float(new.mean())
-    p_value = (1 + int((falls <= 0.0).sum())) / (1 + options.resamples)
-    spent = options.alpha / 2**look
-    fell = fall >= options.least and p_value <= spent
-    return LiveVerdict(fell, count, float(new.mean()), float(old.mean()), expected, p_value, spent)
+    drawn = [stream.integers(len(each), size=(options.resamples, len(each))) for each in (old, new)]
+    expected_means, means = expect(drawn[0], drawn[1])
+    p_value = (1 + int((expected_means - means <= 0.0).sum())) / (1 + options.resamples)
+    expected = float(expect(np.arange(len(old))[None, :], np.arange(len(new))[None, :])[0][0])
+    mean = float(new.mean())
+    fell = expected - mean >= options.least and p_value <= options.alpha / 2**look
+    return LiveVerdict(fell, count, mean, expected, p_value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rewards and their places in time, one resample a row."""
-
-    values: Floats
-    places: NDArray[np.int64]
-
-    @property
-    def mean(self) -> Floats:
-        """By row."""
-        found: Floats = self.values.mean(axis=1)
-        return found
-
-    @property
-    def slope(self) -> tuple[Floats, Floats]:
-        """By row: sums of products and of squares, whose quotient is the slope of least squares."""
-        apart = self.places - self.places.mean(axis=1, keepdims=True)
-        return (apart * (self.values - self.mean[:, None])).sum(axis=1), (apart**2).sum(axis=1)
-
-
-def _rows(values: Floats, places: NDArray[np.int64] | None = None) -> _Rows:
-    """The rewards at these places (one row of places for each resample); None: all of them once."""
-    places = np.arange(len(values))[None, :] if places is None else places
-    return _Rows(values[places], places)
-
-
-def _expected(now: _Rows, before: _Rows, drift: float) -> Floats:
-    """The mean reward to be expected by row: that before, with the trend within both, shrunk, where it falls.
-
-    The prior of the trend has ``drift`` standard deviations of a reward over the distance between the two middles, so
-    that the penalty of the squared slope is (distance / drift)², whatever the unit of the reward.
-    """
-    distance = (before.values.shape[1] + now.values.shape[1]) / 2
-    (products, squares), (more_products, more_squares) = before.slope, now.slope
-    slope = (products + more_products) / (squares + more_squares + (distance / drift) ** 2)
-    expected: Floats = before.mean + np.minimum(slope, 0.0) * distance
-    return expected
+def _trend(values: Floats, places: Places) -> tuple[Floats, Floats, Floats]:
+    """The mean of the rewards at these places, and the sums of products and squares whose quotient is the slope."""
+    rows = values[places]
+    mean: Floats = rows.mean(axis=1)
+    apart = places - places.mean(axis=1, keepdims=True)
+    return mean, (apart * (rows - mean[:, None])).sum(axis=1), (apart**2).sum(axis=1)

@@ -18,9 +18,10 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter, VersionStatus
 from autoresearchd.learner.learner_process import hold_learner_lock
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
-from autoresearchd.learner.versions.base_models import base_model
+from autoresearchd.learner.versions.adapter_manifest import Made
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from autoresearchd.learner.versions.live_versions import LiveVersions
+from autoresearchd.models.model_files import base_model
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
@@ -49,8 +50,8 @@ class Bench:
         self.shelf = AdapterShelf(folder, store, self.tick)
         self.live = self.restarted()
 
-    def restarted(self) -> LiveVersions:
-        return LiveVersions(self.shelf, self.store, self.lab.id, "local:m", self.told.append)
+    def restarted(self, place: Path | None = None) -> LiveVersions:
+        return LiveVersions(self.shelf, self.store, self.lab.id, "local:m", self.told.append, place=place)
 
     def tick(self) -> datetime:
         self.now += timedelta(minutes=1)
@@ -128,17 +129,12 @@ def test_the_folder_that_a_user_names_for_a_server_says_which_model_it_has(bench
     version = bench.version(base=mine)
     assert bench.answers(BaseModel("served")) == ""
     assert "learn: {model: DIR}" in bench.told[-1], "how to say that they are the same"
-    named = LiveVersions(
-        bench.shelf, bench.store, bench.lab.id, "local:m", bench.told.append, place=tmp_path / "mine", environment={}
-    )
+    named = bench.restarted(tmp_path / "mine")
     served = named.in_use(BaseModel("served"))
     assert served is not None
     assert served.version == version
     assert named.known(BaseModel("served")).model_hash == mine.model_hash, "which its answers are stored with"
-    gone = LiveVersions(
-        bench.shelf, bench.store, bench.lab.id, "local:m", bench.told.append, place=tmp_path / "gone", environment={}
-    )
-    assert gone.in_use(BaseModel("served")) is None
+    assert bench.restarted(tmp_path / "gone").in_use(BaseModel("served")) is None
     assert any(str(tmp_path / "gone") in line for line in bench.told)
 
 

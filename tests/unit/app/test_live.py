@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.gate.held_out_states import Gathered
-from autoresearchd.learner.gate.judge_answers import Attempt, HeldOutState, Outcome
+from autoresearchd.learner.gate.held_out_states import Gathered, HeldOutState
+from autoresearchd.learner.gate.judge_answers import Attempt, Outcome
+from autoresearchd.learner.learn import LiveRounds
 from autoresearchd.learner.learn_options import LearnRequest, constants_of
-from autoresearchd.learner.live_rounds import LiveRounds
 from autoresearchd.learner.training.train import CANCELLED, StepFigures
 from tests.fakes.learnable import TinyLearnable
 
@@ -28,24 +28,21 @@ class Held:
         return Gathered(STATES)
 
 
-class Lengths:
-    """Judges an answer by its length: something that differs and needs no run."""
+class Places:
+    """Judges answers by their place: something that differs and needs no run."""
 
     judged = 0
 
-    def judge(self, state: HeldOutState, completion: str) -> Outcome:
-        return self.judge_all([(state, completion)])[0]
-
     def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         self.judged += len(attempts)
-        words = [f"It has {len(completion)} letters." for _, completion in attempts]
+        words = {"novelty": 0.5, "files_hash": "h", "feedback": "It has letters."}
         return [
-            Outcome(state.key, "t", True, Label.NO_GAIN, "", float(i), False, 0.5, "h", words[i])
+            Outcome(state.key, "t", True, Label.NO_GAIN, reward=float(i), **words)
             for i, (state, _) in enumerate(attempts)
         ]
 
 
-def rounds(judge: Lengths, cancel: threading.Event | None = None, algo: str = "grpo", **options: str) -> LiveRounds:
+def rounds(judge: Places, cancel: threading.Event | None = None, algo: str = "grpo", **options: str) -> LiveRounds:
     constants = constants_of(LearnRequest(algo, "live", steps=4, options={"rounds": "2", "count": "2", **options}))
     held: Any = Held()
     return LiveRounds(held, judge, constants, 4, lambda text: None, cancel or threading.Event())
@@ -53,7 +50,7 @@ def rounds(judge: Lengths, cancel: threading.Event | None = None, algo: str = "g
 
 @pytest.mark.parametrize("algo", ["grpo", "ppo", "sdpo"])
 def test_each_round_is_judged_and_learned_from(algo: str) -> None:
-    judge = Lengths()
+    judge = Places()
     steps: list[StepFigures] = []
     found = rounds(judge, algo=algo).train(TinyLearnable(0), (), steps.append)
     assert judge.judged == 2 * 4 * 2
@@ -66,5 +63,5 @@ def test_each_round_is_judged_and_learned_from(algo: str) -> None:
 def test_a_live_run_ends_when_it_is_asked_to() -> None:
     cancel = threading.Event()
     cancel.set()
-    found = rounds(Lengths(), cancel).train(TinyLearnable(0), (), lambda step: None)
+    found = rounds(Places(), cancel).train(TinyLearnable(0), (), lambda step: None)
     assert (found.steps, found.stopped) == (0, CANCELLED)

@@ -14,8 +14,7 @@ from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.task import Task
-from autoresearchd.learner.learner_process import hold_learner_lock, stopped_mark
-from autoresearchd.learner.schedule import LearnSchedule, schedule_of
+from autoresearchd.learner.learner_process import LearnSchedule, hold_learner_lock, schedule_of, stopped_mark
 from autoresearchd.store.repository import SqlStore
 from tests.fakes.executors import FakeExecutor
 from tests.fakes.models import PatientCancel

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.policy_versions import BaseModel, NewLearnerRun
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
+from autoresearchd.learner.versions.adapter_manifest import Made
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import HOSTILE, Command
@@ -32,7 +33,7 @@ def shelf(repository: Path) -> Iterator[AdapterShelf]:
                 (place / "adapter_config.json").write_text("{}")
                 (place / "adapter_model.safetensors").write_bytes(b"%d" % number)
 
-            made = Made(BASE, "grpo", parent, metrics={"gain": 0.25}, learner_run_id=run.id)
+            made = Made(BASE, "grpo", parent, metrics={"gain": 0.25}, learner_run=run.id)
             parent = shelf.add(save, made).version
         shelf.promote("v1", "better by 0.25")
         shelf.refuse("v2", HOSTILE)

@@ -20,12 +20,13 @@ from autoresearchd.evaluator.rules.legality import code_hash
 from autoresearchd.learner.algorithms.learnable import Who
 from autoresearchd.learner.gate.compare_policies import GateOptions, compare, interval
 from autoresearchd.learner.gate.gate import fitting, fresh
-from autoresearchd.learner.gate.judge_answers import Attempt, CheckingJudge, HeldOutState, Outcome, Rules
+from autoresearchd.learner.gate.held_out_states import HeldOutState
+from autoresearchd.learner.gate.judge_answers import Attempt, CheckingJudge, Outcome
 from tests.fakes.samplers import ScriptedSampler
+from tests.integration.held_out import block
 from tests.unit.learner.fresh_outcomes import Policy, World, one
 
 QUICK = GateOptions(resamples=999)
-BETTER = Policy(gain=0.5)
 
 
 def gates(policy: Policy, states: int, count: int, seed: int = 1) -> list[bool]:
@@ -42,11 +43,8 @@ def test_equal_policies_are_promoted_in_at_most_one_gate_of_twenty(states: int) 
     assert sum(found) <= int(binom.ppf(0.95, len(found), 0.05)), "more than a level of 5% gives by chance"
 
 
-def test_a_policy_that_earns_half_a_reward_more_is_mostly_found_at_a_hundred_states() -> None:
-    assert sum(gates(BETTER, 100, 60)) >= 0.8 * 60
-
-
-def test_a_worse_policy_is_never_promoted() -> None:
+def test_a_policy_that_earns_half_a_reward_more_is_mostly_found_and_one_that_earns_less_never() -> None:
+    assert sum(gates(Policy(gain=0.5), 100, 60)) >= 0.8 * 60
     assert not any(gates(Policy(gain=-0.5), 40, 60))
 
 
@@ -69,13 +67,20 @@ def test_the_lower_limit_for_a_few_normal_values_is_that_of_students_t() -> None
 
 
 # ---------------------------------------------------------------------- what is refused although it earns more
-def test_more_reward_by_proposing_the_same_again_and_again_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (Policy(gain=1.0, repeats=True), "variety has collapsed"),
+        (Policy(gain=1.5, validity=-0.2), "valid edits have become fewer"),
+    ],
+)
+def test_more_reward_by_repeating_itself_or_with_fewer_valid_edits_is_refused(policy: Policy, words: str) -> None:
     random = np.random.default_rng(4)
     world = World.drawn(random, 60)
-    verdict = compare(world.outcomes(random), world.outcomes(random, Policy(gain=1.0, repeats=True)), QUICK)
+    verdict = compare(world.outcomes(random), world.outcomes(random, policy), QUICK)
     assert verdict.figures["reward_low"] > 0
     assert not verdict.promote
-    assert "variety has collapsed" in verdict.reasons[0]
+    assert words in verdict.reasons[0]
 
 
 def test_more_reward_by_repeating_what_was_tried_is_refused() -> None:
@@ -84,15 +89,6 @@ def test_more_reward_by_repeating_what_was_tried_is_refused() -> None:
     verdict = compare(old, new, QUICK)
     assert not verdict.promote
     assert verdict.reasons[0] == "novelty has collapsed, its edits repeat what was tried: 0.60 → 0.10"
-
-
-def test_more_reward_with_fewer_valid_edits_is_refused() -> None:
-    random = np.random.default_rng(5)
-    world = World.drawn(random, 60)
-    verdict = compare(world.outcomes(random), world.outcomes(random, Policy(gain=1.5, validity=-0.2)), QUICK)
-    assert verdict.figures["reward_low"] > 0
-    assert not verdict.promote
-    assert "valid edits have become fewer" in verdict.reasons[0]
 
 
 def test_a_policy_without_one_valid_edit_is_refused_however_cheap_its_failures_are() -> None:
@@ -126,21 +122,18 @@ def test_an_uncertain_gain_is_refused_with_the_states_that_would_tell() -> None:
 
 
 # ---------------------------------------------------------------------- edits that are not run
-def checked(worth: float, validity: int) -> list[Outcome]:
+def checked(validity: int) -> list[Outcome]:
     """30 states; of ten answers for each as many valid as said, or one more or less."""
-    found = []
-    for n in range(30):
-        good = validity + n % 3 - 1
-        found += [one(n, worth, program=str(i), not_run=True) for i in range(good)]
-        found += [one(n, -2.0, label=Label.MALFORMED_ANSWER, valid=False) for _ in range(10 - good)]
-    return found
+    good = [one(n, program=str(i), not_run=True) for n in range(30) for i in range(validity + n % 3 - 1)]
+    bad = ((n, i) for n in range(30) for i in range(validity + n % 3 - 1, 10))
+    return good + [one(n, -2.0, label=Label.MALFORMED_ANSWER, valid=False) for n, _ in bad]
 
 
 def test_where_edits_are_not_run_validity_alone_may_promote_and_it_is_said() -> None:
-    verdict = compare(checked(0.0, 5), checked(0.0, 8), QUICK)
+    verdict = compare(checked(5), checked(8), QUICK)
     assert verdict.promote
     assert "only validity, duplicates and novelty were compared" in verdict.reasons[-1]
-    assert not compare(checked(0.0, 5), checked(0.0, 5), QUICK).promote
+    assert not compare(checked(5), checked(5), QUICK).promote
 
 
 def test_a_guess_is_never_compared_with_a_measurement() -> None:
@@ -158,23 +151,23 @@ def state(*earlier: str, session: str = "one") -> HeldOutState:
     return HeldOutState(f"{session}/1", session, 7, "0" * 40, messages, CODE, earlier)
 
 
-def legal(where: HeldOutState, files: Mapping[str, str]) -> None:
-    if "seed" in str(files):
-        raise PolicyError("the seed is the evaluator's", label=Label.ILLEGAL_EDIT, hint="leave it")
+class Rules:
+    """A session that knows what is legal, and what was tried."""
+
+    def ground(self, session: str) -> Rules:
+        return self
+
+    def legal(self, where: HeldOutState, files: Mapping[str, str]) -> None:
+        if "seed" in str(files):
+            raise PolicyError("the seed is the evaluator's", label=Label.ILLEGAL_EDIT, hint="leave it")
+
+    def was_tried(self, where: HeldOutState, program: str) -> bool:
+        return program == TRIED
 
 
-RULES = Rules(legal, lambda where, program: program == TRIED)
+JUDGE = CheckingJudge(Rules())
 
 
-def block(search: str, replace: str, path: str = "train.py") -> str:
-    return f"Try this.\n\n{path}\n```python\n<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n```\n"
-
-
-def judge() -> CheckingJudge:
-    return CheckingJudge(RULES)
-
-
-# ---------------------------------------------------------------------- known exactly
 @pytest.mark.parametrize(
     ("answer", "label", "worth", "valid"),
     [
@@ -184,34 +177,28 @@ def judge() -> CheckingJudge:
         (block("LR = 0.1", "LR = 0.1  # seed = 3\nseed = 3"), Label.ILLEGAL_EDIT, -2.0, False),
         (block("LR = 0.1", "LR = 0.1"), Label.NO_OP, -0.5, False),
         (block("LR = 0.1", "LR = 0.3"), Label.DUPLICATE, -0.5, True),
+        (block("LR = 0.1", "LR = 0.3  # bolder"), Label.DUPLICATE, -0.5, True),
     ],
 )
 def test_what_needs_no_run_earns_exactly_what_the_formula_gives(
     answer: str, label: Label, worth: float, valid: bool
 ) -> None:
-    found = judge().judge(state(), answer)
+    found = JUDGE.judge(state(), answer)
     assert (found.label, found.reward, found.valid, found.not_run) == (label, worth, valid, False)
     assert found.error
 
 
-def test_a_program_with_another_comment_is_the_program_that_was_tried() -> None:
-    found = judge().judge(state(), block("LR = 0.1", "LR = 0.3  # bolder"))
-    assert found.label is Label.DUPLICATE
-
-
-# ---------------------------------------------------------------------- not known
 def test_a_new_edit_that_is_not_run_earns_its_novelty_only() -> None:
-    found = judge().judge(state(), block("LR = 0.1", "LR = 0.2"))
+    found = JUDGE.judge(state(), block("LR = 0.1", "LR = 0.2"))
     assert (found.novelty, found.not_run, found.valid, found.label) == (1.0, True, True, Label.NONE)
     assert found.reward == pytest.approx(0.1)
     near = state("-LR = 0.1\n+LR = 0.2\n")
-    assert judge().judge(near, block("LR = 0.1", "LR = 0.2")).reward == pytest.approx(0.0)
+    assert JUDGE.judge(near, block("LR = 0.1", "LR = 0.2")).reward == pytest.approx(0.0)
 
 
-# ---------------------------------------------------------------------- hostile answers
 @given(st.text(max_size=400))
 def test_whatever_the_answer_says_an_outcome_comes_out(answer: str) -> None:
-    found = judge().judge(state(), answer)
+    found = JUDGE.judge(state(), answer)
     assert found.reward is not None
     assert len(found.error) <= 300
     assert found.error.isprintable()
@@ -228,11 +215,9 @@ def test_whatever_the_answer_says_an_outcome_comes_out(answer: str) -> None:
     ],
 )
 def test_a_hostile_answer_is_a_useless_answer_and_its_error_is_safe_to_show(answer: str) -> None:
-    found = judge().judge(state(), answer)
-    assert not found.valid
-    assert found.reward == -2.0
-    assert "\x1b" not in found.error
-    assert len(found.error) <= 300
+    found = JUDGE.judge(state(), answer)
+    assert (found.valid, found.reward) == (False, -2.0)
+    assert "\x1b" not in found.error and len(found.error) <= 300
 
 
 # ---------------------------------------------------------------------- proposals
@@ -273,10 +258,10 @@ def test_the_same_arguments_give_the_same_proposals_whatever_the_batch() -> None
 
 
 def test_prompts_that_leave_no_room_are_counted_with_the_reason() -> None:
-    found, left_out = fitting(parrot(), states(90, 91, 200), 10)
-    assert [state.key for state in found] == ["s/0"]
-    assert left_out == {"its prompt and an answer of 10 tokens are longer than the model's context of 100": 2}
-    assert fitting(parrot(context=None), states(1000), 10) == (tuple(states(1000)), {})
+    found = fitting(parrot(), tuple(states(90, 91, 200)), 10)
+    assert [state.key for state in found.states] == ["s/0"]
+    assert found.left_out == {"its prompt and an answer of 10 tokens are longer than the model's context of 100": 2}
+    assert len(fitting(parrot(context=None), tuple(states(1000)), 10).states) == 1
 
 
 def test_whoever_stops_the_learner_waits_for_one_batch_at_most() -> None:

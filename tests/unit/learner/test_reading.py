@@ -34,8 +34,8 @@ from autoresearchd.learner.data.read_sessions import (
     seen,
 )
 from autoresearchd.learner.data.trajectories import Dataset, Reason, Record, Split, dataset, grouped
-from autoresearchd.learner.versions.base_models import base_model
 from autoresearchd.models.client import Reply
+from autoresearchd.models.model_files import base_model
 from autoresearchd.policy.model_policy import ModelPolicy
 from autoresearchd.store.reader import Transcript
 from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step

@@ -36,6 +36,7 @@ def test_the_learner_gets_the_token_ids_and_log_probabilities_of_vllm() -> None:
     assert reply.token_ids == tuple(token_id(word) for word in words)
     assert reply.logprobs == tuple(logprob(word) for word in words)
     assert reply.sampling == {"temperature": 0.7, "seed": 17, "max_tokens": 64, "logprobs_of": "server"}
+    assert reply.cost.usd == 0.0, "what runs at home costs nothing unless the user says so"
 
 
 def test_fields_that_a_server_refuses_are_left_out_and_not_sent_again() -> None:
@@ -50,19 +51,15 @@ def test_fields_that_a_server_refuses_are_left_out_and_not_sent_again() -> None:
     assert sent == [ids, set(), set()]
 
 
-def test_a_schema_that_a_server_refuses_by_name_costs_nothing_else() -> None:
-    with ScriptedServer(after=turns.says("yes"), refuses=["response_format"]) as scripted:
+@pytest.mark.parametrize("refuses", [(), ("response_format",)])
+def test_log_probabilities_drawn_under_a_schema_are_no_use_and_one_that_is_refused_costs_nothing_else(
+    refuses: tuple[str, ...],
+) -> None:
+    with ScriptedServer(after=turns.says("yes"), refuses=refuses) as scripted:
         reply = OpenAIClient(scripted.url, "m").ask(replace(QUESTION, schema=SCHEMA), NEVER)
-        assert len(scripted.questions) == 2
+        assert len(scripted.questions) == 1 + len(refuses)
     assert reply.token_ids is not None
-    assert reply.logprobs is not None
-
-
-def test_log_probabilities_drawn_under_a_schema_are_no_use_to_the_learner() -> None:
-    with ScriptedServer(after=turns.says("yes")) as scripted:
-        reply = OpenAIClient(scripted.url, "m").ask(replace(QUESTION, schema=SCHEMA), NEVER)
-    assert reply.logprobs is None
-    assert reply.sampling["structured"] is True
+    assert (reply.logprobs is None, reply.sampling.get("structured", False)) == (not refuses, not refuses)
 
 
 def test_without_a_name_the_first_model_of_the_server_is_asked() -> None:
@@ -72,13 +69,6 @@ def test_without_a_name_the_first_model_of_the_server_is_asked() -> None:
         reply = client.ask(QUESTION, NEVER)
         assert client.name == "local:Qwen/Qwen3-4B"
         assert scripted.questions[0]["model"] == reply.model == "Qwen/Qwen3-4B"
-
-
-def test_what_runs_at_home_costs_nothing_unless_the_user_says_so() -> None:
-    with ScriptedServer(after=turns.says("one two")) as scripted:
-        assert OpenAIClient(scripted.url, "m").ask(QUESTION, NEVER).cost.usd == 0.0
-        priced = OpenAIClient(scripted.url, "m", prices={"m": Price(input=1.0, output=10.0)})
-        assert priced.ask(QUESTION, NEVER).cost.usd == pytest.approx((10 * 1.0 + 2 * 10.0) / 1e6)
 
 
 PRICES = {"m": Price(input=1.0, output=10.0)}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.models import provider_errors
+from autoresearchd.models import client
 from autoresearchd.models.client import ModelError, Trouble
 
 
@@ -38,28 +36,25 @@ from autoresearchd.models.client import ModelError, Trouble
     ],
 )
 def test_a_status_is_what_can_be_done_about_it(status: int, words: str, trouble: Trouble) -> None:
-    assert provider_errors.trouble_of(status, words) is trouble
+    assert client.trouble_of(status, words) is trouble
 
 
-def test_retry_after_is_read_as_seconds_as_milliseconds_and_as_a_date() -> None:
-    now = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
-    assert provider_errors.retry_after({"retry-after": "7"}, now) == 7.0
-    assert provider_errors.retry_after({"retry-after-ms": "250", "retry-after": "9"}, now) == 0.25
-    assert provider_errors.retry_after({"retry-after": "Fri, 20 Nov 2026 12:00:30 GMT"}, now) == 30.0
-    assert provider_errors.retry_after({"retry-after": "Fri, 20 Nov 2026 11:00:00 GMT"}, now) == 0.0
-    assert provider_errors.retry_after({"retry-after": "1e300"}, now) == provider_errors.LONGEST_WAIT_S
-    assert provider_errors.retry_after({}, now) is None
+def test_retry_after_is_read_as_seconds_and_as_milliseconds() -> None:
+    assert client.retry_after({"retry-after": "7"}) == 7.0
+    assert client.retry_after({"retry-after-ms": "250", "retry-after": "9"}) == 0.25
+    assert client.retry_after({"retry-after": "1e300"}) == client.LONGEST_WAIT_S
+    assert client.retry_after({}) is None
 
 
 @given(st.text(), st.text())
 def test_no_header_makes_the_wait_fail_or_last_for_ever(seconds: str, milliseconds: str) -> None:
-    found = provider_errors.retry_after({"retry-after": seconds, "retry-after-ms": milliseconds})
-    assert found is None or 0 <= found <= provider_errors.LONGEST_WAIT_S
+    found = client.retry_after({"retry-after": seconds, "retry-after-ms": milliseconds})
+    assert found is None or 0 <= found <= client.LONGEST_WAIT_S
 
 
 def test_a_key_in_an_error_is_hidden_before_the_text_is_cut() -> None:
     key = "k-" + "0123456789" * 5
-    said = provider_errors.words_of("x" * 380 + key + "\x1b[31m", [key, ""])
+    said = client.words_of("x" * 380 + key + "\x1b[31m", [key, ""])
     assert "k-0" not in said
     assert said.isprintable()
     assert len(said) <= 400
@@ -67,9 +62,9 @@ def test_a_key_in_an_error_is_hidden_before_the_text_is_cut() -> None:
 
 def test_a_withheld_answer_is_a_refusal_but_what_was_said_before_is_a_reply() -> None:
     with pytest.raises(ModelError, match="cannot help") as caught:
-        provider_errors.checked_text("", "stop", "I cannot help", Cost())
+        client.checked_text("", "stop", "I cannot help", Cost())
     assert caught.value.trouble is Trouble.REFUSED
-    assert provider_errors.checked_text("half an edit", "content_filter", "", Cost()) == "half an edit"
+    assert client.checked_text("half an edit", "content_filter", "", Cost()) == "half an edit"
 
 
 @pytest.mark.parametrize(
@@ -89,4 +84,4 @@ def test_a_withheld_answer_is_a_refusal_but_what_was_said_before_is_a_reply() ->
 def test_a_key_is_missed_only_where_nothing_else_could_take_its_place(
     model: str, environment: dict[str, str], absent: str
 ) -> None:
-    assert provider_errors.absent_key(model, environment) == absent
+    assert client.absent_key(model, environment) == absent

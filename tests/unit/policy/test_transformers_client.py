@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.errors import Interrupted, UsageError
+from autoresearchd.domain.errors import Interrupted
 from autoresearchd.domain.policy_versions import ServedAdapter
 from autoresearchd.models.client import ModelClient, ModelError, Question, Trouble
 from autoresearchd.models.transformers_client import TransformersClient
@@ -134,8 +134,3 @@ def test_a_damaged_model_is_told_with_its_place(folder: Path, tmp_path: Path) ->
         TransformersClient(tmp_path).ask(QUESTION, NEVER)
     assert caught.value.trouble is Trouble.NOT_FOUND
     assert str(tmp_path) in caught.value.what
-
-
-def test_what_is_no_model_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        TransformersClient(tmp_path / "nowhere")
