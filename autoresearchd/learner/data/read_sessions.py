@@ -36,17 +36,13 @@ from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.proposal import Answer, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
-from autoresearchd.learner.data.reward_signal import Signal, signal
-from autoresearchd.learner.data.trajectories import Dataset, Filters, Reason, Record, Split, Trajectory, dataset, split
-from autoresearchd.learner.data.trajectory_records import is_agent, records
-from autoresearchd.store.reader import Corpus
 from autoresearchd.evaluator.feedback import feedback
 from autoresearchd.evaluator.reward import FORMULA
 from autoresearchd.evaluator.reward import reward as reward_of
 from autoresearchd.learner.data.data_summary import Signal, signal
 from autoresearchd.learner.data.trajectories import Dataset, Reason, Record, Split, Trajectory, dataset, record, split
 from autoresearchd.policy.policy_names import PolicySpec
-from autoresearchd.store.corpus import Corpus, Transcript
+from autoresearchd.store.reader import Corpus, Transcript
 from autoresearchd.workspace import layout
 
 UNKNOWN_HINT = (

@@ -16,7 +16,6 @@ from pathlib import Path
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.measuring.run_files import open_plain
-from autoresearchd.policy.prompt import memo_text
 from autoresearchd.policy.prompt import digest
 
 MOST_BYTES = 256 * 1024

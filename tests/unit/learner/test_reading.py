@@ -20,7 +20,7 @@ from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.evaluator.reward import FORMULA, RewardFormula
+from autoresearchd.evaluator.reward import FORMULA, PENALTIES
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.learner.data.read_sessions import (
     NO_REPLY,
@@ -37,7 +37,7 @@ from autoresearchd.learner.data.trajectories import Dataset, Reason, Record, Spl
 from autoresearchd.learner.versions.base_models import base_model
 from autoresearchd.models.client import Reply
 from autoresearchd.policy.model_policy import ModelPolicy
-from autoresearchd.store.corpus import Transcript
+from autoresearchd.store.reader import Transcript
 from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
 from tests.fakes.policies import make_state, make_task
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
@@ -185,7 +185,6 @@ def test_what_all_ancestors_learned_from_counts(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- answers
 CODE = "LR = 0.1\nDEPTH = 4\n\n\ndef train() -> float:\n    return LR * DEPTH\n"
 START = datetime(2026, 11, 1, tzinfo=UTC)
-PENALTIES = RewardFormula().penalties
 TASK = make_task()
 GAIN = Decision(Status.KEEP, Label.NONE, 0.9, delta=0.1, reward=2.5, reason="better.", reward_formula=FORMULA)
 REFUSED = Decision(Status.CRASH, Label.MALFORMED_ANSWER, reward=-2.0, reason="no edit.", reward_formula=FORMULA)
