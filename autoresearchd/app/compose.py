@@ -39,7 +39,7 @@ from autoresearchd.loop.daemon import Fanout, FileSink
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.proposing.session_memo import Memo
 from autoresearchd.loop.upkeep.housekeeping import note_reason
-from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble
+from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble, absent_key
 from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced
 from autoresearchd.policy.exchange import Failure, Unloadable
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
@@ -299,16 +299,14 @@ def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, envir
             raise MissingCapability(
                 f"--policy {spec} needs the package {package}", hint=f"pip install 'autoresearchd[{extra}]'"
             )
-    if name is None and not settings.fallbacks and spec.argument.partition("/")[0] not in settings.key_files:
-        from autoresearchd.models.client import absent_key
-
-        # The environment of a process does not change: without a key the session would wait for ever.
-        if variable := absent_key(spec.argument, environment):
-            raise MissingCapability(
-                f"--policy {spec} needs a key, and {variable} is not set",
-                hint=f"export {variable}=…, or name the file that holds it under key_files in the settings file; "
-                "--policy search needs none",
-            )
+    alone = name is None and not settings.fallbacks and spec.argument.partition("/")[0] not in settings.key_files
+    # The environment of a process does not change: without a key the session would wait for ever.
+    if alone and (variable := absent_key(spec.argument, environment)):
+        raise MissingCapability(
+            f"--policy {spec} needs a key, and {variable} is not set",
+            hint=f"export {variable}=…, or name the file that holds it under key_files in the settings file; "
+            "--policy search needs none",
+        )
 
 
 def endpoint(spec: PolicySpec, settings: ModelSettings, folder: Path) -> str:

@@ -28,6 +28,7 @@ from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
 from autoresearchd.domain.ports import Cancel, Executor, Learning
 from autoresearchd.learner.training.constant_values import values_of
 from autoresearchd.sandbox.file_locks import hold
+from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 
 Tell = Callable[[str], None]

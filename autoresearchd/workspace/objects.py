@@ -1,8 +1,10 @@
-"""Git objects: trees and commits as bytes, and the object database.
+"""Git objects: trees and commits as bytes, and the object database, the one place that uses GitPython.
 
 Formats as git's own tree.c and commit.c write them: entries ``<mode> <name> NUL <20 bytes>``, sorted with a slash
-behind folders. Trees are handled as bytes, since names in a user's repository need not be UTF-8. Objects of submodules
-(gitsubmodules(7)) are only read; runs get copies of the files, and nothing of their git directories.
+behind folders. Trees are handled as bytes, since names in a user's repository need not be UTF-8. Objects are read by a
+``git cat-file --batch`` that GitPython keeps running, for a fraction of a process start each. They are written by ``git
+hash-object``: GitPython's own database neither flushes them nor closes its files when the disk is full. Those of
+submodules (gitsubmodules(7)) are only read; runs get copies of the files, and nothing of their git directories.
 """
 
 from __future__ import annotations
@@ -11,18 +13,21 @@ import contextlib
 import hashlib
 import os
 import re
-import subprocess
 import threading
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, RepositoryError
 from autoresearchd.workspace.command import ADDRESS, IDENTITY, Git, reading
 from autoresearchd.workspace.files import disk_errors
 from autoresearchd.workspace.layout import common_dir, git_dir, is_git_dir
+
+if TYPE_CHECKING:
+    from git import Git as PythonGit
 
 FOLDER = b"40000"
 LINK = b"120000"
@@ -116,50 +121,6 @@ def parse_commit(data: bytes) -> CommitObject:
     return CommitObject(lines[0][5:].decode("ascii"), parents, message.decode("utf-8", "replace"), seconds)
 
 
-class ObjectReader:
-    """A ``git cat-file --batch`` that is kept running: each answer costs a fraction of a process start."""
-
-    def __init__(self, git: Git) -> None:
-        self._git = git
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def get(self, name: str) -> tuple[str, bytes] | None:
-        """Kind and content of an object; None where it is missing or damaged. EnvironmentFailure: git was killed."""
-        code = 0
-        for _ in range(2):
-            if self._process is None:
-                self._process = self._git.begin("cat-file", "--batch", stderr=subprocess.DEVNULL)
-            answers = self._process.stdout
-            assert self._process.stdin and answers
-            with contextlib.suppress(OSError):  # it has gone, as the end of its answers tells
-                self._process.stdin.write(os.fsencode(f"{name}\n"))
-                self._process.stdin.flush()
-            words = answers.readline().split()
-            if words[-1:] == [b"missing"]:
-                return None
-            if len(words) == 3:
-                data = answers.read(int(words[2]) + 1)
-                if len(data) > int(words[2]):
-                    return words[1].decode("ascii"), data[:-1]
-            code = self.close()
-        if code < 0:
-            raise EnvironmentFailure("git cat-file was killed", hint="the daemon tries again")
-        return None  # git ends at an object that breaks off
-
-    def close(self) -> int:
-        """End the process, which is started again when something is read; its exit code, −signal when killed."""
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        for stream in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
-        return process.wait()
-
-    def __del__(self) -> None:
-        self.close()
-
-
 class ObjectStore:
     """Reads and writes objects. Safe to use from several threads.
 
@@ -169,15 +130,16 @@ class ObjectStore:
 
     def __init__(self, reader: Git, writer: Git, others: Iterable[Path] = ()) -> None:
         self._writer = writer
-        self._reader = ObjectReader(replace(reader, environment={**reader.environment, **reading(others)}))
+        self._git = _python_git(replace(reader, environment={**reader.environment, **reading(others)}))
         self._lock = threading.Lock()
         self._pinned: dict[str, str | None] = {}
         """Trees of the commits that submodules are pinned to; None where no database has them."""
+        self._closer = weakref.finalize(self, _end, self._git)
 
     def close(self) -> None:
         """End the process that reads; it is started again when something is read."""
         with self._lock:
-            self._reader.close()
+            _end(self._git)
 
     # -- reading
     def read(self, sha: str, kind: str) -> bytes:
@@ -185,7 +147,7 @@ class ObjectStore:
         if not is_commit_id(sha):
             raise RepositoryError(f"{sha[:60]!r} is not a commit", hint="commits are named by 40 hex digits")
         with self._lock:
-            answer = self._reader.get(sha)
+            answer = self._read(sha)
         if answer is None:
             raise _missing(sha)
         if answer[0] != kind:
@@ -246,6 +208,24 @@ class ObjectStore:
             entry = found
         return entry
 
+    def _read(self, sha: str) -> tuple[str, bytes] | None:
+        """Kind and content of an object; None where it is missing or damaged. EnvironmentFailure: git was killed."""
+        code = 0
+        for _ in range(2):
+            with contextlib.suppress(OSError):  # it has gone (killed with its terminal, out of memory)
+                try:
+                    kind: Any  # GitPython says that header words are text; they are bytes
+                    _, kind, size, data = self._git.get_object_data(sha)
+                    if len(data) == size:
+                        return kind.decode("ascii"), data
+                except ValueError as error:  # an answer that is none: "missing", or the end of the process
+                    if "could not be resolved" in str(error):
+                        return None
+            code = _end(self._git)
+        if code < 0:
+            raise EnvironmentFailure("git cat-file was killed", hint="the daemon tries again")
+        return None  # git ends at an object that breaks off
+
     # -- writing
     def write(self, kind: str, data: bytes) -> str:
         """Store an object and bring it to the disk; its name. A damaged loose object of that name is replaced."""
@@ -279,6 +259,34 @@ class ObjectStore:
         if by_name:
             raise RepositoryError(f"not in the tree: {sorted(by_name)}", hint="only files that exist can be edited")
         return self.write("tree", serialise_tree(changed))
+
+
+def _python_git(reader: Git) -> PythonGit:
+    try:
+        # Here and not at the top: importing GitPython fails where git is missing, and takes 0.1 s where it is not.
+        from git import Git as PythonGit
+    except ImportError as error:
+        raise MissingCapability(f"GitPython cannot be used: {error}", hint="install git and put it on PATH") from error
+    git, directory = PythonGit(str(reader.directory)), str(reader.directory)
+    # GitPython adds this to our own environment, so what could lead it astray from there is named as well.
+    private = {"GIT_DIR": directory}
+    if (reader.directory / "objects").is_dir():  # not a linked worktree's
+        private |= {"GIT_COMMON_DIR": directory, "GIT_OBJECT_DIRECTORY": f"{directory}/objects"}
+    git.update_environment(**{**reader.environment, **private, "GIT_CONFIG_PARAMETERS": "", "GIT_TRACE": "0"})
+    return git
+
+
+def _end(git: PythonGit) -> int:
+    """End the process that reads, which is started again when something is read; its exit code, −signal when killed."""
+    process: Any = git.cat_file_all
+    code = 0
+    if process is not None:
+        for stream in (process.stdin, process.stdout, process.stderr):  # else they are left to the garbage collector
+            with contextlib.suppress(OSError):
+                stream.close()
+        code = process.proc.wait() if getattr(process, "proc", None) is not None else 0
+    git.clear_cache()
+    return code
 
 
 def _missing(sha: str) -> RepositoryError:

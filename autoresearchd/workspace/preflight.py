@@ -19,7 +19,7 @@ from autoresearchd.domain.file_content import LARGEST, pointed_to
 from autoresearchd.workspace.command import ADDRESS, IDENTITY, OLDEST, SETTINGS, Git, find_git, surroundings
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.layout import BRANCHES, PUBLIC, branch_name, common_dir, find_root, git_dir, require_tag
-from autoresearchd.workspace.objects import ObjectReader, ObjectStore, checked_out, is_commit_id, object_databases
+from autoresearchd.workspace.objects import ObjectStore, checked_out, is_commit_id, object_databases
 
 _IN_PROGRESS = {
     "MERGE_HEAD": "merge", "rebase-merge": "rebase", "rebase-apply": "rebase", "CHERRY_PICK_HEAD": "cherry-pick",
@@ -148,9 +148,15 @@ def lfs_pointers(root: Path, folder: Path) -> list[str]:
 
 def _blobs(git: Git, names: Iterable[str]) -> list[bytes]:
     """The content of blobs, empty for what is none."""
-    with closing(ObjectReader(git)) as reader:
-        answers = [reader.get(name) for name in names]
-    return [answer[1] if answer and answer[0] == "blob" else b"" for answer in answers]
+    asked = "".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape")
+    said, at, found = git.run("cat-file", "--batch", stdin=asked).out, 0, []
+    while at < len(said):
+        end = said.index(b"\n", at)
+        words = said[at:end].split(b" ")
+        size = int(words[-1]) if words[-2:-1] == [b"blob"] else -1
+        found.append(said[end + 1 : end + 1 + max(size, 0)])
+        at = end + 2 + size
+    return found
 
 
 def absent_submodules(root: Path, folder: Path) -> list[str]:
@@ -268,7 +274,7 @@ def _status(git: Git, top: Path, *options: str) -> list[str]:
     said = quiet.ask("status", "--porcelain", "-z", "--ignore-submodules=dirty", "--no-renames", *options)
     names = {entry[3:]: entry[:2] for entry in said.split("\0") if len(entry) > 3}
     changed = [name for name, state in names.items() if state == " M" and "\n" not in name]
-    blobs = zip(changed, _blobs(git, (f":0:{name}" for name in changed)), strict=True)
+    blobs = zip(changed, _blobs(git, (f":0:{name}" for name in changed)), strict=True) if changed else ()
     same = {name for name, data in blobs if _is_content(top / name, pointed_to(data))}
     return [name for name in names if name not in same]
 

@@ -93,6 +93,8 @@ def main() -> None:
 
 def _import_everything() -> None:
     """All that a daemon imports while it starts; a thread started here would not survive the fork."""
+    import git  # noqa: F401
+
     import autoresearchd.app.start
     import autoresearchd.policy.command_policy
     import autoresearchd.policy.search.search_policies  # noqa: F401

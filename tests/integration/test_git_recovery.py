@@ -18,7 +18,7 @@ import pytest
 
 from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.command import Git, Result, find_git
+from autoresearchd.workspace.command import Git, Result, find_git, surroundings
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.objects import ObjectStore
 from tests.fakes.repositories import FILES, git, make_repository
@@ -454,6 +454,7 @@ def test_a_reader_that_is_killed_each_time_says_so_and_not_that_the_repository_i
     root: Path, tmp_path: Path
 ) -> None:
     folder = program(tmp_path / "bin" / "git", "#!/bin/sh\nread line\nkill -KILL $$\n")
-    store = ObjectStore(*[Git(str(folder / "git"), root / ".git")] * 2)
+    killed = Git(find_git(), root / ".git", environment={**surroundings(), "PATH": f"{folder}:{os.environ['PATH']}"})
+    store = ObjectStore(killed, killed)
     with pytest.raises(EnvironmentFailure, match="cat-file"):
         store.read("f" * 40, "commit")
