@@ -85,7 +85,7 @@ def test_what_no_wait_hints_goes_to_the_next_model_at_once(trouble: Trouble) -> 
     assert (len(first.questions), cancel.waits) == (1, [])
 
 
-def test_a_context_that_is_too_long_comes_back_to_be_shortened_for_the_same_model() -> None:
+def test_a_question_that_is_too_long_is_shortened_for_the_same_model() -> None:
     first = client(failing(Trouble.UNAUTHORISED))
     second = client(failing(Trouble.CONTEXT_TOO_LONG), "shorter", name="second")
     assert Asking(first, second).ask(PatientCancel()) == "shorter"
