@@ -196,7 +196,7 @@ def test_a_repository_that_was_moved_goes_on_at_its_new_place(root: Path, worksp
 def test_a_reader_that_was_killed_is_replaced(workspace: GitWorkspace) -> None:
     for _ in range(2):
         assert workspace.read(workspace.head(), "train.py") == FILES["train.py"]
-        workspace._objects._reader._process.kill()
+        workspace._objects._git.cat_file_all.proc.kill()
 
 
 def test_a_lock_that_a_dead_git_left_on_our_own_refs_is_removed(root: Path, workspace: GitWorkspace) -> None:
