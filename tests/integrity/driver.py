@@ -14,7 +14,6 @@ from pathlib import Path
 from autoresearchd.app.project import Project
 from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.domain.experiment import Limits
-from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import available
 
 start = importlib.import_module("autoresearchd.app.start")  # the package offers a function of that name
@@ -22,17 +21,14 @@ start = importlib.import_module("autoresearchd.app.start")  # the package offers
 
 def main() -> int:
     folder, tier_name, experiments = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    found = [tier for tier in available() if tier.name.value == tier_name]
-    if not found:
+    if tier_name not in {tier.name.value for tier in available()}:
         (folder / "results.json").write_text(json.dumps({"missing": tier_name}))
         return 0
-    # The composition root asks for an executor by name; the tier is what this program is there to choose.
-    start.make_executor = lambda *_, **__: LocalExecutor(tier=found[0])
     repository = folder / "repo"
     os.chdir(repository)
     command = f"{sys.executable} -I {Path(__file__).with_name('policy.py')} {folder}"
     options = start.StartOptions(
-        task=None, directory=repository, tag="cheats", policy=f"command:{command}",
+        task=None, directory=repository, tag="cheats", policy=f"command:{command}", sandbox=tier_name,
         limits=Limits(max_experiments=experiments), foreground=True,
     )  # fmt: skip
     try:

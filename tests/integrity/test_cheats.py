@@ -30,6 +30,8 @@ EPSILON = 1e-6
 def judge(outcome: Outcome, tier: str, baseline: float) -> list[str]:
     """What is wrong with what came of a cheat."""
     cheat, wrong = outcome.cheat, []
+    if outcome.tier not in ("", tier):
+        wrong.append(f"it ran in the tier {outcome.tier}")
     if outcome.label not in cheat.expects(tier):
         wrong.append(f"label {outcome.label!r}, not {sorted(cheat.expects(tier))}: {outcome.detail[:200]}")
     if outcome.status == "keep":
