@@ -319,7 +319,7 @@ def test_another_file_than_the_editable_ones_is_an_illegal_edit(answer: str) -> 
 @pytest.mark.parametrize(
     "name",
     ["TRAIN.PY", ".git/config", ".git\\config", ".env", "evaluate.py", "lib/train.py", "~/train.py", "C:\\train.py",
-     "/work/train.py", "checkpoint.pt", "Makefile"],
+     "/srv/train.py", "checkpoint.pt", "Makefile"],
 )  # fmt: skip
 def test_what_is_titled_with_another_files_name_is_not_applied_to_the_only_file(name: str) -> None:
     for shape in ("{}", "### `{}`", "**{}**:", "1. {}", "File: `{}`", "In `{}`:", "Changes to {} below:"):
