@@ -20,7 +20,7 @@ from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLe
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.learner.data.read_sessions import TRAINED
-from autoresearchd.learner.learn_options import LearnRequest
+from autoresearchd.learner.learn import LearnRequest
 from autoresearchd.learner.learner_process import hold_learner_lock
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.versions.adapter_manifest import Made

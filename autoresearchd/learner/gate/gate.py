@@ -32,7 +32,7 @@ from autoresearchd.learner.gate.held_out_states import (
 )
 from autoresearchd.learner.gate.judge_answers import Attempt, CheckingJudge, Outcome, RealJudge
 from autoresearchd.learner.gate.promotion_needs import GateSettings
-from autoresearchd.learner.training.out_of_memory import lift_memory_limit
+from autoresearchd.learner.training.load_model import lift_memory_limit
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.launch import reap
 from autoresearchd.workspace.files import disk_errors, remove_tree

@@ -19,13 +19,13 @@ from autoresearchd.learner.training.load_model import (
     POLICY,
     Loaded,
     ModelOptions,
+    explain_out_of_memory,
     fill,
     load,
     parameters_of,
     write_adapter,
 )
 from autoresearchd.learner.training.logprobs import Batch, collate, token_statistics
-from autoresearchd.learner.training.out_of_memory import explain_out_of_memory
 from autoresearchd.learner.training.prompt_sharing import Pack, Sharing, laid_out
 from autoresearchd.models.client import words_of
 from autoresearchd.models.transformers_client import Draw, context_of, decoded, encoded, ends_of, library, rendered

@@ -13,8 +13,7 @@ pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.gate.held_out_states import Gathered, HeldOutState
 from autoresearchd.learner.gate.judge_answers import Attempt, Outcome
-from autoresearchd.learner.learn import LiveRounds
-from autoresearchd.learner.learn_options import LearnRequest, constants_of
+from autoresearchd.learner.learn import LearnRequest, LiveRounds, constants_of
 from autoresearchd.learner.training.train import CANCELLED, StepFigures
 from tests.fakes.learnable import TinyLearnable
 

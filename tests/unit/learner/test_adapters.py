@@ -20,7 +20,7 @@ from autoresearchd.domain.policy_versions import BaseModel, NewLearnerRun, Versi
 from autoresearchd.learner.versions import adapter_manifest
 from autoresearchd.learner.versions.adapter_manifest import Made
 from autoresearchd.learner.versions.adapter_shelf import FOUND, AdapterShelf
-from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last_look
+from autoresearchd.learner.versions.live_versions import RollbackOptions, judge, last_look
 from autoresearchd.models.model_files import cached, same_name
 from autoresearchd.store.repository import SqlStore
 from tests.unit.learner.live_rewards import Life, lived, rolled_back

@@ -30,7 +30,7 @@ from autoresearchd.learner.algorithms.train_options import (
 )
 from autoresearchd.learner.data.trajectories import Trajectory
 from autoresearchd.learner.training.checkpoint import fingerprint, read, write
-from autoresearchd.learner.training.out_of_memory import lift_memory_limit, trial_step
+from autoresearchd.learner.training.load_model import lift_memory_limit, trial_step
 from autoresearchd.learner.training.train import StepFigures
 from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import goodness, played, trained
@@ -354,7 +354,7 @@ def test_memory_that_a_learner_frees_is_there_for_others_at_once() -> None:
     program = """
 import ctypes
 from pathlib import Path
-from autoresearchd.learner.training.out_of_memory import give_large_blocks_back
+from autoresearchd.learner.training.load_model import give_large_blocks_back
 def taken():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 give_large_blocks_back()
