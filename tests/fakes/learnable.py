@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autoresearchd.learner.algorithms.learnable import Generated, Sample, Statistics, Who
-from autoresearchd.learner.training.logprobs import collate, token_statistics
+from autoresearchd.learner.algorithms.learnable import Generated, Sample, Statistics, Who, collate, token_statistics
 from autoresearchd.learner.training.prompt_sharing import Sharing
 
 LETTERS = "abcdefghijklmn"

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from autoresearchd.learner.algorithms.learnable import Learnable
-from autoresearchd.learner.algorithms.ratios import (
+from autoresearchd.learner.algorithms.scoring import (
     CAP,
+    Objective,
     Part,
     clipped_surrogate,
     k3,
@@ -23,7 +24,6 @@ from autoresearchd.learner.algorithms.ratios import (
     ratio_figures,
     share,
 )
-from autoresearchd.learner.algorithms.scoring import Objective
 from autoresearchd.learner.algorithms.train_options import GrpoOptions, Level, Mean, Scale, TrainOptions
 from autoresearchd.learner.data.examples import Example
 from autoresearchd.learner.data.trajectories import all_equal

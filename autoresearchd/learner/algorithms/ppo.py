@@ -2,7 +2,7 @@
 
 L = L_CLIP − c1·L_VF + c2·H (Schulman et al. 2017, arXiv:1707.06347, Eq. 9), with the constants of AutoResearch-RL
 (arXiv:2603.07300): c1 = 0.5, c2 = 0.01. Advantages and returns come from GAE over the sequence of a session's
-experiments (``advantages.gae``), so all tokens of a completion share one advantage, and the state has one value.
+experiments (``gae``), so all tokens of a completion share one advantage, and the state has one value.
 
 The ratio of an action is the product of its tokens' ratios (level ``completion``): what Eq. 7 says, but with a thousand
 tokens a small step of the policy already leaves the range. ``token``, the default, clips each token by itself, as is
@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from autoresearchd.learner.algorithms.learnable import Learnable
-from autoresearchd.learner.algorithms.ratios import (
+from autoresearchd.learner.algorithms.scoring import (
+    Objective,
     Part,
     clipped_surrogate,
     counted,
@@ -34,7 +35,6 @@ from autoresearchd.learner.algorithms.ratios import (
     ratio_figures,
     truncated_weights,
 )
-from autoresearchd.learner.algorithms.scoring import Objective
 from autoresearchd.learner.algorithms.train_options import Mean, PpoOptions, TrainOptions
 from autoresearchd.learner.data.examples import Example
 from autoresearchd.learner.data.trajectories import all_equal

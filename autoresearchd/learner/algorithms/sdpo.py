@@ -19,20 +19,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who
-from autoresearchd.learner.algorithms.ratios import (
+from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who, collate
+from autoresearchd.learner.algorithms.scoring import (
     CAP,
+    Objective,
     Part,
-    divergence,
+    divergence_of,
+    finite,
     log_ratios,
+    named,
     ratio_figures,
+    together,
     truncated_weights,
     with_tail,
 )
-from autoresearchd.learner.algorithms.scoring import Objective, finite, named, together
 from autoresearchd.learner.algorithms.train_options import Level, SdpoOptions, TrainOptions
 from autoresearchd.learner.data.examples import Example, fits
-from autoresearchd.learner.training.logprobs import collate
 
 
 def sdpo_loss(
@@ -58,7 +60,7 @@ def sdpo_loss(
     raw = log_ratios(logprobs, proximal, mask, Level.TOKEN).exp()
     weights = truncated_weights(proximal, behaviour, mask, Level.TOKEN)
     student, teacher = with_tail(student_top[mask]), with_tail(teacher_top.detach()[mask])
-    each = divergence(student, teacher, options.alpha)
+    each = divergence_of(student, teacher, options.alpha)
     scaled = (raw.clamp(max=CAP) * weights)[mask] * each
     above = raw > CAP
     tokens = float(mask.sum())

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.learner.algorithms.learnable import Generated, Sample, Statistics, Who
+from autoresearchd.learner.algorithms.learnable import (
+    Batch,
+    Generated,
+    Sample,
+    Statistics,
+    Who,
+    collate,
+    token_statistics,
+)
 from autoresearchd.learner.training import prompt_sharing
 from autoresearchd.learner.training.load_model import (
     POLICY,
@@ -25,7 +33,6 @@ from autoresearchd.learner.training.load_model import (
     parameters_of,
     write_adapter,
 )
-from autoresearchd.learner.training.logprobs import Batch, collate, token_statistics
 from autoresearchd.learner.training.prompt_sharing import Pack, Sharing, laid_out
 from autoresearchd.models.client import words_of
 from autoresearchd.models.transformers_client import Draw, context_of, decoded, encoded, ends_of, library, rendered

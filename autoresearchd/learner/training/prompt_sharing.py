@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from autoresearchd.learner.training.logprobs import Sample
+from autoresearchd.learner.algorithms.learnable import Sample
 from autoresearchd.models.client import words_of
 
 _MASKED = ("sdpa", "eager")

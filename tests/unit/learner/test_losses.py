@@ -21,7 +21,7 @@ from torch import Tensor
 
 from autoresearchd.learner.algorithms.grpo import grpo_loss
 from autoresearchd.learner.algorithms.ppo import gae, ppo_loss
-from autoresearchd.learner.algorithms.ratios import Part
+from autoresearchd.learner.algorithms.scoring import Part
 from autoresearchd.learner.algorithms.sdpo import ema_update, sdpo_loss
 from autoresearchd.learner.algorithms.train_options import GSPO, GrpoOptions, Level, Mean, PpoOptions, SdpoOptions
 
