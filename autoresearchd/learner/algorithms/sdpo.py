@@ -19,20 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autoresearchd.learner.algorithms import scoring
 from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who, collate
-from autoresearchd.learner.algorithms.scoring import (
-    CAP,
-    Objective,
-    Part,
-    divergence_of,
-    finite,
-    log_ratios,
-    named,
-    ratio_figures,
-    together,
-    truncated_weights,
-    with_tail,
-)
 from autoresearchd.learner.algorithms.train_options import Level, SdpoOptions, TrainOptions
 from autoresearchd.learner.data.examples import Example, fits
 
@@ -47,7 +35,7 @@ def sdpo_loss(
     *,
     options: SdpoOptions,
     total: float | None = None,
-) -> Part:
+) -> scoring.Part:
     """Mean over tokens of ratio · weight · divergence; gradients flow through ``student_top`` alone.
 
     student_top: log-probabilities of the student's k likeliest tokens, [B, T, k], over the whole vocabulary;
@@ -57,18 +45,18 @@ def sdpo_loss(
     small; ``clipped_high``, the share of ratios above CAP.
     """
     logprobs, behaviour, proximal = logprobs.detach(), behaviour.detach(), proximal.detach()
-    raw = log_ratios(logprobs, proximal, mask, Level.TOKEN).exp()
-    weights = truncated_weights(proximal, behaviour, mask, Level.TOKEN)
-    student, teacher = with_tail(student_top[mask]), with_tail(teacher_top.detach()[mask])
-    each = divergence_of(student, teacher, options.alpha)
-    scaled = (raw.clamp(max=CAP) * weights)[mask] * each
-    above = raw > CAP
+    raw = scoring.log_ratios(logprobs, proximal, mask, Level.TOKEN).exp()
+    weights = scoring.truncated_weights(proximal, behaviour, mask, Level.TOKEN)
+    student, teacher = scoring.with_tail(student_top[mask]), scoring.with_tail(teacher_top.detach()[mask])
+    each = scoring.divergence_of(student, teacher, options.alpha)
+    scaled = (raw.clamp(max=scoring.CAP) * weights)[mask] * each
+    above = raw > scoring.CAP
     tokens = float(mask.sum())
-    figures = ratio_figures(raw, torch.zeros_like(mask), above, logprobs, behaviour, mask, Level.TOKEN) | {
+    figures = scoring.ratio_figures(raw, torch.zeros_like(mask), above, logprobs, behaviour, mask, Level.TOKEN) | {
         "divergence": (float(each.detach().double().mean()), tokens),
         "tail": (float(student.detach()[:, -1].double().exp().mean()), tokens),
     }
-    return Part(scaled.sum() / (mask.sum() if total is None else total), figures)
+    return scoring.Part(scaled.sum() / (mask.sum() if total is None else total), figures)
 
 
 def ema_update(teacher: Mapping[str, Tensor], student: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]:
@@ -114,14 +102,14 @@ def lessons(model: Learnable, examples: Sequence[Example], most: int) -> list[Sa
     return made
 
 
-class SdpoObjective(Objective):
+class SdpoObjective(scoring.Objective):
     """Divergence from the teacher over the student's own completions; those without a lesson are in no batch."""
 
     def __init__(
         self, model: Learnable, examples: Sequence[Example], options: TrainOptions, lessons: Sequence[Sample | None]
     ) -> None:
         taught = [place for place, lesson in enumerate(lessons) if lesson is not None]
-        super().__init__(model, examples, options, together(examples, taught, options.batch, model.sharing))
+        super().__init__(model, examples, options, scoring.together(examples, taught, options.batch, model.sharing))
         self._lessons = lessons
         self._teach(model.adapter_state())
 
@@ -129,7 +117,7 @@ class SdpoObjective(Objective):
         self._teacher = state
         self.model.set_teacher(state)
 
-    def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
+    def loss(self, part: Sequence[int], *, divergence: bool) -> scoring.Part:
         said = self.policy(part, top=self.options.sdpo.top)
         logprobs, student = said.logprobs, said.top_logprobs
         assert student is not None
@@ -143,7 +131,7 @@ class SdpoObjective(Objective):
             options=self.options.sdpo,
             total=self.total,
         )
-        return Part(loss, figures | self.common(part, said, divergence=divergence))
+        return scoring.Part(loss, figures | self.common(part, said, divergence=divergence))
 
     def end(self) -> None:
         """The teacher follows the policy a little."""
@@ -155,7 +143,7 @@ class SdpoObjective(Objective):
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         super().load(state)
-        self._teach(named(state, "teacher."))
+        self._teach(scoring.named(state, "teacher."))
 
     def _taught(self, part: Sequence[int], said: Statistics) -> Tensor:
         """The teacher's log-probabilities [B, L−1, k] of the student's likeliest tokens, where the student's stand."""
@@ -168,7 +156,7 @@ class SdpoObjective(Objective):
         at[there] = indices[mask]
         scored = self.model.statistics(samples, who=Who.TEACHER, at=at).top_logprobs
         assert scored is not None
-        finite(scored[there])
+        scoring.finite(scored[there])
         taught = torch.zeros_like(own)
         taught[mask] = scored[there].to(taught)
         return taught

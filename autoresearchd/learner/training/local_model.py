@@ -22,17 +22,7 @@ from autoresearchd.learner.algorithms.learnable import (
     collate,
     token_statistics,
 )
-from autoresearchd.learner.training import prompt_sharing
-from autoresearchd.learner.training.load_model import (
-    POLICY,
-    Loaded,
-    ModelOptions,
-    explain_out_of_memory,
-    fill,
-    load,
-    parameters_of,
-    write_adapter,
-)
+from autoresearchd.learner.training import load_model, prompt_sharing
 from autoresearchd.learner.training.prompt_sharing import Pack, Sharing, laid_out
 from autoresearchd.models.client import words_of
 from autoresearchd.models.transformers_client import Draw, context_of, decoded, encoded, ends_of, library, rendered
@@ -53,7 +43,7 @@ class LocalModel:
     ends: tokens that end a turn. apart: why each answer is scored with a prompt of its own; empty: it is not.
     """
 
-    def __init__(self, loaded: Loaded, options: ModelOptions) -> None:
+    def __init__(self, loaded: load_model.Loaded, options: load_model.ModelOptions) -> None:
         self._adapted, self._base, self._tokenizer, self.hashes, self.device, saved_head = loaded
         self._options = options
         embeddings = self._base.get_input_embeddings().weight
@@ -61,7 +51,7 @@ class LocalModel:
         self.padding = int(self._base.generation_config.pad_token_id or 0)
         self.ends, self.context = ends_of(self._base), context_of(self._base)
         self._decoder, self._head = self._base.get_decoder(), self._base.get_output_embeddings()
-        self._policy = parameters_of(self._adapted)
+        self._policy = load_model.parameters_of(self._adapted)
         self._taught = False
         self._value_head: torch.nn.Linear | None = None
         if options.value_head:
@@ -69,7 +59,7 @@ class LocalModel:
             torch.nn.init.zeros_(self._value_head.weight)
             torch.nn.init.zeros_(self._value_head.bias)
             if saved_head is not None:
-                fill(dict(self._value_head.named_parameters()), saved_head, str(options.adapter))
+                load_model.fill(dict(self._value_head.named_parameters()), saved_head, str(options.adapter))
         if not self._in_pieces():
             self._head = None
         self._end = self._end_of_turn()
@@ -78,11 +68,11 @@ class LocalModel:
         self.sharing = None if self.apart else shared
 
     @classmethod
-    def load(cls, place: Path, options: ModelOptions | None = None) -> LocalModel:
+    def load(cls, place: Path, options: load_model.ModelOptions | None = None) -> LocalModel:
         """The model of a folder or a GGUF file; raises as ``load_model.load`` says."""
-        with explain_out_of_memory(f"loading {place}"):
-            options = options or ModelOptions()
-            return cls(load(place, options), options)
+        with load_model.explain_out_of_memory(f"loading {place}"):
+            options = options or load_model.ModelOptions()
+            return cls(load_model.load(place, options), options)
 
     # -- text and tokens
     def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
@@ -120,7 +110,7 @@ class LocalModel:
     ) -> Statistics:
         if values and (who is not Who.POLICY or self._value_head is None):
             raise ValueError("values are the policy's, and need a model that was loaded with a value head")
-        with explain_out_of_memory(f"scoring {len(samples)} completions"), self._scoring(who):
+        with load_model.explain_out_of_memory(f"scoring {len(samples)} completions"), self._scoring(who):
             return self._scored(samples, self.sharing, top=top, at=at, values=values)
 
     def _scored(
@@ -259,7 +249,7 @@ class LocalModel:
             try:
                 yield
             finally:
-                self._adapted.set_adapter(POLICY)
+                self._adapted.set_adapter(load_model.POLICY)
 
     def set_teacher(self, state: Mapping[str, Tensor] | None) -> None:
         if state is None:
@@ -267,10 +257,10 @@ class LocalModel:
             return
         if TEACHER not in self._adapted.peft_config:
             with torch.random.fork_rng(devices=[]):
-                self._adapted.add_adapter(TEACHER, copy.copy(self._adapted.peft_config[POLICY]))
-            self._adapted.set_adapter(POLICY)
+                self._adapted.add_adapter(TEACHER, copy.copy(self._adapted.peft_config[load_model.POLICY]))
+            self._adapted.set_adapter(load_model.POLICY)
         kept = {name: each for name, each in state.items() if not name.startswith(_HEAD)}
-        fill(parameters_of(self._adapted, TEACHER), kept, "the teacher's state")
+        load_model.fill(load_model.parameters_of(self._adapted, TEACHER), kept, "the teacher's state")
         self._taught = True
 
     # -- what is trained
@@ -281,13 +271,13 @@ class LocalModel:
         return {name: each.detach().to("cpu", copy=True) for name, each in self._parameters().items()}
 
     def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
-        fill(self._parameters(), state, "the state of the adapter")
+        load_model.fill(self._parameters(), state, "the state of the adapter")
 
     def save(self, folder: Path) -> None:
         state = self.adapter_state()
         head = {name.removeprefix(_HEAD): each for name, each in state.items() if name.startswith(_HEAD)}
         lora = {name: each for name, each in state.items() if not name.startswith(_HEAD)}
-        write_adapter(folder, self._adapted, lora, head)
+        load_model.write_adapter(folder, self._adapted, lora, head)
 
     def _parameters(self) -> dict[str, torch.nn.Parameter]:
         if self._value_head is None:
@@ -305,7 +295,7 @@ class LocalModel:
         who: Who = Who.POLICY,
     ) -> list[Generated]:
         written: dict[int, Generated] = {}
-        advice = explain_out_of_memory(f"writing {self._options.generated} completions at once")
+        advice = load_model.explain_out_of_memory(f"writing {self._options.generated} completions at once")
         with advice, self._still(), self._acting(who):
             for room, numbers in self._in_batches(prompts, max_tokens):
                 own = [prompts[number] for number in numbers]
