@@ -4,14 +4,10 @@ L = L_CLIP − c1·L_VF + c2·H (Schulman et al. 2017, arXiv:1707.06347, Eq. 9),
 (arXiv:2603.07300): c1 = 0.5, c2 = 0.01. Advantages and returns come from GAE over the sequence of a session's
 experiments (``gae``), so all tokens of a completion share one advantage, and the state has one value.
 
-The ratio of an action is the product of its tokens' ratios (level ``completion``): what Eq. 7 says, but with a thousand
-tokens a small step of the policy already leaves the range. ``token``, the default, clips each token by itself, as is
-usual for language models: a first-order approximation of it that learns on where the product is clipped away.
-
 Where an experiment has several answers (one was asked again, or given back), each is a step of its own with the reward
-that it earned itself: the last alone would hide the mistakes that an untrained policy makes most, and their sum would
-blame the answer that fixed them. The experiments of a round answer one state side by side. What follows an answer is
-what its own experiment was asked next, and after its last answer the next round.
+that it earned itself: their sum would blame the answer that fixed the others. The experiments of a round answer one
+state side by side. What follows an answer is what its own experiment was asked next, and after its last answer the next
+round.
 """
 
 from __future__ import annotations

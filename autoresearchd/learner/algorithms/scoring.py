@@ -266,10 +266,7 @@ class Objective(ABC):
         """The policy has been updated on the batch."""
 
     def state(self) -> dict[str, Tensor]:
-        """What it must know after a restart, between two updates.
-
-        Of the base's log-probabilities another grouping into batches would round them differently.
-        """
+        """What it must know after a restart: another grouping into batches would round these differently."""
         return {f"base.{place}": each.cpu() for place, each in self._base.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:

@@ -212,8 +212,7 @@ def fresh(
 class LearnerJobs:
     """Opens the sessions that a learner run judges for, and makes the judge that runs their experiments.
 
-    executor: makes the one of a spec. store: of the repository that is learned for. run_foreign: whether experiments of
-    other repositories are run, too; their commands are told before.
+    executor: makes the one of a spec. store: of the repository that is learned for.
     """
 
     def __init__(

@@ -306,8 +306,7 @@ class LocalModel:
     def _in_batches(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[tuple[int, list[int]]]:
         """Which prompts, of about the same length, are answered together, and with how many tokens at most.
 
-        Those whose context has no room for ``max_tokens`` get what it has, beside others of the same room only: nothing
-        is looked at beyond the context. Raises UsageError: a prompt is empty or leaves no room.
+        Those whose context has no room for ``max_tokens`` get what it has, beside others of the same room only.
         """
         rooms: dict[int, list[int]] = {}
         for number, prompt in enumerate(prompts):

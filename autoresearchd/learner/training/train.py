@@ -36,20 +36,12 @@ CANCELLED = "it was asked to stop"
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """What a step did.
+    """What a step did. step: from 1; steps: of the whole run. algo: that was at work, ``sft`` in a warm-up.
 
-    step: from 1; steps: of the whole run. algo: that was at work, ``sft`` in a warm-up. values: by name, those that the
-    algorithm has and that are finite:
-
-    - ``loss``, ``grad_norm`` (before clipping), ``learning_rate``; ``skipped``: 1 where the gradient was not finite and
-      nothing was changed; ``cold_start``: 1 where the step was one of a warm-up;
-    - ``reward``: mean of the batch; ``advantage``: mean absolute; ``examples``, ``tokens`` (of completions),
-      ``seconds`` since the step before, ``tokens_per_s``; ``epoch``: of the batch, from 0;
-    - ``entropy``: mean of the tokens'; ``kl_base``: KL(policy ‖ base) for each token, on some steps;
-    - ``ratio``, ``clipped_low``, ``clipped_high``, ``clipped_dual``, ``effective_samples``, ``approx_kl`` (from the
-      policy that acted), ``kl_update`` (from the one that the update began with): means over the parts of the batch;
-    - ``value_loss``, ``value_clipped``, ``explained_variance`` (PPO); ``divergence``, ``tail`` (SDPO);
-    - ``round/valid``, ``round/novelty``, ``round/reward``: of all proposals of the round that is learned from (live).
+    values: those that are finite, by name: ``skipped``: 1 where the gradient was not finite and nothing was changed;
+    ``cold_start``: 1 in a warm-up; ``grad_norm``: before clipping; ``advantage``: mean absolute; ``tokens``: of
+    completions; ``seconds``: since the step before; ``epoch``: of the batch, from 0; ``entropy``, ``kl_base``: for each
+    token; ``approx_kl``: from the policy that acted, ``kl_update``: from the one that the update began with.
     """
 
     step: int
@@ -92,9 +84,8 @@ def train(
     The order of the examples and the randomness of the model are functions of the seed and the step alone, so that a
     run which goes on from its checkpoint takes the very steps that it would have taken; on a CPU bit for bit.
 
-    on_step: told of each step; those before a restart are not told again. checkpoint: a file that the run goes on from
-    where it is there, and that it is saved to. cancel: looked at between the parts of a batch. Raises UsageError: there
-    is nothing to learn from, or the checkpoint is of another run; EnvironmentFailure: it cannot be written.
+    on_step: told of each step, once. cancel: looked at between the parts of a batch. Raises UsageError: there is
+    nothing to learn from, or the checkpoint is of another run; EnvironmentFailure: it cannot be written.
     """
     given = shuffled(trajectories, options.seed) if options.shuffle_rewards else list(trajectories)
     name = "" if checkpoint is None else checkpoints.fingerprint(options, trajectories, model.hashes)
@@ -329,11 +320,7 @@ class _Loop:
         return {"loss": total, **means} if math.isfinite(total) else {"skipped": 1.0}
 
     def _strayed(self) -> bool:
-        """Whether the divergence from the base was above its limit when it was last measured.
-
-        It is then measured on each step, so that a collapse is seen in ``patience`` of them: at one measurement in
-        several steps, a short run would be over before its guard could speak.
-        """
+        """Whether the divergence from the base was above its limit: it is then measured on each step."""
         last, limit = _last(self._progress.history, "kl_base", 1), self._options.collapse.kl
         return limit is not None and bool(last) and last[0] > limit
 
