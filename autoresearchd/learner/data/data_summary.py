@@ -192,8 +192,7 @@ def write_parquet(trajectories: Iterable[Trajectory], target: Path) -> None:
         import pyarrow.parquet as pq  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
         raise MissingCapability(
-            "writing trajectories as Parquet needs pyarrow, which is not installed",
-            hint="pip install pyarrow",
+            "writing trajectories as Parquet needs pyarrow, which is not installed", hint="pip install pyarrow"
         ) from error
     kinds = {
         "text": pa.string(), "whole": pa.int64(), "real": pa.float64(), "flag": pa.bool_(),

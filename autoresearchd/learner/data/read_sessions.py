@@ -38,16 +38,7 @@ from autoresearchd.evaluator.feedback import feedback
 from autoresearchd.evaluator.reward import FORMULA
 from autoresearchd.evaluator.reward import reward as reward_of
 from autoresearchd.learner.data.data_summary import Signal, signal
-from autoresearchd.learner.data.trajectories import (
-    Dataset,
-    Reason,
-    Record,
-    Split,
-    Trajectory,
-    dataset,
-    record,
-    split,
-)
+from autoresearchd.learner.data.trajectories import Dataset, Reason, Record, Split, Trajectory, dataset, record, split
 from autoresearchd.policy.policy_names import PolicySpec
 from autoresearchd.store.reader import Corpus, Transcript
 from autoresearchd.workspace import layout

@@ -301,8 +301,7 @@ def test_a_run_is_known_by_its_options_its_data_and_its_model() -> None:
 
 # ---------------------------------------------------------------------- memory
 @pytest.mark.parametrize(
-    "error",
-    [torch.OutOfMemoryError("CUDA"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+    "error", [torch.OutOfMemoryError("CUDA"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
 )
 def test_a_trial_step_leaves_no_gradient_and_explains_that_the_memory_is_used_up(
     error: Exception, monkeypatch: pytest.MonkeyPatch

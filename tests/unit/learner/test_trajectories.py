@@ -19,23 +19,8 @@ from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Phase
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.proposal import Answer, Cost, Generation
-from autoresearchd.learner.data.data_summary import (
-    cold_start,
-    describe,
-    lacking,
-    outlook,
-    rows,
-    signal,
-    write_parquet,
-)
-from autoresearchd.learner.data.trajectories import (
-    Dataset,
-    Reason,
-    Record,
-    Trajectory,
-    dataset,
-    split,
-)
+from autoresearchd.learner.data.data_summary import cold_start, describe, lacking, outlook, rows, signal, write_parquet
+from autoresearchd.learner.data.trajectories import Dataset, Reason, Record, Trajectory, dataset, split
 from autoresearchd.learner.data.trajectories import record as record_of
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
