@@ -98,19 +98,8 @@ class Gate:
             states = fit.states
             asked = f"{counted(len(states), 'held-out state')}, {counted(settings.count, 'proposal')} each"
             self._tell(f"the new and the old policy are asked about {asked}")
-            attempts = [
-                fresh(
-                    model,
-                    states,
-                    who=who,
-                    count=settings.count,
-                    max_tokens=max_tokens,
-                    temperature=settings.temperature,
-                    seed=self._seed,
-                    cancel=self._cancel,
-                )
-                for who in (old, new)
-            ]
+            how = settings.count, max_tokens, settings.temperature, self._seed
+            attempts = [fresh(model, states, who, *how, cancel=self._cancel) for who in (old, new)]
             judge = self._jobs.real(held) if self._runs(held, states) else CheckingJudge(held)
             outcomes = self._outcomes(judge, attempts)
         left_out = Counter({**gathered.left_out, **fit.left_out})
@@ -172,12 +161,12 @@ def fitting(model: Sampler, states: tuple[HeldOutState, ...], max_tokens: int) -
 def fresh(
     model: Sampler,
     states: Sequence[HeldOutState],
-    *,
     who: Who,
     count: int,
     max_tokens: int,
     temperature: float,
     seed: int,
+    *,
     batch: int = 8,
     cancel: Cancel | None = None,
 ) -> list[Attempt]:

@@ -366,19 +366,7 @@ class RealJudge(CheckingJudge):
 def _run(number: int, index: int, seed: int, ended: _Ended, *, of: int | None = None) -> Run:
     """A run as the store would give it. of: the experiment whose program ran, where it is another one."""
     measured, result, now = ended.measurement, ended.result, datetime.now(UTC)
+    facts = measured.label, measured.value, measured.metrics, result.duration_s
     return Run(
-        0,
-        number,
-        index,
-        seed,
-        now,
-        now,
-        measured.label,
-        measured.value,
-        measured.metrics,
-        result.duration_s,
-        tier=result.tier,
-        device=result.device,
-        detail=measured.detail,
-        of=of,
+        0, number, index, seed, now, now, *facts, tier=result.tier, device=result.device, detail=measured.detail, of=of
     )

@@ -162,11 +162,10 @@ class LocalModel:
 
         packed = [pack for pack in packs if len(pack.rows) > 1]
         for pack in packed:
-            layout = laid_out(pack, batch.ids, self._base.dtype)
-            how = {"position_ids": layout.positions, "attention_mask": layout.mask}
-            pairs = zip(pack.rows, layout.places, strict=True)
-            at = [places[:-1][batch.mask[row, : len(places) - 1]] for row, places in pairs]
-            take(pack.rows, self._forward(layout.ids, hidden=hidden, **how), torch.cat(at))
+            ids, positions, mask, where = laid_out(pack, batch.ids, self._base.dtype)
+            said = self._forward(ids, hidden=hidden, position_ids=positions, attention_mask=mask)
+            at = [places[:-1][batch.mask[row, : len(places) - 1]] for row, places in zip(pack.rows, where, strict=True)]
+            take(pack.rows, said, torch.cat(at))
         alone = set(range(len(lengths))).difference(*(pack.rows for pack in packed))
         for length in sorted({lengths[row] for row in alone}):
             rows = sorted(row for row in alone if lengths[row] == length)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
 import math
+import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import EnvironmentFailure, UsageError
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
@@ -26,7 +30,12 @@ from autoresearchd.learner.algorithms.sdpo import SdpoObjective, lessons
 from autoresearchd.learner.algorithms.train_options import Algo, Collapse, TrainOptions
 from autoresearchd.learner.data.examples import Example, imitable, replayable, shuffled
 from autoresearchd.learner.data.trajectories import Trajectory, all_equal
-from autoresearchd.learner.training import checkpoint as checkpoints
+from autoresearchd.learner.versions.adapter_manifest import flush
+
+FORMAT = 2
+"""Of the file: part of each run's fingerprint."""
+
+_DIGEST = hashlib.sha256().digest_size
 
 PATIENCE = 5
 """So many steps in a row without a usable gradient end a run: a model that has broken does not fix itself."""
@@ -88,7 +97,7 @@ def train(
     nothing to learn from, or the checkpoint is of another run; EnvironmentFailure: it cannot be written.
     """
     given = shuffled(trajectories, options.seed) if options.shuffle_rewards else list(trajectories)
-    name = "" if checkpoint is None else checkpoints.fingerprint(options, trajectories, model.hashes)
+    name = "" if checkpoint is None else fingerprint(options, trajectories, model.hashes)
     return _Loop(model, plan(model, given, options), options, on_step, checkpoint, name, cancel).run()
 
 
@@ -377,11 +386,11 @@ class _Loop:
             "history": progress.history,
             "counts": dict(progress.counts),
         }
-        checkpoints.write(self._name, state, self._place)
+        write_checkpoint(self._name, state, self._place)
 
     def _resume(self) -> Mapping[str, Tensor] | None:
         """Go on from the checkpoint where there is one; what its algorithm must know."""
-        state = None if self._place is None else checkpoints.read(self._place, self._name)
+        state = None if self._place is None else read_checkpoint(self._place, self._name)
         if state is None:
             return None
         self._model.load_adapter_state(state["adapter"])
@@ -404,3 +413,63 @@ def _described(objective: Objective, batch: Sequence[int], seconds: float) -> di
         "seconds": seconds,
         "tokens_per_s": tokens / seconds if seconds > 0 else 0.0,
     }
+
+
+# ---------------------------------------------------------------------- checkpoints
+def fingerprint(options: TrainOptions, trajectories: Iterable[Trajectory], hashes: Sequence[str]) -> str:
+    """What tells one run from another: its options, its data and its base model.
+
+    How often it is saved changes nothing, and more steps are the same run gone on with.
+    """
+    digest = hashlib.sha256(repr((FORMAT, replace(options, steps=1, save_every=1), tuple(hashes))).encode())
+    for each in trajectories:
+        shown = (each.key, each.group, each.prompt_hash, each.completion, each.token_ids, each.logprobs)
+        digest.update(repr((shown, each.reward, each.label.value, each.error, each.feedback)).encode())
+    return digest.hexdigest()
+
+
+def write_checkpoint(run: str, state: Mapping[str, Any], target: Path) -> None:
+    """Put a checkpoint in the place of the one before; whatever happens meanwhile, one of the two is there as a whole.
+
+    run: its fingerprint. state: tensors, and plain values in dicts and lists. Raises EnvironmentFailure.
+    """
+    buffer = io.BytesIO()
+    torch.save({"run": run, **state}, buffer)
+    part = target.with_name(f"{target.name}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as stream:
+            stream.write(hashlib.sha256(buffer.getbuffer()).digest())
+            stream.write(buffer.getbuffer())
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(target)
+        flush(target.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        again = "the run goes on from the checkpoint before" if target.is_file() else "the run then begins anew"
+        raise EnvironmentFailure(
+            f"the checkpoint {target} cannot be written: {error}",
+            hint=f"free some disk space, or make the folder writable, and lift limits on the size of files; {again}",
+        ) from error
+
+
+def read_checkpoint(source: Path, run: str) -> dict[str, Any] | None:
+    """The state of a run; None where there is none. Raises UsageError: it is damaged, or another run wrote it."""
+    try:
+        data = source.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"the checkpoint {source} cannot be read: {error}", hint="make it readable") from error
+    if len(data) < _DIGEST or hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
+        raise UsageError(f"the checkpoint {source} is damaged", hint="delete it; the run then begins anew")
+    # Nothing but tensors and plain values is unpickled.
+    state: dict[str, Any] = torch.load(io.BytesIO(data[_DIGEST:]), map_location="cpu", weights_only=True)
+    if state.get("run") != run:
+        raise UsageError(
+            f"the checkpoint {source} belongs to a run with other options, other data or another model",
+            hint="delete it, or take the options of that run",
+        )
+    return state

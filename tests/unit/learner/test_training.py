@@ -26,9 +26,8 @@ from autoresearchd.learner.algorithms.train_options import (
     TrainOptions,
 )
 from autoresearchd.learner.data.trajectories import Trajectory
-from autoresearchd.learner.training.checkpoint import fingerprint, read, write
 from autoresearchd.learner.training.load_model import trial_step
-from autoresearchd.learner.training.train import StepFigures
+from autoresearchd.learner.training.train import StepFigures, fingerprint, read_checkpoint, write_checkpoint
 from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import goodness, played, trained
 
@@ -213,12 +212,14 @@ def test_a_run_that_goes_on_ends_as_one_that_never_stopped_bit_for_bit(algo: Alg
 # ---------------------------------------------------------------------- checkpoint
 def save(steps: int, place: Path) -> None:
     optimiser = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))]).state_dict()
-    write("run", {"steps": steps, "adapter": {"up": torch.full((2,), float(steps))}, "optimiser": optimiser}, place)
+    write_checkpoint(
+        "run", {"steps": steps, "adapter": {"up": torch.full((2,), float(steps))}, "optimiser": optimiser}, place
+    )
 
 
 def assert_whole(place: Path, steps: int) -> None:
     """Nothing but the checkpoint is there, and that of a step."""
-    state = read(place, "run")
+    state = read_checkpoint(place, "run")
     assert state is not None
     assert state["steps"] == steps
     assert torch.equal(state["adapter"]["up"], torch.full((2,), float(steps)))
@@ -243,7 +244,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_checkpoint_before(
         patch.setattr(os if at == "fsync" else Path, at, killed)
         with pytest.raises(Killed):
             save(4, place)
-    state = read(place, "run")
+    state = read_checkpoint(place, "run")
     assert state is not None and state["steps"] == 3
     save(5, place)
     assert_whole(place, 5)
@@ -276,13 +277,13 @@ def test_a_damaged_checkpoint_is_refused(where: float, flip: int, cut: bool, tmp
     data[spot] ^= flip
     place.write_bytes(data[:spot] if cut else data)
     with pytest.raises(UsageError, match="is damaged\n  → delete it"):
-        read(place, "run")
+        read_checkpoint(place, "run")
 
 
 def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     save(3, tmp_path / "checkpoint")
     with pytest.raises(UsageError, match="belongs to a run with other options"):
-        read(tmp_path / "checkpoint", "another")
+        read_checkpoint(tmp_path / "checkpoint", "another")
 
 
 def test_a_run_is_known_by_its_options_its_data_and_its_model() -> None:
