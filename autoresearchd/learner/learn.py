@@ -63,9 +63,8 @@ STATES = 4
 class LearnRequest:
     """What ``learn`` is asked for.
 
-    mode: ``replay`` (stored answers) or ``live`` (new experiments). model: folder or name of the base model, empty:
-    local.model of config.yaml. steps: None: the algorithm's own number. places: other repositories to read. options: as
-    ``--set`` gives them.
+    model: folder or name of the base model, empty: that of config.yaml. steps: None: the algorithm's own number.
+    places: other repositories to read.
     """
 
     algo: str
@@ -131,8 +130,7 @@ def constants_of(request: LearnRequest) -> Constants:
 class LearnerRun:
     """One learner run in a repository, of which it is the only one. What there is to learn from is read at once.
 
-    directory: where the command stands. root: top of the checkout. executor: makes the one of a spec. Raises
-    UsageError: there is nothing to learn from, or no model to train.
+    directory: where the command stands. root: top of the checkout. Raises UsageError: there is nothing to learn from.
     """
 
     def __init__(
@@ -180,8 +178,7 @@ class LearnerRun:
     def go(self) -> Mapping[str, Any]:
         """All of it: what came of it, as ``--json`` prints it. How it ended is recorded, whatever happens.
 
-        A run that was stopped or killed goes on from its checkpoint when the same is asked for again, with the same
-        answers to learn from.
+        A run that was stopped or killed goes on from its checkpoint when the same is asked for again.
         """
         for part in self._checkpoints.glob("*.part"):  # that a killed learner was writing
             part.unlink(missing_ok=True)

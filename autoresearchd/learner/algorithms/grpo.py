@@ -21,11 +21,7 @@ from autoresearchd.learner.data.trajectories import all_equal
 
 @dataclass(frozen=True, slots=True)
 class GroupAdvantages:
-    """Advantages [N] in float64, 0 where there is no signal; signal [N], bool: what can be learned from.
-
-    counts: ``zero_variance``: groups whose rewards are all equal (of single answers: equal to all neighbours');
-    ``approximated``: single answers with a baseline over neighbours; ``alone``: without one.
-    """
+    """Advantages [N] in float64, 0 where there is no signal; signal [N], bool: what can be learned from; counts of groups."""
 
     advantages: Tensor
     signal: Tensor
@@ -76,8 +72,7 @@ def group_advantages(
 def nearest(sessions: Sequence[Hashable], times: Sequence[float], k: int) -> dict[int, list[int]]:
     """For each answer the k of its session that are nearest in time; of two as near, the earlier.
 
-    As a baseline an approximation: neighbours answered other states, and later ones have even seen the answer's
-    outcome, which makes the baseline depend on what it is a baseline for (a bias).
+    As a baseline an approximation: later ones have seen the answer's outcome, which is a bias.
     """
     orders: dict[Hashable, list[int]] = {}
     for index in sorted(range(len(times)), key=lambda i: (times[i], i)):
@@ -142,8 +137,7 @@ def grpo_loss(
 class GrpoObjective(scoring.Objective):
     """The clipped surrogate over answers whose group has a signal; the others are left out of all batches.
 
-    What is clipped is the ratio to the policy that wrote an answer, as it is stored. The answers stay the same over all
-    passes: a ratio to where an update, or a pass, began would be 1 again each time, and would bound nothing.
+    The ratio is to the policy that wrote an answer: one to where an update began would be 1 again, and bound nothing.
     """
 
     def __init__(

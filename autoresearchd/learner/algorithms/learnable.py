@@ -232,8 +232,7 @@ class Learnable(Sampler, Protocol):
     ) -> Statistics:
         """Score completions. Only ``Who.POLICY`` has gradients, as the caller's grad mode says; the others never do.
 
-        top: how many of the likeliest tokens are told. at: token ids [B, L−1, k] of the same batch that are told
-        instead.
+        top, at: as in ``token_statistics``.
         """
 
     def trainable(self) -> list[torch.nn.Parameter]:

@@ -108,8 +108,7 @@ def ppo_loss(
 def windows(examples: Sequence[Example], horizon: int) -> tuple[list[tuple[int, ...]], dict[int, tuple[int, ...]]]:
     """The answers of each session in order, in windows of about ``horizon`` at most; and what follows each of them.
 
-    A round is never cut; one that has more answers is a window of its own. Nothing follows where the record, or the
-    segment, ends.
+    A round is never cut. Nothing follows where the record, or the segment, ends.
     """
     segments: dict[tuple[str, int], list[int]] = {}
     for place, each in enumerate(examples):

@@ -81,11 +81,7 @@ def clipped_surrogate(
 
 
 def masked_mean(values: Tensor, mask: Tensor, how: Mean = Mean.TOKENS, *, total: float | None = None) -> Tensor:
-    """One number of a value for each token.
-
-    total: tokens (``tokens``) or completions (``sequences``) of the whole batch where this is a part of it: the parts'
-    means then add up to the batch's.
-    """
+    """One number of a value for each token. total: tokens or completions of the batch where this is a part of it."""
     kept = torch.where(mask, values, 0.0)
     if how is Mean.TOKENS:
         return kept.sum() / (mask.sum() if total is None else total)
@@ -194,8 +190,7 @@ def parts(
 ) -> list[list[int]]:
     """A batch in parts, the longest first: little padding, and a lack of memory shows at once.
 
-    size: examples of a part, at most; where prompts are shared, a part has the answers to one prompt instead, as many
-    as have no more tokens, with the prompt once, than so many have with a prompt each.
+    size: examples of a part, at most; where prompts are shared, as many answers to one prompt as have no more tokens.
     """
     lengths = {place: len(examples[place].sample.prompt) + examples[place].tokens for place in batch}
     if sharing is None:
@@ -231,8 +226,6 @@ class NotFinite(ArithmeticError):
 
 class Objective(ABC):
     """An algorithm with its examples, which it scores by a model; what does not change meanwhile is scored once.
-
-    That is the base's log-probabilities, for ever, and the policy's at the beginning of an update, until the next.
 
     units: examples, by their place, that stay together in a batch. total: what the losses of a batch are divided by.
     """
@@ -324,9 +317,8 @@ class Objective(ABC):
     def common(self, part: Sequence[int], said: Statistics, *, divergence: bool) -> Figures:
         """Figures that all algorithms have: ``entropy``, and ``kl_base`` where it is asked for.
 
-        That is KL(policy ‖ base) at each token, over the policy's likeliest tokens and a bucket of all others. The
-        usual estimate k3, from the completions' own tokens, holds for tokens that the policy drew: each stored one that
-        it has unlearned would count by the hundred.
+        That is KL(policy ‖ base) over the policy's likeliest tokens and a bucket of all others: k3 holds for tokens
+        that the policy drew, and each stored one that it has unlearned would count by the hundred.
         """
         mask, tokens = said.batch.mask, float(said.batch.mask.sum())
         figures = {"entropy": (float(masked_mean(said.entropy.detach(), mask)), tokens)}

@@ -74,9 +74,8 @@ FEEDBACK = (
 def with_feedback(messages: Sequence[Mapping[str, Any]], feedback: str, most: int) -> list[dict[str, Any]]:
     """What the teacher is shown: what the student was, and ``most`` characters of the feedback on its answer.
 
-    It stands at the head of the last message where that is a user's, since many chat templates refuse two turns of a
-    user in a row, and what the answer has to look like must stay the last thing that is read; else in a message of its
-    own.
+    It stands at the head of the last message where that is a user's: many chat templates refuse two turns of a user in
+    a row, and what the answer has to look like must stay the last thing that is read.
     """
     words = FEEDBACK.replace("{feedback}", feedback[:most])
     told = [dict(each) for each in messages]

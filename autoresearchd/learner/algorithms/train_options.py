@@ -18,9 +18,8 @@ TOP = 20
 class Algo(StrEnum):
     """What makes the policy better.
 
-    ``grpo``: comparison within groups that answered the same state. ``ppo``: a value head over the sequence of a
-    session's experiments. ``sdpo``: the policy that has read the feedback teaches the one that has not. ``sft``:
-    likelihood of the answers that were kept.
+    Comparison within groups that answered the same state; a value head over a session's experiments; a teacher that has
+    read the feedback; likelihood of the answers that were kept.
     """
 
     GRPO = "grpo"
@@ -32,9 +31,8 @@ class Algo(StrEnum):
 class Level(StrEnum):
     """What an importance ratio is a ratio of.
 
-    ``token``: of each token given those before it (GRPO, DAPO). ``sequence``: of the completion, as the geometric mean
-    of its tokens' (GSPO). ``completion``: of the completion as one action, the product of its tokens' ratios; the true
-    importance weight of the research MDP, and the widest spread.
+    ``token``: of each token given those before it (GRPO, DAPO). ``sequence``: the geometric mean of a completion's
+    tokens' (GSPO). ``completion``: their product, the true importance weight of the research MDP.
     """
 
     TOKEN = "token"  # noqa: S105 - a level, not a secret
@@ -50,11 +48,7 @@ class Mean(StrEnum):
 
 
 class Scale(StrEnum):
-    """What group advantages are divided by.
-
-    ``std``: the standard deviation of the group (GRPO). ``none``: nothing (Dr. GRPO): a group that is nearly all right
-    or nearly all wrong does not weigh more than others.
-    """
+    """What group advantages are divided by: the standard deviation of the group (GRPO), or nothing (Dr. GRPO)."""
 
     STD = "std"
     NONE = "none"
@@ -64,10 +58,9 @@ class Scale(StrEnum):
 class GrpoOptions:
     """The constants of GRPO.
 
-    clip_low, clip_high: ε below and above a ratio of 1. dual_clip: c, bounds the loss of what turned out badly; None:
-    not. level: what the ratio is of. mean: how tokens weigh. beta: weight of KL(policy ‖ base), at each token. scale,
-    leave_one_out, neighbours: how advantages are made of rewards (``group_advantages``); so many answers next to it
-    give a single one its baseline, an approximation; None: single answers are left out.
+    clip_low, clip_high: ε below and above a ratio of 1. dual_clip: c, None: no bound. beta: weight of KL(policy ‖
+    base), at each token. scale, leave_one_out: of ``group_advantages``. neighbours: so many answers next to it give a single
+    one its baseline, an approximation; None: single answers are left out.
     """
 
     clip_low: float = 0.2
@@ -145,10 +138,9 @@ class SftOptions:
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """When the policy is warmed up on kept answers (``sft``) before GRPO or PPO.
+    """When the policy is warmed up on kept answers (``sft``) before GRPO or PPO; allowed: False: never.
 
-    It is where the rewards give no signal at all: then for all steps. Where fewer than ``valid_share`` of the answers
-    could be used, for the first ``steps``. allowed: False: never, and rewards without a signal are an error.
+    For all steps where the rewards give no signal; for the first ones where fewer answers than a share could be used.
     """
 
     allowed: bool = True
@@ -160,9 +152,8 @@ class ColdStart:
 class Collapse:
     """When a policy counts as collapsed, and the run stops; None: never.
 
-    entropy: mean of the tokens' distributions, in nats; below it the policy says the same thing always. kl: divergence
-    from the base for each token, in nats; above it the policy has forgotten how to speak. patience: steps in a row on
-    which one of them is met.
+    entropy: mean of the tokens' distributions; kl: divergence from the base for each token, both in nats. patience:
+    steps in a row on which one of them is met.
     """
 
     entropy: float | None = 0.02

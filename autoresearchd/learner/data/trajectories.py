@@ -164,8 +164,7 @@ def record(
 ) -> Record:
     """The record of an answer. label, reward: None where it has none.
 
-    feedback: the outcome in the words that the policy was told, or would be. unusable: why it is not learned from,
-    where its reader knows a reason that the rest does not tell.
+    feedback: the outcome in the policy's words. unusable: a reason that the rest does not tell.
     """
     g = answer.generation
     round_id, state_id = round_id or f"{session}/{e.number}", state_id or f"{session}/{e.number}"
@@ -206,8 +205,7 @@ def dataset(
 ) -> Dataset:
     """The trajectories that can be learned from; the others are counted by the first reason that holds.
 
-    tokens: stored ids and log-probabilities are needed, of ``base``: text can be tokenized anew, they cannot. A hash of
-    None is not compared. before: how many answers did not even become records, by reason.
+    tokens: stored ids and log-probabilities are needed, of ``base``. before: answers that did not become records.
     """
     seen: set[tuple[str, int, int]] = set()
     kept: list[Trajectory] = []
@@ -321,8 +319,7 @@ def _token_refusal(g: Generation, base: BaseModel) -> Reason | None:
 def _sampled(sampling: Mapping[str, Any]) -> bool:
     """Whether the stored log-probabilities are those of the distribution that the tokens were drawn from.
 
-    Servers give them before the temperature is applied, and have temperatures of their own: only a temperature of 1
-    that they were told makes the two the same.
+    Servers give them before a temperature is applied: only a 1 that they were told makes the two the same.
     """
     temperature = _temperature(sampling)
     if sampling.get("logprobs_of") == "server" and sampling.get("temperature") != 1:

@@ -39,10 +39,9 @@ _COLLAPSES = {"novelty": "its edits repeat what was tried", "variety": "it propo
 class GateOptions:
     """The constants.
 
-    confidence: of the one-sided limits. valid_lost: by how much the share of valid edits may seem to fall, as chance
-    makes it; it may not surely fall at all. novelty_kept: the share of the old policy's novelty and variety that the
-    new one must keep. gain, power: the gain in reward that the number of states is worked out for, and the probability
-    of finding it.
+    confidence: of the one-sided limits. valid_lost: by how much the share of valid edits may seem to fall; it may not
+    surely fall at all. novelty_kept: the share of the old policy's novelty and variety that the new one must keep.
+    gain, power: what the number of states is worked out for.
     """
 
     confidence: float = 0.95

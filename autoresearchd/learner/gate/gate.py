@@ -46,8 +46,7 @@ _LOCK = "lock"
 class Gate:
     """The gate of one learner run: ``rehearse`` before the training, ``verdict`` after it.
 
-    A session that cannot be opened, read or judged here is left out, by name, and the others are asked about. seen:
-    what the versions have learned from that the new one comes from. seed: of the proposals.
+    A session that cannot be used here is left out, by name. seen: what the new version's ancestors have learned from.
     """
 
     def __init__(

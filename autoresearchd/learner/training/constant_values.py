@@ -18,9 +18,8 @@ Read = Callable[[str, str], Any]
 
 
 def values_of(given: Mapping[str, str], algo: str = "") -> dict[str, Any]:
-    """The values of constants by name. given: their texts, as ``--set`` has them.
+    """The values of constants by name, from their texts. algo: one that it does not have is refused; empty: any.
 
-    algo: the algorithm that they are for: one that it does not have would do nothing, and is refused. Empty: any.
     Raises UsageError: there is none of that name, or its value is none; MissingCapability: a tracker is not installed.
     """
     for name in given:

@@ -71,8 +71,7 @@ class Sharing(NamedTuple):
     def _cost(self, pack: Pack) -> float:
         """Work of a layer, in units of 4 × width multiplications.
 
-        About 12 × width² weights for each token; and 2 × width for each token that it looks at, forth and back: all of
-        them under a mask, half of them where the attention knows that none looks ahead.
+        About 12 × width² weights for a token; 2 × width for each that it looks at: all under a mask, half without.
         """
         tokens = pack.tokens
         return tokens * (6.0 * self.width + (tokens if len(pack.rows) > 1 else tokens / 2))

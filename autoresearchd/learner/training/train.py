@@ -68,8 +68,6 @@ class Trained:
     """How a run ended, after how many steps, with the figures of each (``StepFigures``).
 
     stopped: why it ended before its time; cold_start: why the policy was warmed up first; empty: it did not, was not.
-    counts: trajectories and examples, what was left out for which reason, groups and those without a signal, steps that
-    were skipped, epochs that were cut short.
     """
 
     steps: int

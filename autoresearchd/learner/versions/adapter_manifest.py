@@ -47,11 +47,7 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Where a version comes from.
-
-    parent: the version that training began with, None: the plain model. data: what it learned from (sessions, counts).
-    metrics: of the training, and of the gate.
-    """
+    """Where a version comes from. parent: the version that training began with. data: what it learned from."""
 
     base: BaseModel
     algo: StrictStr
@@ -136,8 +132,7 @@ def read(folder: Path) -> Manifest:
 def prune(folder: Path, manifest: Manifest, at: datetime) -> int:
     """Remove the files of a version; how many bytes that frees.
 
-    The manifest, which says so, is written first: killed in between, the version is not used any more, and the next
-    call removes what is left.
+    The manifest, which says so, is written first: killed in between, the next call removes what is left.
     """
     there = {path: path.lstat().st_size for path in folder.iterdir() if path.name != NAME}
     write(folder, replace(manifest, pruned=manifest.pruned or at))

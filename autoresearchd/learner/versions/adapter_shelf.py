@@ -61,8 +61,7 @@ class AdapterShelf:
     def add(self, save: Callable[[Path], None], made: Made) -> PolicyVersion:
         """Keep a version, as a candidate. save: writes the adapter into an empty folder, as peft does.
 
-        The same files for the same model, kept once more by a learner that went on after it was killed, are the version
-        that is there already.
+        The same files for the same model, kept once more after the learner was killed, are the version that is there.
         """
         with self._explained(), self._locked():
             staging = self._folder / f"{_STAGING}{secrets.token_hex(8)}"

@@ -38,12 +38,10 @@ _AGAIN = 64  # experiments that are looked at again: of those that run beside ea
 class LiveVersions:
     """Which version answers in a session (``ports.Adapters``): that which is promoted for the model at hand.
 
-    Where its files are damaged, the nearest of its parents that was in use takes its place, else the plain model. One
-    that earns less than what answered before it is rolled back. A model is known by its hash; a server that tells none,
-    and whose model lies in no folder known here, by its name.
+    Where its files are damaged, the nearest of its parents that was in use takes its place, else the plain model. A
+    model is known by its hash; a server that tells none, and whose model lies in no folder known here, by its name.
 
-    policy: the session's, as its proposals name it; place: the model's folder, where the user has named it
-    (``learn.model``).
+    policy: the session's, as its proposals name it; place: the model's folder, where the user has named it.
     """
 
     def __init__(
@@ -183,12 +181,11 @@ Places = NDArray[np.int64]
 class RollbackOptions:
     """When a version is taken for worse.
 
-    first: experiments before the first look; looks: how many there are, each after twice as many as the one before, and
-    none after the last: by then it is as well known as the one before it. fewest: experiments that must be known of the
-    version before. window: experiments of it that are looked at. alpha: how often, by the bootstrap's reckoning, a
-    version that is as good may be rolled back. drift: the trend to be reckoned with from the middle of one version to
-    the middle of the other, in standard deviations of a reward. least: fall of the mean reward (in its units, σ of the
-    metric) below which nothing is done, however sure it is. resamples: of the bootstrap.
+    first: experiments before the first look; looks: each after twice as many as the one before. fewest, window: of the
+    version before, that must be known, and are looked at. alpha: how often, by the bootstrap, a version that is as good
+    may be rolled back. drift: the trend to be reckoned with from the middle of one version to the middle of
+    the other, in standard deviations of a reward. least: fall of the mean reward (in σ of the metric) below which
+    nothing is done, however sure it is.
     """
 
     first: int = 16
