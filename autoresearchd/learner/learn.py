@@ -48,8 +48,7 @@ from autoresearchd.learner.training.load_model import ModelOptions, trial_step
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.training.trackers import Log, tracking
 from autoresearchd.learner.training.train import CANCELLED, StepFigures, Trained, fingerprint, train
-from autoresearchd.learner.versions.adapter_manifest import Made
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.models.model_files import base_model, fetched, model_place
 from autoresearchd.store.repository import SqlStore

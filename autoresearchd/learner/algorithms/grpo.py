@@ -21,7 +21,7 @@ from autoresearchd.learner.data.trajectories import all_equal
 
 @dataclass(frozen=True, slots=True)
 class GroupAdvantages:
-    """Advantages [N] in float64, 0 where there is no signal; signal [N], bool: what can be learned from; counts of groups."""
+    """Advantages [N] in float64, 0 where there is no signal; signal [N], bool: what can be learned from."""
 
     advantages: Tensor
     signal: Tensor

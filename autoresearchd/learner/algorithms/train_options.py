@@ -59,8 +59,8 @@ class GrpoOptions:
     """The constants of GRPO.
 
     clip_low, clip_high: ε below and above a ratio of 1. dual_clip: c, None: no bound. beta: weight of KL(policy ‖
-    base), at each token. scale, leave_one_out: of ``group_advantages``. neighbours: so many answers next to it give a single
-    one its baseline, an approximation; None: single answers are left out.
+    base), at each token. scale, leave_one_out: of ``group_advantages``. neighbours: so many answers next to it give a
+    single one its baseline, an approximation; None: single answers are left out.
     """
 
     clip_low: float = 0.2

@@ -30,7 +30,7 @@ from autoresearchd.learner.algorithms.sdpo import SdpoObjective, lessons
 from autoresearchd.learner.algorithms.train_options import Algo, Collapse, TrainOptions
 from autoresearchd.learner.data.examples import Example, imitable, replayable, shuffled
 from autoresearchd.learner.data.trajectories import Trajectory, all_equal
-from autoresearchd.learner.versions.adapter_manifest import flush
+from autoresearchd.learner.versions.adapter_shelf import flush
 
 FORMAT = 2
 """Of the file: part of each run's fingerprint."""
