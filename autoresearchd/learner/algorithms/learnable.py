@@ -165,15 +165,11 @@ class Who(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A completion: all that was drawn, with the token that ended the turn; its text without special tokens.
-
-    finished: whether the model ended it; else it was cut off.
-    """
+    """A completion: all that was drawn, with the token that ended the turn; its text without special tokens."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     text: str
-    finished: bool
 
 
 class Sampler(Protocol):

@@ -70,7 +70,7 @@ class Verdict:
 def compare(
     old: Iterable[Outcome],
     new: Iterable[Outcome],
-    options: GateOptions | None = None,
+    options: GateOptions = GateOptions(),
     *,
     left_out: Mapping[str, int] | None = None,
 ) -> Verdict:
@@ -81,7 +81,6 @@ def compare(
     outcome of is left out, and counted with those that nobody asked about (``left_out``, by the reason in words).
     ValueError: the edits of one policy were run and those of the other were not.
     """
-    options = options or GateOptions()
     before, after = _tallies(old), _tallies(new)
     shared = [key for key in before if key in after and before[key]["rewarded"] and after[key]["rewarded"]]
     pairs = [(before[key], after[key]) for key in shared]

@@ -346,8 +346,8 @@ class LocalModel:
         for drawn, logprobs in zip(output[:, width:].tolist(), draw.logprobs, strict=True):
             # Up to the first end; a row that has ended is filled up until the last one has.
             length = next((at + 1 for at, token in enumerate(drawn) if token in self.ends), len(drawn))
-            own, text = tuple(drawn[:length]), decoded(self._tokenizer, drawn[:length])
-            written.append(Generated(own, tuple(logprobs[:length]), text, own[-1] in self.ends))
+            own = drawn[:length]
+            written.append(Generated(tuple(own), tuple(logprobs[:length]), decoded(self._tokenizer, own)))
         return written
 
     def _read(self, prompts: Sequence[Sequence[int]], ids: Tensor, attention: Tensor) -> Any:

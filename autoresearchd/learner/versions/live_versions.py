@@ -222,20 +222,18 @@ class LiveVerdict:
         )
 
 
-def last_look(count: int, options: RollbackOptions | None = None) -> int:
+def last_look(count: int, options: RollbackOptions = RollbackOptions()) -> int:
     """Which look is due after ``count`` experiments of a version, from 1; 0: none yet."""
-    options = options or RollbackOptions()
     if count < options.first:
         return 0
     return min(options.looks, (count // options.first).bit_length())
 
 
-def judge(now: Sequence[float], before: Sequence[float], options: RollbackOptions | None = None) -> LiveVerdict:
+def judge(now: Sequence[float], before: Sequence[float], options: RollbackOptions = RollbackOptions()) -> LiveVerdict:
     """Whether a version fell behind the one before it (or the plain model), from the rewards of both, oldest first.
 
     The same rewards give the same verdict, so it does no harm to ask again between two looks, or after a restart.
     """
-    options = options or RollbackOptions()
     look = last_look(len(now), options)
     if look == 0 or len(before) < max(2, options.fewest):
         return LiveVerdict(False)
