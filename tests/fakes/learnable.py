@@ -113,7 +113,7 @@ class TinyLearnable:
             ids.append(int(drawn))
             logprobs.append(float(each[drawn]))
         text = "".join(LETTERS[token - 2] for token in ids if token > 1)
-        return Generated(tuple(ids), tuple(logprobs), text, bool(ids) and ids[-1] in self.ends)
+        return Generated(tuple(ids), tuple(logprobs), text)
 
     def _hidden(self, ids: Tensor) -> Tensor:
         each = self._embedding[ids]

@@ -81,15 +81,6 @@ def test_parts_of_a_batch_add_up_to_the_batch(algo: Algo) -> None:
             torch.testing.assert_close(other[name], each, rtol=1e-4 if algo is Algo.PPO else 1e-9, atol=1e-6)
 
 
-@pytest.mark.parametrize("algo", ALL)
-def test_a_learning_rate_of_0_changes_no_bit(algo: Algo) -> None:
-    model = TinyLearnable()
-    before = model.adapter_state()
-    found = trained(model, data_of(model), of(algo, learning_rate=0.0, weight_decay=0.1, steps=5))
-    assert found.steps == 5
-    assert all(torch.equal(each, before[name]) for name, each in model.adapter_state().items())
-
-
 def test_a_step_without_a_usable_gradient_is_skipped_counted_and_the_run_goes_on() -> None:
     model = TinyLearnable(nan_calls=[3])
     states: list[dict[str, torch.Tensor]] = []

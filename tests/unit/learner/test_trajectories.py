@@ -56,16 +56,6 @@ def kept(*records: Record) -> tuple[Trajectory, ...]:
     return dataset(records, BASE).trajectories
 
 
-def test_a_trajectory_holds_what_the_policy_saw_said_and_earned() -> None:
-    (found,) = kept(record(3, reward=1.5, label=Label.NONE, adapter="v2"))
-    assert (found.session, found.number, found.attempt, found.group, found.state_id) == ("one", 3, 0, "one/3", "one/3")
-    assert (found.policy_version, found.completion, found.reward) == ("v2", "lr = 0.1", 1.5)
-    assert (found.token_ids, found.logprobs, found.temperature) == ((5, 6, 7), (-0.1, -0.2, -0.3), 0.8)
-    assert found.at == START + timedelta(minutes=3)
-    assert found.feedback == "This was not kept."
-    assert not found.censored
-
-
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
