@@ -89,14 +89,12 @@ GSPO = GrpoOptions(clip_low=3e-4, clip_high=4e-4, dual_clip=None, level=Level.SE
 class PpoOptions:
     """The constants of PPO.
 
-    clip: ε of the ratio; clip_high: above 1, None: the same. value_clip: how far a value may move from the old one
-    before the loss stops to reward it. value_weight: c1. entropy_weight: c2. level: what the ratio is of: by default
-    each token's, since the product of a long answer's leaves the range after one step. gamma, lam: of ``gae``. horizon:
-    answers of a session that are taken together, in whole rounds; the value of the state after them stands for all that
-    follows (Schulman et al. 2017, §5). centred: rewards are taken as their difference from the mean of all, so that a
-    value head that begins at 0 is right on average (reward centring, Naik et al. 2024, arXiv:2405.09999). target_kl:
-    the other epochs of an update are left out where the KL divergence from the policy that it began with passes 1.5
-    times this, per action or per token as the ratio is; None: never.
+    clip: ε of the ratio; clip_high: above 1, None: the same. value_clip: how far a value may move from the old one.
+    value_weight: c1. entropy_weight: c2. level: by default each token's ratio, since the product of a long answer's
+    leaves the range after one step. gamma, lam: of ``gae``. horizon: answers of a session that are taken together, in
+    whole rounds (Schulman et al. 2017, §5). centred: rewards are their difference from the mean of all, so that
+    a value head that begins at 0 is right on average (Naik et al. 2024, arXiv:2405.09999). target_kl: the other epochs
+    of an update are left out where its KL divergence passes 1.5 times this; None: never.
     """
 
     clip: float = 0.2
@@ -116,10 +114,9 @@ class PpoOptions:
 class SdpoOptions:
     """The constants of SDPO.
 
-    alpha: 0: KL(teacher ‖ student), which covers all that the teacher does; 1: KL(student ‖ teacher), which keeps to
-    what it does most; between them the generalised Jensen–Shannon divergence. rate: how far the teacher moves towards
-    the policy after each update, 0: it stays as it began. top: how many of the student's likeliest tokens are compared.
-    feedback_chars: feedback is cut to so many characters.
+    alpha: 0: KL(teacher ‖ student); 1: KL(student ‖ teacher); between them the generalised Jensen–Shannon divergence.
+    rate: how far the teacher moves towards the policy after each update. top: how many of the student's likeliest
+    tokens are compared.
     """
 
     alpha: float = 1.0

@@ -236,11 +236,10 @@ def split(trajectories: Sequence[Trajectory], share: float = 0.25, among: Collec
     """Hold out about ``share`` of the trajectories, so that nothing of them is seen in training.
 
     Whole sessions are held out, the latest first, as long as half of all trajectories stay. Where that gives less than
-    half of what is wanted (there is one session, or the next one outweighs the others), those that were made last are,
-    whatever their session, cut between two groups. An earlier session is never held out in place of a later one, which
-    would have been made knowing it. A training trajectory with a prompt that is also held out (sessions of one task
-    begin alike) is taken out and counted. among: names of the sessions that are split, where they have any; all of the
-    others is trained on. Raises UsageError: there are too few.
+    half of what is wanted, those that were made last are, whatever their session, cut between two groups. An earlier
+    session is never held out in place of a later one, which would have been made knowing it. A training trajectory with
+    a prompt that is also held out is taken out and counted. among: sessions that are split, where they have any; all of
+    the others is trained on. Raises UsageError: there are too few.
     """
     mine = [each for each in trajectories if among is None or each.session in among] or trajectories
     sessions: dict[str, list[Trajectory]] = {}

@@ -45,11 +45,9 @@ class ModelOptions:
 
     adapter: folder of an adapter that is trained on; its own rank and layers count, not these. rank, alpha: of a fresh
     one on all linear layers but the output layer (Hu et al. 2021, arXiv:2106.09685): W + (alpha/rank)·B·A, with B = 0
-    at first. dropout: of A's input while there are gradients; above 0, ratios to stored log-probabilities are noisy
-    from the first step on. dtype: auto, float32 or bfloat16 (float16 has too little range to learn in); adapter and
-    value head are float32. checkpointing: compute each layer again in the backward pass: about a third slower, with the
-    memory of one layer instead of all. generated: completions that are written at once. share_prompts: whether answers
-    to one prompt are scored after one copy of it, where the model can.
+    at first. dropout: above 0, ratios to stored log-probabilities are noisy. dtype: auto, float32 or bfloat16; adapter
+    and value head are float32. checkpointing: compute each layer again in the backward pass: about a third slower.
+    generated: completions that are written at once.
     """
 
     adapter: Path | None = None
