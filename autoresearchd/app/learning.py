@@ -19,7 +19,7 @@ from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Pruned
 from autoresearchd.loop.context import SystemClock
 
 if TYPE_CHECKING:
-    from autoresearchd.learner.learn_options import LearnRequest
+    from autoresearchd.learner.learn import LearnRequest
     from autoresearchd.store.repository import SqlStore
 
 _KILLED = "its process ended before it did"
@@ -40,8 +40,7 @@ def learn(request: LearnRequest, directory: Path, tell: Tell) -> Mapping[str, An
 
     Raises as ``LearnerRun.go`` does; SessionLocked, too, where another learner is at work.
     """
-    from autoresearchd.learner.learn import LearnerRun
-    from autoresearchd.learner.learn_options import constants_of
+    from autoresearchd.learner.learn import LearnerRun, constants_of
 
     constants = constants_of(request)
     with (

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.policy_versions import BaseModel
-from autoresearchd.learner.versions.adapter_manifest import Made
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.store.repository import SqlStore
 from tests.e2e.conftest import Project
 from tests.e2e.test_models import configure

@@ -20,11 +20,10 @@ from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLe
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.learner.data.read_sessions import TRAINED
-from autoresearchd.learner.learn_options import LearnRequest
+from autoresearchd.learner.learn import LearnRequest
 from autoresearchd.learner.learner_process import hold_learner_lock
 from autoresearchd.learner.training.local_model import LocalModel
-from autoresearchd.learner.versions.adapter_manifest import Made
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.models.client import Message, Question, Reply

@@ -118,18 +118,18 @@ def _files_of(folder: Path, version: Mapping[str, Any]) -> dict[str, str | None]
     damage: what is wrong with them, empty: nothing. pruned: when they were removed, None: they were not. base: what the
     model was called that it was learned on.
     """
-    from autoresearchd.learner.versions import adapter_manifest
+    from autoresearchd.learner.versions import adapter_shelf
 
     name = str(version["folder"])
     found: dict[str, str | None] = {"damage": "", "pruned": None, "base": ""}
-    if adapter_manifest.number_of(name) is None:
+    if adapter_shelf.number_of(name) is None:
         return {**found, "damage": "the database names no folder of ours"}
     try:
-        known = adapter_manifest.read(folder / name)
+        known = adapter_shelf.read_manifest(folder / name)
         found["base"] = known.base.name
         if known.pruned is not None:
             return {**found, "pruned": known.pruned.isoformat()}
-        adapter_manifest.check(folder / name, known, contents=False)
+        adapter_shelf.check_files(folder / name, known, contents=False)
     except AdapterDamaged as error:
         found["damage"] = error.what
     return found

@@ -85,7 +85,7 @@ def learn(
             hint="pip install 'autoresearchd[learn]'",
         )
     from autoresearchd.app.learning import learn as run
-    from autoresearchd.learner.learn_options import LearnRequest
+    from autoresearchd.learner.learn import LearnRequest
 
     outcome = run(LearnRequest(algo, mode, model, steps, others, given), here(), say)
     if as_json:

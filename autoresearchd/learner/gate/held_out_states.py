@@ -54,10 +54,9 @@ _MAX_REASON = 200
 
 @dataclass(frozen=True, slots=True)
 class HeldOutState:
-    """A state that was not learned from, as a policy was shown it.
+    """A state that was not learned from, as a policy was shown it. key: names it among all.
 
-    key: names it among all. number: of the first experiment that was proposed at it. parent: the commit that edits are
-    made on; code: the editable files there. earlier: diffs of the last experiments before it.
+    number: of the first experiment that was proposed at it. parent, code: what edits are made on. earlier: last diffs.
     """
 
     key: str
@@ -185,11 +184,7 @@ class HeldOut:
         return self.grounds[session]
 
     def states(self, trajectories: Iterable[Trajectory], *, most: int | None = None) -> Gathered:
-        """One state for each group of trajectories that was asked afresh; at most so many, evenly over time.
-
-        Left out are questions to fix or to repeat an answer (what came of them depends on it), those to an agent (its
-        answers are turns), and states whose session or program cannot be read.
-        """
+        """One state for each group of trajectories that was asked afresh; at most so many, evenly over time."""
         found: list[HeldOutState] = []
         left_out: Counter[str] = Counter()
         for (session, group), members in grouped(trajectories).items():

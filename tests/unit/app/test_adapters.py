@@ -18,8 +18,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter, VersionStatus
 from autoresearchd.learner.learner_process import hold_learner_lock
-from autoresearchd.learner.versions.adapter_manifest import Made
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.learner.versions.live_versions import LiveVersions
 from autoresearchd.models.model_files import base_model
 from autoresearchd.policy.policy_names import parse_spec

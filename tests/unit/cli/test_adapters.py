@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.policy_versions import BaseModel, NewLearnerRun
-from autoresearchd.learner.versions.adapter_manifest import Made
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import HOSTILE, Command

@@ -130,16 +130,6 @@ def test_a_model_on_disk_is_known_by_its_weights_tokenizer_and_template(tmp_path
     assert found.tokenizer_hash
 
 
-def test_a_broken_model_is_named(tmp_path: Path) -> None:
-    folder = model(tmp_path / "m", own_file=False)
-    (folder / "tokenizer_config.json").write_text("{")
-    with pytest.raises(UsageError, match="cannot be read"):
-        base_model(folder)
-    (tmp_path / "none").mkdir()
-    with pytest.raises(UsageError, match="holds no model"):
-        base_model(tmp_path / "none")
-
-
 # ---------------------------------------------------------------------- seen
 def split_of(reading: Reading) -> Split:
     found = material(reading, "replay").parts
