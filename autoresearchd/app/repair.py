@@ -33,11 +33,11 @@ from autoresearchd.domain.errors import (
     StoreError,
     UsageError,
 )
-from autoresearchd.domain.experiment import Decision, Experiment, Limits, Session
+from autoresearchd.domain.experiment import Decision, Experiment, Session
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.ports import Executor, NewSession, Store
 from autoresearchd.domain.proposal import ASI, Proposal
-from autoresearchd.domain.quantities import counted, format_duration
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.evaluator.rules.legality import code_hash
 from autoresearchd.executor.devices import find_devices
@@ -253,7 +253,8 @@ def _complete(project: Project, draft: Draft, tags: list[str], report: Report) -
             new, at = plan_session(project, tag, seed=secrets.randbelow(2**31))
             report.notes.append(
                 f"session {tag}: neither a backup nor the database knows it, so it is rebuilt from git alone: "
-                f"task and folder are those of its first commit, policy {new.policy}, {_limits(new.limits)}"
+                f"task and folder are those of its first commit, policy {new.policy}, no limits "
+                "(`resume --max-experiments N` sets one)"
             )
             known[tag] = draft.create_session(new, at)
     for session in known.values():
@@ -261,16 +262,6 @@ def _complete(project: Project, draft: Draft, tags: list[str], report: Report) -
             with closing(_workspace(project, session)) as workspace:
                 restorer = Restorer(project, draft, workspace, session, executor)
                 report.notes += [f"session {session.tag}: {note}" for note in restorer.run()]
-
-
-def _limits(limits: Limits) -> str:
-    """The limits of a rebuilt session, in words: who goes on with it is to know where it ends."""
-    words = [counted(limits.max_experiments, "experiment")] if limits.max_experiments is not None else []
-    words += [format_duration(limits.max_seconds)] if limits.max_seconds is not None else []
-    words += [f"{limits.max_usd:g} USD"] if limits.max_usd is not None else []
-    if not words:
-        return "no limits (`resume --max-experiments N` sets one)"
-    return f"limits as its log tells: {', '.join(words)}"
 
 
 def _accept(project: Project, new: Path) -> None:
@@ -479,24 +470,6 @@ def _number(text: str) -> float | None:
 
 
 # ---------------------------------------------------------------------- a session of which only git is left
-def ends_after(limits: Limits) -> str:
-    """The end of the line that a daemon begins its log with, from which a repair knows the session's limits again."""
-    told = {"experiments": limits.max_experiments, "seconds": limits.max_seconds, "usd": limits.max_usd}
-    words = " ".join(f"{name}={value:.12g}" for name, value in told.items() if value is not None)
-    return f"; ends after {words}" if words else "; ends when it is stopped"
-
-
-def _limits_in_log(log: Path, tag: str) -> Limits:
-    """The limits that the latest daemon of a session wrote into its log; none where it wrote none."""
-    begins = rf"[0-9-]{{10}} [0-9:]{{8}}Z {re.escape(tag)} session_(?:started|resumed) "
-    ends = rf"^{begins}.*; ends (?:after (.*)|when it is stopped)$"
-    lines = re.findall(ends, read_tail(log, _LOG_BYTES), re.MULTILINE)
-    told = dict(re.findall(r"(experiments|seconds|usd)=([0-9.e+-]{1,20})(?: |$)", lines[-1] if lines else ""))
-    found = {name: value for name, text in told.items() if (value := _number(text)) is not None}
-    most = found.get("experiments")
-    return Limits(None if most is None else int(most), found.get("seconds"), found.get("usd"))
-
-
 def plan_session(project: Project, tag: str, *, seed: int) -> tuple[NewSession, datetime]:
     """What a session can be created from again, and when it began."""
     with closing(GitWorkspace(project.root, tag, task_folder=project.root, editable=())) as probe:
@@ -520,7 +493,6 @@ def plan_session(project: Project, tag: str, *, seed: int) -> tuple[NewSession, 
         executor="local",
         base_commit=base,
         seed=seed,
-        limits=_limits_in_log(layout.daemon_log(project.root), tag),
         folder=(task_folder / task.source_dir).as_posix(),
     )
     return new, at

@@ -18,7 +18,7 @@ from pathlib import Path
 from autoresearchd import keys
 from autoresearchd.app import compose
 from autoresearchd.app.project import Project
-from autoresearchd.app.repair import check_database, check_journal, ends_after
+from autoresearchd.app.repair import check_database, check_journal
 from autoresearchd.app.session_requests import discard_session, reached_limit
 from autoresearchd.app.tasks.job_programs import require_bits, require_programs, require_tool
 from autoresearchd.app.tasks.search_space import require_tunable
@@ -217,10 +217,8 @@ def create_session(store: Store, new: NewSession) -> Session:
 
 
 def make_public_folder(project: Project) -> None:
-    """The folder of logs and results, which nothing works without. Raises RepositoryError where it cannot be one."""
+    """The folder of logs and results, which nothing works without. Raises RepositoryError where it is none."""
     folder = layout.public_dir(project.root)
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise errors.RepositoryError(f"{folder} is not a folder, and logs and results go there", hint="move it away")
     with disk_errors(f"writing to {folder}"):
         folder.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # before a session is made that could not even say why it ends
@@ -356,7 +354,7 @@ def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
     lab.emit(
         EventKind.SESSION_RESUMED if resumed else EventKind.SESSION_STARTED,
         f"session {session.tag} on {session.branch}: {lab.task.name}, {lab.task.metric.name} "
-        f"({lab.task.metric.direction.value}), policy {session.policy}{ends_after(session.limits)}",
+        f"({lab.task.metric.direction.value}), policy {session.policy}",
         root=str(workspace.root),
         tag=session.tag,
     )

@@ -25,7 +25,7 @@ from autoresearchd.config.task_paths import MAX_EDITABLE_BYTES, inside_path, sta
 from autoresearchd.config.task_schema import DEFAULT_BUDGET, DEFAULT_GRACE
 from autoresearchd.config.yaml_document import parse_yaml, read_text
 from autoresearchd.domain.cleaning import one_line, printable
-from autoresearchd.domain.errors import ConfigError, UsageError
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.quantities import counted, parse_duration
 from autoresearchd.domain.task import Budget, Task
 
@@ -367,15 +367,8 @@ def _distillation(folder: Path, name: str) -> Layout | None:
         what = f"{folder / 'tasks'} has several tasks, and none is named {name!r}"
         raise UsageError(what, hint=f"name one of them: {', '.join(found)}")
     path, text = found[name if name in found else meant[0]]
-    loaded = read_task_text(text, file=str(path))
-    if not (folder / loaded.source_dir).is_dir():
-        raise ConfigError(
-            f"the folder {loaded.source_dir!r} is not in {folder}",
-            file=str(path),
-            key="workspace.source_dir",
-            hint="name the folder that paths of this project start from",
-        )
-    notes = ("its fleet is not used: this version runs here, with --executor local",) if loaded.fleet else ()
+    fleet = read_task_text(text, file=str(path)).fleet
+    notes = ("its fleet is not used: this version runs here, with --executor local",) if fleet else ()
     return Layout(DISTILLATION, text=text, notes=notes)
 
 
@@ -394,8 +387,3 @@ def _json(text: str) -> dict[str, Any]:
 
 def _has_lines(path: Path, number: int) -> bool:
     return sum(1 for line in _text(path).splitlines() if line.strip()) >= number
-
-
-def with_answers(draft: Draft, **answers: Any) -> Draft:
-    """The draft with what was asked for in place of what was found; None leaves it."""
-    return replace(draft, **{key: value for key, value in answers.items() if value is not None})

@@ -14,6 +14,7 @@ from autoresearchd.config.yaml_document import Document, Place, Problem, dotted,
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _MISSING = "this key is missing"
+_LISTED = 24
 _RULE = "rule"
 """Type of our own errors: their context has ``what`` and ``hint``, or ``conflicts``."""
 
@@ -108,7 +109,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def did_you_mean(word: str, known: list[str]) -> str:
     """A remedy for a word that is not known: the nearest known one, or all of them."""
     near = nearest(word, known)
-    return f"did you mean {near!r}?" if near else f"known here: {', '.join(known)}"
+    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+    return f"did you mean {near!r}?" if near else f"known here: {', '.join(known[:_LISTED]) or 'none'}{more}"
 
 
 def explain(

@@ -88,17 +88,12 @@ def test_sessions_of_another_repository_are_joined(empty_repository: Path, tmp_p
     ("arguments", "words"),
     [
         (("--from", "/nowhere"), "there is no such folder"),
-        (("--model", "./absent"), "there is nothing at"),
         (("--set", "rate"), "is not NAME=VALUE"),
         (("--set", "learning_rat=1"), "there is no such constant"),
-        (("--set", "gamma=0.9"), "grpo has no such constant"),
         (("--set", "batch=many"), "a whole number"),
-        (("--set", "share=2"), "it must be a number from 0.01 to 0.5"),
         (("--export", "t.csv"), "only Parquet is written"),
         pytest.param(("--export", "absent/t.parquet"), "cannot write absent/t.parquet", marks=WITH_PYARROW),
         (("--algo", "sarsa"), "sarsa"),
-        (("--mode", "dream"), "dream"),
-        (("--steps", "0"), "--steps"),
     ],
 )
 def test_what_is_wrong_in_a_command_line_is_named(
