@@ -154,14 +154,6 @@ def test_what_is_no_model_never_becomes_an_option(model: str | None, tmp_path: P
         command_of(model, Path("vllm"), tmp_path)
 
 
-def test_an_adapter_that_cannot_be_served_is_refused_with_what_can(tmp_path: Path, served: Served) -> None:
-    adapter = served.adapter("v3").folder
-    with pytest.raises(UsageError, match="vllm"):
-        command_of("m/m", Path("transformers"), tmp_path, adapter=adapter)
-    with pytest.raises(UsageError, match="no LoRA adapter"):
-        command_of("m/m", Path("vllm"), tmp_path, adapter=tmp_path)
-
-
 def test_a_port_that_is_taken_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -33,11 +33,8 @@ from tests.fakes.repositories import git, make_repository
         ("local:m", None, "the server's own temperature"),
         ("local:m", 1.0, ""),
         ("local:./model", 0.7, ""),
-        ("local:./model", None, ""),
         ("local:./model", 0.0, "temperature 0:"),
-        ("litellm:openai/m", None, ""),
         ("agent:local:m", 0.7, ""),
-        ("search", 0.7, ""),
     ],
 )
 def test_answers_that_cannot_be_learned_from_are_told_of_before_any_is_paid_for(
@@ -56,9 +53,7 @@ def test_answers_that_cannot_be_learned_from_are_told_of_before_any_is_paid_for(
         ("search", "train.py", "print(1)\n", True),
         ("random", "prompt.txt", "Answer in one sentence.\n", True),
         ("search", "train.py", "RATE = 0.1\n", False),
-        ("search", "train.py", "def (:\n", False),  # the baseline's error says more
         ("command:./tool", "prompt.txt", "Answer in one sentence.\n", False),
-        ("litellm:openai/m", "train.py", "print(1)\n", False),
     ],
 )
 def test_a_policy_that_could_never_propose_anything_is_refused_before_a_baseline_is_measured(

@@ -165,36 +165,18 @@ def test_a_tag_that_is_taken_is_refused_with_a_way_out_that_works(toy: Path, com
 
 
 # ---------------------------------------------------------------------- models
-def configure(toy: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
-    config = toy.parent / "config.yaml"
-    config.write_text(f"local: {{base_url: '{url}'}}\n")
-    monkeypatch.setenv("AUTORESEARCHD_CONFIG", str(config))
-    monkeypatch.setenv("XDG_STATE_HOME", str(toy.parent / "state"))
-
-
 @pytest.mark.parametrize("policy", ["local:m", "agent:local:m"])
 def test_a_wrong_key_ends_the_start(toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
     with ScriptedServer(probe=turns.unauthorised()) as scripted:
-        configure(toy, monkeypatch, scripted.url)
+        config = toy.parent / "config.yaml"
+        config.write_text(f"local: {{base_url: '{scripted.url}'}}\n")
+        monkeypatch.setenv("AUTORESEARCHD_CONFIG", str(config))
+        monkeypatch.setenv("XDG_STATE_HOME", str(toy.parent / "state"))
         answer = command("start", "--foreground", "--policy", policy, "--sandbox", "none")
     assert (answer.code, len(scripted.probes), scripted.questions) == (2, 1, [])
     assert "Incorrect API key" in answer.err and "asking local:m" in answer.err and "--no-preflight" in answer.err
     assert "autoresearch/" not in git(toy, "branch", "--all")
-
-
-def test_who_wants_only_the_baseline_or_no_look_is_asked_nothing(
-    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[str] = []
-    monkeypatch.setattr("autoresearchd.app.start.run", lambda project, store, session, sinks: started.append("") or 0)
-    with ScriptedServer(probe=turns.unauthorised()) as scripted:
-        configure(toy, monkeypatch, scripted.url)
-        common = ("start", "--foreground", "--policy", "local:m", "--sandbox", "none")
-        answer = command(*common, "--tag", "a", "--no-preflight")
-        assert (answer.code, scripted.probes) == (0, []), answer.err
-        answer = command(*common, "--tag", "b", "--max-experiments", "0")
-        assert (answer.code, scripted.probes, len(started)) == (0, [], 2), answer.err
 
 
 HUGE = "99999999999999999999"
