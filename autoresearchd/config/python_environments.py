@@ -47,10 +47,9 @@ _RUN = {"-m": "python -m ", "--module": "python -m ", "-s": "python ", "--script
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A command of a project that has an environment of its own.
+    """A command of a project that has an environment of its own, as a job runs it; make: what makes the environment.
 
-    command: as a job runs it; changed: whether that is another than was given; python: the interpreter, where it is or
-    will be, None where nobody knows or where it is that which runs now; make: the command that makes the environment.
+    python: None where nobody knows the interpreter, or where it is that which runs now.
     """
 
     tool: str
@@ -81,7 +80,7 @@ def environment_of(
 ) -> Environment | None:
     """What a shell's command needs to run as a job; None where no tool keeps an environment for it that is known.
 
-    Only its beginning is read. running: the environment of this process, which jobs have without being told.
+    running: the environment of this process, which jobs have without being told.
     """
     finder = _Finder(folder.resolve(), environ)
     assignments, given = _after_assignments(command)
@@ -112,11 +111,7 @@ def how_to_run(command: str, folder: Path) -> str:
             f"a job has no home and no network, which {first} needs: write the command without it, and name the "
             "interpreter of the environment in execution.python"
         )
-    where = f"execution.python: {found.python}" if found.python else "its interpreter in execution.python"
-    if found.there and found.python is None:
-        where = "no execution.python: it is the interpreter that runs autoresearchd"
-    made = "" if found.there else f" (`{found.make}` makes the environment)"
-    return f"write `{found.command}`, and {where}{made}: a job has no home and no network, which {first} needs"
+    return f"{found.note}; a job has no home and no network, which {first} needs"
 
 
 def how_to_make(folder: Path) -> str:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task
 from autoresearchd.config import check_files
 from autoresearchd.config.problems import did_you_mean
-from autoresearchd.config.yaml_document import Place, parse_yaml, read_text
-from autoresearchd.domain.errors import AutoresearchdError, ConfigError, PolicyError, UsageError
+from autoresearchd.config.task_paths import line_in
+from autoresearchd.config.yaml_document import Place
+from autoresearchd.domain.errors import ConfigError, PolicyError, UsageError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
@@ -98,7 +99,7 @@ def _unknown(task: Task, found: Mapping[str, Space], file: Path) -> Iterator[Con
         if not any(means(key, name) for name in names):
             written = f"search.fixed[{place[1]}]" if place[0] == "fixed" else f"search.{place[0]}.{key}"
             what, hint = f"no constant of {', '.join(task.editable)} is called {key!r}", did_you_mean(key, labels)
-            line = _line(file, task.profile, place)
+            line = _line_of(file, task.profile, place)
             yield ConfigError(what, file=str(file), line=line, key=written, hint=hint)
 
 
@@ -107,18 +108,11 @@ def _doubtful(profile: str, found: Mapping[str, Space], file: Path) -> Iterator[
         for doubt in space.doubts:
             if doubt.key:
                 _, kind, name = doubt.key.split(".", 2)
-                what, line = f"{doubt.what} ({path}, line {doubt.line})", _line(file, profile, (kind, name))
+                what, line = f"{doubt.what} ({path}, line {doubt.line})", _line_of(file, profile, (kind, name))
                 yield ConfigError(what, file=str(file), line=line, key=doubt.key, hint=doubt.hint)
             else:
                 yield ConfigError(doubt.what, file=path, line=doubt.line, hint=doubt.hint)
 
 
-def _line(file: Path, profile: str, place: Place) -> int | None:
-    """The line of a key of ``search``, in the file itself or in a profile of it."""
-    try:
-        document = parse_yaml(read_text(file), str(file))
-    except AutoresearchdError:
-        return None
-    top: Place = ("task",) if "task" in document.root else ()
-    places = ((*top, "search", *place), (*top, "profiles", profile, "search", *place))
-    return next((document.lines[p] for p in places if p in document.lines), None)
+def _line_of(file: Path, profile: str, place: Place) -> int | None:
+    return line_in(file, ("search", *place), ("profiles", profile, "search", *place))

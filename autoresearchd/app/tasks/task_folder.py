@@ -150,10 +150,7 @@ def _writing(directory: Path) -> Iterator[None]:
 
 # ---------------------------------------------------------------------- the folder of a session
 def task_folder(task: str | None, directory: Path, undo: contextlib.ExitStack) -> Path:
-    """The folder of a session's task; a bundled one is written to an empty folder, which ``undo`` takes back.
-
-    task: a bundled name, a folder, None for ``directory`` itself. directory: where the user wants to work.
-    """
+    """The folder of a session's task; a bundled one is written to an empty ``directory``, which ``undo`` takes back."""
     asked, directory = directory, directory.resolve()
     if task is None:
         if directory.is_dir() and not any(directory.iterdir()):

@@ -63,8 +63,6 @@ def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, argu
         ("show", "N is missing", "autoresearchd show --help"),
         ("status --sesion t", "no such option: --sesion", "--session"),
         ("stat", "no such command 'stat'", "'status'"),
-        ("show -1", "no such option: -1", "numbers are 0 or more"),
-        ("stop --dir x", "no such option: --dir", "`cd` there first"),
         ("start --budget=-5s", "--budget: a duration must be more than zero: '-5s'", "90s"),
         ("start --slots 0", "--slots 0: this version runs one experiment at a time", "--slots auto"),
     ],

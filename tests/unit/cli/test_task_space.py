@@ -74,9 +74,3 @@ def test_bounds_that_make_no_sense_are_told_with_their_line(
     answer = command("task", "space", str(folder))
     assert answer.code == 2
     assert words in answer.err
-
-
-def test_what_the_program_holds_is_shown_without_its_control_characters(command: Command, folder: Path) -> None:
-    (folder / "train.py").write_text('LR = 0.1\nMODE = "a\x1b[31m\u202eb"\n')
-    answer = command("task", "space", str(folder))
-    assert "MODE" in answer.out and "\x1b" not in answer.out and "\u202e" not in answer.out

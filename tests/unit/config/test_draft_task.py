@@ -179,7 +179,7 @@ def test_a_pi_project_gives_metric_scope_checks_and_words(tmp_path: Path) -> Non
         ".auto/prompt.md": PROMPT,
         ".auto/checks.sh": "true\n",
         ".auto/ideas.md": "- radix sort\n",
-        ".auto/config.json": '{"maxIterations": 30, "workingDir": "sub"}',
+        ".auto/config.json": '{"maxIterations": 30}',
         ".auto/log.jsonl": "\n".join([config("old", "lower"), json.dumps(RUN), config("mb_s", "higher"), "broken"]),
         "autoresearch.sh": "echo METRIC legacy=1\n",
         "src/sort.py": "x = 1\n",
@@ -195,7 +195,6 @@ def test_a_pi_project_gives_metric_scope_checks_and_words(tmp_path: Path) -> Non
     assert (draft.metric, draft.direction) == ("mb_s", "maximize"), "the last segment's"
     assert "Sort faster." in draft.system and "No new packages." in draft.system and "radix sort" in draft.system
     assert any("--max-experiments 30" in note for note in found.notes)
-    assert any("'sub'" in note for note in found.notes)
 
 
 def test_the_older_names_work_and_the_script_tells_the_metric(tmp_path: Path) -> None:

@@ -201,11 +201,6 @@ def test_a_profile_that_only_another_machine_uses_is_checked_too() -> None:
     assert caught.value.line == 12
 
 
-def test_a_file_from_windows_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
-    (tmp_path / "task.yaml").write_bytes(b"\xef\xbb\xbf" + MINIMAL.replace("\n", "\r\n").encode())
-    assert load_task(tmp_path).name == "tiny"
-
-
 def test_reading_a_task_needs_neither_a_database_nor_git_nor_a_model() -> None:
     program = "import sys, autoresearchd.config; print([m for m in sys.argv[1:] if m in sys.modules])"
     heavy = ["sqlalchemy", "git", "libcst", "optuna", "numpy", "torch", "typer", "rich", "matplotlib"]

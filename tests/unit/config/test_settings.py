@@ -121,7 +121,6 @@ def test_a_file_that_says_nothing_changes_nothing(text: str) -> None:
     [
         ("max_token: 5", "max_token", "no such key", "'max_tokens'"),
         ("per_day: 5", "per_day", "no such key", "`spend: {per_day: …}`"),
-        ("model: claude-x", "model", "no such key", "policy: litellm:MODEL"),
         ("prices: {m: {input: -1, output: 1}}", "prices.m.input", "-1 is too small", "at least 0"),
         ('learn: {set: {lr: "two\\nlines"}}', "learn.set.lr", "not a single value", ""),
         ("spend: {per_day: 1.0e+308}", "spend.per_day", "too large", "1,000,000,000"),
