@@ -33,7 +33,7 @@ from autoresearchd.domain.errors import (
     StoreError,
     UsageError,
 )
-from autoresearchd.domain.experiment import Decision, Experiment, Session
+from autoresearchd.domain.experiment import Decision, Experiment, Limits, Session
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.ports import Executor, NewSession, Store
 from autoresearchd.domain.proposal import ASI, Proposal
@@ -157,7 +157,7 @@ def _examine(project: Project) -> list[str]:
 
 
 def _examine_sessions(project: Project, store: SqlStore) -> list[str]:
-    """What keeps sessions from going on: a row that cannot be read, a number that is missing, what only git knows."""
+    """What keeps sessions from going on."""
     found = []
     for session in store.sessions():
         if session.branch:
@@ -253,8 +253,8 @@ def _complete(project: Project, draft: Draft, tags: list[str], report: Report) -
             new, at = plan_session(project, tag, seed=secrets.randbelow(2**31))
             report.notes.append(
                 f"session {tag}: neither a backup nor the database knows it, so it is rebuilt from git alone: "
-                f"task and folder are those of its first commit, policy {new.policy}, no limits "
-                "(`resume --max-experiments N` sets one)"
+                f"task and folder are those of its first commit, policy {new.policy}"
+                f"{ends_after(new.limits)} (`resume --max-experiments N` changes that)"
             )
             known[tag] = draft.create_session(new, at)
     for session in known.values():
@@ -470,6 +470,24 @@ def _number(text: str) -> float | None:
 
 
 # ---------------------------------------------------------------------- a session of which only git is left
+def ends_after(limits: Limits) -> str:
+    """The end of the line that a daemon begins its log with, from which a repair knows the session's limits again."""
+    told = {"experiments": limits.max_experiments, "seconds": limits.max_seconds, "usd": limits.max_usd}
+    words = " ".join(f"{name}={value:.12g}" for name, value in told.items() if value is not None)
+    return f"; ends after {words}" if words else "; ends when it is stopped"
+
+
+def _limits_in_log(log: Path, tag: str) -> Limits:
+    """The limits that the latest daemon of a session wrote into its log; none where it wrote none."""
+    begins = rf"[0-9-]{{10}} [0-9:]{{8}}Z {re.escape(tag)} session_(?:started|resumed) "
+    ends = rf"^{begins}.*; ends (?:after (.*)|when it is stopped)$"
+    lines = re.findall(ends, read_tail(log, _LOG_BYTES), re.MULTILINE)
+    told = dict(re.findall(r"(experiments|seconds|usd)=([0-9.e+-]{1,20})(?: |$)", lines[-1] if lines else ""))
+    found = {name: value for name, text in told.items() if (value := _number(text)) is not None}
+    most = found.get("experiments")
+    return Limits(None if most is None else int(most), found.get("seconds"), found.get("usd"))
+
+
 def plan_session(project: Project, tag: str, *, seed: int) -> tuple[NewSession, datetime]:
     """What a session can be created from again, and when it began."""
     with closing(GitWorkspace(project.root, tag, task_folder=project.root, editable=())) as probe:
@@ -493,6 +511,7 @@ def plan_session(project: Project, tag: str, *, seed: int) -> tuple[NewSession, 
         executor="local",
         base_commit=base,
         seed=seed,
+        limits=_limits_in_log(layout.daemon_log(project.root), tag),
         folder=(task_folder / task.source_dir).as_posix(),
     )
     return new, at

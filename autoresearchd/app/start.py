@@ -18,7 +18,7 @@ from pathlib import Path
 from autoresearchd import keys
 from autoresearchd.app import compose
 from autoresearchd.app.project import Project
-from autoresearchd.app.repair import check_database, check_journal
+from autoresearchd.app.repair import check_database, check_journal, ends_after
 from autoresearchd.app.session_requests import discard_session, reached_limit
 from autoresearchd.app.tasks.job_programs import require_bits, require_programs, require_tool
 from autoresearchd.app.tasks.search_space import require_tunable
@@ -349,7 +349,7 @@ def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
     lab.emit(
         EventKind.SESSION_RESUMED if resumed else EventKind.SESSION_STARTED,
         f"session {session.tag} on {session.branch}: {lab.task.name}, {lab.task.metric.name} "
-        f"({lab.task.metric.direction.value}), policy {session.policy}",
+        f"({lab.task.metric.direction.value}), policy {session.policy}{ends_after(session.limits)}",
         root=str(workspace.root),
         tag=session.tag,
     )

@@ -294,7 +294,7 @@ def _price(usd: Any) -> str:
 
 
 def _outcome(answer: Record) -> str:
-    """How the edit was written, or why the answer could not be used; nothing for a step on the way to one."""
+    """How the edit was written, or why the answer could not be used."""
     form, error = clean(answer.get("form") or "", 20), clean(answer.get("error") or "", _CUT)
     attempt = answer.get("attempt") or 0
     return (error or form or ("—" if attempt else "")) + (f" (attempt {attempt + 1})" if attempt else "")

@@ -141,17 +141,11 @@ def experiment_table(records: Sequence[Record], paint: Paint, *, total: int | No
     metrics, deltas = (all_whole(record.get(name) for record in records) for name in ("metric", "delta"))
     for record in records:
         status = record.get("status")
-        rows.append(
-            [
-                str(record.get("experiment", "")),
-                str(status or record.get("phase") or "…"),
-                clean(record.get("label") or ""),
-                number(record.get("metric"), whole=metrics),
-                number(record.get("delta"), whole=deltas, sign="+"),
-                *([clean(record.get("role") or "", 20)] if roles else []),
-                clean(record.get("description") or ""),
-            ]
-        )
+        figures = number(record.get("metric"), whole=metrics), number(record.get("delta"), whole=deltas, sign="+")
+        head = str(record.get("experiment", "")), str(status or record.get("phase") or "…")
+        role = [clean(record.get("role") or "", 20)] if roles else []
+        words = clean(record.get("description") or "")
+        rows.append([*head, clean(record.get("label") or ""), *figures, *role, words])
         colour = COLOURS.get(status or "", "")
         colours.append(dict.fromkeys((1, 3, 4) if status == "keep" else (1,), colour))
     headers = ("#", "status", "label", "metric", "delta", *(("role",) if roles else ()), "description")

@@ -48,13 +48,14 @@ def list_tasks(as_json: JsonOption = False) -> None:
 
     found: list[dict[str, Any]] = []
     for folder in bundled_tasks():
-        needs, path = needs_of(folder), folder / TASK_FILE
+        (extras, missing), path = needs_of(folder), folder / TASK_FILE
         root = parse_yaml(read_text(path), str(path)).root
         task: dict[str, Any] = root.get("task", root)
         facts = {"name": str(task.get("name") or folder.name), "metric": str(task["scoring"].get("metric") or "")}
         facts |= {"direction": str(task["scoring"].get("direction") or "minimize"), "path": str(folder)}
         profiles = sorted(task.get("profiles") or ())
-        found.append({**facts, "profiles": profiles, "needs": {**needs._asdict(), "words": needs.words}})
+        words = (", ".join(extras) or "—") + (f" (missing: {', '.join(missing)})" if missing else "")
+        found.append({**facts, "profiles": profiles, "needs": {"extras": extras, "missing": missing, "words": words}})
     if as_json:
         print(json_text(found, indent=2))
         return
@@ -360,7 +361,8 @@ def _completed(draft: Draft, name: str, directory: Path, bundled: Iterable[str])
     if missing and not directory.is_dir():
         raise UsageError(f"there is no folder {directory}", hint="name the folder that the program is in")
     if not draft.target_file:
-        usual = "train.py" if (directory / "train.py").is_file() else ""
+        programs = [path.name for path in directory.glob("*.py")]
+        usual = "train.py" if "train.py" in programs else programs[0] if len(programs) == 1 else ""
         answer = _ask("File that may be edited (several: with commas)", usual)
         draft = replace(draft, target_file=tuple(part.strip() for part in answer.split(",") if part.strip()))
     if not draft.run_command:

@@ -102,9 +102,9 @@ def test_what_is_missing_is_named_as_it_is_installed(tmp_path: Path, monkeypatch
     (tmp_path / "train.py").write_text("import os\ndef f():\n    from sklearn.svm import SVC\n    import numpy as np\n")
     (tmp_path / "broken.py").write_text("import torch (\n")
     monkeypatch.setattr(task_folder, "find_spec", lambda name: None if name == "sklearn" else object())
-    assert needs_of(tmp_path).words == "train, tasks (missing: scikit-learn)"
+    assert needs_of(tmp_path) == (("train", "tasks"), ("scikit-learn",))
     (tmp_path / "train.py").write_text("import json\nfrom .torch import x\n")
-    assert needs_of(tmp_path).words == "—"
+    assert needs_of(tmp_path) == ((), ())
 
 
 def test_a_bundled_task_is_not_begun_without_a_package_that_it_needs(
@@ -181,7 +181,6 @@ COMMAND = "A=1 ./no.sh --fast"
 @pytest.mark.parametrize(
     ("key", "task"),
     [
-        ("execution.setup_commands", task_of("true", setup_commands=(COMMAND, "true"))),
         ("evaluation.model_command", replace(task_of("true"), evaluation=Evaluation("true", model_command=COMMAND))),
         ("checks", replace(task_of("true"), checks=(Check(COMMAND),))),
     ],

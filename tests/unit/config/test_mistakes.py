@@ -71,7 +71,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_their_lines() -
         ("scoring", "metric_source: evaluator", "scoring.metric_source", "no evaluation.command", "evaluation:"),
         ("scoring", "baseline: .inf", "scoring.baseline", "finite", ""),
         ("scoring", "min_delta: -0.1", "scoring.min_delta", "-0.1 is too small", "at least 0"),
-        ("scoring", "constraints: [{max: 1}]", "scoring.constraints[0].metric", "missing", "metric: peak_vram_mb"),
+        ("scoring", "constraints: [{max: 1}]", "scoring.constraints[0].metric", "missing", "add `metric: …`"),
         ("workspace", "protected: [/etc/passwd]", "workspace.protected[0]", "not inside", "relative"),
         ("workspace", 'protected: ["a\\0b"]', "workspace.protected[0]", "characters", ""),
         ("workspace", "protected: [train.py]", "workspace.protected", "covers the editable", "one"),
