@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks import live_abort
 
 from autoresearchd.domain.labels import Label
+from benchmarks import live_abort
 from tests.integration.bench import TASK, Bench
 from tests.unit.loop.test_early_abort import VALUES, by_label, made, run
 
