@@ -37,7 +37,7 @@ from autoresearchd.domain.experiment import Decision, Experiment, Limits, Sessio
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.ports import Executor, NewSession, Store
 from autoresearchd.domain.proposal import ASI, Proposal
-from autoresearchd.domain.quantities import counted, format_duration
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.evaluator.rules.legality import code_hash
 from autoresearchd.executor.devices import find_devices
@@ -157,7 +157,7 @@ def _examine(project: Project) -> list[str]:
 
 
 def _examine_sessions(project: Project, store: SqlStore) -> list[str]:
-    """What keeps sessions from going on: a row that cannot be read, a number that is missing, what only git knows."""
+    """What keeps sessions from going on."""
     found = []
     for session in store.sessions():
         if session.branch:
@@ -253,7 +253,8 @@ def _complete(project: Project, draft: Draft, tags: list[str], report: Report) -
             new, at = plan_session(project, tag, seed=secrets.randbelow(2**31))
             report.notes.append(
                 f"session {tag}: neither a backup nor the database knows it, so it is rebuilt from git alone: "
-                f"task and folder are those of its first commit, policy {new.policy}, {_limits(new.limits)}"
+                f"task and folder are those of its first commit, policy {new.policy}"
+                f"{ends_after(new.limits)} (`resume --max-experiments N` changes that)"
             )
             known[tag] = draft.create_session(new, at)
     for session in known.values():
@@ -261,16 +262,6 @@ def _complete(project: Project, draft: Draft, tags: list[str], report: Report) -
             with closing(_workspace(project, session)) as workspace:
                 restorer = Restorer(project, draft, workspace, session, executor)
                 report.notes += [f"session {session.tag}: {note}" for note in restorer.run()]
-
-
-def _limits(limits: Limits) -> str:
-    """The limits of a rebuilt session, in words: who goes on with it is to know where it ends."""
-    words = [counted(limits.max_experiments, "experiment")] if limits.max_experiments is not None else []
-    words += [format_duration(limits.max_seconds)] if limits.max_seconds is not None else []
-    words += [f"{limits.max_usd:g} USD"] if limits.max_usd is not None else []
-    if not words:
-        return "no limits (`resume --max-experiments N` sets one)"
-    return f"limits as its log tells: {', '.join(words)}"
 
 
 def _accept(project: Project, new: Path) -> None:

@@ -1,13 +1,9 @@
 """Experiments as files: the skill's JSON lines and karpathy's five columns, written and read, and Parquet.
 
-What is written are records shaped like ``experiments --json``. The JSON lines are those of pi-autoresearch 1.6 and of
-the autoresearch skill: a ``config`` line at the head of each segment, then one line per experiment, ``run`` counted
-from 1 over all segments (the baseline is run 1), ``timestamp`` in seconds, ``metric`` 0 where there is none. The five
+The JSON lines are those of pi-autoresearch 1.6 and of the autoresearch skill: a ``config`` line at the head of each
+segment, then one line per experiment, ``run`` counted from 1 over all segments (the baseline is run 1), ``timestamp``
+in seconds (read in milliseconds as well), ``metric`` 0 where there is none; ``hook`` lines are passed over. The five
 columns are those of karpathy/autoresearch's ``results.tsv``.
-
-A log that is read becomes a stopped session to list, plot and export: field by field as pi-autoresearch has it (a
-``config`` line after a result opens a new segment, ``hook`` lines are passed over, time stamps are in seconds or
-milliseconds), but a line that cannot be read is reported, and an unknown status is never taken for a keep.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.app.tasks.check_task import Extent, check_held, repository_notes
+from autoresearchd.app.tasks.check_task import Extent, Held, check_held, repository_notes
 from autoresearchd.cli.main import run
 from autoresearchd.domain.errors import ConfigError
 from tests.e2e.conftest import Done, Project
@@ -49,6 +49,10 @@ cheats:
 PAYS = '  - {name: was told, change: [{search: "SCALE = 1.0", replace: "SCALE = 3.0"}]}\n'
 
 
+def caught(held: Held) -> int:
+    return sum(cheat.right for cheat in held.cheats)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A task whose program guesses 1 where the answer is 3."""
@@ -86,7 +90,11 @@ def test_a_cheat_that_beat_a_single_run_is_measured_once_more_beside_the_program
     )
     (folder / "check.yaml").write_text(CHECK + lucky)
     held = check_held(folder, extent=Extent(runs=2))
-    assert (held.cheats[-1].label, held.cheats[-1].detail, held.caught) == ("no_gain", "miss 2, unedited 2", 4)
+    assert (held.cheats[-1].label, held.cheats[-1].detail, caught(held)) == (
+        "no_gain",
+        "miss 2, unedited 2",
+        4,
+    )
 
 
 def test_what_is_asked_of_many_tasks_is_told_of_what_there_is(
@@ -164,7 +172,7 @@ def test_cheats_are_held_to_the_program_under_their_own_budget(
     commit_all(folder)
     (folder / "check.yaml").write_text(CHECK + budget)
     held = check_held(folder, extent=Extent(runs=2), at_once=at_once)
-    assert (held.values, held.caught) == ((2.0, 2.0), 3)
+    assert (held.values, caught(held)) == ((2.0, 2.0), 3)
     assert held.cheats[1].detail == f"miss {unedited}, unedited {unedited}"
 
 

@@ -113,10 +113,7 @@ def _is_there(word: str, source: Path, path: str) -> bool:
 
 
 def _first_words(command: str) -> list[str]:
-    """The words of a command line up to the first sign of its syntax, without the variables that it sets before.
-
-    Empty where the first of them is something that only a shell can tell.
-    """
+    """The words of a command line after variables, up to the first sign of its syntax; empty: only a shell can tell."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars=_SYNTAX)
     lexer.whitespace_split, lexer.commenters = True, ""
     words: list[str] = []
