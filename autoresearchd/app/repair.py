@@ -35,7 +35,7 @@ from autoresearchd.domain.errors import (
 )
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, Session
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
-from autoresearchd.domain.ports import Executor, NewSession, Store
+from autoresearchd.domain.ports import Executor, NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.domain.randomness import derive_seed
@@ -77,7 +77,7 @@ def check_database(path: Path) -> str:
     return ""
 
 
-def check_journal(store: Store, workspace: GitWorkspace, session: Session) -> None:
+def check_journal(store: SqlStore, workspace: GitWorkspace, session: Session) -> None:
     """Refuse a journal that lacks what git has: its numbers would be given out again."""
     latest = store.latest(session.id)
     if latest is None:

@@ -10,32 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from autoresearchd.domain.events import Event
 from autoresearchd.domain.experiment import (
-    AbortMemory,
-    CurvePoint,
-    Decision,
-    Experiment,
     Limits,
-    Measurement,
-    Node,
-    Note,
-    Run,
     RunResult,
-    Segment,
-    Session,
-    StageResult,
-    Totals,
     Trial,
 )
-from autoresearchd.domain.labels import SessionState
 from autoresearchd.domain.policy_versions import (
     BaseModel,
     ServedAdapter,
 )
-from autoresearchd.domain.proposal import ASI, Answer, Proposal
+from autoresearchd.domain.proposal import Answer, Proposal
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 
@@ -255,145 +242,3 @@ class Control:
     id: int
     kind: str
     created_at: datetime
-
-
-class Store(Protocol):
-    """The journal; lists are oldest first.
-
-    Each method is one transaction that is on disk when it returns. What is written *lazily* survives the process, but
-    not a power cut before the next method that is not lazy returns: what could be lost follows from what is on disk.
-    Safe to use from several threads. Raises StoreError, or EnvironmentFailure when the disk is full or the database
-    locked. Unknown session or experiment: KeyError.
-    """
-
-    def create_session(self, new: NewSession, at: datetime) -> Session: ...
-
-    def session(self, tag: str) -> Session: ...
-
-    def sessions(self) -> Sequence[Session]: ...
-
-    def set_state(
-        self, session_id: int, state: SessionState, at: datetime, *, pid: int | None, reason: str = ""
-    ) -> None: ...
-
-    def heartbeat(self, session_id: int, at: datetime, active_seconds: float) -> None: ...
-
-    def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment: ...
-
-    def segment(self, session_id: int) -> Segment | None:
-        """The latest segment."""
-
-    # ------------------------------------------------------------------ one experiment, in the order of its phases
-    def open_experiment(self, session_id: int, *, parent: str, segment: int, at: datetime) -> Experiment:
-        """Allocate the next number, from 0 without gaps; phase ``proposing``. Written lazily."""
-
-    def record_proposal(
-        self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
-    ) -> Experiment:
-        """Store the proposal; its cost is counted unless it is ``charged``. Phase ``proposed``.
-
-        ``proposal.parent``, when given, becomes the experiment's. A later attempt (a repair) is taken when measured.
-        """
-
-    def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
-        """Phase ``committed``. Written lazily: the commit follows from the proposal."""
-
-    def open_run(self, session_id: int, number: int, seed: int, at: datetime, *, of: int | None = None) -> Run:
-        """A run of its own program, or that of experiment ``of``, is about to start; phase ``running``. Lazily."""
-
-    def close_run(
-        self, run_id: int, measurement: Measurement, result: RunResult | None, at: datetime, *, last: bool
-    ) -> Experiment:
-        """Store what a run gave, its curve compressed; phase ``measured`` if it is the ``last``, else ``committed``."""
-
-    def record_decision(
-        self,
-        session_id: int,
-        number: int,
-        decision: Decision,
-        asi: ASI,
-        at: datetime,
-        *,
-        incumbent: str | None,
-        fallen: Mapping[int, Decision] | None = None,
-    ) -> Experiment:
-        """Store the decision, phase ``decided``; ``incumbent``: the session's new incumbent (a keep), None: unchanged.
-
-        ``fallen``: keeps that lost their place beside it, with what is decided of them instead; the latest keep that is
-        left is then the session's. The branch is moved after.
-        """
-
-    def record_overhead(self, session_id: int, number: int, overhead_ms: float) -> None:
-        """The experiment is settled: branch and worktree are as decided. Need not survive a power cut."""
-
-    def answers(self, session_id: int, number: int) -> Sequence[Answer]: ...
-
-    # ------------------------------------------------------------------ what was found out
-    def experiment(self, session_id: int, number: int) -> Experiment: ...
-
-    def latest(self, session_id: int) -> Experiment | None:
-        """The experiment with the highest number."""
-
-    def experiments(self, session_id: int, *, last: int | None = None, role: str | None = None) -> Sequence[Experiment]:
-        """Without generations (token ids and messages); ``role``: only those that it proposed."""
-
-    def top(self, session_id: int, segment: int, count: int, maximize: bool) -> Sequence[Experiment]:
-        """The best decided experiments of a segment by value, best first."""
-
-    def values(self, session_id: int, segment: int) -> Sequence[float]:
-        """Values of all decided experiments of a segment, in order of number."""
-
-    def decided_runs(self, session_id: int, segment: int) -> Sequence[Run]:
-        """Good runs of all decided experiments of a segment, in order of experiment and run."""
-
-    def diff(self, session_id: int, number: int) -> str: ...
-
-    def tree(self, session_id: int, segment: int, after: int = -1) -> Sequence[Node]:
-        """Experiments of a segment with a commit and a value and a number greater than ``after``, in order of number.
-
-        Those that broke a constraint, a size or a gate are left out: what is built on them breaks it, too.
-        """
-
-    def add_visit(self, session_id: int, number: int) -> int:
-        """Count that an experiment was chosen to go on from; how often it has been, this time included. Lazily."""
-
-    def visits(self, session_id: int) -> Mapping[int, int]:
-        """How often experiments were chosen to go on from, by number; without those that never were."""
-
-    def find_duplicate(self, session_id: int, code_hash: str) -> int | None:
-        """Number of the earliest experiment of the session whose proposal had this ``code_hash``."""
-
-    def totals(self, session_id: int) -> Totals: ...
-
-    def label_counts(self, session_id: int) -> Mapping[str, int]:
-        """How many decided experiments ended under each label."""
-
-    def role_stats(self, session_id: int) -> Mapping[str, tuple[int, int, float]]:
-        """Of each role (empty: none) its decided experiments, how many of them were kept, and the sum of rewards."""
-
-    def role_turns(self, session_id: int, last: int) -> Sequence[tuple[int, str, bool]]:
-        """Of the latest decided experiments that were proposed: number, role, and whether it was kept."""
-
-    def stages(self, run_id: int) -> Sequence[StageResult]: ...
-
-    def curve(self, run_id: int) -> Sequence[CurvePoint]: ...
-
-    # ------------------------------------------------------------------ early abort; need not survive a power cut
-    def record_look(self, run_id: int, details: Mapping[str, Any]) -> None:
-        """Write a look at a running job down: JSON values, ``progress``, ``forecast`` and ``probability`` by name."""
-
-    def looks(self, run_id: int) -> Sequence[Mapping[str, Any]]: ...
-
-    def remember_aborts(self, session_id: int, memory: AbortMemory) -> None:
-        """Keep the figures; the state where one is given, else that of the same segment stays."""
-
-    def abort_memory(self, session_id: int) -> AbortMemory | None: ...
-
-    def unseen_notes(self, session_id: int) -> Sequence[Note]: ...
-
-    def mark_notes_seen(self, session_id: int, note_ids: Sequence[int], number: int) -> None: ...
-
-    def take_controls(self, session_id: int) -> Sequence[Control]:
-        """Pending requests, oldest first; each is handed out once."""
-
-    def backup(self, target: Path) -> None: ...

@@ -24,8 +24,8 @@ import pytest
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Decision, Limits, Measurement, StageResult, Totals
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
-from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import ASI, Generation, Proposal
+from autoresearchd.store.repository import SqlStore
 from tests.contract.store_contract_steps import AnswersContract, StepsContract, SumsContract, new_answer
 from tests.contract.store_contract_versions import VersionsContract
 from tests.contract.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session, result
@@ -35,7 +35,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
     """The suite. Override ``reopen``."""
 
     # -- sessions
-    def test_a_session_comes_back_as_it_was_created(self, store: Store) -> None:
+    def test_a_session_comes_back_as_it_was_created(self, store: SqlStore) -> None:
         created = store.create_session(new_session(), AT)
         assert created == store.session("nov21")
         assert created.limits == Limits(40, 3600.5, 1.25)
@@ -45,24 +45,24 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert created.state is SessionState.STOPPED
         assert created.seed == 2**31 - 1
 
-    def test_times_of_other_zones_come_back_as_the_same_instant_in_utc(self, store: Store) -> None:
+    def test_times_of_other_zones_come_back_as_the_same_instant_in_utc(self, store: SqlStore) -> None:
         zone = timezone(timedelta(hours=5, minutes=30))
         at = store.create_session(new_session(), AT.astimezone(zone)).started_at
         assert at == store.session("nov21").started_at == AT
         assert store.session("nov21").started_at.utcoffset() == timedelta(0)
 
-    def test_a_tag_is_given_once(self, store: Store) -> None:
+    def test_a_tag_is_given_once(self, store: SqlStore) -> None:
         store.create_session(new_session(), AT)
         with pytest.raises(StoreError, match="nov21"):
             store.create_session(new_session(), AT)
 
-    def test_sessions_are_listed_oldest_first_and_do_not_share_numbers(self, store: Store) -> None:
+    def test_sessions_are_listed_oldest_first_and_do_not_share_numbers(self, store: SqlStore) -> None:
         ids = [store.create_session(new_session(tag), AT).id for tag in ("b", "a", "c")]
         assert [s.tag for s in store.sessions()] == ["b", "a", "c"]
         for session_id in ids:
             assert Driver(store, session_id).open().number == 0
 
-    def test_what_is_unknown_is_a_key_error(self, store: Store, lab: Driver) -> None:
+    def test_what_is_unknown_is_a_key_error(self, store: SqlStore, lab: Driver) -> None:
         unknown: list[Callable[[], object]] = [
             lambda: store.session("nope"),
             lambda: store.delete_session("nope"),
@@ -91,7 +91,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
             with pytest.raises(KeyError):
                 call()
 
-    def test_state_limits_and_heartbeat_are_remembered(self, store: Store, lab: Driver) -> None:
+    def test_state_limits_and_heartbeat_are_remembered(self, store: SqlStore, lab: Driver) -> None:
         store.set_state(lab.id, SessionState.BACKING_OFF, AT, pid=4321, reason="disk full")
         store.set_limits(lab.id, Limits(max_usd=9.0))
         store.heartbeat(lab.id, AT + timedelta(seconds=5), 12.5)
@@ -100,7 +100,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert session.limits == Limits(max_usd=9.0)
         assert (session.heartbeat_at, session.active_seconds) == (AT + timedelta(seconds=5), 12.5)
 
-    def test_only_a_session_without_a_result_can_be_forgotten(self, store: Store, lab: Driver) -> None:
+    def test_only_a_session_without_a_result_can_be_forgotten(self, store: SqlStore, lab: Driver) -> None:
         e = lab.measured(None)
         lab.decide(e, Decision(Status.CRASH, Label.ERROR))
         store.add_note(lab.id, "hello", AT)
@@ -112,7 +112,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         with pytest.raises(StoreError):
             store.delete_session("nov21")
 
-    def test_segments_are_numbered_and_know_their_first_experiment(self, store: Store, lab: Driver) -> None:
+    def test_segments_are_numbered_and_know_their_first_experiment(self, store: SqlStore, lab: Driver) -> None:
         lab.decided(Status.KEEP, 1.0)
         lab.decided(Status.DISCARD, 2.0)
         opened = store.open_segment(lab.id, "f1", "budget changed", "H100", AT)
@@ -121,7 +121,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert store.segment(store.create_session(new_session("other"), AT).id) is None
 
     # -- reading
-    def test_lists_come_oldest_first_without_files_and_generations(self, store: Store, lab: Driver) -> None:
+    def test_lists_come_oldest_first_without_files_and_generations(self, store: SqlStore, lab: Driver) -> None:
         for _ in range(5):
             lab.decided(Status.DISCARD, 1.0)
         assert [e.number for e in store.experiments(lab.id)] == [0, 1, 2, 3, 4]
@@ -133,7 +133,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
 
     @pytest.mark.parametrize(("maximize", "expected"), [(False, [3, 0, 5]), (True, [1, 0, 5])])
     def test_the_best_are_found_in_both_directions(
-        self, store: Store, lab: Driver, maximize: bool, expected: list[int]
+        self, store: SqlStore, lab: Driver, maximize: bool, expected: list[int]
     ) -> None:
         lab.decided(Status.KEEP, 1.0)
         lab.decided(Status.DISCARD, 2.0)
@@ -146,7 +146,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert [e.number for e in store.top(lab.id, 0, 3, maximize)] == expected
         assert store.top(lab.id, 7, 3, maximize) == []
 
-    def test_values_are_those_of_decided_experiments_of_the_segment(self, store: Store, lab: Driver) -> None:
+    def test_values_are_those_of_decided_experiments_of_the_segment(self, store: SqlStore, lab: Driver) -> None:
         for status, value in ((Status.KEEP, 3.0), (Status.DISCARD, 1.0), (Status.CRASH, None), (Status.DISCARD, 2.0)):
             lab.decided(status, value)
         lab.decided(Status.KEEP, 9.0, segment=1)
@@ -154,7 +154,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert list(store.values(lab.id, 0)) == [3.0, 1.0, 2.0]
         assert list(store.values(lab.id, 1)) == [9.0]
 
-    def test_trials_are_decided_experiments_whose_changes_are_known(self, store: Store, lab: Driver) -> None:
+    def test_trials_are_decided_experiments_whose_changes_are_known(self, store: SqlStore, lab: Driver) -> None:
         lab.decided(Status.KEEP, 1.0)
         lab.decide(lab.propose(lab.open(), Proposal({}, "free text", "agent")), Decision(Status.DISCARD, Label.NO_OP))
         lab.decided(Status.CRASH, None)
@@ -166,7 +166,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert (trials[0].parent, trials[0].commit) == (PARENT, commit_of(0))
         assert [t.number for t in store.trials(lab.id, after=0)] == [2]
 
-    def test_a_duplicate_is_found_in_its_own_session_only(self, store: Store, lab: Driver) -> None:
+    def test_a_duplicate_is_found_in_its_own_session_only(self, store: SqlStore, lab: Driver) -> None:
         for _ in range(3):
             lab.decided(Status.DISCARD, 1.0)
         e = lab.open()
@@ -176,7 +176,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         other = store.create_session(new_session("other"), AT)
         assert store.find_duplicate(other.id, "h1") is None
 
-    def test_totals_add_up_and_an_unknown_price_is_not_counted_as_a_price(self, store: Store, lab: Driver) -> None:
+    def test_totals_add_up_and_an_unknown_price_is_not_counted_as_a_price(self, store: SqlStore, lab: Driver) -> None:
         assert store.totals(lab.id) == Totals()
         for status in (Status.KEEP, Status.DISCARD, Status.DISCARD, Status.CRASH, Status.CHECKS_FAILED):
             lab.decided(status, 1.0)
@@ -185,13 +185,13 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert stored.cost.usd is None
         assert store.totals(lab.id) == Totals(5, 1, 2, 1, 1, 1.25, 600, 120, 0.0)
 
-    def test_gpu_seconds_are_those_of_runs_on_a_gpu(self, store: Store, lab: Driver) -> None:
+    def test_gpu_seconds_are_those_of_runs_on_a_gpu(self, store: SqlStore, lab: Driver) -> None:
         e = lab.committed()
         e = lab.run(e, Measurement(Label.INTERRUPTED), device="NVIDIA H100")
         lab.run(e, Measurement(Label.NONE, 1.0), device="cpu")
         assert store.totals(lab.id).gpu_s == 10.0
 
-    def test_a_learning_curve_comes_back_point_by_point(self, store: Store, lab: Driver) -> None:
+    def test_a_learning_curve_comes_back_point_by_point(self, store: SqlStore, lab: Driver) -> None:
         e = lab.committed()
         points = tuple(CurvePoint(i, 10 / (i + 1), i / 500, None, i % 2 == 0) for i in range(500))
         e = lab.run(e, Measurement(Label.NONE, 1.0, curve=points))
@@ -199,7 +199,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         e = lab.measured()
         assert list(store.curve(e.runs[0].id)) == []
 
-    def test_how_the_processes_of_a_run_ended_comes_back(self, store: Store, lab: Driver) -> None:
+    def test_how_the_processes_of_a_run_ended_comes_back(self, store: SqlStore, lab: Driver) -> None:
         e = lab.committed()
         run = store.open_run(lab.id, e.number, 1, AT)
         assert list(store.stages(run.id)) == []
@@ -211,7 +211,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert tuple(store.stages(run.id)) == stages
 
     # -- early abort
-    def test_looks_at_a_run_come_back_in_order(self, store: Store, lab: Driver) -> None:
+    def test_looks_at_a_run_come_back_in_order(self, store: SqlStore, lab: Driver) -> None:
         e = lab.committed()
         run = store.open_run(lab.id, e.number, 1, AT)
         assert list(store.looks(run.id)) == []
@@ -223,7 +223,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert [look["progress"] for look in found] == [0.1, 0.2]
         assert found[0]["sentence"] == "so far" and found[0]["abort"] is False
 
-    def test_figures_of_early_abort_change_while_its_state_stays(self, store: Store, lab: Driver) -> None:
+    def test_figures_of_early_abort_change_while_its_state_stays(self, store: SqlStore, lab: Driver) -> None:
         assert store.abort_memory(lab.id) is None
         store.remember_aborts(lab.id, AbortMemory(0, 3, {"audited": 1.0, "false_abort_rate": None}))
         assert store.abort_memory(lab.id) == AbortMemory(0, -1, {"audited": 1.0, "false_abort_rate": None})
@@ -231,14 +231,14 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         store.remember_aborts(lab.id, AbortMemory(0, 51, {"audited": 3.0}))
         assert store.abort_memory(lab.id) == AbortMemory(0, 50, {"audited": 3.0}, {"observed": 50})
 
-    def test_what_early_abort_learned_in_another_segment_is_forgotten(self, store: Store, lab: Driver) -> None:
+    def test_what_early_abort_learned_in_another_segment_is_forgotten(self, store: SqlStore, lab: Driver) -> None:
         store.remember_aborts(lab.id, AbortMemory(0, 50, {"audited": 2.0}, {"observed": 50}))
         store.remember_aborts(lab.id, AbortMemory(1, 52, {"audited": 0.0}))
         found = store.abort_memory(lab.id)
         assert found is not None and found.segment == 1 and found.state is None
 
     # -- values that no database likes
-    def test_numbers_that_are_not_finite_do_no_harm(self, store: Store, lab: Driver) -> None:
+    def test_numbers_that_are_not_finite_do_no_harm(self, store: SqlStore, lab: Driver) -> None:
         e = lab.committed()
         bad = {"loss": math.nan, "grad": math.inf, "low": -math.inf, "ok": 1.0}
         run = store.open_run(lab.id, e.number, 1, AT)
@@ -254,7 +254,7 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert (e.decision.value, e.decision.delta, e.decision.reward) == (None, None, None)
         assert list(store.values(lab.id, 0)) == []
 
-    def test_text_of_a_model_is_stored_whatever_it_holds(self, store: Store, lab: Driver) -> None:
+    def test_text_of_a_model_is_stored_whatever_it_holds(self, store: SqlStore, lab: Driver) -> None:
         text = "nul \0, lone \ud800, '; DROP TABLE run; --, 🎉"
         odd = {"set": {1}, "nan": math.nan, "bytes": b"x", "big": 10**5000, text: [text]}
         proposal = Proposal(
@@ -275,21 +275,23 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert "DROP TABLE" in store.diff(lab.id, e.number)
 
     # -- notes and controls
-    def test_notes_wait_until_a_prompt_has_carried_them(self, store: Store, lab: Driver) -> None:
+    def test_notes_wait_until_a_prompt_has_carried_them(self, store: SqlStore, lab: Driver) -> None:
         first, second = (store.add_note(lab.id, text, AT) for text in ("try GELU", "more heads"))
         assert list(store.unseen_notes(lab.id)) == [first, second]
         store.mark_notes_seen(lab.id, [first.id], 4)
         store.mark_notes_seen(lab.id, [], 5)
         assert list(store.unseen_notes(lab.id)) == [second]
 
-    def test_a_control_is_handed_out_once(self, store: Store, lab: Driver) -> None:
+    def test_a_control_is_handed_out_once(self, store: SqlStore, lab: Driver) -> None:
         assert list(store.take_controls(lab.id)) == []
         added = [store.add_control(lab.id, kind, AT) for kind in ("pause", "unpause", "stop")]
         assert list(store.take_controls(lab.id)) == added
         assert list(store.take_controls(lab.id)) == []
 
     # -- after a crash
-    def test_a_store_that_was_never_closed_is_found_as_it_was(self, reopen: Callable[[], Store], lab: Driver) -> None:
+    def test_a_store_that_was_never_closed_is_found_as_it_was(
+        self, reopen: Callable[[], SqlStore], lab: Driver
+    ) -> None:
         lab.decided(Status.KEEP, 1.0)
         e = lab.propose(lab.open())
         lab.store.record_commit(lab.id, e.number, commit_of(1))

@@ -14,15 +14,17 @@ import pytest
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import CurvePoint, Decision, Experiment, Measurement, Node, Totals
 from autoresearchd.domain.labels import Label, Phase, Status
-from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
+from autoresearchd.store.repository import SqlStore
 from tests.contract.store_driver import AT, PARENT, Driver, StoreFixtures, commit_of, new_proposal, new_session, result
 
 
 class StepsContract(StoreFixtures):
     """The part of ``StoreContract`` about steps."""
 
-    def test_an_experiment_goes_through_its_phases_and_keeps_all_it_was_given(self, store: Store, lab: Driver) -> None:
+    def test_an_experiment_goes_through_its_phases_and_keeps_all_it_was_given(
+        self, store: SqlStore, lab: Driver
+    ) -> None:
         e = lab.open()
         assert (e.number, e.phase, e.parent, e.proposal, e.runs) == (0, Phase.PROPOSING, PARENT, None, ())
         assert store.experiment(lab.id, 0) == e
@@ -52,7 +54,7 @@ class StepsContract(StoreFixtures):
         assert store.diff(lab.id, 0) == "+LR = 0\n"
         assert store.latest(lab.id) == e
 
-    def test_a_step_out_of_order_says_what_was_expected_and_changes_nothing(self, store: Store, lab: Driver) -> None:
+    def test_a_step_out_of_order_says_what_was_expected_and_changes_nothing(self, store: SqlStore, lab: Driver) -> None:
         e = lab.open()
         before = store.experiment(lab.id, e.number)
         with pytest.raises(StoreError, match="proposed"):
@@ -72,7 +74,7 @@ class StepsContract(StoreFixtures):
         with pytest.raises(StoreError, match="committed"):
             store.open_run(lab.id, e.number, 1, AT)
 
-    def test_the_same_step_with_the_same_data_may_be_repeated(self, store: Store, lab: Driver) -> None:
+    def test_the_same_step_with_the_same_data_may_be_repeated(self, store: SqlStore, lab: Driver) -> None:
         e = lab.open()
         first = lab.propose(e)
         assert lab.propose(e) == first
@@ -87,7 +89,7 @@ class StepsContract(StoreFixtures):
         assert lab.decide(e, kept, commit_of(0)) == first
         assert store.totals(lab.id) == Totals(1, 1, 0, 0, 0, 0.25, 100, 20, 10.0)
 
-    def test_what_is_written_is_not_written_over(self, store: Store, lab: Driver) -> None:
+    def test_what_is_written_is_not_written_over(self, store: SqlStore, lab: Driver) -> None:
         lab.decided(Status.KEEP, 1.0)
         e = store.experiment(lab.id, 0)
         with pytest.raises(StoreError):
@@ -97,7 +99,7 @@ class StepsContract(StoreFixtures):
         assert store.experiment(lab.id, 0) == e
 
     @pytest.mark.parametrize("label", [Label.INTERRUPTED, Label.HOST_LOST, Label.DISK_FULL])
-    def test_an_interrupted_run_leaves_the_experiment_open(self, store: Store, lab: Driver, label: Label) -> None:
+    def test_an_interrupted_run_leaves_the_experiment_open(self, store: SqlStore, lab: Driver, label: Label) -> None:
         e = lab.committed()
         run = store.open_run(lab.id, e.number, 1, AT)
         e = store.close_run(run.id, Measurement(label, detail="stopped"), None, AT, last=True)
@@ -108,21 +110,21 @@ class StepsContract(StoreFixtures):
         assert e.phase is Phase.MEASURED
         assert [(r.index, r.label) for r in e.runs] == [(0, label), (1, Label.NONE)]
 
-    def test_several_runs_are_kept_in_order(self, store: Store, lab: Driver) -> None:
+    def test_several_runs_are_kept_in_order(self, store: SqlStore, lab: Driver) -> None:
         e = lab.committed()
         for value in (1.0, 3.0, 2.0):
             e = lab.run(e, Measurement(Label.NONE, value), last=value == 2.0)
         assert e.phase is Phase.MEASURED
         assert [(r.index, r.value) for r in e.good_runs] == [(0, 1.0), (1, 3.0), (2, 2.0)]
 
-    def test_a_proposal_that_spends_no_job_is_decided_at_once(self, store: Store, lab: Driver) -> None:
+    def test_a_proposal_that_spends_no_job_is_decided_at_once(self, store: SqlStore, lab: Driver) -> None:
         e = lab.decide(lab.open(), Decision(Status.CRASH, Label.ILLEGAL_EDIT, reason="edits a protected file"))
         assert (e.phase, e.proposal, e.commit) == (Phase.DECIDED, None, None)
         e = lab.decide(lab.propose(lab.open()), Decision(Status.DISCARD, Label.DUPLICATE))
         assert (e.phase, e.runs) == (Phase.DECIDED, ())
         assert store.totals(lab.id).experiments == 2
 
-    def test_a_crash_may_be_repaired_and_every_attempt_is_charged(self, store: Store, lab: Driver) -> None:
+    def test_a_crash_may_be_repaired_and_every_attempt_is_charged(self, store: SqlStore, lab: Driver) -> None:
         e = lab.committed()
         e = lab.run(e, Measurement(Label.ERROR, detail="NameError"))
         repaired = new_proposal(9, attempt=1)
@@ -134,11 +136,11 @@ class StepsContract(StoreFixtures):
         assert store.experiment(lab.id, e.number).proposal == repaired
         assert store.totals(lab.id).usd == 0.5
 
-    def test_a_proposal_may_name_another_parent(self, store: Store, lab: Driver) -> None:
+    def test_a_proposal_may_name_another_parent(self, store: SqlStore, lab: Driver) -> None:
         proposal = Proposal({}, "combine", "search", parent="b" * 40)
         assert lab.propose(lab.open(), proposal).parent == "b" * 40
 
-    def test_a_keep_becomes_the_incumbent_and_a_discard_does_not(self, store: Store, lab: Driver) -> None:
+    def test_a_keep_becomes_the_incumbent_and_a_discard_does_not(self, store: SqlStore, lab: Driver) -> None:
         lab.decided(Status.KEEP, 1.0)
         lab.decided(Status.DISCARD, 2.0)
         session = store.session("nov21")
@@ -149,7 +151,7 @@ class StepsContract(StoreFixtures):
         assert (session.incumbent, session.incumbent_experiment) == ("f" * 40, 2)
         assert e.commit == "f" * 40, "the commit that was kept, with its result in the message"
 
-    def test_a_keep_that_loses_its_place_gives_it_back_to_the_one_before(self, store: Store, lab: Driver) -> None:
+    def test_a_keep_that_loses_its_place_gives_it_back_to_the_one_before(self, store: SqlStore, lab: Driver) -> None:
         """Else a poisoned program would go on to be the best that a user is shown."""
         lab.decided(Status.KEEP, 1.0)
         lab.decided(Status.KEEP, 0.5)
@@ -173,7 +175,7 @@ class StepsContract(StoreFixtures):
         assert store.session("nov21").incumbent_experiment == 0, "nothing of it was written"
 
     # -- repairs
-    def test_only_runs_of_the_repair_are_judged_and_none_is_forgotten(self, store: Store, lab: Driver) -> None:
+    def test_only_runs_of_the_repair_are_judged_and_none_is_forgotten(self, store: SqlStore, lab: Driver) -> None:
         e = lab.committed()
         beside = store.open_run(lab.id, e.number, 7, AT, of=0)
         store.close_run(beside.id, Measurement(Label.NONE, 5.0), result(), AT, last=False)
@@ -189,7 +191,7 @@ class StepsContract(StoreFixtures):
         assert [r.value for r in e.good_runs] == [0.9]
         assert [r.index for r in e.counted_runs] == [2]
 
-    def test_a_failed_attempt_leaves_nothing_in_the_noise_of_the_session(self, store: Store, lab: Driver) -> None:
+    def test_a_failed_attempt_leaves_nothing_in_the_noise_of_the_session(self, store: SqlStore, lab: Driver) -> None:
         e = lab.committed()
         e = lab.run(e, Measurement(Label.NONE, 5.0), last=False)
         e = lab.run(e, Measurement(Label.ERROR))
@@ -199,7 +201,7 @@ class StepsContract(StoreFixtures):
         assert [(r.value, r.attempt) for r in store.decided_runs(lab.id, 0)] == [(0.9, 1)]
 
     def test_a_repair_may_be_repeated_after_a_crash_and_is_charged_once(
-        self, reopen: Callable[[], Store], lab: Driver
+        self, reopen: Callable[[], SqlStore], lab: Driver
     ) -> None:
         e = lab.committed()
         e = lab.run(e, Measurement(Label.ERROR))
@@ -212,7 +214,7 @@ class StepsContract(StoreFixtures):
             with pytest.raises(StoreError, match="attempt 0"):
                 Driver(again, lab.id).propose(e)
 
-    def test_a_repair_follows_only_what_has_run_and_was_not_decided(self, store: Store, lab: Driver) -> None:
+    def test_a_repair_follows_only_what_has_run_and_was_not_decided(self, store: SqlStore, lab: Driver) -> None:
         e = lab.committed()
         with pytest.raises(StoreError, match="measured"):
             lab.propose(e, new_proposal(9, attempt=1))
@@ -251,7 +253,7 @@ def asked_again(answer: Answer, *more: dict[str, Any], completion: str = "<bette
 class AnswersContract(StoreFixtures):
     """The part of ``StoreContract`` about answers."""
 
-    def test_answers_come_back_as_they_came_in_order(self, store: Store, lab: Driver) -> None:
+    def test_answers_come_back_as_they_came_in_order(self, store: SqlStore, lab: Driver) -> None:
         e = lab.open()
         first = new_answer(error="there is no such line in train.py")
         second = asked_again(first, {"role": "user", "content": "no such line: answer again"})
@@ -261,7 +263,7 @@ class AnswersContract(StoreFixtures):
         assert list(store.answers(lab.id, e.number)) == [first, second, other]
         assert list(store.answers(lab.id, lab.open().number)) == []
 
-    def test_a_conversation_that_goes_on_is_stored_once(self, store: Store, lab: Driver) -> None:
+    def test_a_conversation_that_goes_on_is_stored_once(self, store: SqlStore, lab: Driver) -> None:
         """Messages may be dropped, changed in the middle or begun anew: each answer keeps its own."""
         e = lab.open()
         first = new_answer()
@@ -274,7 +276,7 @@ class AnswersContract(StoreFixtures):
             store.record_answer(lab.id, e.number, answer, AT)
         assert list(store.answers(lab.id, e.number)) == answers
 
-    def test_each_answer_is_charged_the_moment_that_it_comes(self, reopen: Callable[[], Store], lab: Driver) -> None:
+    def test_each_answer_is_charged_the_moment_that_it_comes(self, reopen: Callable[[], SqlStore], lab: Driver) -> None:
         e = lab.open()
         lab.store.record_answer(lab.id, e.number, new_answer(error="malformed"), AT)
         with closing(reopen()) as again:  # killed before there was a proposal
@@ -283,7 +285,7 @@ class AnswersContract(StoreFixtures):
             totals = again.totals(lab.id)
             assert (totals.usd, totals.tokens_in, totals.tokens_out) == (1.0, 2000, 400)
 
-    def test_a_proposal_whose_answers_were_charged_costs_nothing_more(self, store: Store, lab: Driver) -> None:
+    def test_a_proposal_whose_answers_were_charged_costs_nothing_more(self, store: SqlStore, lab: Driver) -> None:
         e = lab.open()
         store.record_answer(lab.id, e.number, new_answer(), AT)
         proposal = replace(new_proposal(0), cost=Cost(0.5, 1000, 200, 2.5), charged=True)
@@ -292,7 +294,7 @@ class AnswersContract(StoreFixtures):
             assert store.totals(lab.id).usd == 0.5
         assert e.proposal.cost == proposal.cost, "what it cost can still be read with it"
 
-    def test_an_answer_that_comes_late_is_charged_all_the_same(self, store: Store, lab: Driver) -> None:
+    def test_an_answer_that_comes_late_is_charged_all_the_same(self, store: SqlStore, lab: Driver) -> None:
         number = lab.decided(Status.DISCARD, 1.0).number
         e, before = store.experiment(lab.id, number), store.totals(lab.id).usd
         store.record_answer(lab.id, e.number, new_answer(), AT)
@@ -301,7 +303,7 @@ class AnswersContract(StoreFixtures):
 
     @pytest.mark.parametrize("usd", [None, math.nan, math.inf])
     def test_an_unknown_price_is_not_taken_for_nothing_and_not_counted(
-        self, store: Store, lab: Driver, usd: float | None
+        self, store: SqlStore, lab: Driver, usd: float | None
     ) -> None:
         e = lab.open()
         store.record_answer(lab.id, e.number, new_answer(usd=usd), AT)
@@ -309,7 +311,7 @@ class AnswersContract(StoreFixtures):
         assert (store.totals(lab.id).usd, store.totals(lab.id).tokens_out) == (0.0, 200)
         assert store.spent_since(AT) == 0.0
 
-    def test_what_was_spent_in_a_day_is_the_sum_over_all_sessions(self, store: Store, lab: Driver) -> None:
+    def test_what_was_spent_in_a_day_is_the_sum_over_all_sessions(self, store: SqlStore, lab: Driver) -> None:
         assert store.spent_since(AT) == 0.0
         other = Driver(store, store.create_session(new_session("other"), AT).id)
         for driver, hours, usd in ((lab, -1, 8.0), (lab, 0, 1.0), (other, 5, 2.0), (lab, 6, None)):
@@ -319,14 +321,14 @@ class AnswersContract(StoreFixtures):
         assert store.spent_since(AT - timedelta(days=1)) == 11.0
         assert store.spent_since(AT + timedelta(hours=5, seconds=1)) == 0.0
 
-    def test_each_charge_since_then_can_be_told_with_its_time(self, store: Store, lab: Driver) -> None:
+    def test_each_charge_since_then_can_be_told_with_its_time(self, store: SqlStore, lab: Driver) -> None:
         assert list(store.charges_since(AT)) == []
         e, late = lab.open(), AT + timedelta(hours=5, microseconds=7)
         for at, usd in ((late, 2.0), (AT, 1.5), (AT - timedelta(seconds=1), 8.0), (late, 0.0), (late, None)):
             store.record_answer(lab.id, e.number, new_answer(usd=usd), at)
         assert list(store.charges_since(AT)) == [(AT, 1.5), (late, 2.0)]
 
-    def test_answers_go_with_a_session_that_is_forgotten(self, store: Store, lab: Driver) -> None:
+    def test_answers_go_with_a_session_that_is_forgotten(self, store: SqlStore, lab: Driver) -> None:
         e = lab.open()
         store.record_answer(lab.id, e.number, new_answer(), AT)
         store.add_visit(lab.id, e.number)
@@ -336,7 +338,7 @@ class AnswersContract(StoreFixtures):
         assert list(store.answers(again.id, again.open().number)) == []
         assert (store.label_counts(again.id), store.visits(again.id)) == ({}, {})
 
-    def test_an_answer_is_stored_whatever_it_holds(self, store: Store, lab: Driver) -> None:
+    def test_an_answer_is_stored_whatever_it_holds(self, store: SqlStore, lab: Driver) -> None:
         text = "nul \0, lone \ud800, \x1b[2J '; DROP TABLE answer; --, 🎉"
         answer = Answer(
             text,
@@ -374,7 +376,7 @@ class SumsContract(StoreFixtures):
         e = lab.run(e, Measurement(Label.NONE, decision.value or 1.0))
         return lab.decide(e, decision, kept)
 
-    def test_failures_are_counted_by_label(self, store: Store, lab: Driver) -> None:
+    def test_failures_are_counted_by_label(self, store: SqlStore, lab: Driver) -> None:
         assert store.label_counts(lab.id) == {}
         for _ in range(3):
             self._decided(lab, Decision(Status.DISCARD, Label.NO_GAIN, 2.0), role="a")
@@ -386,7 +388,7 @@ class SumsContract(StoreFixtures):
         other = store.create_session(new_session("other"), AT)
         assert store.label_counts(other.id) == {}
 
-    def test_roles_are_paid_for_what_they_bring(self, store: Store, lab: Driver) -> None:
+    def test_roles_are_paid_for_what_they_bring(self, store: SqlStore, lab: Driver) -> None:
         assert store.role_stats(lab.id) == {}
         self._decided(lab, Decision(Status.KEEP, Label.NONE, 1.0, reward=1.5), role="schedule", kept=commit_of(0))
         self._decided(lab, Decision(Status.KEEP, Label.SIMPLER, 1.0, reward=0.25), role="schedule", kept=commit_of(1))
@@ -396,7 +398,7 @@ class SumsContract(StoreFixtures):
         assert store.role_stats(lab.id) == {"schedule": (3, 2, 1.25), "data": (1, 0, 0.0), "": (1, 0, -1.0)}
 
     def test_a_decision_that_is_repeated_after_a_crash_counts_once(
-        self, reopen: Callable[[], Store], lab: Driver
+        self, reopen: Callable[[], SqlStore], lab: Driver
     ) -> None:
         decision = Decision(Status.DISCARD, Label.NO_GAIN, 2.0, reward=-0.5)
         e = self._decided(lab, decision)
@@ -405,14 +407,14 @@ class SumsContract(StoreFixtures):
             assert again.label_counts(lab.id) == {"no_gain": 1}
             assert again.role_stats(lab.id) == {"optimizer": (1, 0, -0.5)}
 
-    def test_a_repair_is_counted_for_the_role_that_made_it(self, store: Store, lab: Driver) -> None:
+    def test_a_repair_is_counted_for_the_role_that_made_it(self, store: SqlStore, lab: Driver) -> None:
         e = lab.committed()
         e = lab.run(e, Measurement(Label.ERROR))
         e = lab.propose(e, replace(new_proposal(9, attempt=1), role="systems"))
         lab.decide(e, Decision(Status.CRASH, Label.ERROR))
         assert store.role_stats(lab.id) == {"systems": (1, 0, 0.0)}
 
-    def test_turns_are_told_with_their_roles_and_whether_they_paid(self, store: Store, lab: Driver) -> None:
+    def test_turns_are_told_with_their_roles_and_whether_they_paid(self, store: SqlStore, lab: Driver) -> None:
         assert store.role_turns(lab.id, 9) == []
         lab.decide(lab.open(), Decision(Status.CRASH, Label.MALFORMED_ANSWER))  # nothing was proposed
         self._decided(lab, Decision(Status.KEEP, Label.NONE, 1.0), role="data", kept=commit_of(1))
@@ -421,7 +423,7 @@ class SumsContract(StoreFixtures):
         assert store.role_turns(lab.id, 9) == [(1, "data", True), (2, "", False)]
         assert store.role_turns(lab.id, 1) == [(2, "", False)]
 
-    def test_the_last_experiments_of_a_role_are_found_however_far_back(self, store: Store, lab: Driver) -> None:
+    def test_the_last_experiments_of_a_role_are_found_however_far_back(self, store: SqlStore, lab: Driver) -> None:
         for role in ("data", "schedule", "data", "data", "schedule", ""):
             self._decided(lab, Decision(Status.DISCARD, Label.NO_GAIN, 2.0), role=role)
         e = lab.propose(lab.open(), replace(new_proposal(9), role="data"))
@@ -434,7 +436,7 @@ class SumsContract(StoreFixtures):
         assert store.experiments(lab.id, role="data", last=0) == []
 
     # -- the tree
-    def test_the_tree_knows_which_experiment_each_was_made_from(self, store: Store, lab: Driver) -> None:
+    def test_the_tree_knows_which_experiment_each_was_made_from(self, store: SqlStore, lab: Driver) -> None:
         # The baseline is the program as it is: its commit is its own parent.
         e = store.record_commit(lab.id, lab.propose(lab.open(), Proposal({}, "", "baseline")).number, PARENT)
         lab.decide(lab.run(e, Measurement(Label.NONE, 3.0)), Decision(Status.KEEP, Label.NONE, 3.0), PARENT)
@@ -459,7 +461,7 @@ class SumsContract(StoreFixtures):
         assert store.tree(lab.id, 0, after=1)[0] == Node(2, 1, final, 2.0, Status.KEEP)
         assert list(store.tree(lab.id, 0, after=6)) == []
 
-    def test_a_tree_does_not_reach_into_another_segment(self, store: Store, lab: Driver) -> None:
+    def test_a_tree_does_not_reach_into_another_segment(self, store: SqlStore, lab: Driver) -> None:
         self._decided(lab, Decision(Status.KEEP, Label.NONE, 3.0), kept=commit_of(0))
         store.open_segment(lab.id, "f1", "budget changed", "cpu", AT)
         self._decided(lab, Decision(Status.KEEP, Label.NONE, 5.0), parent=commit_of(0), segment=1, kept=commit_of(0))
@@ -468,7 +470,7 @@ class SumsContract(StoreFixtures):
         assert [(n.number, n.parent) for n in store.tree(lab.id, 1)] == [(1, None), (2, 1)]
 
     # -- visits
-    def test_visits_are_counted_in_the_store(self, reopen: Callable[[], Store], lab: Driver) -> None:
+    def test_visits_are_counted_in_the_store(self, reopen: Callable[[], SqlStore], lab: Driver) -> None:
         assert lab.store.visits(lab.id) == {}
         for _ in range(3):
             lab.open()

@@ -9,8 +9,9 @@ import pytest
 
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.ports import NewSession, Store
+from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Cost, Generation, Proposal
+from autoresearchd.store.repository import SqlStore
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 PARENT = "a" * 40
@@ -73,7 +74,7 @@ def commit_of(number: int) -> str:
 class Driver:
     """Takes experiments through their phases, as the loop does."""
 
-    def __init__(self, store: Store, session_id: int) -> None:
+    def __init__(self, store: SqlStore, session_id: int) -> None:
         self.store, self.id = store, session_id
 
     def open(self, segment: int = 0) -> Experiment:
@@ -116,18 +117,18 @@ class StoreFixtures:
     """Override ``reopen``."""
 
     @pytest.fixture
-    def reopen(self) -> Callable[[], Store]:
+    def reopen(self) -> Callable[[], SqlStore]:
         """Opens the same journal anew at each call, as a daemon does after it was killed."""
         raise NotImplementedError("give the suite a store: override the fixture `reopen`")
 
     @pytest.fixture
-    def store(self, reopen: Callable[[], Store]) -> Iterator[Store]:
+    def store(self, reopen: Callable[[], SqlStore]) -> Iterator[SqlStore]:
         store = reopen()
         yield store
         store.close()
 
     @pytest.fixture
-    def lab(self, store: Store) -> Driver:
+    def lab(self, store: SqlStore) -> Driver:
         session = store.create_session(new_session(), AT)
         store.open_segment(session.id, "f0", "start", "cpu", AT)
         return Driver(store, session.id)

@@ -15,7 +15,6 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import RULES, Label, Phase
-from autoresearchd.domain.ports import Store
 from autoresearchd.store.repository import SqlStore
 from tests.contract.store_contract import StoreContract
 from tests.contract.store_contract_steps import new_answer
@@ -27,7 +26,7 @@ UNCOUNTED = [label for label in Label if RULES[label].status is None]
 
 class TestSqliteStore(StoreContract):
     @pytest.fixture
-    def reopen(self, tmp_path: Path) -> Callable[[], Store]:
+    def reopen(self, tmp_path: Path) -> Callable[[], SqlStore]:
         return lambda: SqlStore.open(f"sqlite:///{tmp_path / 'state.db'}")
 
 

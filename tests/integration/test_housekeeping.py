@@ -17,7 +17,7 @@ from autoresearchd.domain.errors import StoreDamaged
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.ports import RunRequest, Store
+from autoresearchd.domain.ports import RunRequest
 from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.upkeep.housekeeping import Housekeeping, note_reason, say_that_it_stops
 from autoresearchd.store import backups
@@ -131,7 +131,7 @@ def test_a_reason_for_a_session_whose_row_went_with_its_database_is_no_fault(tmp
         def __getattr__(self, name: str) -> Any:
             return getattr(lab.store, name)
 
-    note_reason(cast(Store, TakenAwayAfterReading()), lab.tag, lab.clock.now(), "stopping")
+    note_reason(cast(SqlStore, TakenAwayAfterReading()), lab.tag, lab.clock.now(), "stopping")
     with pytest.raises(KeyError):
         lab.store.session(lab.tag)
     bench.close()

@@ -106,7 +106,7 @@ class VersionRecords:
     ) -> PolicyVersion:
         """Put a version to use, ``metrics`` laid over its own; the one for the same base model is retired."""
         with self._db.write() as c:
-            found = _locked(c, version)
+            found = _version(c, version)
             if found.status is VersionStatus.PROMOTED:
                 return found
             same_base = v.c.model_hash.is_not_distinct_from(found.model_hash)
@@ -119,7 +119,7 @@ class VersionRecords:
     ) -> PolicyVersion:
         """Keep a candidate and do not use it. StoreError: it is or was in use, and is to be rolled back."""
         with self._db.write() as c:
-            found = _locked(c, version)
+            found = _version(c, version)
             if found.status in (VersionStatus.PROMOTED, VersionStatus.RETIRED):
                 raise StoreError(f"version {version} is {found.status}: it is rolled back, not refused")
             return _decide(c, found, VersionStatus.REFUSED, reason, metrics)
@@ -127,7 +127,7 @@ class VersionRecords:
     def roll_back_version(self, version: str, *, reason: str = "") -> PolicyVersion | None:
         """Refuse the version in use, and bring back the one before it, if any. StoreError: it is not in use."""
         with self._db.write() as c:
-            found = _locked(c, version)
+            found = _version(c, version)
             if found.status is not VersionStatus.PROMOTED:
                 raise StoreError(f"version {version} is {found.status}, it is not in use")
             _decide(c, found, VersionStatus.REFUSED, reason)
@@ -151,12 +151,6 @@ class VersionRecords:
         earned = select(e.c.number, p.c.policy, p.c.adapter, e.c.reward, e.c.started_at).join_from(e, p, CURRENT)
         wanted = earned.where(e.c.session_id == session_id, e.c.number > after, e.c.reward.is_not(None))
         return [Rewarded(*row) for row in self._db.rows(wanted.order_by(e.c.number))]
-
-
-def _locked(c: Connection, version: str) -> PolicyVersion:
-    """A version; where a database has several writers, others are kept from deciding at the same time."""
-    c.execute(select(v.c.id).with_for_update()).all()
-    return _version(c, version)
 
 
 def _decide(
