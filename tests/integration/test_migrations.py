@@ -20,7 +20,7 @@ from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import Database, alembic_config, upgrade
 from autoresearchd.store.schema.health import HEAD_REVISION
 from autoresearchd.store.schema.tables import metadata
-from tests.contract.store_driver import AT, new_session
+from tests.unit.store.driver import AT, new_session
 
 NEXT = """
 from alembic import op

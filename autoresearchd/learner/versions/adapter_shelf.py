@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, EnvironmentFailure, UsageError
-from autoresearchd.domain.policy_versions import BaseModel, NewVersion, PolicyVersion, VersionStatus
+from autoresearchd.domain.policy_versions import BaseModel, PolicyVersion, VersionStatus
 from autoresearchd.learner.versions import adapter_manifest
 from autoresearchd.learner.versions.adapter_manifest import Made, Manifest
 from autoresearchd.loop.context import SystemClock
@@ -93,17 +93,16 @@ class AdapterShelf:
                 shutil.rmtree(staging, ignore_errors=True)
 
     def _list(self, written: Manifest, reason: str = "") -> PolicyVersion:
-        new = NewVersion(
-            version=written.version,
-            folder=written.version,
-            digest=adapter_manifest.digest_of(written.files),
-            base=written.base,
+        return self._store.add_version(
+            written.version,
+            adapter_manifest.digest_of(written.files),
+            written.base,
+            written.created,
             parent=written.parent,
             learner_run_id=written.learner_run,
             metrics=written.metrics,
             reason=reason,
         )
-        return self._store.add_version(new, written.created)
 
     # -- deciding
     def promote(self, version: str, reason: str = "", metrics: Mapping[str, Any] | None = None) -> PolicyVersion:

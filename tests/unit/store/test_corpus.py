@@ -17,8 +17,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Generation
 from autoresearchd.store.reader import Corpus, Transcript
 from autoresearchd.store.repository import SqlStore
-from tests.contract.store_contract_steps import asked_again, new_answer
-from tests.contract.store_driver import AT, Driver, commit_of, new_proposal, new_session
+from tests.unit.store.driver import AT, Driver, asked_again, commit_of, new_answer, new_proposal, new_session
 
 DECISION = Decision(
     Status.DISCARD, Label.NO_GAIN, 1.1, delta=-0.1, metrics={"mb": 3.0}, confidence=1.5, sigma=0.01, reward=-0.9,

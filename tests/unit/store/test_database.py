@@ -15,7 +15,7 @@ from autoresearchd.store import backups
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
 from autoresearchd.store.schema.database import sqlite_url
-from tests.contract.store_driver import AT, Driver, new_proposal, new_session
+from tests.unit.store.driver import AT, Driver, new_proposal, new_session
 
 
 def test_commits_survive_a_power_cut_and_references_are_checked(lab: Driver) -> None:

@@ -12,8 +12,7 @@ from sqlalchemy import event, insert, select, update
 from autoresearchd.domain.labels import Status
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import tables as t
-from tests.contract.store_contract_steps import new_answer
-from tests.contract.store_driver import AT, Driver, commit_of, new_session
+from tests.unit.store.driver import AT, Driver, commit_of, new_answer, new_session
 
 SHORT, LONG = 20, 2000
 

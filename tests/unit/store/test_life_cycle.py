@@ -1,11 +1,10 @@
-"""The SQL store keeps the contract of ``ports.Store``, step by step and under any order of steps."""
+"""The journal agrees with a model of it under any order of steps."""
 
 from __future__ import annotations
 
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,18 +15,10 @@ from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import RULES, Label, Phase
 from autoresearchd.store.repository import SqlStore
-from tests.contract.store_contract import StoreContract
-from tests.contract.store_contract_steps import new_answer
-from tests.contract.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session
+from tests.unit.store.driver import AT, PARENT, Driver, commit_of, new_answer, new_proposal, new_session
 
 LABELS = [label for label in Label if RULES[label].status is not None]
 UNCOUNTED = [label for label in Label if RULES[label].status is None]
-
-
-class TestSqliteStore(StoreContract):
-    @pytest.fixture
-    def reopen(self, tmp_path: Path) -> Callable[[], SqlStore]:
-        return lambda: SqlStore.open(f"sqlite:///{tmp_path / 'state.db'}")
 
 
 class LifeCycle(RuleBasedStateMachine):
