@@ -375,7 +375,11 @@ def _distillation(folder: Path, name: str) -> Layout | None:
             key="workspace.source_dir",
             hint="name the folder that paths of this project start from",
         )
-    notes = ("its fleet is not used: this version runs here, with --executor local",) if loaded.fleet else ()
+    notes = (
+        ("its fleet is not used: this version runs here, with --executor local",)
+        if re.search("^fleet:", text, re.M)
+        else ()
+    )
     return Layout(DISTILLATION, text=text, notes=notes)
 
 

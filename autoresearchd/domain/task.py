@@ -102,7 +102,6 @@ class Execution:
     setup_commands: tuple[str, ...] = ()
     python: str | None = None
     needs_gpu: bool = False
-    clear_torch_cache: bool = False
     memory_mb: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     network: bool = False
@@ -192,16 +191,6 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetSlot:
-    """One place on a remote machine."""
-
-    host: str
-    gpu_id: str = "0"
-    name: str = ""
-    remote_dir: str = "~"
-
-
-@dataclass(frozen=True, slots=True)
 class Task:
     """What to optimise. Paths are POSIX, relative to ``source_dir``, and never leave it (but for ``data``)."""
 
@@ -219,8 +208,6 @@ class Task:
     roles: tuple[Role, ...] = ()
     proposing: Proposing = field(default_factory=Proposing)
     search: Search = field(default_factory=Search)
-    fleet: tuple[FleetSlot, ...] = ()
-    remote_dir: str = "~"
     profile: str = "cpu"
     history: str = "refs"
     """``refs``: discards live under refs/autoresearch; ``revert``: they and their reverts are on the branch."""
