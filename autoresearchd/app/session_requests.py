@@ -13,9 +13,8 @@ from typing import Literal
 from autoresearchd import keys
 from autoresearchd.app.project import Project
 from autoresearchd.domain import errors
-from autoresearchd.domain.experiment import Session
+from autoresearchd.domain.experiment import Reached, Session, limit_reached
 from autoresearchd.domain.labels import Phase, SessionState
-from autoresearchd.domain.limits import Reached, limit_reached
 from autoresearchd.domain.quantities import counted
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.upkeep.session_lock import SessionLock, holder, process_began, starting

@@ -34,10 +34,9 @@ from autoresearchd.app.tasks.task_folder import (
 from autoresearchd.config import Overrides, check_files, dump_task, parse_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain import errors
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import EventSink, NewSession
+from autoresearchd.domain.ports import EventKind, EventSink, NewSession
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.context import BASELINE_RUNS, Context, SystemClock

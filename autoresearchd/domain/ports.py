@@ -9,21 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from autoresearchd.domain.events import Event
-from autoresearchd.domain.experiment import (
-    Limits,
-    RunResult,
-    Trial,
-)
-from autoresearchd.domain.policy_versions import (
-    BaseModel,
-    ServedAdapter,
-)
-from autoresearchd.domain.proposal import Answer, Proposal
-from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.experiment import Experiment, Limits, RunResult, Trial
+from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
+from autoresearchd.domain.proposal import Answer, Proposal, Repair
+from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
 
 
@@ -42,6 +35,43 @@ class Cancel(Protocol):
     def is_set(self) -> bool: ...
 
     def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class EventKind(StrEnum):
+    """Kinds of events."""
+
+    SESSION_STARTED = "session_started"
+    SESSION_RESUMED = "session_resumed"
+    STOPPING = "stopping"
+    SESSION_STOPPED = "session_stopped"
+    PAUSED = "paused"
+    UNPAUSED = "unpaused"
+    BACKING_OFF = "backing_off"
+    WAITING = "waiting"
+    RECOVERED = "recovered"
+    WARNING = "warning"
+    SETUP = "setup"
+    OPENED = "opened"
+    PROPOSED = "proposed"
+    TURN = "turn"
+    REPAIR = "repair"
+    COMMITTED = "committed"
+    RUN_STARTED = "run_started"
+    RUN_FINISHED = "run_finished"
+    DECIDED = "decided"
+    FAULT = "fault"
+    HOUSEKEEPING = "housekeeping"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. data holds JSON values only; message is a line for people."""
+
+    kind: EventKind
+    at: datetime
+    message: str
+    experiment: int | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 class EventSink(Protocol):
@@ -153,6 +183,42 @@ class Executor(Protocol):
 
 
 # ---------------------------------------------------------------------- what proposes
+@dataclass(frozen=True, slots=True)
+class ResearchState:
+    """Code, history and notes, frozen at one instant.
+
+    code: each editable file at ``parent``, not redacted, so that edits fit. recent: the last 32 decided experiments,
+    oldest first; top: the five best; own: the role's own before those, up to 32. seed: of every random choice of the
+    policy. incumbent: commit of the best, where ``parent`` is another one. failures: decided experiments by label.
+    streak: experiments in a row that were not kept. memo: ``autoresearch.md``. repair: a failed proposal to be fixed.
+    redactor: what leaves the daemon goes through it.
+    """
+
+    tag: str
+    number: int
+    parent: str
+    task: Task
+    code: Mapping[str, str]
+    recent: tuple[Experiment, ...] = ()
+    top: tuple[Experiment, ...] = ()
+    own: tuple[Experiment, ...] = ()
+    baseline: float | None = None
+    incumbent_value: float | None = None
+    sigma: float | None = None
+    notes: tuple[str, ...] = ()
+    role: str = ""
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    state_id: str = ""
+    round_id: str = ""
+    incumbent: str = ""
+    failures: Mapping[str, int] = field(default_factory=dict)
+    streak: int = 0
+    memo: str = ""
+    repair: Repair | None = None
+    redactor: Redactor = field(default_factory=Redactor, compare=False, repr=False)
+
+
 class Policy(Protocol):
     """Proposes edits.
 

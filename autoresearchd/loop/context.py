@@ -10,8 +10,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.domain.events import Event, EventKind
-from autoresearchd.domain.ports import Clock, EventSink, Executor, Learning, Policy, RunRequest, Workspace
+from autoresearchd.domain.ports import (
+    Clock,
+    Event,
+    EventKind,
+    EventSink,
+    Executor,
+    Learning,
+    Policy,
+    RunRequest,
+    Workspace,
+)
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, MissingCapability
-from autoresearchd.domain.ports import Cancel
-from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.job_files import remove_tree

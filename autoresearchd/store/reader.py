@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, case, func, select
 
 from autoresearchd.domain.errors import StoreDamaged
-from autoresearchd.domain.experiment import Experiment, Limits
+from autoresearchd.domain.experiment import Experiment, Limits, limit_reached, noise_has_grown
 from autoresearchd.domain.labels import RULES, Label, Phase, SessionState, Status
-from autoresearchd.domain.limits import limit_reached, noise_has_grown
 from autoresearchd.domain.proposal import ASI, Answer, Proposal
 from autoresearchd.evaluator.keep.noise import mad_confidence
 from autoresearchd.store.journal import records

@@ -27,7 +27,7 @@ from autoresearchd.domain.task import (
     Scoring,
     Task,
 )
-from autoresearchd.executor.setup_commands import MARKER
+from autoresearchd.executor.environment import MARKER
 
 SUCCEED, FAIL, HANG = "echo val_bpb: 1.5", "echo broken >&2; exit 3", "echo begun; exec sleep 600"
 PATIENCE_S = 200.0

@@ -18,11 +18,11 @@ import pytest
 
 from autoresearchd.domain.errors import Interrupted, MissingCapability
 from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Evaluation
 from autoresearchd.evaluator.rules.legality import check_edit
-from autoresearchd.executor.interpreter import inspect
+from autoresearchd.executor.environment import inspect
 from autoresearchd.executor.visible_files import agent_surroundings, link_data
 from autoresearchd.policy.agent_policy import SENTINEL, AgentPolicy
 from autoresearchd.sandbox.agent_shell import AgentShells, CommandResult, Surroundings

@@ -14,8 +14,8 @@ import pytest
 
 from autoresearchd.domain.errors import Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.policy.command_policy import CommandPolicy
 from tests.fakes.policies import make_state, make_task
 from tests.fakes.repositories import write_files

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.executor.devices import Devices
+from autoresearchd.domain.ports import Event, EventKind
+from autoresearchd.executor.environment import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.daemon import FileSink
 from autoresearchd.loop.session import Backoff

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.task import Check, Evaluation, Task
-from autoresearchd.executor.devices import Devices
-from autoresearchd.executor.interpreter import inspect
+from autoresearchd.executor.environment import Devices, inspect
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.visible_files import visible_libraries
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName

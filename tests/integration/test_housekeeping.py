@@ -14,10 +14,9 @@ from apscheduler.executors.pool import BasePoolExecutor
 from apscheduler.schedulers.base import STATE_STOPPED
 
 from autoresearchd.domain.errors import StoreDamaged
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.ports import RunRequest
+from autoresearchd.domain.ports import EventKind, RunRequest
 from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.upkeep.housekeeping import Housekeeping, note_reason, say_that_it_stops
 from autoresearchd.store import backups

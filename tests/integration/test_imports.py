@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.task import Evaluation
-from autoresearchd.executor.interpreter import inspect
+from autoresearchd.executor.environment import inspect
 from autoresearchd.executor.visible_files import interpreter_folders
 from autoresearchd.sandbox.tiers import PLAIN
 from tests.contract.executor_contract import make_request, make_task

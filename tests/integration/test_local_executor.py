@@ -13,7 +13,7 @@ import pytest
 
 from autoresearchd.domain.task import Evaluation
 from autoresearchd.evaluator.measure.measurement import measure
-from autoresearchd.executor.interpreter import inspect
+from autoresearchd.executor.environment import inspect
 from autoresearchd.loop.measuring.run_files import read_logs
 from autoresearchd.sandbox.launch import Supervised
 from autoresearchd.sandbox.tiers import PLAIN, Tier

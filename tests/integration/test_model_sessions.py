@@ -10,10 +10,9 @@ import pytest
 
 from autoresearchd.app.models.spending import SessionAnswers
 from autoresearchd.domain.errors import Interrupted
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import ModelSettings, Price
-from autoresearchd.domain.ports import RunRequest
+from autoresearchd.domain.ports import EventKind, RunRequest
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.models.openai_client import OpenAIClient

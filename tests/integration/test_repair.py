@@ -15,9 +15,9 @@ import pytest
 from autoresearchd.app.project import Project
 from autoresearchd.app.repair import Report, _limits_in_log, check_database, check_journal, ends_after, repair
 from autoresearchd.domain.errors import SessionLocked, StoreDamaged, UsageError
-from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Phase, Status
+from autoresearchd.domain.ports import Event, EventKind
 from autoresearchd.loop.daemon import FileSink
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store import backups

@@ -28,8 +28,8 @@ from autoresearchd.domain.errors import (
 )
 from autoresearchd.domain.experiment import Experiment, RunResult, Session
 from autoresearchd.domain.labels import Phase
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.redaction import secrets_of_environment
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.measure.log_text import shorten
 from autoresearchd.evaluator.rules.run_time import Pace, overrun, pace_of

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.errors import PolicyError, SpendCapReached
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
+from autoresearchd.domain.ports import EventKind, ResearchState
 from autoresearchd.domain.proposal import ASI, Cost, Proposal, Repair
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal
 from autoresearchd.evaluator.measure.measurement import is_simple

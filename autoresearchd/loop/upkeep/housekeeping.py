@@ -21,9 +21,9 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, StoreDamaged, StoreError
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
+from autoresearchd.domain.ports import EventKind
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.loop.context import Context
 from autoresearchd.store import backups

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.domain.experiment import Limits
-from autoresearchd.domain.limits import Reached, limit_reached
+from autoresearchd.domain.experiment import Limits, Reached, limit_reached
 from autoresearchd.domain.quantities import parse_duration
 
 COUNTS = st.integers(0, 10**6)

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.errors import BaselineError, MissingCapability
-from autoresearchd.executor.devices import Devices
-from autoresearchd.executor.interpreter import inspect, resolve_python
-from autoresearchd.executor.setup_commands import MARKER, run_setup
+from autoresearchd.executor.environment import MARKER, Devices, inspect, resolve_python, run_setup
 from autoresearchd.executor.visible_files import DataEntry, find_data, place_links
 from tests.contract.executor_contract import make_task
 
