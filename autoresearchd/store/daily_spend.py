@@ -79,15 +79,11 @@ class DailySpend:
 
 def _entry(line: bytes) -> tuple[datetime | None, float]:
     """When an amount was spent, None where the line does not say; and what it was, 0 where it is none."""
-    try:
+    when, amount = None, 0.0
+    with contextlib.suppress(ValueError, RecursionError, KeyError, TypeError):
         entry = json.loads(line)
         usd = entry["usd"]
-    except (ValueError, RecursionError, KeyError, TypeError):
-        return None, 0.0
-    if isinstance(usd, bool) or not isinstance(usd, (int, float)) or not 0 < usd < _MOST_USD:
-        return None, 0.0
-    try:
-        when = datetime.fromisoformat(str(entry.get("at")))
-    except ValueError:
-        return None, float(usd)
-    return when if when.tzinfo is not None else None, float(usd)
+        if isinstance(usd, (int, float)) and not isinstance(usd, bool) and 0 < usd < _MOST_USD:
+            amount = float(usd)
+            when = datetime.fromisoformat(entry["at"])
+    return when if when is not None and when.tzinfo is not None else None, amount

@@ -19,7 +19,7 @@ from autoresearchd.domain.file_content import LARGEST, pointed_to
 from autoresearchd.workspace.command import ADDRESS, IDENTITY, OLDEST, SETTINGS, Git, find_git, surroundings
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.layout import BRANCHES, PUBLIC, branch_name, common_dir, find_root, git_dir, require_tag
-from autoresearchd.workspace.objects import ObjectStore, checked_out, is_commit_id, object_databases
+from autoresearchd.workspace.objects import ObjectStore, checked_out, object_databases
 
 _IN_PROGRESS = {
     "MERGE_HEAD": "merge", "rebase-merge": "rebase", "rebase-apply": "rebase", "CHERRY_PICK_HEAD": "cherry-pick",
@@ -213,10 +213,7 @@ def init_repository(folder: Path) -> str:
 
 def head_commit(root: Path) -> str:
     """Commit that the user's checkout is at."""
-    found = _plain(find_git(), root).ask("rev-parse", "--verify", "HEAD^{commit}")
-    if not is_commit_id(found):
-        raise RepositoryError(f"{root} uses object names that are not SHA-1", hint="use a repository with SHA-1 names")
-    return found
+    return _plain(find_git(), root).ask("rev-parse", "--verify", "HEAD^{commit}")
 
 
 def _plain(program: str, root: Path) -> Git:

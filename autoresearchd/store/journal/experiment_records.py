@@ -228,10 +228,6 @@ class ExperimentRecords:
                 _locked(c, session_id, number)
             return [answer for answer in records.answers_of(rows) if answer is not None]
 
-    def spent_since(self, at: datetime) -> float:
-        usd: float | None = self._db.row(select(func.sum(n.c.usd)).where(n.c.at >= at))[0]
-        return usd or 0.0
-
     def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
         charges = select(n.c.at, n.c.usd).where(n.c.at >= at, n.c.usd > 0).order_by(n.c.at)
         return [(when, usd) for when, usd in self._db.rows(charges)]

@@ -49,9 +49,6 @@ class Repository:
             raise RuntimeError("killed")
         self.answers.append((at, answer.cost.usd or 0.0))
 
-    def spent_since(self, at: datetime) -> float:
-        return sum(usd for when, usd in self.answers if when >= at)
-
     def charges_since(self, at: datetime) -> list[tuple[datetime, float]]:
         if self.lost:
             raise StoreError("the database is gone")

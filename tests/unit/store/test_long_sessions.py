@@ -71,7 +71,6 @@ ASKED: dict[str, Callable[[SqlStore, int, int], object]] = {
     "visits": lambda store, session, last: store.visits(session),
     "record_answer": lambda store, session, last: store.record_answer(session, last, new_answer(), AT),
     "answers": lambda store, session, last: store.answers(session, last),
-    "spent_since": lambda store, session, last: store.spent_since(AT),
     "totals": lambda store, session, last: store.totals(session),
 }
 

@@ -224,25 +224,18 @@ def test_an_unknown_price_is_not_taken_for_nothing_and_not_counted(
     store.record_answer(lab.id, e.number, new_answer(usd=usd), AT)
     assert store.answers(lab.id, e.number)[0].cost.usd is None
     assert (store.totals(lab.id).usd, store.totals(lab.id).tokens_out) == (0.0, 200)
-    assert store.spent_since(AT) == 0.0
-
-
-def test_what_was_spent_in_a_day_is_the_sum_over_all_sessions(store: SqlStore, lab: Driver) -> None:
-    assert store.spent_since(AT) == 0.0
-    other = Driver(store, store.create_session(new_session("other"), AT).id)
-    for driver, hours, usd in ((lab, -1, 8.0), (lab, 0, 1.0), (other, 5, 2.0), (lab, 6, None)):
-        e = driver.open()
-        store.record_answer(driver.id, e.number, new_answer(usd=usd), AT + timedelta(hours=hours))
-    assert store.spent_since(AT) == 3.0
-    assert store.spent_since(AT - timedelta(days=1)) == 11.0
-    assert store.spent_since(AT + timedelta(hours=5, seconds=1)) == 0.0
-
-
-def test_each_charge_since_then_can_be_told_with_its_time(store: SqlStore, lab: Driver) -> None:
     assert list(store.charges_since(AT)) == []
-    e, late = lab.open(), AT + timedelta(hours=5, microseconds=7)
-    for at, usd in ((late, 2.0), (AT, 1.5), (AT - timedelta(seconds=1), 8.0), (late, 0.0), (late, None)):
-        store.record_answer(lab.id, e.number, new_answer(usd=usd), at)
+
+
+def test_each_charge_of_all_sessions_can_be_told_with_its_time(store: SqlStore, lab: Driver) -> None:
+    other, late = Driver(store, store.create_session(new_session("other"), AT).id), AT + timedelta(microseconds=7)
+    for driver, at, usd in (
+        (other, late, 2.0),
+        (lab, AT, 1.5),
+        (lab, AT - timedelta(seconds=1), 8.0),
+        (lab, late, 0.0),
+    ):
+        store.record_answer(driver.id, driver.open().number, new_answer(usd=usd), at)
     assert list(store.charges_since(AT)) == [(AT, 1.5), (late, 2.0)]
 
 
