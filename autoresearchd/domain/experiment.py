@@ -143,10 +143,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One experiment as the store knows it. Times are UTC; ``parent`` is the commit it is reverted to.
-
-    attempt: of its current proposal. Only its runs are judged; ``runs`` holds those of earlier ones too.
-    """
+    """One experiment as the store knows it. ``parent``: what it is reverted to; ``runs``: of earlier attempts, too."""
 
     session_id: int
     number: int
@@ -199,10 +196,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a search learns from one finished experiment: the changes against ``parent`` and the value they led to.
-
-    delta: as decided, of an aborted run the forecast's. reason: in words that may be a program's own.
-    """
+    """What a search learns of a finished experiment. changes: against ``parent``; delta: aborted: the forecast's."""
 
     number: int
     parent: str
@@ -228,10 +222,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class AbortMemory:
-    """What early abort has learned in a segment.
-
-    figures: for displays. state: what it goes on from, as of experiment ``number``; None: as it was stored last.
-    """
+    """What early abort has learned in a segment, as of experiment ``number``. state: None: as it was stored last."""
 
     segment: int
     number: int

@@ -152,10 +152,7 @@ class RunHandle(Protocol):
         """Where ``training.log``, ``evaluation.log`` … grow while it runs."""
 
     def wait(self, timeout: float | None = None) -> RunResult | None:
-        """Wait until the run has ended, at most ``timeout`` seconds, without polling; None while it runs.
-
-        Never raises for what the job did.
-        """
+        """Wait at most ``timeout`` seconds until the run has ended (None: it runs); what the job did never raises."""
 
     def kill(self) -> None:
         """End the whole process tree now; ``wait`` then gives a result whose last stage is ``killed``."""

@@ -250,10 +250,7 @@ SIGMAS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Documented:
-    """A baseline as the task's README has it; text: ``value ± sigma`` as it was written.
-
-    sigma: of single runs; budget: seconds of training, None: the task's; within: share by which machines may differ.
-    """
+    """A baseline as the task's README has it. sigma: of single runs; within: share by which machines may differ."""
 
     value: float
     sigma: float

@@ -1,7 +1,4 @@
-"""What a user's models cost in a day, whatever repository they were asked for: a file of lines for each day.
-
-A repository's journal holds its own answers with their prices; a cap on a day is the user's, and needs them all.
-"""
+"""What a user's models cost in a day, in all repositories together, which a daily cap needs: a file for each day."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A database file for others than its daemon: as the JSON that commands print, and whole sessions for the learner.
-
-It is read while the daemon writes, after it died, and on a read-only disk; nothing is written.
-"""
+"""A database file for others than its daemon, at work or dead: as the JSON of commands, and for the learner."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What must hold of a repository before anything is changed in it (checks only read), and the making of a new one.
-
-See gitrepository-layout(5) for the files that mark an operation in progress, git-check-ref-format(1) for names.
-"""
+"""What must hold of a repository before anything is changed in it (checks only read), and the making of a new one."""
 
 from __future__ import annotations
 

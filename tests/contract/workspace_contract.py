@@ -44,13 +44,6 @@ class WorkspaceContract:
         files, later = {"train.py": EDITED}, WHEN + timedelta(seconds=1)
         assert workspace.commit(number=1, parent=base, files=files, message="experiment 1\n", when=later) != first
 
-    def test_committing_does_not_move_the_branch(self, tmp_path: Path) -> None:
-        """The branch holds kept commits only, and none before something is kept."""
-        workspace, base = self.make(tmp_path)
-        assert workspace.tip() == base
-        self._edit(workspace, base)
-        assert workspace.tip() == base
-
     @pytest.mark.parametrize(
         "path",
         ["../x.py", "/etc/passwd", ".git/config", ".GIT/config", "a/../train.py", "", ".", "absent.py", "prepare.py"],
@@ -130,15 +123,3 @@ class WorkspaceContract:
                 workspace.checkout(0, wrong)
         with pytest.raises(RepositoryError):
             workspace.read(base, "absent.py")
-
-    def test_packing_loses_nothing(self, tmp_path: Path) -> None:
-        """Housekeeping in the middle of a session is not noticed."""
-        workspace, base = self.make(tmp_path)
-        commits = [self._edit(workspace, base, f"x = {n}\n", n) for n in range(1, 6)]
-        workspace.advance(base, commits[-1])
-        workspace.pack()
-        workspace.pack()
-        assert workspace.tip() == commits[-1]
-        assert [workspace.read(c, "train.py") for c in commits] == [f"x = {n}\n" for n in range(1, 6)]
-        assert self._edit(workspace, base, "x = 1\n") == commits[0]
-        assert (workspace.checkout(0, commits[2]) / "train.py").read_text() == "x = 3\n"

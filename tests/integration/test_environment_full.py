@@ -118,9 +118,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_disk_that_is_full_at_a_step_changes_no_result(
-    step: str, disk: Disk, undisturbed: list[tuple[Any, ...]]
-) -> None:
+def test_a_disk_full_at_a_step_changes_no_result(step: str, disk: Disk, undisturbed: list[tuple[Any, ...]]) -> None:
     bench = Bench(disk.at)
     fill, filled = filling(bench, disk, step)
     waits = run_session(bench, lambda port: watched(port, fill), Emptying(disk=disk))
@@ -180,8 +178,3 @@ def test_the_log_of_a_daemon_goes_on_where_a_full_disk_stopped_it(disk: Disk) ->
     text = (disk.at / "daemon.log").read_text()
     assert "line 59 " in text, "what is said with room again is there"
     assert "line 4 " in text
-    again = FileSink(disk.at / "again.log", "t")
-    again.emit(told[0])
-    disk.fill()
-    again.emit(told[1])
-    again.close()  # a log that cannot even be closed ends no daemon

@@ -84,7 +84,7 @@ def run(tier: Tier, root: Path, source: str, limits: RunLimits, mark: str) -> tu
     ids=["processes", "threads", "output", "files", "files-at-the-end"],
 )
 @pytest.mark.parametrize("tier", TIERS)
-def test_a_run_that_uses_too_much_is_ended_and_told_why(
+def test_a_run_that_uses_too_much_is_ended(
     tier: Tier, source: str, limits: RunLimits, reason: str, tmp_path: Path, mark: str
 ) -> None:
     stage, _ = run(tier, tmp_path, source.replace("REST", "600"), limits, mark)
@@ -138,9 +138,7 @@ def test_no_key_of_the_login_is_read_and_none_is_left_for_the_next_run(tier: Tie
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_folders_nested_beyond_every_path_end_the_run_and_not_the_supervisor(
-    tier: Tier, tmp_path: Path, mark: str
-) -> None:
+def test_folders_nested_beyond_every_path_end_no_supervisor(tier: Tier, tmp_path: Path, mark: str) -> None:
     try:
         stage, log = run(tier, tmp_path, NESTED, RunLimits(), mark)
         assert "NESTED" in log and stage.outcome == "ok", stage

@@ -6,17 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.labels import Label
 from benchmarks import live_abort
 from tests.integration.bench import TASK, Bench
-from tests.unit.loop.test_early_abort import VALUES, by_label, made, run
+from tests.unit.loop.test_early_abort import VALUES, made, run
 
 ALL = len(VALUES)
 
 
-def test_any_number_of_recorded_sessions_tells_what_would_have_been_ended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recorded_sessions_tell_what_would_have_been_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     benches = [made(tmp_path / name, VALUES, TASK + "curve: {abort: false}\n", Bench) for name in ("one", "two")]
     for bench in benches:
         run(bench, ALL)
@@ -29,10 +26,3 @@ def test_any_number_of_recorded_sessions_tells_what_would_have_been_ended(
     assert two.split(": ", 1)[1] == one.split(": ", 1)[1]
     assert both.startswith(f"all: 2 of {2 * ALL} ended, 0 of {2 * (ALL - 1)} improvements")
     assert "(95% limit 13%)" in both
-
-
-def test_what_was_ended_live_has_no_end_to_judge_by_and_is_left_out(tmp_path: Path) -> None:
-    bench = made(tmp_path, VALUES, TASK, Bench)
-    run(bench, ALL)
-    assert len(by_label(bench, Label.ABORTED_EARLY)) == 1
-    assert live_abort.replay(bench.store).runs == ALL - 1

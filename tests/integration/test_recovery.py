@@ -7,7 +7,6 @@ as if nothing had happened.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +75,3 @@ def test_death_again_and_again_during_recovery_itself(tmp_path: Path, step: int)
         assert deaths < 500
     check(bench)
     bench.close()
-
-
-def test_a_worktree_deleted_by_hand_is_made_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    assert run_until_killed(bench, Doom(at=60))
-    subprocess.run(["rm", "-rf", str(bench.root / ".git/autoresearchd/worktrees")], check=True)
-    run_until_killed(bench, Doom(at=-1))
-    check(bench)

@@ -39,9 +39,7 @@ def test_without_any_sandbox_the_user_is_warned_and_told_what_to_install() -> No
     ],
     ids=["forbidden", "hides nothing", "in a container"],
 )
-def test_a_bubblewrap_is_used_as_far_as_it_works_and_the_user_is_told(
-    tmp_path: Path, script: str, name: TierName, words: str
-) -> None:
+def test_a_bubblewrap_is_used_as_far_as_it_works(tmp_path: Path, script: str, name: TierName, words: str) -> None:
     tier = probe(tiers_of(program(tmp_path, script)))
     assert (tier.name, tier.isolates) == (name, name is not TierName.NONE)
     assert words in tier.warnings()[0]

@@ -89,9 +89,3 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Sq
 def test_a_long_session_is_no_slower_to_ask(name: str, sessions: list[tuple[SqlStore, Driver, int]]) -> None:
     taken = [steps(store, lambda: ASKED[name](store, lab.id, last)) for store, lab, last in sessions]  # noqa: B023
     assert 0 < taken[1] <= taken[0] + 20
-
-
-def test_the_whole_tree_takes_a_few_steps_for_each_experiment(sessions: list[tuple[SqlStore, Driver, int]]) -> None:
-    store, lab, _ = sessions[1]
-    assert len(store.tree(lab.id, 0)) == LONG
-    assert steps(store, lambda: store.tree(lab.id, 0)) < 100 * LONG

@@ -110,9 +110,7 @@ def test_lists_come_oldest_first_without_files_and_generations(store: SqlStore, 
 
 
 @pytest.mark.parametrize(("maximize", "expected"), [(False, [3, 0, 5]), (True, [1, 0, 5])])
-def test_the_best_are_found_in_both_directions(
-    store: SqlStore, lab: Driver, maximize: bool, expected: list[int]
-) -> None:
+def test_the_best_are_found(store: SqlStore, lab: Driver, maximize: bool, expected: list[int]) -> None:
     lab.decided(Status.KEEP, 1.0)
     lab.decided(Status.DISCARD, 2.0)
     lab.decided(Status.CRASH, None)

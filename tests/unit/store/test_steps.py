@@ -168,9 +168,7 @@ def test_a_failed_attempt_leaves_nothing_in_the_noise_of_the_session(store: SqlS
     assert [(r.value, r.attempt) for r in store.decided_runs(lab.id, 0)] == [(0.9, 1)]
 
 
-def test_a_repair_may_be_repeated_after_a_crash_and_is_charged_once(
-    reopen: Callable[[], SqlStore], lab: Driver
-) -> None:
+def test_a_repair_repeated_after_a_crash_is_charged_once(reopen: Callable[[], SqlStore], lab: Driver) -> None:
     e = lab.committed()
     e = lab.run(e, Measurement(Label.ERROR))
     repaired = lab.propose(e, new_proposal(9, attempt=1))
@@ -217,9 +215,7 @@ def test_an_answer_that_comes_late_is_charged_all_the_same(store: SqlStore, lab:
 
 
 @pytest.mark.parametrize("usd", [None, math.nan, math.inf])
-def test_an_unknown_price_is_not_taken_for_nothing_and_not_counted(
-    store: SqlStore, lab: Driver, usd: float | None
-) -> None:
+def test_an_unknown_price_is_neither_nothing_nor_counted(store: SqlStore, lab: Driver, usd: float | None) -> None:
     e = lab.open()
     store.record_answer(lab.id, e.number, new_answer(usd=usd), AT)
     assert store.answers(lab.id, e.number)[0].cost.usd is None
