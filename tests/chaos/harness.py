@@ -31,33 +31,18 @@ FATE_S = 1.5
 """How long a life waits for the call that it is to die at, which may not come; then it is killed where it is."""
 ORPHAN_PATIENCE_S = 60.0
 
-BEGINNING: tuple[Fate, ...] = tuple(
-    Fate(call, moment)
-    for call in ("store.set_state", "workspace.begin", "store.open_segment", "store.open_experiment")
-    for moment in ("before", "after")
-)
+
+def _both(calls: str) -> tuple[Fate, ...]:
+    return tuple(Fate(call, moment) for call in calls.split() for moment in ("before", "after"))
+
+
+BEGINNING = _both("store.set_state workspace.begin store.open_segment store.open_experiment")
 """Steps that only the first life of a session takes."""
 
-TRANSITIONS: tuple[Fate, ...] = tuple(
-    Fate(call, moment)
-    for call in (
-        "store.open_experiment",
-        "policy.propose",
-        "store.record_proposal",
-        "workspace.commit",
-        "store.record_commit",
-        "workspace.checkout",
-        "store.open_run",
-        "executor.start",
-        "store.close_run",
-        "store.record_decision",
-        "workspace.advance",
-        "store.record_overhead",
-        "workspace.pack",
-        "store.backup",
-        "store.heartbeat",
-    )
-    for moment in ("before", "after")
+TRANSITIONS = _both(
+    "store.open_experiment policy.propose store.record_proposal workspace.commit store.record_commit workspace.checkout"
+    " store.open_run executor.start store.close_run store.record_decision workspace.advance store.record_overhead"
+    " workspace.pack store.backup store.heartbeat"
 )
 """Every step of the journal and every side effect, from both sides."""
 

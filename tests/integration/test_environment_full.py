@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,16 +66,9 @@ class Emptying(Backoff):
 
 def watched(port: Any, before: Callable[[str], None]) -> Mortal:
     """A port of the laboratory that tells before each call."""
-    return Mortal(port, Telling(before))
-
-
-@dataclass(frozen=True)
-class Telling:
-    before: Callable[[str], None]
-
-    def instant(self, call: str, moment: str) -> None:
-        if moment == "before":
-            self.before(call.removeprefix("."))
+    return Mortal(
+        port, SimpleNamespace(instant=lambda call, at: before(call.removeprefix(".")) if at == "before" else 0)
+    )
 
 
 def filling(bench: Bench, disk: Disk, step: str, spare: int = 0) -> tuple[Callable[[str], None], list[int]]:

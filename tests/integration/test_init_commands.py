@@ -46,12 +46,6 @@ def test_a_policy_that_can_edit_it_and_a_repository_are_named(tmp_path: Path) ->
     assert begin[-2:] == ["--policy", "command:CMD"]
 
 
-def test_a_copy_is_told_how_it_becomes_a_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["task", "init", "terrain", str(tmp_path / "made")]) == 0
-    words = capsys.readouterr().err
-    assert words.index(f"next: git -C {tmp_path / 'made'} init") < words.index("then: autoresearchd start")
-
-
 def test_of_a_copy_all_is_committed_and_nothing_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     preflight.init_repository(tmp_path)
     (tmp_path / "of-mine.txt").write_text("not committed, and staged")

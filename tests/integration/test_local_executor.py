@@ -120,8 +120,7 @@ def test_a_forgotten_handle_ends_its_run(mark: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize(
-    ("command", "code"),
-    [("exit 255", 255), ("kill -SEGV $$", -11), ("kill -KILL $$", -9), ("nosuch", 127)],
+    ("command", "code"), [("exit 255", 255), ("kill -SEGV $$", -11), ("kill -KILL $$", -9), ("nosuch", 127)]
 )
 def test_exit_codes_and_signals_arrive_as_they_were(tier: Tier, command: str, code: int, tmp_path: Path) -> None:
     stage = run(tier, tmp_path, make_task(command)).stages[-1]

@@ -179,9 +179,3 @@ def test_a_program_that_reads_neither_its_budget_nor_its_seed_is_told_so_before_
     make_repository(top, {})
     assert run(["task", "check", ".", "--run"]) == 0
     assert "of a budget of 30 s: the budget does not bind" in capsys.readouterr().err
-
-
-def test_a_task_that_says_what_it_is_held_to_is_told_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "task.yaml").write_text(TASK.replace("budget: 20", "budget: 20, training_time: budget"))
-    assert run(["task", "check", str(folder)]) == 0
-    assert "AUTORESEARCHD_TIME_BUDGET" not in capsys.readouterr().err

@@ -88,16 +88,6 @@ def test_links_that_go_in_a_circle_do_not_hang_the_daemon(tmp_path: Path) -> Non
     assert way_to(tmp_path / "a").links
 
 
-def test_hidden_places_that_are_not_visible_anyway_are_not_made_visible(tmp_path: Path) -> None:
-    work, secret = tmp_path / "work", tmp_path / "secret"
-    work.mkdir()
-    for place in (secret, work / "inner"):
-        place.touch()
-    view = View(cwd=work, home=Path("/nonexistent"), hidden=(secret, work / "inner"))
-    words = " ".join(in_bubblewrap(Path("/usr/bin/bwrap"), view, ["true"], proc=True))
-    assert str(secret) not in words and f"--ro-bind /dev/null {work}/inner" in words
-
-
 def test_the_words_of_a_job_come_after_the_end_of_options() -> None:
     view = View(cwd=Path("/usr"), home=Path("/nonexistent"))
     words = in_bubblewrap(Path("/usr/bin/bwrap"), view, ["/bin/sh", "-c", "--bind / /"], proc=True)

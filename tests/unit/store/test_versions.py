@@ -114,18 +114,6 @@ def test_a_rollback_leads_back_version_by_version_to_the_plain_model(store: SqlS
     assert in_use(store) == []
 
 
-def test_rollbacks_end_whatever_was_promoted_by_hand_before(store: SqlStore) -> None:
-    for number in (1, 2, 3):
-        add_version(store, number)
-    for minutes, number in enumerate((1, 2, 3, 1, 2)):
-        store.promote_version(named(number), AT + timedelta(minutes=minutes))
-    seen = []
-    while used := in_use(store):
-        seen.append(used[0])
-        store.roll_back_version(used[0])
-    assert seen == [named(2), named(1), named(3)]
-
-
 def test_what_is_not_in_use_is_not_rolled_back_and_what_is_or_was_not_refused(store: SqlStore) -> None:
     for number in (1, 2):
         add_version(store, number)
