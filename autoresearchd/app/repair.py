@@ -70,9 +70,9 @@ def check_database(path: Path) -> str:
             f"the database {path} cannot be checked: {error}",
             hint="another program may hold it: end it, or wait; make sure that this user may write to it",
         ) from error
-    if found.faults:
-        raise StoreDamaged(f"the database {path} is damaged: {found.faults[0]}", hint=health.HINT)
-    if not found.complete:
+    if found:
+        raise StoreDamaged(f"the database {path} is damaged: {found[0]}", hint=health.HINT)
+    if found is None:
         return f"the database was not checked to its end within {health.QUICK_SECONDS:g} s; the next backup does it"
     return ""
 

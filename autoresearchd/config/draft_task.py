@@ -375,11 +375,8 @@ def _distillation(folder: Path, name: str) -> Layout | None:
             key="workspace.source_dir",
             hint="name the folder that paths of this project start from",
         )
-    notes = (
-        ("its fleet is not used: this version runs here, with --executor local",)
-        if re.search("^fleet:", text, re.M)
-        else ()
-    )
+    has_fleet = re.search("^fleet:", text, re.MULTILINE)
+    notes = ("its fleet is not used: this version runs here, with --executor local",) if has_fleet else ()
     return Layout(DISTILLATION, text=text, notes=notes)
 
 

@@ -143,7 +143,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One experiment as the store knows it. ``parent``: what it is reverted to; ``runs``: of earlier attempts, too."""
+    """One experiment as the store knows it. ``parent``: what it is reverted to; ``runs``: of all attempts."""
 
     session_id: int
     number: int
@@ -196,7 +196,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a search learns of a finished experiment. changes: against ``parent``; delta: aborted: the forecast's."""
+    """What a search learns of a finished experiment. changes: against ``parent``; delta: the forecast's, if aborted."""
 
     number: int
     parent: str

@@ -131,3 +131,10 @@ def test_a_damaged_database_gives_no_backup_and_costs_none(lab: Driver, tmp_path
     with pytest.raises(StoreDamaged, match="backup"):
         backups.make(damaged, folder, AT + timedelta(hours=1))
     assert [path.name for path in folder.iterdir()] == [good.name]
+
+
+def test_a_check_that_takes_too_long_is_ended_and_says_so(lab: Driver, path: Path) -> None:
+    for _ in range(300):
+        lab.propose(lab.open())
+    assert health.quick_check(path) == []
+    assert health.quick_check(path, seconds=-1.0) is None
