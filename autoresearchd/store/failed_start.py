@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,5 +36,5 @@ def recall(path: Path, known: Iterable[str]) -> FailedStart | None:
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         told = json.loads(path.read_text("utf-8"))
         if told["tag"] not in set(known):
-            return FailedStart(**{**told, "ended_at": datetime.fromisoformat(told["ended_at"])})
+            return FailedStart(**{**told, "ended_at": datetime.fromisoformat(told["ended_at"]).astimezone(UTC)})
     return None
