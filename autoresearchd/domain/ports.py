@@ -81,10 +81,7 @@ class EventSink(Protocol):
 
 
 class Workspace(Protocol):
-    """Files under version control. Commits are 40 hex digits. The user's own checkout is never written to.
-
-    All methods raise RepositoryError for what the user must fix and EnvironmentFailure for what may pass (lock, disk).
-    """
+    """Files under version control, never the user's checkout. RepositoryError: act; EnvironmentFailure: it may pass."""
 
     def read(self, commit: str, path: str) -> str: ...
 
@@ -126,11 +123,7 @@ class Workspace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One run to execute.
-
-    workspace: the task's folder at the commit; pristine: with nothing edited; setup: what setup commands left; run_dir:
-    where logs and the result go.
-    """
+    """One run to execute. workspace: the task's folder at the commit; pristine: unedited; setup: what set-up left."""
 
     key: str
     task: Task

@@ -170,11 +170,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Proposing:
-    """How proposals are asked for.
-
-    group: how many from one frozen state. parents: of the next edit: ``incumbent``, or ``puct`` over the tree of
-    experiments. turns: of the roles, ``round_robin`` or ``bandit``.
-    """
+    """How proposals are made. parents: ``incumbent`` or ``puct``; turns of roles: ``round_robin`` or ``bandit``."""
 
     group: int = 1
     parents: str = "incumbent"
