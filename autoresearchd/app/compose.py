@@ -22,13 +22,11 @@ from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import MissingCapability, UsageError
-from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import Adapters, Cancel, EventSink, Executor, Policy
+from autoresearchd.domain.ports import Adapters, Cancel, Event, EventKind, EventSink, Executor, Policy, ResearchState
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.redaction import secret_parts, secrets_of_environment
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.learner.learner_process import schedule_of

@@ -13,10 +13,10 @@ from autoresearchd.app.project import Project
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.policy_versions import LearnerStatus, VersionStatus
-from autoresearchd.domain.ports import Store
 from autoresearchd.learner.learner_process import Tell, hold_learner_lock, stoppable
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Pruned
 from autoresearchd.loop.context import SystemClock
+from autoresearchd.store.repository import SqlStore
 
 if TYPE_CHECKING:
     from autoresearchd.learner.learn import LearnRequest
@@ -53,7 +53,7 @@ def learn(request: LearnRequest, directory: Path, tell: Tell) -> Mapping[str, An
         return whole.go()
 
 
-def _tell_of_daemons(project: Project, store: Store, tell: Tell) -> None:
+def _tell_of_daemons(project: Project, store: SqlStore, tell: Tell) -> None:
     """Say of each daemon that is at work in a repository what it does while a learner is."""
     waits = load_settings(os.environ).learn.pause != "never"
     for session in store.sessions():

@@ -35,12 +35,12 @@ from autoresearchd.domain.errors import (
 )
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, Session
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
-from autoresearchd.domain.ports import Executor, NewSession, Store
+from autoresearchd.domain.ports import Executor, NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.evaluator.rules.legality import code_hash
-from autoresearchd.executor.devices import find_devices
+from autoresearchd.executor.environment import find_devices
 from autoresearchd.loop.messages import BASELINE, unified_diff
 from autoresearchd.loop.run import measure_run
 from autoresearchd.loop.upkeep.session_lock import SessionLock
@@ -70,14 +70,14 @@ def check_database(path: Path) -> str:
             f"the database {path} cannot be checked: {error}",
             hint="another program may hold it: end it, or wait; make sure that this user may write to it",
         ) from error
-    if found.faults:
-        raise StoreDamaged(f"the database {path} is damaged: {found.faults[0]}", hint=health.HINT)
-    if not found.complete:
+    if found:
+        raise StoreDamaged(f"the database {path} is damaged: {found[0]}", hint=health.HINT)
+    if found is None:
         return f"the database was not checked to its end within {health.QUICK_SECONDS:g} s; the next backup does it"
     return ""
 
 
-def check_journal(store: Store, workspace: GitWorkspace, session: Session) -> None:
+def check_journal(store: SqlStore, workspace: GitWorkspace, session: Session) -> None:
     """Refuse a journal that lacks what git has: its numbers would be given out again."""
     latest = store.latest(session.id)
     if latest is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -12,10 +13,8 @@ from typing import Literal
 from autoresearchd import keys
 from autoresearchd.app.project import Project
 from autoresearchd.domain import errors
-from autoresearchd.domain.experiment import Session
-from autoresearchd.domain.labels import Phase
-from autoresearchd.domain.limits import Reached, limit_reached
-from autoresearchd.domain.ports import Store
+from autoresearchd.domain.experiment import Reached, Session, limit_reached
+from autoresearchd.domain.labels import Phase, SessionState
 from autoresearchd.domain.quantities import counted
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.upkeep.session_lock import SessionLock, holder, process_began, starting
@@ -57,17 +56,23 @@ def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", 
             how = f"`autoresearchd resume {session.tag}{more}` goes on with it"
             return f"nothing is running: session {session.tag} {why}; {how}"
         named = f"session {session.tag} (process {pid})"
-        asked, began = store.last_control(session.id, ("stop", "stop_now")), process_began(pid)
-        again = asked is not None and began is not None and asked.created_at >= began
-        if kind == "stop" and again:
+        if kind == "stop" and _last_asked(store, session, pid, ("stop", "stop_now")):
             # Asked for once more it would mean at once, as a second signal does.
-            words = "was asked to stop before, and does after the running experiment"
-            return f"{named} {words}; `autoresearchd stop --now` ends that"
+            asked = "was asked to stop before, and does after the running experiment"
+            return f"{named} {asked}; `autoresearchd stop --now` ends that"
+        words, at_rest = _SENTENCES[kind], session.state is SessionState.PAUSED
+        last = _last_asked(store, session, pid, ("pause", "unpause"))
+        to_pause = at_rest if last is None else last == "pause"
+        if kind == "pause" and to_pause:
+            words = "is paused already" if at_rest else f"{words} already: it was asked to before"
+        elif kind == "unpause" and not to_pause:
+            words = "is not paused, so nothing changes"
+        # Asked for all the same where it seems to be so: it may have changed in the next moment.
         store.add_control(session.id, kind, SystemClock().now())
-        return f"{named} {_SENTENCES[kind]}"
+        return f"{named} {words}"
 
 
-def reached_limit(store: Store, session: Session) -> Reached | None:
+def reached_limit(store: SqlStore, session: Session) -> Reached | None:
     """The limit at which a session has ended; None when it can go on, or has something left to finish first."""
     from autoresearchd.app.compose import ends_when_spent  # slow to import, and seldom needed
 
@@ -84,6 +89,12 @@ def reached_limit(store: Store, session: Session) -> Reached | None:
         seconds=session.active_seconds,
         usd=totals.usd,
     )
+
+
+def _last_asked(store: SqlStore, session: Session, pid: int, kinds: Sequence[str]) -> str | None:
+    """What of these this daemon was asked for last; what was asked of one before it counts no more."""
+    asked, began = store.last_control(session.id, kinds), process_began(pid)
+    return asked.kind if asked is not None and began is not None and asked.created_at >= began else None
 
 
 def stop(directory: Path, tag: str | None, now: bool) -> str:

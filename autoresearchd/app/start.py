@@ -34,10 +34,9 @@ from autoresearchd.app.tasks.task_folder import (
 from autoresearchd.config import Overrides, check_files, dump_task, parse_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain import errors
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import EventSink, NewSession, Store
+from autoresearchd.domain.ports import EventKind, EventSink, NewSession
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.context import BASELINE_RUNS, Context, SystemClock
@@ -186,7 +185,7 @@ def refuse_second(project: Project, tag: str | None) -> list[str]:
     return beside
 
 
-def choose_tag(project: Project, store: Store, tag: str | None) -> str:
+def choose_tag(project: Project, store: SqlStore, tag: str | None) -> str:
     """The tag asked for, or today's (``nov21``, ``nov21-2``, …)."""
     known = {session.tag: session.policy for session in store.sessions()}
     if tag is not None:
@@ -204,7 +203,7 @@ def choose_tag(project: Project, store: Store, tag: str | None) -> str:
     raise AssertionError
 
 
-def create_session(store: Store, new: NewSession) -> Session:
+def create_session(store: SqlStore, new: NewSession) -> Session:
     """The session. Raises SessionLocked where another ``start`` took the tag a moment ago."""
     try:
         return store.create_session(new, SystemClock().now())

@@ -357,8 +357,9 @@ def _distillation(folder: Path, name: str) -> Layout | None:
         what = f"{folder / 'tasks'} has several tasks, and none is named {name!r}"
         raise UsageError(what, hint=f"name one of them: {', '.join(found)}")
     path, text = found[name if name in found else meant[0]]
-    fleet = read_task_text(text, file=str(path)).fleet
-    notes = ("its fleet is not used: this version runs here, with --executor local",) if fleet else ()
+    read_task_text(text, file=str(path))
+    has_fleet = re.search("^fleet:", text, re.MULTILINE)
+    notes = ("its fleet is not used: this version runs here, with --executor local",) if has_fleet else ()
     return Layout(DISTILLATION, text=text, notes=notes)
 
 

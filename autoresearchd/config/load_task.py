@@ -126,14 +126,14 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> domain.Task:
     check_every = file.curve.check_every or MAX_CHECK_EVERY
     if file.curve.check_every is None or overrides.budget is not None:
         check_every = min(check_every, budget.training / CHECKS_PER_RUN)
-    execution = {key: value for key, value in file.execution if key not in ("budget", "startup_grace", "timeout")}
+    elsewhere = ("budget", "startup_grace", "timeout", "clear_torch_cache")
+    execution = {key: value for key, value in file.execution if key not in elsewhere}
     return domain.Task(
         name=file.name,
         editable=workspace.target_file,
         protected=workspace.protected,
         data=workspace.data,
         source_dir=workspace.source_dir,
-        remote_dir=workspace.remote_dir,
         max_compressed=workspace.max_compressed_bytes,
         execution=domain.Execution(**execution, budget=budget, timeout_named=budget.wall == file.execution.timeout),
         scoring=_scoring(file),
@@ -145,10 +145,6 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> domain.Task:
         roles=tuple(domain.Role(**dict(role)) for role in file.roles),
         proposing=_proposing(file, overrides),
         search=domain.Search(file.search.fixed, dict(file.search.ranges), dict(file.search.choices)),
-        fleet=tuple(
-            domain.FleetSlot(slot.host, slot.gpu_id, slot.full_name, slot.remote_dir or workspace.remote_dir)
-            for slot in file.fleet.slots
-        ),
         profile=profile,
         history=file.history,
     )

@@ -16,7 +16,7 @@ from typing import Any
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, Interrupted, UsageError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.policy_versions import LearnerStatus, NewLearnerRun, PolicyVersion, VersionStatus
+from autoresearchd.domain.policy_versions import LearnerStatus, PolicyVersion, VersionStatus
 from autoresearchd.domain.ports import Executor
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
@@ -183,8 +183,7 @@ class LearnerRun:
             part.unlink(missing_ok=True)
         request = self._request
         config = {"model": str(self._place), "set": dict(request.options), "from": list(map(str, request.places))}
-        new = NewLearnerRun(request.algo, request.mode, len(self._parts.train), config)
-        run = self._store.open_learner_run(new, self._now())
+        run = self._store.open_learner_run(request.algo, request.mode, len(self._parts.train), self._now(), config)
         stopped_mark(self._root).unlink(missing_ok=True)
         try:
             outcome = self._learned(run.id)

@@ -22,10 +22,9 @@ from pathlib import Path
 from types import FrameType
 
 from autoresearchd.domain.errors import AutoresearchdError, Interrupted, SessionLocked
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
-from autoresearchd.domain.ports import Cancel, Executor, Learning
+from autoresearchd.domain.ports import Cancel, EventKind, Executor, Learning
 from autoresearchd.learner.training.constant_values import values_of
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.store.repository import SqlStore

@@ -23,10 +23,11 @@ from typing import Any, TextIO
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, SessionState, Status
-from autoresearchd.domain.ports import NewSession, Store
+from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.report.plain_text import clean, json_text, real
+from autoresearchd.store.repository import SqlStore
 
 Record = Mapping[str, Any]
 _UNITS = {
@@ -208,7 +209,7 @@ class ImportedLog:
         self.experiments.append(ImportedExperiment(self.segment, status, value, **fields))
 
 
-def store_log(store: Store, log: ImportedLog) -> str:
+def store_log(store: SqlStore, log: ImportedLog) -> str:
     """Make a session of a log; the sentence to show."""
     stem = re.sub(r"[^a-z0-9]+", "-", log.path.stem.lower()).strip("-")[:24] or "log"
     known = {session.tag for session in store.sessions()}
@@ -236,7 +237,7 @@ def store_log(store: Store, log: ImportedLog) -> str:
     return f"{experiments} of {log.path} {'is' if len(log.experiments) == 1 else 'are'} now session {tag}{warnings}"
 
 
-def _store(store: Store, session_id: int, item: ImportedExperiment, best: float | None, *, minimize: bool) -> None:
+def _store(store: SqlStore, session_id: int, item: ImportedExperiment, best: float | None, *, minimize: bool) -> None:
     delta = None
     if item.metric is not None and best is not None:
         delta = best - item.metric if minimize else item.metric - best

@@ -22,8 +22,8 @@ from autoresearchd.learner.versions.live_versions import LiveVersions
 from autoresearchd.models.client import Question
 from autoresearchd.models.transformers_client import TransformersClient
 from autoresearchd.store.repository import SqlStore
-from tests.contract.store_driver import AT, new_session
 from tests.unit.learner import tiny
+from tests.unit.store.driver import AT, new_session
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from autoresearchd.config.python_environments import how_to_make, how_to_run
 from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.task import Task
-from autoresearchd.executor.interpreter import resolve_python
+from autoresearchd.executor.environment import resolve_python
 from autoresearchd.loop.measuring.advice import set_bit
 from autoresearchd.sandbox.view import search_path
 from autoresearchd.workspace.git import GitWorkspace

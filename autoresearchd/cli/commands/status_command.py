@@ -16,7 +16,7 @@ from autoresearchd.cli.command_options import JsonOption, SessionOption
 from autoresearchd.cli.repository_here import Place, find_place, here, shown_path, way_to
 from autoresearchd.cli.terminal_text import COLOURS, Paint, all_whole, clean, json_text, number, read_time, real
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.domain.limits import explain_noise, noise_has_grown
+from autoresearchd.domain.experiment import explain_noise, noise_has_grown
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.upkeep.session_lock import process_began
 from autoresearchd.store.failed_start import FailedStart

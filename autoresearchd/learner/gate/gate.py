@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoresearchd.domain.errors import Interrupted, UsageError
-from autoresearchd.domain.ports import Cancel, Executor, Store
+from autoresearchd.domain.ports import Cancel, Executor
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.learner.data.read_sessions import TRAINED, ReadSession, Seen
@@ -35,6 +35,7 @@ from autoresearchd.learner.gate.promotion_needs import GateSettings
 from autoresearchd.learner.training.load_model import lift_memory_limit
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.launch import reap
+from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace.files import disk_errors, remove_tree
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ class LearnerJobs:
     def __init__(
         self,
         executor: Callable[[str], Executor],
-        store: Store | None,
+        store: SqlStore | None,
         cancel: Cancel,
         tell: Callable[[str], None],
         *,

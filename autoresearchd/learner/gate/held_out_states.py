@@ -28,9 +28,8 @@ from autoresearchd.domain.errors import (
 )
 from autoresearchd.domain.experiment import Experiment, RunResult, Session
 from autoresearchd.domain.labels import Phase
-from autoresearchd.domain.ports import Store
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.redaction import secrets_of_environment
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.measure.log_text import shorten
 from autoresearchd.evaluator.rules.run_time import Pace, overrun, pace_of
@@ -80,7 +79,7 @@ class Gathered:
 class Ground:
     """One session, as far as a proposal for it can be judged. foreign: it is of another repository than the learner."""
 
-    def __init__(self, root: Path, store: Store, session: Session, *, foreign: bool = False) -> None:
+    def __init__(self, root: Path, store: SqlStore, session: Session, *, foreign: bool = False) -> None:
         self.session, self.store, self.foreign, self.executor = session, store, foreign, session.executor
         self.task: Task = parse_task(session.task_json)
         self.folder = root / session.folder
@@ -209,12 +208,12 @@ class HeldOut:
 
 
 @contextmanager
-def opened(sessions: Iterable[ReadSession], names: Iterable[str], own: Store | None = None) -> Iterator[HeldOut]:
+def opened(sessions: Iterable[ReadSession], names: Iterable[str], own: SqlStore | None = None) -> Iterator[HeldOut]:
     """The sessions of these names, with their stores and repositories, until the end; foreign ones are not upgraded.
 
     own: the store of those that are not foreign.
     """
-    wanted, held, stores = set(names), HeldOut(), dict[Path, Store]()
+    wanted, held, stores = set(names), HeldOut(), dict[Path, SqlStore]()
     with ExitStack() as stack:
         for each in sessions:
             if each.name not in wanted:

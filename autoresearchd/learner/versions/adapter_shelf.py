@@ -25,7 +25,7 @@ from typing import Annotated, Any
 from pydantic import AwareDatetime, Field, StrictStr, StringConstraints, TypeAdapter
 
 from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, EnvironmentFailure, UsageError
-from autoresearchd.domain.policy_versions import BaseModel, NewVersion, PolicyVersion, VersionStatus
+from autoresearchd.domain.policy_versions import BaseModel, PolicyVersion, VersionStatus
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.models.model_files import described
 from autoresearchd.sandbox.file_locks import hold
@@ -146,17 +146,16 @@ class AdapterShelf:
                 shutil.rmtree(staging, ignore_errors=True)
 
     def _list(self, written: Manifest, reason: str = "") -> PolicyVersion:
-        new = NewVersion(
-            version=written.version,
-            folder=written.version,
-            digest=digest_of(written.files),
-            base=written.base,
+        return self._store.add_version(
+            written.version,
+            digest_of(written.files),
+            written.base,
+            written.created,
             parent=written.parent,
             learner_run_id=written.learner_run,
             metrics=written.metrics,
             reason=reason,
         )
-        return self._store.add_version(new, written.created)
 
     # -- deciding
     def promote(self, version: str, reason: str = "", metrics: Mapping[str, Any] | None = None) -> PolicyVersion:

@@ -25,10 +25,10 @@ from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.contract.client_contract import QUESTION
-from tests.contract.store_driver import AT, Driver, new_proposal, new_session
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.model_turns import loads
 from tests.unit.learner.sessions import make_root
+from tests.unit.store.driver import AT, Driver, new_proposal, new_session
 
 BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)
 OTHER = BaseModel("/models/other", "n" * 64, "t" * 64, "c" * 64)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
-from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.ports import Cancel, EventKind
 from autoresearchd.domain.task import Task
 from autoresearchd.learner.learner_process import LearnSchedule, hold_learner_lock, schedule_of, stopped_mark
 from autoresearchd.store.repository import SqlStore

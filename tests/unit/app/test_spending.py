@@ -11,10 +11,10 @@ import pytest
 
 from autoresearchd.app.models.spending import SessionAnswers, UsersDay
 from autoresearchd.domain.errors import SpendCapReached, StoreError
-from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import Answer, Cost, Generation
 from autoresearchd.models.spend import Caps
 from autoresearchd.store.daily_spend import DailySpend
+from autoresearchd.store.repository import SqlStore
 
 MORNING = datetime(2026, 11, 22, 9, tzinfo=UTC)
 
@@ -40,16 +40,13 @@ class Repository:
         self.fails, self.told, self.lost = fails, list[str](), False
         book = DailySpend(state) if isinstance(state, Path) else state
         self.day = UsersDay(book, self, clock, self.told.append, name)
-        self.log = SessionAnswers(cast(Store, self), 1, clock, self.day.spent)
+        self.log = SessionAnswers(cast(SqlStore, self), 1, clock, self.day.spent)
         self.caps = Caps(session_usd=lambda: 0.0, day_usd=self.day.usd, day_cap=1.0)
 
     def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime) -> None:
         if self.fails:
             raise RuntimeError("killed")
         self.answers.append((at, answer.cost.usd or 0.0))
-
-    def spent_since(self, at: datetime) -> float:
-        return sum(usd for when, usd in self.answers if when >= at)
 
     def charges_since(self, at: datetime) -> list[tuple[datetime, float]]:
         if self.lost:

@@ -9,8 +9,8 @@ import pytest
 
 from autoresearchd.app import start
 from autoresearchd.app.project import Project
-from autoresearchd.domain.ports import Store
 from autoresearchd.loop.upkeep.session_lock import SessionLock, announce
+from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
@@ -140,7 +140,7 @@ def test_a_start_beside_a_daemon_that_only_comes_up_is_refused_as_beside_any(toy
 def test_the_later_of_two_starts_at_once_hears_of_the_other(
     toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def chosen(project: Project, store: Store, tag: str | None) -> str:
+    def chosen(project: Project, store: SqlStore, tag: str | None) -> str:
         add_session(toy, "one")  # by the other one, just after this one has looked
         return "one"
 

@@ -16,9 +16,8 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from tests.contract.store_contract_steps import asked_again, new_answer
-from tests.contract.store_driver import Driver, commit_of, new_proposal
 from tests.unit.cli.conftest import SHA, START, Command
+from tests.unit.store.driver import Driver, asked_again, commit_of, new_answer, new_proposal
 
 pytestmark = pytest.mark.usefixtures("repository")
 

@@ -30,7 +30,6 @@ from autoresearchd.domain.task import (
     Curve,
     Direction,
     Evaluation,
-    FleetSlot,
     Metric,
     MetricSource,
     Prompt,
@@ -66,7 +65,6 @@ def test_a_task_file_of_autoresearch_distillation_loads_unchanged(tmp_path: Path
     assert task.scoring.display_metrics == ("train_time_s",)
     assert task.scoring.source is MetricSource.STDOUT
     assert task.prompt.instance == "## Current {target_file}\n```{code_lang}\n{file_content}\n```"
-    assert task.fleet == (FleetSlot("gpu-box-1", "0", "gpu1", "~/my-task"),)
     assert task.execution.budget == Budget(training=300, grace=0, wall=300), "a timeout alone is the job's whole time"
 
 
@@ -74,7 +72,6 @@ def test_every_key_of_the_manual_reaches_the_task(tmp_path: Path) -> None:
     task = load(tmp_path, "full.yaml")
     assert task.protected == ("prepare.py", "evaluate.py")
     assert task.data == ("data/train.bin",)
-    assert task.remote_dir == "~/autoresearch"
     assert task.execution.budget == Budget(300, 60, 660)
     assert task.execution.python is None and task.execution.memory_mb is None
     assert task.evaluation == Evaluation("python evaluate.py", private=("data/val.bin",))
@@ -155,11 +152,7 @@ EVALUATED = "evaluation: {command: python evaluate.py}\n"
         (with_keys("needs_gpu: yes"), "execution.needs_gpu", True),
         (with_keys("env: {LR: 0.10, N: 007, ON: on}"), "execution.env", {"LR": "0.10", "N": "007", "ON": "on"}),
         (with_keys(more="checks: [&c {command: pytest}, *c]"), "checks", (Check("pytest"), Check("pytest"))),
-        (
-            with_keys(more="fleet: {slots: [{host: me@box-1, gpu_id: 3}]}"),
-            "fleet",
-            (FleetSlot("me@box-1", "3", "me@box-1-gpu3", "~"),),
-        ),
+        (with_keys(more="fleet: {slots: [{host: me@box-1, gpu_id: 3}]}"), "name", "tiny"),
         (MINIMAL.replace("tiny", "no"), "name", "no"),
         (MINIMAL.replace("val_loss", "2026-01-01"), "metric.name", "2026-01-01"),
         (with_keys(more="prompt: {system: 12:30}"), "prompt.system", "12:30"),
@@ -309,8 +302,9 @@ def test_a_task_comes_back_from_the_store_as_it_was(task: Task) -> None:
 
 def test_a_task_stored_before_a_key_existed_has_its_default() -> None:
     values = json.loads(dump_task(read_task_text(MINIMAL)))
-    for key in ("source_dir", "history", "checks", "roles", "prompt", "curve", "evaluation", "fleet"):
+    for key in ("source_dir", "history", "checks", "roles", "prompt", "curve", "evaluation"):
         del values[key]
+    values |= {"fleet": [{"host": "gpu-box-1"}], "remote_dir": "~"}  # as earlier versions wrote them
     assert parse_task(json.dumps(values)) == read_task_text(MINIMAL)
 
 

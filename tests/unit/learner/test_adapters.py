@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from autoresearchd.domain.errors import AdapterDamaged, EnvironmentFailure, StoreError
-from autoresearchd.domain.policy_versions import BaseModel, NewLearnerRun, VersionStatus
+from autoresearchd.domain.policy_versions import BaseModel, VersionStatus
 from autoresearchd.learner.versions import adapter_shelf
 from autoresearchd.learner.versions.adapter_shelf import FOUND, AdapterShelf, Made
 from autoresearchd.learner.versions.live_versions import RollbackOptions, judge, last_look
@@ -73,7 +73,7 @@ def visible(folder: Path) -> list[str]:
 
 # -- keeping
 def test_a_version_is_kept_with_all_that_is_known_of_it(shelf: AdapterShelf, folder: Path, store: SqlStore) -> None:
-    run = store.open_learner_run(NewLearnerRun("grpo", "replay", 217), BEGIN)
+    run = store.open_learner_run("grpo", "replay", 217, BEGIN)
     first = shelf.add(saves(), MADE)
     second = shelf.add(saves(b"other"), Made(BASE, "grpo", first.version, learner_run=run.id))
     assert list(store.versions()) == [first, second]
