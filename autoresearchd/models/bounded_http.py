@@ -179,5 +179,7 @@ class BoundedTransport(httpx.BaseTransport):
         with contextlib.closing(self._client.send(request, stream=True, follow_redirects=False)) as response:
             bounds.check_head(response)
             body = bounds.read(response)
-        given, extensions = response.headers, response.extensions
+        given, extensions = httpx.Headers(response.headers), response.extensions
+        # Without its charset, by which the library would decode: Python has some that take for ever, or unpack.
+        given["content-type"] = given.get("content-type", "").partition(";")[0]
         return httpx.Response(response.status_code, headers=given, stream=httpx.ByteStream(body), extensions=extensions)

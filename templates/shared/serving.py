@@ -4,8 +4,9 @@ It runs in the experiment's workspace, beside the edited program, in a sandbox o
 answers could be read from. All that leaves it are logits: the scorer never runs a line of edited code, and nothing that
 the edited code patches here can touch the score.
 
-Nor can a model learn from what it is asked. Every batch is answered by a process of its own, forked from one that never
-runs edited code, and ended with all that it knows. What a task has it do first (`load`) lays a filter of system calls
+Nor can a model learn from what it is asked. Every batch is answered by a process of its own, and ended with all that it
+knows. It inherits the memory of its parent, a broker that has not seen a batch yet, is there for this one alone, and is
+forked in turn from a process that never sees any. What a task has it do first (`load`) lays a filter of system calls
 over it that cannot be taken off (`confine`), then makes the model. Its answer lies in memory that it shares with its
 parent alone. On a GPU, where each such process needs a context of its own, one process answers GROUP batches.
 
@@ -38,6 +39,8 @@ from pathlib import Path
 from typing import Any
 
 RECORD = struct.Struct("<6i")
+_SHAPE = struct.Struct("<3i")
+_OVER = 75  # exit status of a broker that is asked no more
 PEER_TIMEOUT = 600.0  # seconds without a word from the scorer, or from edited code
 GROUP = 16  # batches that one process answers on a GPU
 MOST_SAID = 1 << 20  # bytes that edited code may print
@@ -56,7 +59,7 @@ _CALLS = {
     "madvise": (28, 233), "futex": (202, 98), "sched_yield": (24, 124), "sched_getaffinity": (204, 123),
     "getcpu": (309, 168), "membarrier": (324, 283), "rseq": (334, 293), "set_robust_list": (273, 99),
     "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "sigaltstack": (131, 132),
-    "restart_syscall": (219, 128), "tgkill": (234, 131), "getpid": (39, 172), "gettid": (186, 178),
+    "restart_syscall": (219, 128), "getpid": (39, 172), "gettid": (186, 178),
     "clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "nanosleep": (35, 101),
     "gettimeofday": (96, 169), "times": (100, 153), "getrusage": (98, 165), "getrandom": (318, 278),
     "exit": (60, 93), "exit_group": (231, 94),
@@ -122,11 +125,12 @@ def confine(*, files: bool = True, cuda: bool = False) -> None:
     for numbers in calls.values():
         if numbers[column] is not None:
             steps += [(_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _ALLOW)]
+    checked = {"tgkill": ((234, 131), 0, 0xFFFFFFFF, os.getpid()), **(_CHECKED_ON_FILES if files else {})}
+    for numbers, argument, bits, value in checked.values():
+        if numbers[column] is not None:
+            steps += [(_EQUAL, 0, 5, numbers[column]), (_LOAD, 0, 0, 16 + 8 * argument), (_AND, 0, 0, bits)]
+            steps += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _EPERM)]
     if files:
-        for numbers, argument, bits, value in _CHECKED_ON_FILES.values():
-            if numbers[column] is not None:
-                steps += [(_EQUAL, 0, 5, numbers[column]), (_LOAD, 0, 0, 16 + 8 * argument), (_AND, 0, 0, bits)]
-                steps += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _EPERM)]
         steps += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _ENOSYS)]
     steps.append((_RETURN, 0, 0, _EPERM))
     code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in steps))
@@ -234,40 +238,66 @@ class Child:
 
 def serve(folder: Path, pipes: tuple[int, int], load: Callable[[], Answer], *, group: int = 1, symbol: int = 4) -> int:
     """Serve until the scorer closes its end. Each child answers ``group`` batches; symbol: bytes of an input symbol."""
-    requests, replies = pipes
-    inputs, outputs = os.open(folder / "inputs.bin", os.O_RDONLY), os.open(folder / "outputs.bin", os.O_WRONLY)
+    files = os.open(folder / "inputs.bin", os.O_RDONLY), os.open(folder / "outputs.bin", os.O_WRONLY)
     # Else a child could open what this process has open, through /proc: the batches and answers of the others.
     _control(_DUMPABLE, 0)
-    poller = select.poll()
-    poller.register(requests, select.POLLIN)
-    child: Child | None = None
+    shape, status = b"", 0
+    while status == 0:  # this process must never see a batch: a child inherits what its ancestors know
+        known, tell = os.pipe()
+        broker = os.fork()
+        if broker == 0:
+            os.close(known)
+            os._exit(_broke(folder, pipes, files, load, shape, tell, group, symbol))
+        os.close(tell)
+        shape = os.read(known, _SHAPE.size) or shape
+        os.close(known)
+        status = os.waitstatus_to_exitcode(os.waitpid(broker, 0)[1])
+    return 0 if status == _OVER else status
+
+
+def _broke(
+    folder: Path, pipes: tuple[int, int], files: tuple[int, int], load: Callable[[], Answer],
+    shape: bytes, tell: int, group: int, symbol: int,
+) -> int:  # fmt: skip
+    """The broker of a child: 0 once this has answered its batches, _OVER where no more is asked, else 1.
+
+    shape: of a batch's logits, where it is known; tell: takes it.
+    """
+    (requests, replies), (inputs, outputs), child = pipes, files, None
     try:
-        while True:
+        _control(_DEATH_SIGNAL, signal.SIGKILL)
+        if shape:
+            child = Child(load, _SHAPE.unpack(shape), symbol, requests)
+        poller = select.poll()
+        poller.register(requests, select.POLLIN)
+        while child is None or child.answered < group:
             if not poller.poll(PEER_TIMEOUT * 1000):
                 raise TimeoutError(f"no request for {PEER_TIMEOUT:.0f} s")
             record = os.read(requests, RECORD.size)  # records are shorter than PIPE_BUF: they arrive whole
             if len(record) != RECORD.size:
-                return 0
-            _, slot, *shape, _ = RECORD.unpack(record)
+                return _OVER
+            _, slot, *asked, _ = RECORD.unpack(record)
             if child is None:  # the first one: the scorer has opened all that it needs by its name
                 for name in ("requests", "replies", "inputs.bin", "outputs.bin"):
                     (folder / name).unlink(missing_ok=True)
-                child = Child(load, tuple(shape), symbol, requests)
-            raw = os.pread(inputs, len(child.inputs), slot * len(child.inputs))
-            reply = child.ask(record, raw)
-            last = child.answered >= group
-            if not reply or last:
-                status = child.end()
-                if not reply:
-                    return fail(f"the process of the model ended: exit status {status}")
+                os.write(tell, _SHAPE.pack(*asked))
+                child = Child(load, tuple(asked), symbol, requests)
+            reply = child.ask(record, os.pread(inputs, len(child.inputs), slot * len(child.inputs)))
+            if not reply:
+                return fail(f"the process of the model ended: exit status {child.end()}")
             if tuple(RECORD.unpack(reply)[2:5]) == child.shape:
                 data, at = memoryview(child.outputs), slot * len(child.outputs)
                 while data:
                     written = os.pwrite(outputs, data, at)
                     data, at = data[written:], at + written
+            if child.answered == group:
+                child.end()
             os.write(replies, reply)
-            if last:  # the next one loads while this answer is scored
-                child = Child(load, child.shape, symbol, requests)
+        return 0
+    except BrokenPipeError:  # the scorer has ended: so do we
+        return _OVER
+    except (TimeoutError, OSError, ValueError) as problem:
+        return fail(str(problem))
     finally:
         if child is not None:
             with contextlib.suppress(OSError):

@@ -159,6 +159,10 @@ def no_json(handler: Handler) -> None:
     handler.answer(b"x" * 3_000_000)
 
 
+def odd_charset(handler: Handler) -> None:
+    handler.answer(b'{"a": "-' + b"a" * 3_000_000 + b'"}', **{"Content-Type": "application/json; charset=punycode"})
+
+
 def repeats_its_key(handler: Handler) -> None:
     key = handler.headers.get("authorization") or handler.headers.get("x-api-key") or ""
     handler.answer((" " * (205 - len(key)) + key).encode())
@@ -216,6 +220,14 @@ def test_an_answer_that_unpacks_to_a_thousand_times_its_size_is_not_unpacked(way
         error = fails(way(hostile.url))
     assert error.trouble is Trouble.BROKEN_REPLY
     assert "compressed" in error.what
+
+
+def test_an_answer_is_decoded_by_no_charset_of_the_server_s_choice(way: Callable[[str], ModelClient]) -> None:
+    """One of Python's takes time by the square of the length, in a thread that nothing ends."""
+    with Hostile(odd_charset) as hostile:
+        error = fails(way(hostile.url))
+    assert error.trouble is not Trouble.TIMEOUT
+    assert not [thread for thread in threading.enumerate() if thread.name == "model-call"]
 
 
 @pytest.mark.parametrize("attack", [crowded, nested, no_json])

@@ -212,7 +212,7 @@ _ATTRIBUTES_THAT_RUN = frozenset(
         "__self__", "__dict__", "__getattribute__", "attrgetter", "methodcaller", "get_objects", "get_referrers",
         "get_referents", "ForkingPickler", "Unpickler", "fileConfig", "dictConfig", "BaseConfigurator", "runstring",
         "rundocs", "breakpointhook", "_create_fn", "subprocess", "builtins", "importlib", "runpy", "pickle",
-        "marshal", "ctypes", "codeop", "_os", "_sys",
+        "marshal", "ctypes", "codeop", "_os", "_sys", "singledispatch", "singledispatchmethod",
     }
 )  # fmt: skip
 _ATTRIBUTES = frozenset(
@@ -230,6 +230,7 @@ _MODULES_THAT_RUN = frozenset(
         "cloudpickle", "shelve", "timeit", "cProfile", "profile", "trace", "bdb", "pdb", "doctest", "subprocess",
         "ctypes", "cffi", "types", "pty", "operator", "_pickle", "_ctypes", "_posixsubprocess", "_imp", "posix", "nt",
         "_operator", "rlcompleter", "_interpreters", "_xxsubinterpreters", "logging.config", "numpy.testing",
+        "multiprocessing", "unittest",
     }
 )  # fmt: skip
 _MODULES = frozenset(
@@ -378,7 +379,7 @@ def size(text: str) -> Size | None:
     if runs or reads_text(found) or not _READ_DOCUMENTATION.isdisjoint(found):
         weight += sum(_weight(node.value, per_node, free) for node in documented)
     if runs:  # by which file it could read them is not followed
-        weight += _comments(text)
+        weight += sum(map(len, _comments(text)))
     return Size(len(counted), weight, found)
 
 
@@ -395,6 +396,9 @@ def is_simpler(new: Mapping[str, str], old: Mapping[str, str]) -> bool:
             return False
         nodes += after.nodes - before.nodes
         weight += after.weight - before.weight
+        # Old prose is free, and what is new may be a program that is run in a way that nobody has thought of.
+        added = _prose(new.get(path, "")) - _prose(old.get(path, ""))
+        weight += sum(len(words.encode("utf-8", "surrogatepass")) for words in added.elements())
         gained.update(after.ways)
         gained.subtract(before.ways)
     return nodes < 0 and weight < 0 and max(gained.values(), default=0) <= 0
@@ -408,13 +412,19 @@ def _docstring(node: ast.AST) -> ast.Expr | None:
     return None
 
 
-def _comments(text: str) -> int:
-    """Characters of the comments in a program that parses."""
+def _prose(text: str) -> Counter[str]:
+    """The docstrings and comments of a program that parses."""
+    documented = filter(None, map(_docstring, ast.walk(parse(text))))
+    return Counter([*(ast.literal_eval(node.value) for node in documented), *_comments(text)])
+
+
+def _comments(text: str) -> list[str]:
+    """The comments in a program that parses."""
     tokens = tokenize.generate_tokens(io.StringIO(text.removeprefix("\ufeff")).readline)
     try:
-        return sum(len(token.string) for token in tokens if token.type == tokenize.COMMENT)
+        return [token.string for token in tokens if token.type == tokenize.COMMENT]
     except (tokenize.TokenError, SyntaxError):  # the parser is more lenient: then all of it counts
-        return len(text)
+        return [text]
 
 
 def _weight(node: ast.AST, per_node: int, free: int) -> int:

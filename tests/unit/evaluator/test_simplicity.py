@@ -85,6 +85,8 @@ NUMBERS = [struct.unpack("d", LONG.encode().ljust(8000)[at : at + 8])[0] for at 
         DOCUMENTED + "import numpy.testing as t\nt.runstring(text, {})\n",
         DOCUMENTED + "import numpy\nnumpy.load(file, allow_pickle=True)\n",
         DOCUMENTED + "import torch\ntorch.load(file, weights_only=False)\n",
+        DOCUMENTED + "import functools as f\nf.singledispatch(g).register(lambda a: 0)\n",
+        DOCUMENTED + "import some_way_that_nobody_has_thought_of as s\ns.run(g)\n",
         f"run(bytes(ord(c) - 0x4e00 for c in [*dict({NAME}=0)][0]).decode())\n",
         f"try:\n    {NAME}\nexcept NameError as e:\n    run(bytes(ord(c) - 0x4e00 for c in e.name))\n",
         f"import enum\nclass A(enum.Enum):\n    {NAME} = 0\nrun(A(0).name)\n",
