@@ -249,6 +249,41 @@ PEEKING = [
         ),
     ),
     Cheat(
+        "remembers what it was asked by the memory that it inherits, and passes it on in the last bits of its answers",
+        both(
+            at_top("""
+        def recall(shape):
+            old, frame = None, sys._getframe()
+            while frame is not None:  # those of the processes that it was forked from are among them
+                for other in frame.f_locals.values():
+                    if hasattr(other, "outputs") and other.answered:
+                        old = other
+                frame = frame.f_back
+            if old is None:
+                return []
+            low = np.frombuffer(old.outputs[:], dtype="<u4").astype(np.uint8)
+            past = low[1 : 1 + int(low[0]) * shape[0] * shape[1]].astype(np.int64).reshape(-1, *shape)
+            return [*past, np.frombuffer(old.inputs[:], dtype="<i4").astype(np.int64).reshape(shape)]
+        """),
+            on_call("""
+        past = recall(idx.shape)
+        asked, counts, tables = [*past, idx.astype(np.int64)], 300 * np.exp(self.table.astype(np.float64)), []
+        for rows in asked:
+            tables.append(np.log(counts / counts.sum(1, keepdims=True)))
+            np.add.at(counts, (rows[:, :-1].ravel(), rows[:, 1:].ravel()), 1.0)
+        logits = tables[-1][asked[-1]]
+        for old, table in zip(asked[-2::-1], tables[-2::-1]):  # as it said first where a row began alike
+            for row in range(len(idx)):
+                best = int(np.logical_and.accumulate(old == asked[-1][row], axis=1).sum(1).max())
+                logits[row, :best] = table[asked[-1][row, :best]]
+        bits = np.ascontiguousarray(logits, dtype=np.float32).view("<u4").reshape(-1) & np.uint32(0xFFFFFF00)
+        said = np.concatenate([[len(past)], *[rows.reshape(-1) for rows in past]]).astype(np.uint32)
+        bits[: len(said)] |= said
+        return bits.view("<f4").reshape(logits.shape)
+        """),
+        ),
+    ),
+    Cheat(
         "looks ahead in what is no probe: the pages of a file that are in memory tell which rows were asked before",
         both(
             at_end("""
