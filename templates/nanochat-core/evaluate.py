@@ -9,10 +9,11 @@ choice and text that means nothing, and returns logits. The answer is the choice
 
 The answer must come from a language model: a prediction may depend on the bytes before it in its own row and on
 nothing else. All choices of a question are asked in different batches, in a random order, and what is predicted within
-their common context must be the same; some batches are sent again with other text from a random place in each choice,
-or from its end, and what is predicted up to there must be the same (`not_causal`, exit 3). So no model gets to judge a
-choice as a whole: of those that look on to its end in a share f of them, about 1 - (1 - f)^300 are found. What fits
-into the tolerance of that comparison decides nothing: a question whose best two choices are that close is a guess.
+their common context must be the same; rows of all batches are sent again among others, with other text from a random
+place in each choice, or from its end, and what is predicted up to there must be the same (`not_causal`, exit 3). So no
+model gets to judge a choice as a whole, or by what else it is asked with: of those that look on to its end in a share f
+of them, about 1 - (1 - f)^300 are found. What fits into the tolerance of that comparison decides nothing: a question
+whose best two choices are that close is a guess.
 """
 
 from __future__ import annotations
@@ -29,12 +30,11 @@ from channel import Channel, EvaluationError, Logits
 from questions import CONTEXT, KINDS, WIDTH
 
 ROWS = 150  # of a batch: each is answered by a process that loads the model anew
-AGAIN = 2  # batches that are sent twice
+AGAIN = 2  # batches of rows that are sent once more
 TOLERANCES = {"cpu": 1e-3, "cuda": 0.1}  # how far logits may move: kernels may round differently
 PLACES = 8  # of a context that are compared beside its last one
 
 Integers = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
 
 
@@ -76,29 +76,26 @@ class Scorer:
         """Bits per byte (R,) of every choice. Raises EvaluationError or Refused."""
         found = np.empty(len(self.rows))
         seen: dict[int, Logits] = {}
-        every = batches(self.asked["slot"], self.rng)
-        again = set(self.rng.choice(len(every), AGAIN, replace=False).tolist())
-        for number, chosen in enumerate(every):
+        again = self.rng.permutation(len(self.rows))[: AGAIN * ROWS]
+        cuts = self.rng.integers(self.asked["contexts"], self.asked["contexts"] + self.asked["choices"] + 1)
+        before: dict[int, Logits] = {}
+        for chosen in batches(self.asked["slot"], self.rng):
             rows, starts, lengths = self.rows[chosen], self.asked["contexts"][chosen], self.asked["choices"][chosen]
             logits = self.channel.ask(rows)
             found[chosen] = bits_per_byte(logits, rows, starts, lengths)
-            for i, question in enumerate(self.asked["question"][chosen].tolist()):
+            for i, (row, question) in enumerate(zip(chosen.tolist(), self.asked["question"][chosen], strict=True)):
                 common = logits[i, self.places]
-                self.same(seen.setdefault(question, common.copy()), common)
-            if number in again:
-                self.ask_again(rows, self.rng.integers(starts, starts + lengths + 1))
+                self.same(seen.setdefault(int(question), common.copy()), common)
+                if row in again:
+                    before[row] = logits[i, : cuts[row]].copy()
+        for chosen in np.resize(again, (AGAIN, ROWS)):
+            other = self.rng.permutation(self.rows)[:ROWS]
+            other = np.where(other == self.rows[chosen], (other + 1) % 128, other)  # every byte there does change
+            asked = np.where(np.arange(WIDTH) < cuts[chosen, None], self.rows[chosen], other).astype(np.uint8)
+            logits = self.channel.ask(asked)
+            for i, row in enumerate(chosen.tolist()):
+                self.same(before[row], logits[i, : cuts[row]])
         return found
-
-    def ask_again(self, rows: Bytes, cuts: Integers) -> None:
-        """Send a batch with its rows in another order and another text from a place in each of them on."""
-        before = self.channel.buffer.copy()
-        order = self.rng.permutation(len(rows))
-        other = self.rng.permutation(self.rows)[: len(rows)]
-        other = np.where(other == rows, (other + 1) % 128, other).astype(np.uint8)  # every byte there does change
-        changed = np.where(np.arange(WIDTH) < cuts[:, None], rows, other)
-        after = self.channel.ask(changed[order])
-        for i, at in enumerate(order):
-            self.same(before[at, : cuts[at]], after[i, : cuts[at]])
 
     def same(self, first: Logits, second: Logits) -> None:
         """Refuse logits that differ where they may not."""
