@@ -41,7 +41,7 @@ from autoresearchd.loop.proposing.session_memo import Memo
 from autoresearchd.loop.upkeep.housekeeping import note_reason
 from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble, absent_key
 from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced
-from autoresearchd.policy.exchange import Failure, Unloadable
+from autoresearchd.policy.exchange import Failure
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.sandbox.tiers import AUTO, check_name
 from autoresearchd.store.repository import SqlStore
@@ -267,7 +267,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         near=check.near,
         ending=offer.ending,
     )
-    offer.unloads.extend(client.unload for client in clients if isinstance(client, Unloadable))
+    offer.unloads.extend(client.unload for client in clients)
     if settings.when_spent == "search":
         return CapFallbackPolicy(policy, make_policy(PolicySpec("search"), offer), offer.warn)
     return policy
@@ -409,7 +409,7 @@ def ask_models(
     clients = {client.name: client for client in reversed(make_clients(spec, settings, folder, environment))}
     failures = []
     for client in reversed(clients.values()):
-        if isinstance(client, Unloadable):
+        if client.in_process:
             continue
         tell(f"asking {client.name} …\n")
         try:

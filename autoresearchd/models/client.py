@@ -12,11 +12,12 @@ import re
 import string
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import AutoresearchdError, Interrupted
@@ -139,13 +140,17 @@ class TooLong(ModelError):
     """A reply that was not read to its end, or not at all, where it would have told what it cost."""
 
 
-class ModelClient(Protocol):
-    """A language model that can be asked. Not safe for several threads."""
+class ModelClient(ABC):
+    """A language model that can be asked. Not safe for several threads. in_process: whether it is held here."""
+
+    in_process = False
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The model, as messages and the store name it."""
 
+    @abstractmethod
     def ask(self, question: Question, cancel: Cancel) -> Reply:
         """One question, one attempt: retries and fallbacks are the caller's.
 
@@ -154,23 +159,22 @@ class ModelClient(Protocol):
         """
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
-        """How many tokens the messages have: by the model's own tokenizer, or a stated estimate that errs upwards."""
-
-
-@runtime_checkable
-class KnowsPrices(Protocol):
-    """A client that can tell what so many tokens cost, also where no reply says so."""
+        """How many tokens the messages have: by the model's own tokenizer, or an estimate that errs upwards."""
+        return estimate_tokens(messages)
 
     def price(self, cost: Cost) -> float | None:
-        """US dollars for the tokens of ``cost``, None where nobody knows."""
-
-
-@runtime_checkable
-class KnowsSchemas(Protocol):
-    """A client that knows whether its model can be made to obey a schema."""
+        """US dollars for the tokens of ``cost``, where no reply says so; None where nobody knows."""
+        return None
 
     def takes_schema(self) -> bool:
-        """Whether a reply to a question with a schema will obey it, as far as that can be known before."""
+        """Whether a reply to a question with a schema is known to obey it."""
+        return False
+
+    def renew(self) -> None:  # noqa: B027
+        """Look before the next question which version of the local policy is in use."""
+
+    def unload(self) -> None:  # noqa: B027
+        """Give back what the model takes in memory; it is loaded again at the next question."""
 
 
 # ---------------------------------------------------------------------- asking

@@ -23,7 +23,7 @@ from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import client
-from autoresearchd.models.client import Message, ModelError, Question, Reply, TooLong, Trouble, perform
+from autoresearchd.models.client import Message, ModelClient, ModelError, Question, Reply, TooLong, Trouble, perform
 from autoresearchd.models.spend import priced
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class LitellmClient:
+class LitellmClient(ModelClient):
     """Asks a model of a provider that litellm knows; keys come from the environment, as the provider names them.
 
     The price of a call is the user's, else that of litellm's list for the model's name. It is unknown (None) where
@@ -65,6 +65,8 @@ class LitellmClient:
     the provider's key of the environment is never sent there. keys: by provider, in the place of those of the
     environment.
     """
+
+    name = ""
 
     def __init__(
         self,
@@ -104,7 +106,6 @@ class LitellmClient:
         return counted if isinstance(counted, int) and counted > 0 else estimate
 
     def price(self, cost: Cost) -> float | None:
-        """By litellm's list, None where that would be a guess."""
         tokens = {"prompt_tokens": cost.tokens_in, "completion_tokens": cost.tokens_out}
         return self._listed_price(lambda litellm: sum(litellm.cost_per_token(model=self._model, **tokens)))
 

@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 from autoresearchd.domain.ports import Adapters, Cancel
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import client
-from autoresearchd.models.client import Message, ModelError, Question, Reply, TooLong, Trouble, perform
+from autoresearchd.models.client import ModelClient, ModelError, Question, Reply, TooLong, Trouble, perform
 from autoresearchd.models.model_files import base_model
 from autoresearchd.models.spend import priced
 
@@ -44,7 +44,7 @@ _MAX_NAME = 300
 _CONNECT_S = 10.0
 
 
-class OpenAIClient:
+class OpenAIClient(ModelClient):
     """Asks a model of an endpoint, for token ids and log-probabilities too where the server knows of them.
 
     A field that a server refuses is left out of all later questions. A reply may take at most half of the context that
@@ -103,12 +103,7 @@ class OpenAIClient:
         return perform(lambda: self._ask(question, bounds), cancel, question.timeout, give_up=bounds.line.cut)
 
     def renew(self) -> None:
-        """Look before the next question which version is in use."""
         self._settled = False
-
-    def count_tokens(self, messages: Sequence[Message]) -> int:
-        """An estimate that errs upwards: not every server counts, and a prompt must be the same at every server."""
-        return client.estimate_tokens(messages)
 
     # -- asking
     def _ask(self, question: Question, bounds: Bounds) -> Reply:

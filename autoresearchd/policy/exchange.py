@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import count
 from random import Random
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from autoresearchd.domain.cleaning import clean, printable
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError
@@ -26,8 +26,6 @@ from autoresearchd.models import spend
 from autoresearchd.models.client import (
     FINAL,
     PASSING,
-    KnowsPrices,
-    KnowsSchemas,
     Message,
     ModelClient,
     ModelError,
@@ -68,24 +66,6 @@ Check = Callable[[ResearchState, Mapping[str, str]], None]
 """Lets the changed files of an edit pass, or raises PolicyError with what is wrong with them."""
 Near = Callable[[ResearchState, Mapping[str, str], Mapping[str, Any]], str]
 """What an edit (its files, and the constants that it changes) is nearly the same as, in words; empty: nothing."""
-
-
-@runtime_checkable
-class Renewable(Protocol):
-    """A model's client that answers with the version in use as of the latest ``renew``."""
-
-    def renew(self) -> None:
-        """Look before the next question which version is in use."""
-        ...
-
-
-@runtime_checkable
-class Unloadable(Protocol):
-    """A model's client that holds the model in this process."""
-
-    def unload(self) -> None:
-        """Give back what the model takes in memory; it is loaded again at the next question."""
-        ...
 
 
 @dataclass(slots=True)
@@ -169,9 +149,8 @@ class AskingPolicy(ABC):
         """
         if cancel.is_set():
             raise Interrupted("the policy was asked to stop")
-        client, begins = self.clients[0], not state.round_id or state.round_id != self._round
-        if isinstance(client, Renewable) and begins and state.repair is None:
-            client.renew()
+        if state.repair is None and (not state.round_id or state.round_id != self._round):
+            self.clients[0].renew()
             self._round = state.round_id
         exchange = Exchange(self, state)
         try:
@@ -220,11 +199,6 @@ class Exchange:
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """As the model counts that is asked next."""
         return self.client.count_tokens(messages)
-
-    @property
-    def takes_schema(self) -> bool:
-        """Whether the model that is asked next is known to obey a schema; once it is prepared."""
-        return isinstance(self.client, KnowsSchemas) and self.client.takes_schema()
 
     def ask(
         self,
@@ -316,9 +290,8 @@ class Exchange:
 
     def _cost_unanswered(self, question: Question, tokens_out: int = 0) -> Cost:
         """What a question has cost that was sent, and whose reply nobody knows."""
-        client = self.client
-        cost = Cost(usd=None, tokens_in=client.count_tokens(question.messages), tokens_out=tokens_out)
-        return replace(cost, usd=client.price(cost)) if isinstance(client, KnowsPrices) else cost
+        cost = Cost(usd=None, tokens_in=self.client.count_tokens(question.messages), tokens_out=tokens_out)
+        return replace(cost, usd=self.client.price(cost))
 
     def _charge_failure(self, error: ModelError) -> None:
         """A question that got no reply, but cost something."""

@@ -96,7 +96,7 @@ class _Talk:
         exchange.prepare(cancel)
         # As JSON or not, it is the same for the whole proposal, whoever is asked in the end.
         wanted = self._settings.structured
-        structured = not self._brief and (exchange.takes_schema if wanted is None else wanted)
+        structured = not self._brief and (exchange.client.takes_schema() if wanted is None else wanted)
         self._schema = SCHEMA if structured else None
 
     def proposal(self) -> Proposal:
