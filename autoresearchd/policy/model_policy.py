@@ -15,7 +15,7 @@ from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models.client import Message, Reply
 from autoresearchd.policy.answer_words import MAX_LINE
-from autoresearchd.policy.edits.edit import Edit, EditError
+from autoresearchd.policy.edits.answer_parts import Edit, EditError
 from autoresearchd.policy.edits.read_answer import FORMS, SCHEMA, SCHEMA_FORMS, read_answer
 from autoresearchd.policy.exchange import (
     GRACE_S,

@@ -17,7 +17,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.models.client import Count, Message
-from autoresearchd.policy.edits.edit import MAX_ANSWER_LINES, Edit, EditError, show
+from autoresearchd.policy.edits.answer_parts import MAX_ANSWER_LINES, Edit, EditError, show
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.prompt.quote import Quote
 from autoresearchd.policy.prompt.sections import Piece, Section, fit

@@ -14,7 +14,7 @@ from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.models.client import estimate_tokens
-from autoresearchd.policy.edits.edit import EditError
+from autoresearchd.policy.edits.answer_parts import EditError
 from autoresearchd.policy.model_policy import ModelPolicy
 from autoresearchd.policy.prompt import brief
 from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient

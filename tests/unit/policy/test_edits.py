@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.policy.edits.edit import Edit, EditError
+from autoresearchd.policy.edits.answer_parts import Edit, EditError
 from autoresearchd.policy.edits.read_answer import FORMS, read_answer
 from tests.timing import seconds
 
