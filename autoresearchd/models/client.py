@@ -167,7 +167,6 @@ class ModelClient(ABC):
         return None
 
     def takes_schema(self) -> bool:
-        """Whether a reply to a question with a schema is known to obey it."""
         return False
 
     def renew(self) -> None:  # noqa: B027

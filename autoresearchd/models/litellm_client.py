@@ -83,7 +83,6 @@ class LitellmClient(ModelClient):
         self._unbounded = self._schema_refused = False
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
-        """As the protocol says; the time that the import takes is none of the question's."""
         perform(_library, cancel, _IMPORT_S)
         from autoresearchd.models.bounded_http import Bounds
 
@@ -91,7 +90,6 @@ class LitellmClient(ModelClient):
         return perform(lambda: self._ask(question, bounds), cancel, question.timeout, give_up=bounds.line.cut)
 
     def takes_schema(self) -> bool:
-        """Whether litellm's list says so, and nobody who serves the model has refused one."""
         return not self._schema_refused and self._look_up(
             lambda litellm: bool(litellm.supports_response_schema(model=self._model)), False
         )
@@ -226,7 +224,6 @@ class LitellmClient(ModelClient):
 
 
 def _trouble_of(error: Exception, kinds: Set[str]) -> Trouble:
-    """What an error of litellm means. kinds: names of the classes of it and of its causes."""
     own = {kind.__name__ for kind in type(error).__mro__}
     if trouble := next((trouble for name, trouble in _TROUBLES if name in own), None):
         return trouble
@@ -244,7 +241,6 @@ def _trouble_of(error: Exception, kinds: Set[str]) -> Trouble:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it was raised from, or while handling."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -254,7 +250,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _headers(error: Exception) -> dict[str, str]:
-    """Headers of the reply that an error was made from, names in lower case."""
     response = getattr(error, "response", None)
     given = getattr(error, "litellm_response_headers", None) or getattr(response, "headers", None) or {}
     return {str(name).lower(): value for name, value in dict(given).items() if isinstance(value, str)}

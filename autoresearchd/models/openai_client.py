@@ -81,7 +81,6 @@ class OpenAIClient(ModelClient):
 
     @property
     def name(self) -> str:
-        """``local:`` and the model, or ``local`` as long as it is not known which."""
         return f"local:{self._name}" if self._name else "local"
 
     @property
@@ -93,7 +92,6 @@ class OpenAIClient(ModelClient):
         return self._model or clean((self._listed or {}).get("id"), _MAX_NAME)
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
-        """As the protocol says; a cancelled question is cut off at the server too."""
         try:
             from autoresearchd.models.bounded_http import Bounds
         except ImportError as error:
@@ -280,7 +278,6 @@ class OpenAIClient(ModelClient):
         return client.words_of(words, [self._key])
 
     def _words(self, answered: httpx.Response) -> str:
-        """What an answer with an error says: its code and message, or how its body begins."""
         text = answered.content.decode("utf-8", "replace")
         with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(text)

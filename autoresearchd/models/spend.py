@@ -71,11 +71,9 @@ class Caps:
 
     @property
     def capped(self) -> bool:
-        """Whether there is any cap that could be reached."""
         return self.session_cap is not None or self.day_cap is not None
 
     def check(self) -> None:
-        """Raise SpendCapReached where nothing more may be spent."""
         # The session's first: no waiting fixes it.
         if self.session_cap is not None and _reached(spent := self.session_usd(), self.session_cap):
             raise SpendCapReached(
@@ -144,5 +142,4 @@ def _reached(spent: float, cap: float) -> bool:
 
 
 def _usd(amount: float) -> str:
-    """As people write money; more digits where cents do not tell."""
     return f"${amount:.2f}" if amount == 0 or amount >= 0.1 else f"${amount:.4f}"

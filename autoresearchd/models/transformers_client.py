@@ -59,7 +59,6 @@ class TransformersClient(ModelClient):
         self._base: BaseModel | None = None
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
-        """As the protocol says; the time that loading takes is none of the question's."""
         given_up = threading.Event()
         perform(self._load, cancel, _LOAD_S)
         return perform(lambda: self._ask(question, given_up), cancel, question.timeout, give_up=given_up.set)
@@ -164,7 +163,6 @@ class TransformersClient(ModelClient):
             self._model, self._served = self._assemble(tokenizer, wanted)
 
     def _assemble(self, tokenizer: Any, wanted: ServedAdapter | None) -> tuple[Any, ServedAdapter | None]:
-        """The model on its device, and the adapter that it has."""
         model = load_base(self._source, tokenizer, "auto")
         if wanted is not None:
             try:

@@ -80,7 +80,6 @@ class AgentPolicy(AskingPolicy):
     command_seconds: float = COMMAND_S
 
     def work(self, state: ResearchState, exchange: Exchange, cancel: Cancel) -> Proposal:
-        """What the model submitted."""
         try:
             with self.open_shell(state) as shell:
                 return _Work(self, state, shell, exchange, cancel).proposal()
@@ -114,7 +113,6 @@ class _Work:
         self._conversation = Conversation(prompt, exchange.count_tokens)
 
     def proposal(self) -> Proposal:
-        """Turn after turn, until something is submitted or a limit is reached."""
         turns = self._settings.agent_turns
         for turn in range(1, turns + 1):
             reply = self._ask(turn)
@@ -140,7 +138,6 @@ class _Work:
             raise self._limit_of_time() from None
 
     def _rest(self, most: float) -> float:
-        """Seconds that are left, ``most`` of them."""
         return min(most, max(_LEAST_S, self._until.deadline - self._means.clock()))
 
     def _again(self, step: Step) -> str:
@@ -381,7 +378,6 @@ class Conversation:
         self._messages, self._fixed, self._count = list(prompt), len(prompt), count
 
     def add(self, answer: str, told: str) -> None:
-        """A turn: what the model answered, and what it was told."""
         if len(answer) > _LONGEST_ANSWER:
             answer = answer[:_LONGEST_ANSWER] + "\n[the rest was left out]"
         self._messages += [answer_turn(answer), {"role": "user", "content": told}]

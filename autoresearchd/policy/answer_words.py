@@ -106,7 +106,6 @@ def number(value: object) -> float | None:
 
 
 def _bounded(value: object) -> object:
-    """A JSON value small enough to keep, else None."""
     if isinstance(value, str):
         return clean(value, _MAX_EXTRA)
     if isinstance(value, bool) or number(value) is not None:

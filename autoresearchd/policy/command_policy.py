@@ -69,7 +69,6 @@ class CommandPolicy:
         self.name = f"command:{command}"
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        """What the tool changed in the editable files."""
         if cancel.is_set():
             raise Interrupted("the policy was asked to stop")
         try:
@@ -268,6 +267,5 @@ def _experiment_json(experiment: Experiment) -> dict[str, Any]:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON values only; anything else as text."""
     known = (str, int, float, bool, list, dict, type(None))
     return {str(k): v if isinstance(v, known) else str(v) for k, v in values.items()}

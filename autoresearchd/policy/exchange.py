@@ -83,7 +83,6 @@ class Patience:
     deadline: float = math.inf
 
     def is_set(self) -> bool:
-        """Whether the patience is at its end."""
         if self.ending is not None and self.ending.is_set():
             self.deadline, self.ending = min(self.deadline, self.clock() + self.grace), None
         return self.cancel.is_set() or self.clock() >= self.deadline
@@ -108,7 +107,6 @@ class Failure:
 
     @property
     def hint(self) -> str:
-        """What helps."""
         return self.error.hint or _HINTS.get(self.error.trouble, _HINT).format(model=self.model)
 
 
@@ -137,7 +135,6 @@ class AskingPolicy(ABC):
 
     @property
     def repairs(self) -> int:
-        """As the user has set it."""
         return self.settings.repairs
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
@@ -184,7 +181,6 @@ class Exchange:
 
     @property
     def client(self) -> ModelClient:
-        """The model that is asked next, or answered last."""
         return self._means.clients[self._at]
 
     @property
@@ -197,7 +193,6 @@ class Exchange:
         perform(lambda: self.client.count_tokens(_NOTHING), Patience(cancel, self._means.ending), _PREPARE_S)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
-        """As the model counts that is asked next."""
         return self.client.count_tokens(messages)
 
     def ask(
@@ -242,7 +237,6 @@ class Exchange:
             self._budget, self._too_long = settings.context_tokens, ""
 
     def _ask_in_turn(self, question: Question, cancel: Cancel) -> Reply:
-        """The first reply of any model. ModelError: the question is too long for the one whose turn it is."""
         started = self._means.clock()
         failures: list[Failure] = []
         for at in range(self._at, len(self._means.clients)):
@@ -294,7 +288,6 @@ class Exchange:
         return replace(cost, usd=self.client.price(cost))
 
     def _charge_failure(self, error: ModelError) -> None:
-        """A question that got no reply, but cost something."""
         model = self.client.name
         cost = spend.priced(error.cost or Cost(), self._means.settings.prices, model)
         what = f"no reply: {error.trouble} ({clean_error(self._state, error.what)})"

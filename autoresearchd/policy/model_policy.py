@@ -58,7 +58,6 @@ class ModelPolicy(AskingPolicy):
         return 0 if self.settings.prompt == brief.BRIEF else self.settings.repairs
 
     def work(self, state: ResearchState, exchange: Exchange, cancel: Cancel) -> Proposal:
-        """Ask until an answer can be used, or the last has been given."""
         if not self.settings.feedback:
             state = replace(state, recent=(), top=(), diagnostics={}, failures={}, streak=0, memo="")
         return _Talk(self, state, exchange, cancel).proposal()
@@ -130,7 +129,6 @@ class _Talk:
         raise PolicyError(f"{which}: {verdict.error}", label=verdict.label)
 
     def _build(self, budget: int) -> tuple[Message, ...]:
-        """The conversation so far."""
         if self._ended.is_set():
             raise Interrupted("the model was not asked: a stop was requested")
         count = self._exchange.count_tokens
@@ -186,7 +184,6 @@ class _Talk:
 
 
 def _check_readable(reply: Reply) -> None:
-    """Refuse what is no answer at all."""
     if reply.finish == "content_filter":
         what = "the provider's content filter stopped the answer"
     elif not reply.text.strip():

@@ -94,7 +94,6 @@ class NearDuplicates:
         return ""
 
     def warn_once(self, key: str) -> bool:
-        """Whether a warning about a program (its hash) is due: True the first time that it is asked for."""
         due = key not in self._warned
         self._warned.add(key)
         return due
@@ -133,7 +132,6 @@ def _close(a: Any, b: Any) -> bool:
 
 
 def _what(entry: _Entry) -> str:
-    """What an experiment did: ``changed LR to 0.02``."""
     moves = []
     for name in sorted(entry.constants)[:_MOST_NAMED]:
         value = entry.constants[name]

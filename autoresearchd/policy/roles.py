@@ -143,13 +143,11 @@ def _stands_for(term: str, words: frozenset[str]) -> bool:
 
 @lru_cache(maxsize=64)
 def _terms(surface: str) -> frozenset[frozenset[str]]:
-    """The terms of a surface, each as the set of its words."""
     terms = [{_spelled(word) for word in words_of(part) if word not in _FILLERS} for part in _SPLIT.split(surface)]
     return frozenset(frozenset(term) for term in terms if term)
 
 
 def _spelled(word: str) -> str:
-    """One spelling for both sides of the ocean."""
     return _BRITISH.sub(r"iz\1", word)
 
 

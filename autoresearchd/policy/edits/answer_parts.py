@@ -93,7 +93,6 @@ class Part:
 
     @property
     def language(self) -> str:
-        """The first word after the opening fence, in lower case."""
         return re.split(r"[\s:,{]", self.info[:40].strip(), maxsplit=1)[0].lower()
 
 
@@ -132,7 +131,6 @@ class AnswerParts:
             self.objects, self.broken = self.objects + leading, broken or self.broken
 
     def _take(self, line: str) -> None:
-        """Take the part that begins here, or one line of prose."""
         first = line[:1]
         if first == "<" and (marker := _SEARCH.match(line)):
             names = (marker["name"], self._before)
@@ -188,7 +186,6 @@ class AnswerParts:
         self._add(Part("block", tuple(body), info, tuple(n for n in names if n and not n.isspace()), closed))
 
     def _fence(self, opening: re.Match[str]) -> None:
-        """Take a fenced block with all that is in it."""
         before, indent, fence, info = self._before, opening["indent"], opening["fence"], opening["info"].strip()
         self._end_prose()
         self._at += 1
@@ -266,7 +263,6 @@ class Code(dict[str, str]):
         return next((c for c in candidates if c in self), None)
 
     def require(self, name: object, what: str) -> str:
-        """The file that ``what`` names; raises where that is none."""
         file = self.resolve(name) if isinstance(name, str) else None
         if file is None:
             raise EditError(
@@ -277,11 +273,9 @@ class Code(dict[str, str]):
         return file
 
     def listed(self) -> str:
-        """The files in words."""
         return ", ".join(map(show, self))
 
     def only(self) -> str | None:
-        """The file where there is just one."""
         return next(iter(self)) if len(self) == 1 else None
 
     def in_title(self, line: str, what: str) -> str | None:

@@ -136,7 +136,6 @@ def _lines_of(text: str) -> tuple[str, ...]:
 
 
 def _shift(lines: Sequence[str], more: str, less: str) -> tuple[str, ...] | None:
-    """The lines with their indentation changed; None where one has too little."""
     if less and any(line.strip() and not line.startswith(less) for line in lines):
         return None
     return tuple(more + line.removeprefix(less) if line.strip() else line for line in lines)
@@ -194,7 +193,6 @@ def from_pairs(items: Sequence[Mapping[str, Any]], code: Code) -> list[Change]:
 
 
 def _file_of_item(item: Mapping[str, Any], code: Code, what: str) -> str:
-    """The file that a JSON item names, the only one where it names none; raises for another."""
     name = item.get("file") or code.only()
     if name is None:
         raise EditError(f'{what} has no "file"', hint=f"name one of: {code.listed()}")

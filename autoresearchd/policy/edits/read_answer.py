@@ -62,7 +62,6 @@ Say why in a JSON object on a line of its own. "expected_delta" is the expected 
 
 
 def _object(**properties: Any) -> dict[str, Any]:
-    """An object with exactly these properties, which is all that strict schemas allow."""
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
@@ -162,7 +161,6 @@ def read_answer(text: str, shown: Mapping[str, str]) -> Edit:
 
 # ---------------------------------------------------------------------- forms
 def _from_items(items: object, code: Code) -> tuple[str, dict[str, str]]:
-    """The form and the files of the edits in a JSON object."""
     if not isinstance(items, list):
         raise EditError(f'"edits" is {show(items)}', hint="it is a list of objects")
     if all(isinstance(item, dict) and "search" in item for item in items):
@@ -190,7 +188,6 @@ def _from_text(parts: Sequence[Part], code: Code) -> tuple[str, dict[str, str]]:
 
 
 def _first(lines: Sequence[str]) -> str:
-    """The first line that is not blank."""
     return next((line for line in lines if line.strip()), "")
 
 
@@ -248,7 +245,6 @@ def _name_in_comment(fence: Part, code: Code, what: str) -> str | None:
 
 
 def _check_whole(fence: Part, file: str, old: str) -> None:
-    """Raise where a block that may be a mere fragment is less than half as long as the file."""
     if 2 * len("\n".join(fence.lines)) < len(old):
         raise EditError(
             f"the block of code ({counted(len(fence.lines), 'line')}) is not the whole of {file} "
@@ -303,7 +299,6 @@ def _leaves_out(line: str) -> bool:
 
 
 def _unread(answer: AnswerParts) -> EditError:
-    """Why nothing could be read."""
     hint = "write the change as SEARCH/REPLACE blocks, JSON line operations, a unified diff or a whole file"
     if not answer.text.strip():
         return EditError("the answer is empty", hint=hint)

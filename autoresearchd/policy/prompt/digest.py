@@ -65,7 +65,6 @@ class Digest:
     constants: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """All of it, each part under its heading, the most useful first."""
         named = {
             "Failed, by class": self.failures,
             "Near misses: combine them, or measure their neighbours": self.near_misses,
@@ -151,13 +150,11 @@ class _Try:
 
     @property
     def outcome(self) -> str:
-        """What became of it, in two words."""
         delta = "" if self.decision.delta is None else f" {self.decision.delta:+.3g}"
         return ("kept" if self.kept else self.decision.label.value or self.decision.status.value) + delta
 
 
 def _try_of(experiment: Experiment, quote: Quote) -> _Try | None:
-    """None for baselines and what is not decided."""
     proposal, decision = experiment.proposal, experiment.decision
     if proposal is None or decision is None or proposal.policy == "baseline":
         return None
@@ -215,7 +212,6 @@ def _constant(name: str, having: Sequence[_Try]) -> str:
 
 
 def _roles(tries: Sequence[_Try], quote: Quote) -> Iterable[str]:
-    """How each role has fared."""
     for role in sorted({t.proposal.role for t in tries if t.proposal.role})[:_MOST_CONSTANTS]:
         own = [t for t in tries if t.proposal.role == role]
         yield f"role {quote.line(role, 40)}: {len(own)} tried, {sum(t.kept for t in own)} kept"
@@ -367,7 +363,6 @@ def show_in_prompt(text: str, quote: Quote) -> str:
 
 
 def _marks(text: str) -> tuple[re.Match[str], re.Match[str]] | None:
-    """The first whole pair of marks."""
     return next((pair for pair in pairwise(_MARK.finditer(text)) if (pair[0][1], pair[1][1]) == ("begin", "end")), None)
 
 

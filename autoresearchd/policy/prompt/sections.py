@@ -234,7 +234,6 @@ def _sections(state: ResearchState) -> list[Section]:
 
 
 def _whole(text: str, rank: Rank | None = None, title: str = "", wrap: Callable[[str], str] = str) -> Section:
-    """A section that stays or goes as a whole."""
     return Section((Piece(text, None if rank is None else (rank,)),) if text else (), title, wrap)
 
 
@@ -353,7 +352,6 @@ def _ranks(e: Experiment, i: int, *, late: bool, bare: bool) -> tuple[tuple[int,
 
 
 def _subject(experiment: Experiment, quote: Quote) -> str:
-    """What was tried, in a line."""
     proposal = experiment.proposal
     return quote.line(proposal.description or proposal.hypothesis, 200) if proposal else "baseline"
 
@@ -372,7 +370,6 @@ def _headline(experiment: Experiment, quote: Quote) -> str:
 
 
 def _line(e: Experiment, quote: Quote) -> str:
-    """What was tried, what came of it, and why it was judged so."""
     line = _headline(e, quote)
     if e.decision is None or not e.decision.reason:
         return line
@@ -409,7 +406,6 @@ def _notes(state: ResearchState, quote: Quote) -> str:
 
 
 def _repair(state: ResearchState, quote: Quote) -> str:
-    """How the edit that is to be repaired failed, and the end of its log."""
     repair = state.repair
     assert repair is not None
     lines = [
