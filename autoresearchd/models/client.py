@@ -41,17 +41,10 @@ _KINDS = bytes.maketrans(_LETTERS + _DIGITS + _SPACES, b"a" * len(_LETTERS) + b"
 """All letters become one, all digits, all white space."""
 _MESSAGE_OVERHEAD, _MAX_WORDS, _UNSEEN_TOKENS = 8, 400, 100_000
 
-_KEYED = {
-    "anthropic": ("ANTHROPIC_",),
-    "deepseek": ("DEEPSEEK_",),
-    "gemini": ("GEMINI_", "GOOGLE_"),
-    "groq": ("GROQ_",),
-    "mistral": ("MISTRAL_",),
-    "openai": ("OPENAI_",),
-    "openrouter": ("OPENROUTER_", "OR_"),
-    "xai": ("XAI_",),
-}
-"""Providers that answer nobody without a key, and how the variables begin that may hold one (docs.litellm.ai)."""
+_KEYED = frozenset({"anthropic", "deepseek", "gemini", "groq", "mistral", "openai", "openrouter", "xai"})
+"""Providers that answer nobody without a key (docs.litellm.ai)."""
+_ALSO = {"gemini": "GOOGLE_", "openrouter": "OR_"}
+"""How a variable may begin that holds one, beside the provider's own name."""
 _TOO_LONG = re.compile(
     r"context[ _-]?(?:length|window|size)|prompt is too long|too many (?:input )?tokens|maximum model length"
     r"|input (?:is )?too long|exceeds? the (?:maximum|model)",
@@ -80,10 +73,8 @@ class Question:
 class Reply:
     """What came back.
 
-    model: as the provider names it; finish: ``stop``, ``length``, ``content_filter`` and so on. cost.usd is None where
-    the price is not known. token_ids, logprobs: one for each token of ``text``, None where the provider does not tell.
-    sampling: the parameters that were in force; the hashes: of base model, tokenizer and chat template, where they are
-    known; adapter: version of the LoRA adapter, empty for none.
+    finish: ``stop``, ``length``, ``content_filter`` and so on. token_ids, logprobs: one for each token of ``text``,
+    where the provider tells. sampling: the parameters that were in force. adapter: version of the LoRA adapter.
     """
 
     text: str
@@ -248,10 +239,12 @@ def absent_key(model: str, environment: Mapping[str, str]) -> str:
 
     Providers that may be asked without a key, or find it elsewhere, are not judged.
     """
-    begins = _KEYED.get(model.partition("/")[0] if "/" in model else "", ())
-    if not begins or any(value.strip() and name.startswith(begins) for name, value in environment.items()):
-        return ""
-    return f"{begins[0]}API_KEY"
+    provider, slash, _ = model.partition("/")
+    own = f"{provider.upper()}_"
+    begins = (own, _ALSO.get(provider, own))
+    keyed = slash and provider in _KEYED
+    there = any(value.strip() and name.startswith(begins) for name, value in environment.items())
+    return f"{own}API_KEY" if keyed and not there else ""
 
 
 def trouble_of(status: int, words: str) -> Trouble:

@@ -72,8 +72,7 @@ Near = Callable[[ResearchState, Mapping[str, str], Mapping[str, Any]], str]
 class Patience:
     """A ``Cancel`` that is set when another one is, at a deadline, or some time after the session was asked to end.
 
-    ending: set once the session is to end, at the latest when ``cancel`` is; None: nobody says so. grace: seconds from
-    when that is first seen. clock: monotonic seconds.
+    ending: set once the session is to end, at the latest when ``cancel`` is. grace: seconds from when that is seen.
     """
 
     cancel: Cancel
@@ -114,11 +113,9 @@ class Failure:
 class AskingPolicy(ABC):
     """What the policies that ask a model have in common.
 
-    clients: the model, then those that are asked when it gives no reply. settings: the user's. name: as in
-    ``--policy``. answers: where each answer is written down before anything is done with it. purse: what may be spent.
-    check: whether an edit is legal. near: what an edit is nearly the same as; the model is told so once, and may
-    insist. clock: monotonic seconds. ending: set once the session is to end: nothing new is asked then; None: nobody
-    says so before it is to end at once.
+    clients: the model, then those that are asked when it gives no reply. answers: where each answer is written down
+    before anything is done with it. near: what an edit is nearly the same as; the model is told so once, and may
+    insist. clock: monotonic seconds. ending: set once the session is to end: nothing new is asked then.
     """
 
     clients: Sequence[ModelClient]
@@ -138,11 +135,10 @@ class AskingPolicy(ABC):
         return self.settings.repairs
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        """The first usable answer.
+        """The first usable answer; of a round, repairs included, by one version of the model: a group is learned from.
 
-        All proposals of a round, and the repairs of each, come from one version of the model: as a group they are
-        learned from. Raises PolicyError: no answer could be used, and its cost has been charged; EnvironmentFailure: no
-        model gave a reply, or none can take the prompt; SpendCapReached; Interrupted.
+        Raises PolicyError: no answer could be used, and its cost has been charged; EnvironmentFailure: no model gave a
+        reply, or none can take the prompt; SpendCapReached; Interrupted.
         """
         if cancel.is_set():
             raise Interrupted("the policy was asked to stop")
@@ -170,8 +166,6 @@ class Exchange:
     """
 
     def __init__(self, means: AskingPolicy, state: ResearchState) -> None:
-        if not means.clients:
-            raise ValueError("there is no model to ask")
         self._means, self._state, self._at = means, state, 0
         self._budget, self._too_long = means.settings.context_tokens, ""
         self._attempt = state.repair.attempt if state.repair else 0

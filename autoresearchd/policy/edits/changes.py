@@ -159,7 +159,9 @@ def from_blocks(blocks: Sequence[Part], code: Code) -> list[Change]:
         what = f"SEARCH/REPLACE block {number}"
         if not block.closed:
             raise EditError(f"{what} has no >>>>>>> REPLACE line at its end", hint=_SHAPE)
-        file = _file_of_block(block, code, what) or file or code.only()
+        titled = next((name for line in block.names if (name := code.in_title(line, what))), None)
+        named = titled or code.in_info(block.info, what) or code.in_words(block.names, what)
+        file = named or file or code.only()
         if file is None:
             raise EditError(
                 f"{what} does not say which file it is for",
@@ -173,11 +175,6 @@ def from_blocks(blocks: Sequence[Part], code: Code) -> list[Change]:
             raise EditError(f"{what} has {len(dividers)} ======= lines", hint="use smaller blocks, or line operations")
         changes.append(Change(what, file, block.lines[: dividers[0]], block.lines[dividers[0] + 1 :]))
     return changes
-
-
-def _file_of_block(block: Part, code: Code, what: str) -> str | None:
-    titled = next((file for name in block.names if (file := code.in_title(name, what))), None)
-    return titled or code.in_info(block.info, what) or code.in_words(block.names, what)
 
 
 def from_pairs(items: Sequence[Mapping[str, Any]], code: Code) -> list[Change]:

@@ -148,7 +148,14 @@ def read_answer(text: str, shown: Mapping[str, str]) -> Edit:
         raise EditError(f"the answer has more than {MAX_ANSWER_LINES} lines", hint="answer with the change only")
     answer = AnswerParts(text)
     edit = next((one for one in reversed(answer.objects) if one.get("edits")), None)
-    form, files = _from_text(answer.parts, code) if edit is None else _from_items(edit["edits"], code)
+    if edit is None:
+        form, files = _from_text(answer.parts, code)
+    elif not isinstance(items := edit["edits"], list):
+        raise EditError(f'"edits" is {show(items)}', hint="it is a list of objects")
+    elif all(isinstance(item, dict) and "search" in item for item in items):
+        form, files = "search_replace", changes.apply_changes(changes.from_pairs(items, code), code)
+    else:
+        form, files = "lines", changes.apply_operations(items, code)
     if not form:
         raise _unread(answer)
     _check_files(files, code)
@@ -160,14 +167,6 @@ def read_answer(text: str, shown: Mapping[str, str]) -> Edit:
 
 
 # ---------------------------------------------------------------------- forms
-def _from_items(items: object, code: Code) -> tuple[str, dict[str, str]]:
-    if not isinstance(items, list):
-        raise EditError(f'"edits" is {show(items)}', hint="it is a list of objects")
-    if all(isinstance(item, dict) and "search" in item for item in items):
-        return "search_replace", changes.apply_changes(changes.from_pairs(items, code), code)
-    return "lines", changes.apply_operations(items, code)
-
-
 def _from_text(parts: Sequence[Part], code: Code) -> tuple[str, dict[str, str]]:
     """The form and the files of the first form that the text has, nothing where it has none."""
     if blocks := [part for part in parts if part.kind == "block"]:
