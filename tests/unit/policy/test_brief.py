@@ -12,15 +12,12 @@ from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.models.client import estimate_tokens
 from autoresearchd.policy.edits.answer_parts import EditError
-from autoresearchd.policy.model_policy import ModelPolicy
 from autoresearchd.policy.prompt import brief
-from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient
 from tests.fakes.policies import make_state
-
-from .histories import experiment
+from tests.unit.policy.histories import experiment
+from tests.unit.policy.model_bench import Bench
 
 CODE = """\
 import os
@@ -95,15 +92,12 @@ def test_a_line_sets_its_constant_and_nothing_else(answer: str, line: str) -> No
     ("answer", "label", "words"),
     [
         ("", Label.MALFORMED_ANSWER, "no line of the answer"),
-        ("Make it wider, say 128.", Label.MALFORMED_ANSWER, "no line of the answer"),
         ("DEPTH = 4", Label.MALFORMED_ANSWER, "there is no constant DEPTH"),
         ("WIDTH = 1__0", Label.MALFORMED_ANSWER, "a whole number"),
-        ("WIDTH =", Label.MALFORMED_ANSWER, "a whole number"),
         ("WIDTH = 64.5", Label.MALFORMED_ANSWER, "a whole number"),
         ("WIDTH = __import__('os').system('true')", Label.MALFORMED_ANSWER, "a whole number"),
         ("LEARNING_RATE = 1/2", Label.MALFORMED_ANSWER, "arithmetic"),
         ("LEARNING_RATE = 1e-3 * 0.5", Label.MALFORMED_ANSWER, "write what it comes to"),
-        ("WIDTH = 2**10", Label.MALFORMED_ANSWER, "arithmetic"),
         ("WIDTH = 2 * WIDTH", Label.MALFORMED_ANSWER, "arithmetic"),
         ("ACTIVATION = 'ge' + 'lu'", Label.MALFORMED_ANSWER, "arithmetic"),
         ("ACTIVATION = 'softmax'", Label.MALFORMED_ANSWER, "one of 'gelu', 'relu'"),
@@ -131,18 +125,8 @@ def test_no_text_does_more_than_set_constants(text: str) -> None:
 
 
 def test_a_model_is_asked_briefly_where_the_settings_say_so() -> None:
-    client = ScriptedClient(["make it wider", "WIDTH = 128"])
-    answers = MemoryAnswers()
-    policy = ModelPolicy(
-        [client],
-        ModelSettings(prompt="brief"),
-        name="local:m",
-        answers=answers,
-        purse=OpenPurse(),
-        check=lambda s, files: check_edit(s.task, s.code, {**s.code, **files}),
-    )
-    proposal = policy.propose(state(), PatientCancel())
-    assert proposal.changes == {"train.py:WIDTH": 128}
-    assert [answer.form for answer in answers.answers] == ["", brief.FORM]
-    assert sum(len(message["content"]) for message in client.questions[0].messages) < 700
-    assert policy.repairs == 0, "a failed run cannot be fixed by a constant"
+    bench = Bench("make it wider", "WIDTH = 128", settings=ModelSettings(prompt="brief"))
+    assert bench.propose(state()).changes == {"train.py:WIDTH": 128}
+    assert [answer.form for answer in bench.answers.answers] == ["", brief.FORM]
+    assert sum(len(message["content"]) for message in bench.client.questions[0].messages) < 700
+    assert bench.policy.repairs == 0, "a failed run cannot be fixed by a constant"

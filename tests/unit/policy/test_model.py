@@ -23,7 +23,6 @@ from autoresearchd.policy import model_policy as model_module
 from autoresearchd.policy.edits.read_answer import SCHEMA, SCHEMA_FORMS, read_answer
 from autoresearchd.policy.model_policy import MAX_ECHO, MAX_READ
 from tests.contract.policy_contract import PolicyContract
-from tests.fakes.models import ScriptedClient
 from tests.fakes.policies import make_state, make_task
 from tests.unit.policy.model_bench import BROKEN, CODE, COST, GOOD, HIGHER, NOT_THERE, Bench, edit, reply
 
