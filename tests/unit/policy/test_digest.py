@@ -10,13 +10,9 @@ from hypothesis import strategies as st
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label
 from autoresearchd.policy.near_duplicates import NearDuplicates
-from autoresearchd.policy.prompt.digest import Digest, digest_of
+from autoresearchd.policy.prompt.digest import digest_of
 
 from .histories import experiment
-
-
-def text_of(found: Digest) -> str:
-    return "\n".join(found.lines())
 
 
 def test_each_constant_shows_its_values_and_how_often_they_helped() -> None:
@@ -81,17 +77,11 @@ HOSTILE = st.text(alphabet=st.sampled_from("aDEPTH →->:=0123.,;*[]()\x1b\n`\u2
 def test_no_words_of_a_model_can_break_it(drawn: list[tuple[str, str, str, Label]]) -> None:
     recent = [
         experiment(
-            n,
-            words,
-            label,
-            delta=0.1 * (n % 3 - 1),
-            hint=hint,
-            arch_change=arch * 20,
-            changes={words: hint, "k": 10**30},
+            n, words, label, delta=n % 3 - 1, hint=hint, arch_change=arch * 20, changes={words: hint, "k": 10**30}
         )
         for n, (words, hint, arch, label) in enumerate(drawn)
     ]
-    text = text_of(digest_of(recent))
+    text = "\n".join(digest_of(recent).lines())
     assert len(text) < 25_000
     assert all(line.isprintable() for line in text.split("\n"))
 
@@ -151,10 +141,7 @@ def test_a_constant_beside_other_code_does_not_make_two_edits_alike() -> None:
 
 def test_nearly_the_same_code_is_told() -> None:
     known = memory(past(31, HEADER + CODE))
-    again = (
-        CODE.replace("# SwiGLU", "# gated").replace("self.dropout(x)", "self.drop(x)").replace("  x = F.", "   x = F.")
-    )
-    told = known.look(HEADER + again, {}, B)
+    told = known.look(HEADER + CODE.replace("# SwiGLU", "# gated").replace("dropout(x)", "drop(x)"), {}, B)
     assert told.startswith("experiment 31 made nearly the same edit (9")
     assert told.endswith("alike): 2.31, discard")
 
