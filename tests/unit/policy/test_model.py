@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError, SpendCapReached
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings, Price
 from autoresearchd.domain.ports import Policy, TrialHistory
@@ -18,7 +18,6 @@ from autoresearchd.domain.proposal import Cost, Repair
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models.client import ModelError, Question, Trouble
-from autoresearchd.models.spend import Caps
 from autoresearchd.policy import model_policy as model_module
 from autoresearchd.policy.edits.read_answer import SCHEMA, SCHEMA_FORMS, read_answer
 from autoresearchd.policy.model_policy import MAX_ECHO, MAX_READ
@@ -156,15 +155,6 @@ def test_a_program_too_long_for_any_prompt_is_no_experiments_fault() -> None:
 
 
 # ---------------------------------------------------------------------- money and stopping
-def test_a_spend_cap_ends_the_asking_within_one_answer() -> None:
-    purse = Caps(session_usd=lambda: bench.answers.usd, day_usd=lambda: 0.0, session_cap=0.015)
-    bench = Bench(NOT_THERE, NOT_THERE, GOOD, purse=purse)
-    error = bench.fails(SpendCapReached)
-    assert error.whole_session
-    assert len(bench.answers.items) == 2
-    assert "resume --max-cost" in error.hint
-
-
 def test_an_unusable_answer_is_not_sent_back_once_the_session_is_to_end() -> None:
     ending = threading.Event()
 

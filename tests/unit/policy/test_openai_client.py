@@ -197,7 +197,7 @@ def test_a_server_that_was_started_again_is_told_again() -> None:
     ("lora", "words"),
     [
         (None, "404"),
-        (turns.loads_not("/repo"), "No adapter found"),
+        (turns.loads_not(), "No adapter found"),
         (turns.server_error(), "500"),
         (Turn(status=403, raw=b"\x1b[2J not here"), "not here"),
         (turns.drop(), "broke off"),
