@@ -8,7 +8,7 @@ from autoresearchd.domain.ports import Workspace
 from autoresearchd.workspace.git import GitWorkspace
 from tests.contract.workspace_contract import TRAIN, WorkspaceContract
 from tests.fakes.repositories import make_repository
-from tests.fakes.workspaces import FakeRepository, FakeWorkspace
+from tests.fakes.workspaces import FakeWorkspace
 
 TASK = {"train.py": TRAIN, "prepare.py": "print('prepared')\n"}
 
@@ -34,5 +34,5 @@ class TestGitInASubfolder(WorkspaceContract):
 
 class TestFake(WorkspaceContract):
     def make(self, folder: Path, history: str = "refs") -> tuple[Workspace, str]:
-        repository = FakeRepository(folder)
-        return FakeWorkspace(repository), repository.begin(TASK)
+        workspace = FakeWorkspace(folder)
+        return workspace, workspace.begin(TASK)
