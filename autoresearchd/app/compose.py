@@ -49,7 +49,7 @@ from autoresearchd.workspace import layout
 from autoresearchd.workspace.git import GitWorkspace, open_workspace, setup_dir
 
 if TYPE_CHECKING:
-    from autoresearchd.sandbox.agent_shell import AgentShells, Surroundings
+    from autoresearchd.sandbox.agent_shell import SandboxedShell, Surroundings
 
 LOCAL = "local"
 _MOST_TOKENS = 16
@@ -252,7 +252,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     if spec.kind == "agent":
         from autoresearchd.policy.agent_policy import AgentPolicy
 
-        make = partial(AgentPolicy, open_shell=_agent_shell(offer).open)
+        make = partial(AgentPolicy, open_shell=_agent_shell(offer))
     else:
         from autoresearchd.policy.model_policy import ModelPolicy
 
@@ -434,9 +434,9 @@ def _advice(failure: Failure) -> str:
     return failure.hint
 
 
-def _agent_shell(offer: Offer) -> AgentShells:
+def _agent_shell(offer: Offer) -> Callable[[ResearchState], contextlib.AbstractContextManager[SandboxedShell]]:
     from autoresearchd.executor.visible_files import agent_surroundings, link_data
-    from autoresearchd.sandbox.agent_shell import AgentShells
+    from autoresearchd.sandbox.agent_shell import open_shell, require_sandbox
 
     executor, task, site = offer.executor, offer.task, offer.site
     if not isinstance(executor, LocalExecutor):
@@ -449,4 +449,5 @@ def _agent_shell(offer: Offer) -> AgentShells:
     def surroundings(tools: Path) -> Surroundings:
         return agent_surroundings(task, tools, setup=site.setup, source=site.source, pristine=site.pristine)
 
-    return AgentShells(executor.tier, copy, surroundings)
+    require_sandbox(executor.tier)
+    return partial(open_shell, tier=executor.tier, materialise=copy, surroundings=surroundings)

@@ -33,10 +33,7 @@ _BY_THE_WAY_S, _BY_THE_WAY_TOKENS = 60.0, 8192
 
 
 class Line:
-    """The sockets of one question, so that they can be shut by a thread that does not want the reply any more.
-
-    The server notices, and does not go on to generate it.
-    """
+    """The sockets of one question, to be shut by who does not want the reply: the server stops to generate it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -148,10 +145,9 @@ def within(bounds: Bounds) -> Iterator[None]:
 
 
 class BoundedTransport(httpx.BaseTransport):
-    """A transport that reads no more of an answer than it may, unpacks nothing and lets nobody redirect it.
+    """Reads no more of an answer than it may, unpacks nothing and lets nobody redirect it.
 
-    It asks through a client of its own with these ``options`` (``verify`` …), and keeps no connection: each exchange
-    has a socket of its own to be cut.
+    options: of the client through which it asks (``verify`` …). Each exchange has a socket of its own to be cut.
     """
 
     def __init__(self, options: Callable[[], Mapping[str, Any]]) -> None:

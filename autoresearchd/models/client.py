@@ -56,10 +56,7 @@ _OUT_OF_MONEY = re.compile(r"insufficient[ _-]quota|exceeded your current quota|
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked. timeout: seconds until the reply must be there; schema: a JSON schema that the reply should obey.
-
-    temperature, seed: of the sampling, None: the model's own default.
-    """
+    """What is asked. timeout: seconds; schema: a JSON schema to be obeyed; None: the model's own default."""
 
     messages: tuple[Message, ...]
     max_tokens: int = 8192
@@ -116,8 +113,7 @@ FINAL = frozenset({Trouble.UNAUTHORISED, Trouble.NOT_FOUND})
 class ModelError(AutoresearchdError):
     """A question got no reply. what: in the provider's words, cut and without secrets.
 
-    retry_after: seconds that the provider asks to wait. cost: what the question may have cost all the same, None: not
-    known.
+    retry_after: seconds that it asks to wait. cost: what the question may have cost all the same.
     """
 
     def __init__(
@@ -145,8 +141,7 @@ class ModelClient(ABC):
     def ask(self, question: Question, cancel: Cancel) -> Reply:
         """One question, one attempt: retries and fallbacks are the caller's.
 
-        Ends soon after ``cancel`` is set, by raising Interrupted; raises ModelError for everything that a provider or
-        the network can do.
+        Raises Interrupted soon after ``cancel`` is set; ModelError for all that a provider or the network can do.
         """
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
@@ -191,9 +186,8 @@ def perform(
 ) -> T:
     """What ``function`` returns or raises; Interrupted once ``cancel`` is set, ModelError when ``timeout`` is over.
 
-    It is called in a daemon thread, and not at all when ``cancel`` is set already. A call that is abandoned goes on
-    there by itself: it must end some time, and keep nothing that a later call needs. ``give_up`` then makes it end
-    soon.
+    A call that is abandoned goes on in its thread: it must end some time, and keep nothing that a later call needs.
+    ``give_up`` then makes it end soon.
     """
     if cancel.is_set():
         raise Interrupted("the model was not asked: a stop was requested")
@@ -235,10 +229,7 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 # ---------------------------------------------------------------------- what providers say
 def absent_key(model: str, environment: Mapping[str, str]) -> str:
-    """The variable that a model's provider wants its key in, where nothing of the provider's is set; else empty.
-
-    Providers that may be asked without a key, or find it elsewhere, are not judged.
-    """
+    """The variable for the key of a provider that answers nobody without, where nothing of it is set; else empty."""
     provider, slash, _ = model.partition("/")
     own = f"{provider.upper()}_"
     begins = (own, _ALSO.get(provider, own))
@@ -315,8 +306,7 @@ def checked_text(text: str, finish: str, refusal: str, cost: Cost) -> str:
 def count_usage(question: Question, found: Mapping[str, Any]) -> tuple[int, int]:
     """The tokens of a question and its answer as a reply tells them, held to what they may have been.
 
-    A server that tells of a billion would use up the user's cap. What a provider adds to a prompt, and thinks beyond
-    ``max_tokens``, is allowed for.
+    Else a server could use up the user's cap. What a provider adds to a prompt, and thinks beyond, is allowed for.
     """
     usage = found.get("usage")
     told = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]

@@ -57,13 +57,11 @@ T = TypeVar("T")
 class LitellmClient(ModelClient):
     """Asks a model of a provider that litellm knows; keys come from the environment, as the provider names them.
 
-    The price of a call is the user's, else that of litellm's list for the model's name. It is unknown (None) where
-    neither has one, where the list says nothing is to be paid (it says so of every model of one's own), and at an
-    address of the user's own: a name alone tells no price there.
+    The price of a call is the user's, else that of litellm's list. It is unknown (None) where neither has one, where
+    the list says nothing is to be paid (as of every model of one's own), and at an address of the user's own.
 
     model: as litellm names it, e.g. ``anthropic/claude-…``. api_base: another address than the provider's; key: for it,
-    the provider's key of the environment is never sent there. keys: by provider, in the place of those of the
-    environment.
+    the provider's own is never sent there. keys: by provider, in the place of those of the environment.
     """
 
     name = ""

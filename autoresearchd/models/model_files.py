@@ -68,9 +68,9 @@ class Source:
 
 
 def base_model(place: Path) -> BaseModel:
-    """The model of a folder or a file, with its hashes as they are recorded with its answers.
+    """The model of a folder or a file, with its hashes as they are recorded with its answers; UsageError: it is none.
 
-    A template inside GGUF is not read. Raises UsageError: it is no model, or its files cannot be read.
+    A template inside GGUF is not read.
     """
     source = Source.at(place)
     try:

@@ -52,9 +52,8 @@ class OpenAIClient(ModelClient):
     sampling temperature only with ``--logprobs-mode processed_logprobs``, as ``autoresearchd serve`` starts it.
 
     model: its name there; empty: the first that the server lists, else whichever it has. adapters: says which version
-    answers; asked at the first question, and after each ``renew``. The server is told to load it, by vLLM's
-    ``load_lora_adapter``; where it does not, ``warn`` is told, and the plain model answers. prices: of the user; a
-    model without one costs nothing here.
+    answers; where the server does not load it (``load_lora_adapter``), ``warn`` is told, and the plain model answers.
+    prices: of the user; a model without one costs nothing here.
     """
 
     def __init__(
@@ -331,8 +330,7 @@ class OpenAIClient(ModelClient):
 def tokens_of(choice: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[float, ...] | None]:
     """Token ids and log-probabilities of a choice, each None where the server does not tell all of them.
 
-    vLLM gives the ids beside the message (``token_ids``) or in each token's name (``token_id:17``), llama.cpp as each
-    token's ``id``.
+    vLLM gives the ids as ``token_ids`` or in each token's name (``token_id:17``), llama.cpp as each token's ``id``.
     """
     told = choice.get("logprobs")
     content = told.get("content") if isinstance(told, dict) else None

@@ -60,8 +60,7 @@ def _find(prices: Mapping[str, Price], models: tuple[str, ...]) -> Price | None:
 class Caps:
     """The spend caps of a session in US dollars, None: none. One answer at most oversteps them.
 
-    session_usd: what the session has cost so far. day_usd: what all sessions of the user together have cost since 00:00
-    UTC.
+    day_usd: what all sessions of the user together have cost since 00:00 UTC.
     """
 
     session_usd: Callable[[], float]
@@ -112,8 +111,7 @@ class WatchedAnswers:
 class CapFallbackPolicy:
     """A policy that asks a model, until a spend cap is reached; then another goes on in its place, which costs nothing.
 
-    Its ``name`` stays that of the model's policy, which is what the session was started with; a proposal carries the
-    name of the one who made it. tell: says that the other takes over, and that the model is back.
+    Its ``name`` stays that with which the session was started. tell: says that the other takes over, or no longer.
     """
 
     def __init__(self, policy: Policy, instead: Policy, tell: Callable[[str], None]) -> None:

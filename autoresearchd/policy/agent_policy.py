@@ -71,8 +71,7 @@ class Shell(Protocol):
 class AgentPolicy(AskingPolicy):
     """Lets a model edit by commands; ``settings.agent_*`` are the limits of one proposal.
 
-    open_shell: gives a sandboxed shell over a fresh copy of the workspace at the state's parent; copy and all, it is
-    gone at the end. command_seconds: how long one command may take.
+    open_shell: gives a sandboxed shell over a copy of the workspace at the state's parent, which is gone at the end.
     """
 
     _: KW_ONLY

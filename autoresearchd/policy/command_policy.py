@@ -47,11 +47,10 @@ _WRAPPER = (
 
 
 class CommandPolicy:
-    """Runs a command for each proposal.
+    """Runs a command (given to ``sh -c``) for each proposal.
 
-    command: what the user wrote after ``command:``; given to ``sh -c``. materialise: fills an empty folder with the
-    task's folder at ``state.parent``, protected files included. timeout: seconds that one proposal may take. scratch:
-    where the private copies are made, else the system's place for temporary files.
+    materialise: fills an empty folder with the task's folder at ``state.parent``, protected files included. timeout:
+    seconds of one proposal. scratch: where the copies are made, else the system's place for temporary files.
     """
 
     repairs = 0

@@ -201,9 +201,8 @@ class Exchange:
     ) -> Reply:
         """The first reply to what ``build`` makes of a budget of tokens, which is halved until a model can take it.
 
-        index: of the question in the proposal. misfit: what is raised where no model can take it; ``build`` raises
-        PolicyError where the budget is too small for it. Raises PolicyError: every model refused. EnvironmentFailure:
-        no model gave a reply; ModelsRefused where no waiting fixes that of any. SpendCapReached, Interrupted.
+        index: of the question in the proposal. misfit: raised where no model can take it. Raises PolicyError: every
+        model refused. EnvironmentFailure: no model replied; ModelsRefused where no waiting fixes that of any.
         """
         settings = self._means.settings
         seed = derive_seed(self._state.seed, self._attempt, "answer", index)

@@ -29,16 +29,8 @@ from autoresearchd.policy.exchange import (
 )
 from autoresearchd.policy.prompt import brief, sections
 
-MAX_READ = 1_000_000
-"""Characters of an answer that are read; more than any legal edit needs."""
 MAX_ECHO = 8_000
 """Characters of its unusable answer that a model is shown again."""
-_MAX_NAME = 200
-_REFUSAL = re.compile(
-    r"\W*(?:i[’']?m (?:really |very |so )?sorry|i am sorry|sorry,|i (?:cannot|can ?not|can[’']t|won[’']t|will not|"
-    r"am unable to|am not able to)\b|as an ai\b|unfortunately, i (?:cannot|can[’']t)\b)",
-    re.IGNORECASE,
-)
 _EDITING = re.compile(
     r"^(?:[ \t]*(?:```|~~~)|<{5}|>{5}|@@|--- |\+\+\+ )|\"(?:edits|search_replace|diff|files)\"", re.MULTILINE
 )
@@ -148,7 +140,8 @@ class _Talk:
         """The edit in an answer, once it is known to be legal and to change something."""
         form = ""
         try:
-            _check_readable(reply)
+            if reply.finish == "content_filter":
+                raise PolicyError("the provider's content filter stopped the answer", label=Label.MALFORMED_ANSWER)
             edit = self._read(reply.text)
             form = edit.form
             after = {**self._base, **edit.files}
@@ -178,18 +171,4 @@ class _Talk:
             what = f"it was cut off at max_tokens ({limit} tokens): make a smaller edit. As it stands: {what}"
         elif said and self._state.repair is not None and gives_up:
             what, final = f"the model gives its edit up: {said}", True
-        elif malformed and _REFUSAL.match(reply.text[:_MAX_NAME]):
-            what = f"it declines instead of giving an edit: {said}"
         return _Verdict(form=form, error=clean_error(self._state, what), label=label, final=final)
-
-
-def _check_readable(reply: Reply) -> None:
-    if reply.finish == "content_filter":
-        what = "the provider's content filter stopped the answer"
-    elif not reply.text.strip():
-        what = "the answer is empty"
-    elif len(reply.text) > MAX_READ:
-        what = f"the answer is {len(reply.text):,} characters long: at most {MAX_READ:,} are read"
-    else:
-        return
-    raise PolicyError(what, label=Label.MALFORMED_ANSWER)

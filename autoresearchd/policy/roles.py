@@ -126,7 +126,7 @@ def off_surface(role: Role, before: Mapping[str, str], after: Mapping[str, str])
     """Definitions that an edit changed or removed and that are none of the role's, such as ``train.py:MATRIX_LR``.
 
     New definitions are whose they are made by, and ``main`` is everybody's. A file that is not Python, or cannot be
-    parsed, is not looked at. before, after: the editable files, by path; those missing in ``after`` were not touched.
+    parsed, is not looked at. before, after: the editable files by path, ``after`` only those that were touched.
     """
     return tuple(
         f"{path}:{name}"

@@ -38,7 +38,7 @@ def look(root: Path, task: Task) -> Before:
 
 
 def changed(root: Path, task: Task, before: Before, *, who: str) -> dict[str, str]:
-    """Text of each editable file that is not as it was; empty where nothing changed.
+    """Text of each editable file that is not as it was.
 
     Raises PolicyError: a protected file was changed, or an editable one is no plain text file any more. ``who`` did it.
     """

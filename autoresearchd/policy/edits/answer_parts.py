@@ -48,9 +48,8 @@ _LANGUAGES = frozenset({"", "json", "jsonc", "json5", "jsonl"})
 class Edit:
     """A usable answer.
 
-    files: new full text of each changed file. form: how it was written, ``search_replace``, ``lines``, ``diff`` or
-    ``whole``. words: what the answer says of itself, bounded and cleaned: ``hypothesis``, ``description``,
-    ``expected_delta``, ``arch_change``, ``next_action_hint`` and free keys.
+    files: new full text of each changed file. form: ``search_replace``, ``lines``, ``diff`` or ``whole``. words: what
+    the answer says of itself, bounded and cleaned: ``hypothesis``, ``description``, ``expected_delta`` … and free keys.
     """
 
     files: Mapping[str, str]

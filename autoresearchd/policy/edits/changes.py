@@ -82,10 +82,7 @@ class File:
         return places
 
     def find_shifted(self, wanted: Sequence[str]) -> dict[int, tuple[str, str]]:
-        """Places where the lines stand once all are indented alike: what to add before each, what to cut from it.
-
-        Either of the two is empty.
-        """
+        """Places where the lines stand once all are indented alike: what to add before each, or to cut from it."""
         first = next((i for i, line in enumerate(wanted) if line.strip()), 0)
         own = _indent(wanted[first])
         places: dict[int, tuple[str, str]] = {}

@@ -89,8 +89,7 @@ def digest_of(
 ) -> Digest:
     """The digest of some decided experiments, the latest and the best.
 
-    failures: how many of the whole session ended under each label; None: counted here. sigma: standard deviation of a
-    run's metric. quote: how words of others are cleaned.
+    failures: of the whole session by label; None: counted here. sigma: standard deviation of a run's metric.
     """
     quote = quote or Quote()
     known = {e.number: e for e in (*top, *recent)}

@@ -77,8 +77,8 @@ def fit(
 ) -> tuple[Message, ...]:
     """The messages that ``build`` makes of the sections' texts, with about as few pieces left out as the budget allows.
 
-    Counting tokens may take a while (a tokenizer, a server), so it is done rarely: where to cut is found by bisection.
-    Raises PolicyError where what must stay does not fit.
+    Counting tokens may take a while, so where to cut is found by bisection. Raises PolicyError: what must stay does not
+    fit.
     """
     places = [(p.rank, i, j) for i, s in enumerate(sections) for j, p in enumerate(s.pieces) if p.rank is not None]
     order = [(i, j) for _, i, j in sorted(places)]

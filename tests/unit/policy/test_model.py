@@ -20,7 +20,8 @@ from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models.client import ModelError, Question, Trouble
 from autoresearchd.policy import model_policy as model_module
 from autoresearchd.policy.edits.read_answer import SCHEMA, SCHEMA_FORMS, read_answer
-from autoresearchd.policy.model_policy import MAX_ECHO, MAX_READ
+from autoresearchd.policy.exchange import MAX_ANSWER
+from autoresearchd.policy.model_policy import MAX_ECHO
 from tests.contract.policy_contract import PolicyContract
 from tests.fakes.policies import make_state, make_task
 from tests.unit.policy.model_bench import BROKEN, CODE, COST, GOOD, HIGHER, NOT_THERE, Bench, edit, reply
@@ -201,10 +202,10 @@ def test_after_the_last_attempt_the_experiment_fails_under_the_label_of_the_last
     assert all(bench.errors)
 
 
-def test_an_answer_too_long_to_be_read_is_refused_cut_and_charged() -> None:
-    bench = Bench("x" * (2 * MAX_READ), settings=ModelSettings(reasks=0))
-    assert "2,000,000 characters long" in bench.fails(PolicyError).what
-    assert len(bench.answers.answers[0].generation.completion) <= MAX_READ
+def test_of_a_very_long_answer_a_part_is_stored_and_all_is_charged() -> None:
+    bench = Bench("x" * (2 * MAX_ANSWER), settings=ModelSettings(reasks=0))
+    assert bench.fails(PolicyError).label is Label.MALFORMED_ANSWER
+    assert len(bench.answers.answers[0].generation.completion) == MAX_ANSWER
     assert bench.answers.usd == 0.01
 
 
