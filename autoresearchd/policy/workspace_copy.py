@@ -104,10 +104,13 @@ def _hashes(root: Path, protected: Iterable[str]) -> dict[str, str]:
     for path in protected:
         place, behind = root / path, _through_a_link(root, str(Path(path).parent))
         hashes[path] = "behind a link" if behind else _hash(place)
-        for base, folders, names in os.walk(place) if hashes[path] == _OTHER else ():
-            folders[:] = [name for name in folders if name != "__pycache__"]
-            for inner in (Path(base, name) for name in (*folders, *names)):
-                hashes[inner.relative_to(root).as_posix()] = _hash(inner)
+        pending = [place] if hashes[path] == _OTHER else []
+        while pending:  # not by recursion: a copy may come back a thousand folders deep
+            with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
+                for entry in (entry for entry in entries if entry.name != "__pycache__"):
+                    inner = Path(entry.path)
+                    hashes[inner.relative_to(root).as_posix()] = _hash(inner)
+                    pending += [inner] if entry.is_dir(follow_symlinks=False) else []
     return hashes
 
 

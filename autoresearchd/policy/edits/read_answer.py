@@ -317,7 +317,7 @@ def _words(objects: Sequence[Mapping[str, Any]], prose: str) -> dict[str, Any]:
     """The words in the last object that has any, else those in lines like ``Hypothesis: …``; bounded and cleaned."""
     said = next((o for o in reversed(objects) if not _KEYS.isdisjoint(o)), None)
     if said is None:
-        titled = [(match[1].lower().replace(" ", "_"), match[2]) for match in _TITLED.finditer(prose)]
+        titled = [(m[1].lower().replace(" ", "_"), m[2].rstrip(" *_`")) for m in _TITLED.finditer(prose)]
         said = dict(reversed(titled))  # the first of each counts
     words: dict[str, Any] = {key: clean(said.get(key), most) for key, most in _TEXTS.items()}
     words["expected_delta"] = _delta(said.get("expected_delta"))
