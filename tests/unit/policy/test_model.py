@@ -13,10 +13,9 @@ import pytest
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings, Price
-from autoresearchd.domain.ports import Cancel, Policy, TrialHistory
+from autoresearchd.domain.ports import Cancel, Policy, ResearchState, TrialHistory
 from autoresearchd.domain.proposal import Cost, Repair
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models.client import PASSING, ModelError, Question, Trouble
 from autoresearchd.policy import model_policy as model_module
 from autoresearchd.policy.edits.read_answer import SCHEMA, SCHEMA_FORMS, read_answer
