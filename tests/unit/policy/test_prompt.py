@@ -240,16 +240,6 @@ def test_three_failures_change_the_prompt_and_ten_the_approach(expected: str, st
 
 
 # ---------------------------------------------------------------------- quote
-ESC = "\x1b"
-
-
-def test_terminal_escapes_and_direction_marks_do_not_get_through() -> None:
-    hostile = f"a{ESC}[31mred{ESC}[0m {ESC}]0;title\x07b\u202ec\x00d\x9b2J"
-    for shown in (Quote().line(hostile, 100), Quote().start(hostile, 100), Quote().end(hostile, 100, 5)):
-        assert shown.isprintable()
-        assert "red" in shown
-
-
 def test_half_a_secret_is_not_left_at_a_cut() -> None:
     secret = "hunter2-correct-horse-battery"
     quote = Quote(Redactor([secret]))

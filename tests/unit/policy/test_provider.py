@@ -46,11 +46,10 @@ def test_a_status_is_what_can_be_done_about_it(status: int, words: str, trouble:
 def test_retry_after_is_read_as_seconds_and_as_milliseconds() -> None:
     assert client.retry_after({"retry-after": "7"}) == 7.0
     assert client.retry_after({"retry-after-ms": "250", "retry-after": "9"}) == 0.25
-    assert client.retry_after({"retry-after": "1e300"}) == client.LONGEST_WAIT_S
     assert client.retry_after({}) is None
 
 
-@given(st.text(), st.text())
+@given(st.text() | st.floats().map(str), st.text())
 def test_no_header_makes_the_wait_fail_or_last_for_ever(seconds: str, milliseconds: str) -> None:
     found = client.retry_after({"retry-after": seconds, "retry-after-ms": milliseconds})
     assert found is None or 0 <= found <= client.LONGEST_WAIT_S
