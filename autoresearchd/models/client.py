@@ -257,10 +257,7 @@ def trouble_of(status: int, words: str) -> Trouble:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a reply asks to wait (RFC 9110, 10.2.3, and OpenAI's milliseconds); None where it does not say.
-
-    headers: names in lower case, or a mapping that does not mind. No provider is known that sends a date.
-    """
+    """Seconds that a reply asks to wait (RFC 9110, 10.2.3, and OpenAI's milliseconds). headers: in lower case."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         with contextlib.suppress(KeyError, ValueError):
             seconds = unit * float(headers[name])

@@ -143,10 +143,7 @@ class Tree:
         self._selected.update(visits)
 
     def select(self) -> int:
-        """Number of the node with the highest score; of equal ones the better, then the older.
-
-        The visit is not counted here: ``visited`` is told once the experiment is opened.
-        """
+        """Number of the node with the highest score; of equal ones the better, then the older. No visit is counted."""
         if not self._ranked:
             raise ValueError("no experiment of this tree has been measured: there is none to build on")
         visits = {number: self._selected[number] for number in self._parents}  # of a node and its descendants

@@ -92,10 +92,7 @@ def messages(state: ResearchState, *, budget: int, count: Count) -> tuple[Messag
 
 
 def read_answer(text: str, code: Mapping[str, str], profile: str, task: Task | None = None) -> Edit:
-    """The edit in an answer: its first line that begins with ``NAME = value`` counts, and nothing after that value.
-
-    Raises EditError: no line is one, there is no such constant, the value cannot stand there, nothing changes.
-    """
+    """The edit in an answer: its first line that begins with ``NAME = value`` counts, and nothing after that value."""
     found = constants(code, profile, task)
     # A longer line is no assignment, and the pattern would take its time over it.
     short = (line[:_MOST_LINE] for line in text.splitlines()[:MAX_ANSWER_LINES])

@@ -327,10 +327,7 @@ def bounds(constraint: Constraint) -> str:
 
 
 def update(text: str, learnings: str) -> str:
-    """The memo with the daemon's section written anew, or appended with a heading; all else stays, to the byte.
-
-    Line ends are those of the rest of the file.
-    """
+    """The memo with the daemon's section written anew, or appended with a heading; all else stays, to the byte."""
     marks, own = _marks(text), own_text(text)
     newline = "\r\n" if 2 * own.count("\r\n") > own.count("\n") else "\n"
     # No mark can be in it, whatever models wrote.
