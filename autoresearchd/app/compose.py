@@ -39,7 +39,7 @@ from autoresearchd.loop.proposing.session_memo import Memo
 from autoresearchd.loop.upkeep.housekeeping import note_reason
 from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble, absent_key
 from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced
-from autoresearchd.policy.exchange import Failure, Unloadable
+from autoresearchd.policy.exchange import Failure
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.sandbox.tiers import AUTO, check_name
 from autoresearchd.store.repository import SqlStore
@@ -47,7 +47,7 @@ from autoresearchd.workspace import layout
 from autoresearchd.workspace.git import GitWorkspace, open_workspace, setup_dir
 
 if TYPE_CHECKING:
-    from autoresearchd.sandbox.agent_shell import AgentShells, Surroundings
+    from autoresearchd.sandbox.agent_shell import SandboxedShell, Surroundings
 
 LOCAL = "local"
 _MOST_TOKENS = 16
@@ -248,7 +248,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     if spec.kind == "agent":
         from autoresearchd.policy.agent_policy import AgentPolicy
 
-        make = partial(AgentPolicy, open_shell=_agent_shell(offer).open)
+        make = partial(AgentPolicy, open_shell=_agent_shell(offer))
     else:
         from autoresearchd.policy.model_policy import ModelPolicy
 
@@ -263,7 +263,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         near=check.near,
         ending=offer.ending,
     )
-    offer.unloads.extend(client.unload for client in clients if isinstance(client, Unloadable))
+    offer.unloads.extend(client.unload for client in clients)
     if settings.when_spent == "search":
         return CapFallbackPolicy(policy, make_policy(PolicySpec("search"), offer), offer.warn)
     return policy
@@ -404,7 +404,7 @@ def ask_models(
     clients = {client.name: client for client in reversed(make_clients(spec, settings, folder, environment))}
     failures = []
     for client in reversed(clients.values()):
-        if isinstance(client, Unloadable):
+        if client.in_process:
             continue
         tell(f"asking {client.name} …\n")
         try:
@@ -425,9 +425,9 @@ def ask_models(
         tell(f"warning: {failure}\n  → {failure.hint}\n")
 
 
-def _agent_shell(offer: Offer) -> AgentShells:
+def _agent_shell(offer: Offer) -> Callable[[ResearchState], contextlib.AbstractContextManager[SandboxedShell]]:
     from autoresearchd.executor.visible_files import agent_surroundings, link_data
-    from autoresearchd.sandbox.agent_shell import AgentShells
+    from autoresearchd.sandbox.agent_shell import open_shell, require_sandbox
 
     executor, task, site = offer.executor, offer.task, offer.site
     if not isinstance(executor, LocalExecutor):
@@ -440,4 +440,5 @@ def _agent_shell(offer: Offer) -> AgentShells:
     def surroundings(tools: Path) -> Surroundings:
         return agent_surroundings(task, tools, setup=site.setup, source=site.source, pristine=site.pristine)
 
-    return AgentShells(executor.tier, copy, surroundings)
+    require_sandbox(executor.tier)
+    return partial(open_shell, tier=executor.tier, materialise=copy, surroundings=surroundings)

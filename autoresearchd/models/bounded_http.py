@@ -33,10 +33,7 @@ _BY_THE_WAY_S, _BY_THE_WAY_TOKENS = 60.0, 8192
 
 
 class Line:
-    """The sockets of one question, so that they can be shut by a thread that does not want the reply any more.
-
-    The server notices, and does not go on to generate it.
-    """
+    """The sockets of one question, to be shut by who does not want the reply: the server stops to generate it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -93,7 +90,6 @@ class Bounds:
         return max(0.001, self.deadline - time.monotonic())
 
     def check_head(self, response: httpx.Response) -> None:
-        """Refuse an answer by its status and its headers."""
         status = response.status_code
         if 300 <= status < 400:
             what = f"the server answered {status}: it redirects the question elsewhere, which is not followed"
@@ -104,7 +100,6 @@ class Bounds:
             raise self._end(ModelError(Trouble.BROKEN_REPLY, what))
 
     def read(self, response: httpx.Response) -> bytes:
-        """The body, as it comes over the connection, unless it is too much or too late."""
         most = self.most if response.status_code < 400 else min(self.most, _MAX_ERROR_BYTES)
         chunks, size = [], 0
         for chunk in response.iter_raw():
@@ -150,10 +145,9 @@ def within(bounds: Bounds) -> Iterator[None]:
 
 
 class BoundedTransport(httpx.BaseTransport):
-    """A transport that reads no more of an answer than it may, unpacks nothing and lets nobody redirect it.
+    """Reads no more of an answer than it may, unpacks nothing and lets nobody redirect it.
 
-    It asks through a client of its own with these ``options`` (``verify`` …), and keeps no connection: each exchange
-    has a socket of its own to be cut.
+    options: of the client through which it asks (``verify`` …). Each exchange has a socket of its own to be cut.
     """
 
     def __init__(self, options: Callable[[], Mapping[str, Any]]) -> None:
@@ -161,11 +155,9 @@ class BoundedTransport(httpx.BaseTransport):
         self._client: httpx.Client | None = None
 
     def session(self) -> httpx.Client:
-        """A client whose requests go through here."""
         return httpx.Client(transport=self)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; its answer is read as far as the bounds of its question allow."""
         bounds = _CURRENT.get() or Bounds.of(_BY_THE_WAY_S, _BY_THE_WAY_TOKENS)
         if bounds.error is not None:  # the library asks once more: the same server would do the same again
             raise bounds.error

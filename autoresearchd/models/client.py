@@ -12,11 +12,12 @@ import re
 import string
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import AutoresearchdError, Interrupted
@@ -40,17 +41,10 @@ _KINDS = bytes.maketrans(_LETTERS + _DIGITS + _SPACES, b"a" * len(_LETTERS) + b"
 """All letters become one, all digits, all white space."""
 _MESSAGE_OVERHEAD, _MAX_WORDS, _UNSEEN_TOKENS = 8, 400, 100_000
 
-_KEYED = {
-    "anthropic": ("ANTHROPIC_",),
-    "deepseek": ("DEEPSEEK_",),
-    "gemini": ("GEMINI_", "GOOGLE_"),
-    "groq": ("GROQ_",),
-    "mistral": ("MISTRAL_",),
-    "openai": ("OPENAI_",),
-    "openrouter": ("OPENROUTER_", "OR_"),
-    "xai": ("XAI_",),
-}
-"""Providers that answer nobody without a key, and how the variables begin that may hold one (docs.litellm.ai)."""
+_KEYED = frozenset({"anthropic", "deepseek", "gemini", "groq", "mistral", "openai", "openrouter", "xai"})
+"""Providers that answer nobody without a key (docs.litellm.ai)."""
+_ALSO = {"gemini": "GOOGLE_", "openrouter": "OR_"}
+"""How a variable may begin that holds one, beside the provider's own name."""
 _TOO_LONG = re.compile(
     r"context[ _-]?(?:length|window|size)|prompt is too long|too many (?:input )?tokens|maximum model length"
     r"|input (?:is )?too long|exceeds? the (?:maximum|model)",
@@ -62,10 +56,7 @@ _OUT_OF_MONEY = re.compile(r"insufficient[ _-]quota|exceeded your current quota|
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked. timeout: seconds until the reply must be there; schema: a JSON schema that the reply should obey.
-
-    temperature, seed: of the sampling, None: the model's own default.
-    """
+    """What is asked. timeout: seconds; schema: a JSON schema to be obeyed; None: the model's own default."""
 
     messages: tuple[Message, ...]
     max_tokens: int = 8192
@@ -79,10 +70,8 @@ class Question:
 class Reply:
     """What came back.
 
-    model: as the provider names it; finish: ``stop``, ``length``, ``content_filter`` and so on. cost.usd is None where
-    the price is not known. token_ids, logprobs: one for each token of ``text``, None where the provider does not tell.
-    sampling: the parameters that were in force; the hashes: of base model, tokenizer and chat template, where they are
-    known; adapter: version of the LoRA adapter, empty for none.
+    finish: ``stop``, ``length``, ``content_filter`` and so on. token_ids, logprobs: one for each token of ``text``,
+    where the provider tells. sampling: the parameters that were in force. adapter: version of the LoRA adapter.
     """
 
     text: str
@@ -124,8 +113,7 @@ FINAL = frozenset({Trouble.UNAUTHORISED, Trouble.NOT_FOUND})
 class ModelError(AutoresearchdError):
     """A question got no reply. what: in the provider's words, cut and without secrets.
 
-    retry_after: seconds that the provider asks to wait. cost: what the question may have cost all the same, None: not
-    known.
+    retry_after: seconds that it asks to wait. cost: what the question may have cost all the same.
     """
 
     def __init__(
@@ -139,38 +127,39 @@ class TooLong(ModelError):
     """A reply that was not read to its end, or not at all, where it would have told what it cost."""
 
 
-class ModelClient(Protocol):
-    """A language model that can be asked. Not safe for several threads."""
+class ModelClient(ABC):
+    """A language model that can be asked. Not safe for several threads. in_process: whether it is held here."""
+
+    in_process = False
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The model, as messages and the store name it."""
 
+    @abstractmethod
     def ask(self, question: Question, cancel: Cancel) -> Reply:
         """One question, one attempt: retries and fallbacks are the caller's.
 
-        Ends soon after ``cancel`` is set, by raising Interrupted; raises ModelError for everything that a provider or
-        the network can do.
+        Raises Interrupted soon after ``cancel`` is set; ModelError for all that a provider or the network can do.
         """
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
-        """How many tokens the messages have: by the model's own tokenizer, or a stated estimate that errs upwards."""
-
-
-@runtime_checkable
-class KnowsPrices(Protocol):
-    """A client that can tell what so many tokens cost, also where no reply says so."""
+        """How many tokens the messages have: by the model's own tokenizer, or an estimate that errs upwards."""
+        return estimate_tokens(messages)
 
     def price(self, cost: Cost) -> float | None:
-        """US dollars for the tokens of ``cost``, None where nobody knows."""
-
-
-@runtime_checkable
-class KnowsSchemas(Protocol):
-    """A client that knows whether its model can be made to obey a schema."""
+        """US dollars for the tokens of ``cost``, where no reply says so; None where nobody knows."""
+        return None
 
     def takes_schema(self) -> bool:
-        """Whether a reply to a question with a schema will obey it, as far as that can be known before."""
+        return False
+
+    def renew(self) -> None:  # noqa: B027
+        """Look before the next question which version of the local policy is in use."""
+
+    def unload(self) -> None:  # noqa: B027
+        """Give back what the model takes in memory; it is loaded again at the next question."""
 
 
 # ---------------------------------------------------------------------- asking
@@ -197,9 +186,8 @@ def perform(
 ) -> T:
     """What ``function`` returns or raises; Interrupted once ``cancel`` is set, ModelError when ``timeout`` is over.
 
-    It is called in a daemon thread, and not at all when ``cancel`` is set already. A call that is abandoned goes on
-    there by itself: it must end some time, and keep nothing that a later call needs. ``give_up`` then makes it end
-    soon.
+    A call that is abandoned goes on in its thread: it must end some time, and keep nothing that a later call needs.
+    ``give_up`` then makes it end soon.
     """
     if cancel.is_set():
         raise Interrupted("the model was not asked: a stop was requested")
@@ -241,14 +229,13 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 # ---------------------------------------------------------------------- what providers say
 def absent_key(model: str, environment: Mapping[str, str]) -> str:
-    """The variable that a model's provider wants its key in, where nothing of the provider's is set; else empty.
-
-    Providers that may be asked without a key, or find it elsewhere, are not judged.
-    """
-    begins = _KEYED.get(model.partition("/")[0] if "/" in model else "", ())
-    if not begins or any(value.strip() and name.startswith(begins) for name, value in environment.items()):
-        return ""
-    return f"{begins[0]}API_KEY"
+    """The variable for the key of a provider that answers nobody without, where nothing of it is set; else empty."""
+    provider, slash, _ = model.partition("/")
+    own = f"{provider.upper()}_"
+    begins = (own, _ALSO.get(provider, own))
+    keyed = slash and provider in _KEYED
+    there = any(value.strip() and name.startswith(begins) for name, value in environment.items())
+    return f"{own}API_KEY" if keyed and not there else ""
 
 
 def trouble_of(status: int, words: str) -> Trouble:
@@ -270,10 +257,7 @@ def trouble_of(status: int, words: str) -> Trouble:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a reply asks to wait (RFC 9110, 10.2.3, and OpenAI's milliseconds); None where it does not say.
-
-    headers: names in lower case, or a mapping that does not mind. No provider is known that sends a date.
-    """
+    """Seconds that a reply asks to wait (RFC 9110, 10.2.3, and OpenAI's milliseconds). headers: in lower case."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         with contextlib.suppress(KeyError, ValueError):
             seconds = unit * float(headers[name])
@@ -319,8 +303,7 @@ def checked_text(text: str, finish: str, refusal: str, cost: Cost) -> str:
 def count_usage(question: Question, found: Mapping[str, Any]) -> tuple[int, int]:
     """The tokens of a question and its answer as a reply tells them, held to what they may have been.
 
-    A server that tells of a billion would use up the user's cap. What a provider adds to a prompt, and thinks beyond
-    ``max_tokens``, is allowed for.
+    Else a server could use up the user's cap. What a provider adds to a prompt, and thinks beyond, is allowed for.
     """
     usage = found.get("usage")
     told = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]

@@ -23,7 +23,7 @@ from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import client
-from autoresearchd.models.client import Message, ModelError, Question, Reply, TooLong, Trouble, perform
+from autoresearchd.models.client import Message, ModelClient, ModelError, Question, Reply, TooLong, Trouble, perform
 from autoresearchd.models.spend import priced
 
 if TYPE_CHECKING:
@@ -54,17 +54,17 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class LitellmClient:
+class LitellmClient(ModelClient):
     """Asks a model of a provider that litellm knows; keys come from the environment, as the provider names them.
 
-    The price of a call is the user's, else that of litellm's list for the model's name. It is unknown (None) where
-    neither has one, where the list says nothing is to be paid (it says so of every model of one's own), and at an
-    address of the user's own: a name alone tells no price there.
+    The price of a call is the user's, else that of litellm's list. It is unknown (None) where neither has one, where
+    the list says nothing is to be paid (as of every model of one's own), and at an address of the user's own.
 
     model: as litellm names it, e.g. ``anthropic/claude-…``. api_base: another address than the provider's; key: for it,
-    the provider's key of the environment is never sent there. keys: by provider, in the place of those of the
-    environment.
+    the provider's own is never sent there. keys: by provider, in the place of those of the environment.
     """
+
+    name = ""
 
     def __init__(
         self,
@@ -81,7 +81,6 @@ class LitellmClient:
         self._unbounded = self._schema_refused = False
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
-        """As the protocol says; the time that the import takes is none of the question's."""
         perform(_library, cancel, _IMPORT_S)
         from autoresearchd.models.bounded_http import Bounds
 
@@ -89,7 +88,6 @@ class LitellmClient:
         return perform(lambda: self._ask(question, bounds), cancel, question.timeout, give_up=bounds.line.cut)
 
     def takes_schema(self) -> bool:
-        """Whether litellm's list says so, and nobody who serves the model has refused one."""
         return not self._schema_refused and self._look_up(
             lambda litellm: bool(litellm.supports_response_schema(model=self._model)), False
         )
@@ -104,7 +102,6 @@ class LitellmClient:
         return counted if isinstance(counted, int) and counted > 0 else estimate
 
     def price(self, cost: Cost) -> float | None:
-        """By litellm's list, None where that would be a guess."""
         tokens = {"prompt_tokens": cost.tokens_in, "completion_tokens": cost.tokens_out}
         return self._listed_price(lambda litellm: sum(litellm.cost_per_token(model=self._model, **tokens)))
 
@@ -225,7 +222,6 @@ class LitellmClient:
 
 
 def _trouble_of(error: Exception, kinds: Set[str]) -> Trouble:
-    """What an error of litellm means. kinds: names of the classes of it and of its causes."""
     own = {kind.__name__ for kind in type(error).__mro__}
     if trouble := next((trouble for name, trouble in _TROUBLES if name in own), None):
         return trouble
@@ -243,7 +239,6 @@ def _trouble_of(error: Exception, kinds: Set[str]) -> Trouble:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it was raised from, or while handling."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -253,7 +248,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _headers(error: Exception) -> dict[str, str]:
-    """Headers of the reply that an error was made from, names in lower case."""
     response = getattr(error, "response", None)
     given = getattr(error, "litellm_response_headers", None) or getattr(response, "headers", None) or {}
     return {str(name).lower(): value for name, value in dict(given).items() if isinstance(value, str)}

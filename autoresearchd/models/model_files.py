@@ -47,7 +47,6 @@ class Source:
 
     @classmethod
     def at(cls, place: Path) -> Source:
-        """The model of a folder, or of a file; raises UsageError for what is none."""
         gguf = gguf_file(place)
         return cls(place if place.is_dir() else place.parent, gguf)
 
@@ -69,9 +68,9 @@ class Source:
 
 
 def base_model(place: Path) -> BaseModel:
-    """The model of a folder or a file, with its hashes as they are recorded with its answers.
+    """The model of a folder or a file, with its hashes as they are recorded with its answers; UsageError: it is none.
 
-    A template inside GGUF is not read. Raises UsageError: it is no model, or its files cannot be read.
+    A template inside GGUF is not read.
     """
     source = Source.at(place)
     try:
@@ -134,13 +133,11 @@ def chat_template(folder: Path) -> object:
 
 
 def _named(paths: Iterable[Path]) -> bytes:
-    """Names and digests of those files that are there."""
     parts = [f"{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest() for path in paths if path.is_file()]
     return b"".join(parts)
 
 
 def _sampled(path: Path) -> bytes:
-    """Digest of the beginning, the end, and blocks at even distances."""
     digest, size = hashlib.sha256(), path.stat().st_size
     with path.open("rb") as file:
         digest.update(file.read(_EDGE))

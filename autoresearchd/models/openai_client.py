@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 from autoresearchd.domain.ports import Adapters, Cancel
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import client
-from autoresearchd.models.client import Message, ModelError, Question, Reply, TooLong, Trouble, perform
+from autoresearchd.models.client import ModelClient, ModelError, Question, Reply, TooLong, Trouble, perform
 from autoresearchd.models.model_files import base_model
 from autoresearchd.models.spend import priced
 
@@ -44,7 +44,7 @@ _MAX_NAME = 300
 _CONNECT_S = 10.0
 
 
-class OpenAIClient:
+class OpenAIClient(ModelClient):
     """Asks a model of an endpoint, for token ids and log-probabilities too where the server knows of them.
 
     A field that a server refuses is left out of all later questions. A reply may take at most half of the context that
@@ -52,9 +52,8 @@ class OpenAIClient:
     sampling temperature only with ``--logprobs-mode processed_logprobs``, as ``autoresearchd serve`` starts it.
 
     model: its name there; empty: the first that the server lists, else whichever it has. adapters: says which version
-    answers; asked at the first question, and after each ``renew``. The server is told to load it, by vLLM's
-    ``load_lora_adapter``; where it does not, ``warn`` is told, and the plain model answers. prices: of the user; a
-    model without one costs nothing here.
+    answers; where the server does not load it (``load_lora_adapter``), ``warn`` is told, and the plain model answers.
+    prices: of the user; a model without one costs nothing here.
     """
 
     def __init__(
@@ -81,7 +80,6 @@ class OpenAIClient:
 
     @property
     def name(self) -> str:
-        """``local:`` and the model, or ``local`` as long as it is not known which."""
         return f"local:{self._name}" if self._name else "local"
 
     @property
@@ -93,7 +91,6 @@ class OpenAIClient:
         return self._model or clean((self._listed or {}).get("id"), _MAX_NAME)
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
-        """As the protocol says; a cancelled question is cut off at the server too."""
         try:
             from autoresearchd.models.bounded_http import Bounds
         except ImportError as error:
@@ -103,12 +100,7 @@ class OpenAIClient:
         return perform(lambda: self._ask(question, bounds), cancel, question.timeout, give_up=bounds.line.cut)
 
     def renew(self) -> None:
-        """Look before the next question which version is in use."""
         self._settled = False
-
-    def count_tokens(self, messages: Sequence[Message]) -> int:
-        """An estimate that errs upwards: not every server counts, and a prompt must be the same at every server."""
-        return client.estimate_tokens(messages)
 
     # -- asking
     def _ask(self, question: Question, bounds: Bounds) -> Reply:
@@ -285,7 +277,6 @@ class OpenAIClient:
         return client.words_of(words, [self._key])
 
     def _words(self, answered: httpx.Response) -> str:
-        """What an answer with an error says: its code and message, or how its body begins."""
         text = answered.content.decode("utf-8", "replace")
         with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(text)
@@ -339,8 +330,7 @@ class OpenAIClient:
 def tokens_of(choice: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[float, ...] | None]:
     """Token ids and log-probabilities of a choice, each None where the server does not tell all of them.
 
-    vLLM gives the ids beside the message (``token_ids``) or in each token's name (``token_id:17``), llama.cpp as each
-    token's ``id``.
+    vLLM gives the ids as ``token_ids`` or in each token's name (``token_id:17``), llama.cpp as each token's ``id``.
     """
     told = choice.get("logprobs")
     content = told.get("content") if isinstance(told, dict) else None

@@ -59,8 +59,7 @@ def _find(prices: Mapping[str, Price], models: tuple[str, ...]) -> Price | None:
 class Caps:
     """The spend caps of a session in US dollars, None: none. One answer at most oversteps them.
 
-    session_usd: what the session has cost so far. day_usd: what all sessions of the user together have cost since 00:00
-    UTC.
+    day_usd: what all sessions of the user together have cost since 00:00 UTC.
     """
 
     session_usd: Callable[[], float]
@@ -70,11 +69,9 @@ class Caps:
 
     @property
     def capped(self) -> bool:
-        """Whether there is any cap that could be reached."""
         return self.session_cap is not None or self.day_cap is not None
 
     def check(self) -> None:
-        """Raise SpendCapReached where nothing more may be spent."""
         # The session's first: no waiting fixes it.
         if self.session_cap is not None and _reached(spent := self.session_usd(), self.session_cap):
             raise SpendCapReached(
@@ -113,8 +110,7 @@ class WatchedAnswers:
 class CapFallbackPolicy:
     """A policy that asks a model, until a spend cap is reached; then another goes on in its place, which costs nothing.
 
-    Its ``name`` stays that of the model's policy, which is what the session was started with; a proposal carries the
-    name of the one who made it. tell: says that the other takes over, and that the model is back.
+    Its ``name`` stays that with which the session was started. tell: says that the other takes over, or no longer.
     """
 
     def __init__(self, policy: Policy, instead: Policy, tell: Callable[[str], None]) -> None:
@@ -143,5 +139,4 @@ def _reached(spent: float, cap: float) -> bool:
 
 
 def _usd(amount: float) -> str:
-    """As people write money; more digits where cents do not tell."""
     return f"${amount:.2f}" if amount == 0 or amount >= 0.1 else f"${amount:.4f}"

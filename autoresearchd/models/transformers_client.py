@@ -22,7 +22,7 @@ from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 from autoresearchd.domain.ports import Adapters, Cancel
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import client
-from autoresearchd.models.client import Message, ModelError, Question, Reply, Trouble, perform
+from autoresearchd.models.client import Message, ModelClient, ModelError, Question, Reply, Trouble, perform
 from autoresearchd.models.model_files import Source
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -31,7 +31,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_P
 _LOAD_S = 1800.0
 
 
-class TransformersClient:
+class TransformersClient(ModelClient):
     """Asks a model that is loaded into this process at the first question, and stays: on a GPU where there is one.
 
     A temperature of None is 1; of 0, the likeliest token is taken and its log-probability is the one at temperature 1.
@@ -41,6 +41,8 @@ class TransformersClient:
     adapters: says which version of the local policy answers, asked at the first question and after each ``renew``.
     warn: is told of a version that cannot be loaded, where the plain model answers.
     """
+
+    name, in_process = "", True
 
     def __init__(
         self, place: Path, *, adapters: Adapters | None = None, warn: Callable[[str], None] = lambda text: None
@@ -57,24 +59,20 @@ class TransformersClient:
         self._base: BaseModel | None = None
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
-        """As the protocol says; the time that loading takes is none of the question's."""
         given_up = threading.Event()
         perform(self._load, cancel, _LOAD_S)
         return perform(lambda: self._ask(question, given_up), cancel, question.timeout, give_up=given_up.set)
 
     def renew(self) -> None:
-        """Look before the next question which version is in use."""
         self._settled = False
 
     def unload(self) -> None:
-        """Give back what the model takes in memory, after the answer under way; it is loaded again when it is asked."""
         with self._lock:
             if self._model is not None:
                 self._model = self._served = None
                 library("torch").cuda.empty_cache()  # nothing where there is no GPU
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
-        """By the model's own tokenizer, its chat template included."""
         with self._lock:
             tokenizer = self._load_tokenizer()
         return len(encoded(tokenizer, messages))
@@ -165,7 +163,6 @@ class TransformersClient:
             self._model, self._served = self._assemble(tokenizer, wanted)
 
     def _assemble(self, tokenizer: Any, wanted: ServedAdapter | None) -> tuple[Any, ServedAdapter | None]:
-        """The model on its device, and the adapter that it has."""
         model = load_base(self._source, tokenizer, "auto")
         if wanted is not None:
             try:

@@ -57,25 +57,20 @@ class Shell(Protocol):
     """Runs commands in a copy of the workspace. Files last from one command to the next; processes do not."""
 
     @property
-    def folder(self) -> Path:
-        """The copy. Nothing runs in it between two commands."""
-        ...
+    def folder(self) -> Path: ...
 
     def run(self, command: str, *, timeout: float, cancel: Cancel) -> CommandResult:
-        """Run a shell script in the copy; all its processes are dead when this returns.
+        """Run a script; all its processes are dead when this returns. Whatever it is or does comes back as facts.
 
-        Whatever the script is or does comes back as facts. Raises Interrupted soon after ``cancel`` is set, and
-        EnvironmentFailure where the machine is at fault (its disk is full, the sandbox does not start).
+        Raises Interrupted, and EnvironmentFailure where the machine is at fault (its disk is full, say).
         """
-        ...
 
 
 @dataclass(eq=False)
 class AgentPolicy(AskingPolicy):
     """Lets a model edit by commands; ``settings.agent_*`` are the limits of one proposal.
 
-    open_shell: gives a sandboxed shell over a fresh copy of the workspace at the state's parent; copy and all, it is
-    gone at the end. command_seconds: how long one command may take.
+    open_shell: gives a sandboxed shell over a copy of the workspace at the state's parent, which is gone at the end.
     """
 
     _: KW_ONLY
@@ -83,7 +78,6 @@ class AgentPolicy(AskingPolicy):
     command_seconds: float = COMMAND_S
 
     def work(self, state: ResearchState, exchange: Exchange, cancel: Cancel) -> Proposal:
-        """What the model submitted."""
         try:
             with self.open_shell(state) as shell:
                 return _Work(self, state, shell, exchange, cancel).proposal()
@@ -117,7 +111,6 @@ class _Work:
         self._conversation = Conversation(prompt, exchange.count_tokens)
 
     def proposal(self) -> Proposal:
-        """Turn after turn, until something is submitted or a limit is reached."""
         turns = self._settings.agent_turns
         for turn in range(1, turns + 1):
             reply = self._ask(turn)
@@ -127,7 +120,9 @@ class _Work:
             outcome = self._again(step) if step.error else self._run(step, reply, generation, last=turn == turns)
             if isinstance(outcome, Proposal):
                 return outcome
-            self._conversation.add(make_storable(reply.text), outcome + _remind_of_end(turns - turn))
+            if 0 < (left := turns - turn) <= _LAST_TURNS:
+                outcome += f"\n\nAnswers left: {left}. Complete the edit and submit it."
+            self._conversation.add(make_storable(reply.text), outcome)
         raise self._limit(f"within {counted(turns, 'answer')}", "agent.turns")
 
     def _ask(self, turn: int) -> Reply:
@@ -141,7 +136,6 @@ class _Work:
             raise self._limit_of_time() from None
 
     def _rest(self, most: float) -> float:
-        """Seconds that are left, ``most`` of them."""
         return min(most, max(_LEAST_S, self._until.deadline - self._means.clock()))
 
     def _again(self, step: Step) -> str:
@@ -164,7 +158,9 @@ class _Work:
         how = f"Ended: {ran.ended}." if ran.ended else f"Exit code {ran.exit_code}."
         printed = show_printed(ran, self._state.redactor, self._settings.agent_output_bytes)
         told = f"{how}\n{data_block(printed)}" if printed.strip() else f"{how} It printed nothing."
-        return f"{told}\n\n{explain_not_submitted(ran)}" if step.submits else told
+        if step.submits:
+            told += f"\n\nNothing was submitted: the command failed, or {SENTINEL} was not on a line of its own."
+        return told
 
     def _submit(self, step: Step, reply: Reply, generation: Generation, *, last: bool) -> Proposal | str:
         try:
@@ -267,10 +263,7 @@ then is lost.{repair}"""
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One answer of the model, read. error: why there is no command in it, in words for the model.
-
-    prose: all of the answer that is not in the block.
-    """
+    """An answer of the model. error: why there is no command in it, for the model; prose: all outside of the block."""
 
     command: str = ""
     prose: str = ""
@@ -278,7 +271,6 @@ class Step:
 
     @property
     def submits(self) -> bool:
-        """Whether the command says that the work is done."""
         return bool(_SUBMITS.search(self.command))
 
     def words(self) -> dict[str, Any]:
@@ -359,42 +351,22 @@ def show_printed(ran: CommandResult, redactor: Redactor, most: int) -> str:
     # Half a line at the cut could hold half a secret, which the redactor would not know.
     head = ran.head.rpartition("\n")[0] or ran.head if cut else ran.head
     tail = ran.tail.partition("\n")[2] or ran.tail
-    lost = ran.omitted + sum(len(text.encode("utf-8", "replace")) for text in (ran.head, ran.tail))
-    lost -= sum(len(text.encode("utf-8", "replace")) for text in (head, tail))
     # Only what is to be seen, a progress bar's line ends as such.
     shown = (printable(redactor.text(as_lines(t.replace("\r\n", "\n"))), keep="\n\t") for t in (head, tail))
     first, last = (text.encode("utf-8", "replace") for text in shown)
     if not cut and len(first) <= most:
         return first.decode()
-    size = len(first) + len(last)
-    if not cut or size > most:
+    if not cut or len(first) + len(last) > most:
         end = last if cut else first
         first, last = first[: most - most // 2], end[max(0, len(end) - most // 2) :]
-    gone = lost + size - len(first) - len(last)
     head, tail = first.decode("utf-8", "ignore"), last.decode("utf-8", "ignore")
-    return f"{head}\n[… {gone:,} bytes left out: print less, or a part of it …]\n{tail}"
-
-
-def explain_not_submitted(ran: CommandResult) -> str:
-    """Why a command that should have submitted did not."""
-    how = ran.ended or f"it ended with exit code {ran.exit_code}"
-    return (
-        f"Nothing was submitted: the command that was to do it did not come to its end well ({how}), or did not print "
-        f"{SENTINEL} on a line of its own."
-    )
+    return f"{head}\n[… bytes left out: print less, or a part of it …]\n{tail}"
 
 
 def has_submitted(ran: CommandResult) -> bool:
     """Whether a command that submits came to its end: it succeeded, and printed the sentinel on a line of its own."""
     lines = (*ran.head.splitlines(), *ran.tail.splitlines())
     return not ran.ended and ran.exit_code == 0 and SENTINEL in (line.strip() for line in lines)
-
-
-def _remind_of_end(answers: int) -> str:
-    """A reminder when few answers are left; else nothing."""
-    verb = "is" if answers == 1 else "are"
-    told = f"\n\n{counted(answers, 'answer')} {verb} left: complete the edit and submit it."
-    return told if 0 < answers <= _LAST_TURNS else ""
 
 
 class Conversation:
@@ -404,7 +376,6 @@ class Conversation:
         self._messages, self._fixed, self._count = list(prompt), len(prompt), count
 
     def add(self, answer: str, told: str) -> None:
-        """A turn: what the model answered, and what it was told."""
         if len(answer) > _LONGEST_ANSWER:
             answer = answer[:_LONGEST_ANSWER] + "\n[the rest was left out]"
         self._messages += [answer_turn(answer), {"role": "user", "content": told}]

@@ -40,14 +40,10 @@ def last_object(output: str) -> dict[str, Any]:
     if not line.startswith("{"):
         return {}
     try:
-        found: dict[str, Any] = json.loads(line, parse_constant=_refuse)
+        found: dict[str, Any] = json.loads(line, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
         return {}
     return found
-
-
-def _refuse(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
 
 
 def propose(state: ResearchState, files: Mapping[str, str], said: Mapping[str, Any], policy: str) -> Proposal:
@@ -106,7 +102,6 @@ def number(value: object) -> float | None:
 
 
 def _bounded(value: object) -> object:
-    """A JSON value small enough to keep, else None."""
     if isinstance(value, str):
         return clean(value, _MAX_EXTRA)
     if isinstance(value, bool) or number(value) is not None:

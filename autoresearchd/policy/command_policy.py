@@ -46,11 +46,10 @@ _WRAPPER = (
 
 
 class CommandPolicy:
-    """Runs a command for each proposal.
+    """Runs a command (given to ``sh -c``) for each proposal.
 
-    command: what the user wrote after ``command:``; given to ``sh -c``. materialise: fills an empty folder with the
-    task's folder at ``state.parent``, protected files included. timeout: seconds that one proposal may take. scratch:
-    where the private copies are made, else the system's place for temporary files.
+    materialise: fills an empty folder with the task's folder at ``state.parent``, protected files included. timeout:
+    seconds of one proposal. scratch: where the copies are made, else the system's place for temporary files.
     """
 
     repairs = 0
@@ -68,7 +67,6 @@ class CommandPolicy:
         self.name = f"command:{command}"
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        """What the tool changed in the editable files."""
         if cancel.is_set():
             raise Interrupted("the policy was asked to stop")
         try:
@@ -267,6 +265,5 @@ def _experiment_json(experiment: Experiment) -> dict[str, Any]:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON values only; anything else as text."""
     known = (str, int, float, bool, list, dict, type(None))
     return {str(k): v if isinstance(v, known) else str(v) for k, v in values.items()}

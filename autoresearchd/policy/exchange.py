@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import count
 from random import Random
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from autoresearchd.domain.cleaning import clean, printable
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError
@@ -25,8 +25,6 @@ from autoresearchd.models import spend
 from autoresearchd.models.client import (
     FINAL,
     PASSING,
-    KnowsPrices,
-    KnowsSchemas,
     Message,
     ModelClient,
     ModelError,
@@ -69,30 +67,11 @@ Near = Callable[[ResearchState, Mapping[str, str], Mapping[str, Any]], str]
 """What an edit (its files, and the constants that it changes) is nearly the same as, in words; empty: nothing."""
 
 
-@runtime_checkable
-class Renewable(Protocol):
-    """A model's client that answers with the version in use as of the latest ``renew``."""
-
-    def renew(self) -> None:
-        """Look before the next question which version is in use."""
-        ...
-
-
-@runtime_checkable
-class Unloadable(Protocol):
-    """A model's client that holds the model in this process."""
-
-    def unload(self) -> None:
-        """Give back what the model takes in memory; it is loaded again at the next question."""
-        ...
-
-
 @dataclass(slots=True)
 class Patience:
     """A ``Cancel`` that is set when another one is, at a deadline, or some time after the session was asked to end.
 
-    ending: set once the session is to end, at the latest when ``cancel`` is; None: nobody says so. grace: seconds from
-    when that is first seen. clock: monotonic seconds.
+    ending: set once the session is to end, at the latest when ``cancel`` is. grace: seconds from when that is seen.
     """
 
     cancel: Cancel
@@ -102,7 +81,6 @@ class Patience:
     deadline: float = math.inf
 
     def is_set(self) -> bool:
-        """Whether the patience is at its end."""
         if self.ending is not None and self.ending.is_set():
             self.deadline, self.ending = min(self.deadline, self.clock() + self.grace), None
         return self.cancel.is_set() or self.clock() >= self.deadline
@@ -127,7 +105,6 @@ class Failure:
 
     @property
     def hint(self) -> str:
-        """What helps."""
         return self.error.hint or _HINTS.get(self.error.trouble, _HINT).format(model=self.model)
 
 
@@ -135,11 +112,9 @@ class Failure:
 class AskingPolicy(ABC):
     """What the policies that ask a model have in common.
 
-    clients: the model, then those that are asked when it gives no reply. settings: the user's. name: as in
-    ``--policy``. answers: where each answer is written down before anything is done with it. purse: what may be spent.
-    check: whether an edit is legal. near: what an edit is nearly the same as; the model is told so once, and may
-    insist. clock: monotonic seconds. ending: set once the session is to end: nothing new is asked then; None: nobody
-    says so before it is to end at once.
+    clients: the model, then those that are asked when it gives no reply. answers: where each answer is written down
+    before anything is done with it. near: what an edit is nearly the same as; the model is told so once, and may
+    insist. clock: monotonic seconds. ending: set once the session is to end: nothing new is asked then.
     """
 
     clients: Sequence[ModelClient]
@@ -156,21 +131,18 @@ class AskingPolicy(ABC):
 
     @property
     def repairs(self) -> int:
-        """As the user has set it."""
         return self.settings.repairs
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        """The first usable answer.
+        """The first usable answer; of a round, repairs included, by one version of the model: a group is learned from.
 
-        All proposals of a round, and the repairs of each, come from one version of the model: as a group they are
-        learned from. Raises PolicyError: no answer could be used, and its cost has been charged; EnvironmentFailure: no
-        model gave a reply, or none can take the prompt; SpendCapReached; Interrupted.
+        Raises PolicyError: no answer could be used, and its cost has been charged; EnvironmentFailure: no model gave a
+        reply, or none can take the prompt; SpendCapReached; Interrupted.
         """
         if cancel.is_set():
             raise Interrupted("the policy was asked to stop")
-        client, begins = self.clients[0], not state.round_id or state.round_id != self._round
-        if isinstance(client, Renewable) and begins and state.repair is None:
-            client.renew()
+        if state.repair is None and (not state.round_id or state.round_id != self._round):
+            self.clients[0].renew()
             self._round = state.round_id
         exchange = Exchange(self, state)
         try:
@@ -193,8 +165,6 @@ class Exchange:
     """
 
     def __init__(self, means: AskingPolicy, state: ResearchState) -> None:
-        if not means.clients:
-            raise ValueError("there is no model to ask")
         self._means, self._state, self._at = means, state, 0
         self._budget, self._too_long = means.settings.context_tokens, ""
         self._attempt = state.repair.attempt if state.repair else 0
@@ -204,7 +174,6 @@ class Exchange:
 
     @property
     def client(self) -> ModelClient:
-        """The model that is asked next, or answered last."""
         return self._means.clients[self._at]
 
     @property
@@ -217,13 +186,7 @@ class Exchange:
         perform(lambda: self.client.count_tokens(_NOTHING), Patience(cancel, self._means.ending), _PREPARE_S)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
-        """As the model counts that is asked next."""
         return self.client.count_tokens(messages)
-
-    @property
-    def takes_schema(self) -> bool:
-        """Whether the model that is asked next is known to obey a schema; once it is prepared."""
-        return isinstance(self.client, KnowsSchemas) and self.client.takes_schema()
 
     def ask(
         self,
@@ -237,9 +200,8 @@ class Exchange:
     ) -> Reply:
         """The first reply to what ``build`` makes of a budget of tokens, which is halved until a model can take it.
 
-        index: of the question in the proposal. misfit: what is raised where no model can take it; ``build`` raises
-        PolicyError where the budget is too small for it. Raises PolicyError: every model refused. EnvironmentFailure:
-        no model gave a reply; ModelsRefused where no waiting fixes that of any. SpendCapReached, Interrupted.
+        index: of the question in the proposal. misfit: raised where no model can take it. Raises PolicyError: every
+        model refused. EnvironmentFailure: no model replied; ModelsRefused where no waiting fixes that of any.
         """
         settings = self._means.settings
         seed = derive_seed(self._state.seed, self._attempt, "answer", index)
@@ -267,7 +229,6 @@ class Exchange:
             self._budget, self._too_long = settings.context_tokens, ""
 
     def _ask_in_turn(self, question: Question, cancel: Cancel) -> Reply:
-        """The first reply of any model. ModelError: the question is too long for the one whose turn it is."""
         started = self._means.clock()
         failures: list[Failure] = []
         for at in range(self._at, len(self._means.clients)):
@@ -315,12 +276,10 @@ class Exchange:
 
     def _cost_unanswered(self, question: Question, tokens_out: int = 0) -> Cost:
         """What a question has cost that was sent, and whose reply nobody knows."""
-        client = self.client
-        cost = Cost(usd=None, tokens_in=client.count_tokens(question.messages), tokens_out=tokens_out)
-        return replace(cost, usd=client.price(cost)) if isinstance(client, KnowsPrices) else cost
+        cost = Cost(usd=None, tokens_in=self.client.count_tokens(question.messages), tokens_out=tokens_out)
+        return replace(cost, usd=self.client.price(cost))
 
     def _charge_failure(self, error: ModelError) -> None:
-        """A question that got no reply, but cost something."""
         model = self.client.name
         cost = spend.priced(error.cost or Cost(), self._means.settings.prices, model)
         what = f"no reply: {error.trouble} ({clean_error(self._state, error.what)})"

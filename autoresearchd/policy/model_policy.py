@@ -14,7 +14,7 @@ from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.models.client import Message, Reply
 from autoresearchd.policy.answer_words import MAX_LINE
-from autoresearchd.policy.edits.edit import Edit, EditError
+from autoresearchd.policy.edits.answer_parts import Edit, EditError
 from autoresearchd.policy.edits.read_answer import FORMS, SCHEMA, SCHEMA_FORMS, read_answer
 from autoresearchd.policy.exchange import (
     GRACE_S,
@@ -28,16 +28,8 @@ from autoresearchd.policy.exchange import (
 )
 from autoresearchd.policy.prompt import brief, sections
 
-MAX_READ = 1_000_000
-"""Characters of an answer that are read; more than any legal edit needs."""
 MAX_ECHO = 8_000
 """Characters of its unusable answer that a model is shown again."""
-_MAX_NAME = 200
-_REFUSAL = re.compile(
-    r"\W*(?:i[’']?m (?:really |very |so )?sorry|i am sorry|sorry,|i (?:cannot|can ?not|can[’']t|won[’']t|will not|"
-    r"am unable to|am not able to)\b|as an ai\b|unfortunately, i (?:cannot|can[’']t)\b)",
-    re.IGNORECASE,
-)
 _EDITING = re.compile(
     r"^(?:[ \t]*(?:```|~~~)|<{5}|>{5}|@@|--- |\+\+\+ )|\"(?:edits|search_replace|diff|files)\"", re.MULTILINE
 )
@@ -57,7 +49,6 @@ class ModelPolicy(AskingPolicy):
         return 0 if self.settings.prompt == brief.BRIEF else self.settings.repairs
 
     def work(self, state: ResearchState, exchange: Exchange, cancel: Cancel) -> Proposal:
-        """Ask until an answer can be used, or the last has been given."""
         if not self.settings.feedback:
             state = replace(state, recent=(), top=(), diagnostics={}, failures={}, streak=0, memo="")
         return _Talk(self, state, exchange, cancel).proposal()
@@ -95,7 +86,7 @@ class _Talk:
         exchange.prepare(cancel)
         # As JSON or not, it is the same for the whole proposal, whoever is asked in the end.
         wanted = self._settings.structured
-        structured = not self._brief and (exchange.takes_schema if wanted is None else wanted)
+        structured = not self._brief and (exchange.client.takes_schema() if wanted is None else wanted)
         self._schema = SCHEMA if structured else None
 
     def proposal(self) -> Proposal:
@@ -129,7 +120,6 @@ class _Talk:
         raise PolicyError(f"{which}: {verdict.error}", label=verdict.label)
 
     def _build(self, budget: int) -> tuple[Message, ...]:
-        """The conversation so far."""
         if self._ended.is_set():
             raise Interrupted("the model was not asked: a stop was requested")
         count = self._exchange.count_tokens
@@ -149,7 +139,8 @@ class _Talk:
         """The edit in an answer, once it is known to be legal and to change something."""
         form = ""
         try:
-            _check_readable(reply)
+            if reply.finish == "content_filter":
+                raise PolicyError("the provider's content filter stopped the answer", label=Label.MALFORMED_ANSWER)
             edit = self._read(reply.text)
             form = edit.form
             after = {**self._base, **edit.files}
@@ -179,19 +170,4 @@ class _Talk:
             what = f"it was cut off at max_tokens ({limit} tokens): make a smaller edit. As it stands: {what}"
         elif said and self._state.repair is not None and gives_up:
             what, final = f"the model gives its edit up: {said}", True
-        elif malformed and _REFUSAL.match(reply.text[:_MAX_NAME]):
-            what = f"it declines instead of giving an edit: {said}"
         return _Verdict(form=form, error=clean_error(self._state, what), label=label, final=final)
-
-
-def _check_readable(reply: Reply) -> None:
-    """Refuse what is no answer at all."""
-    if reply.finish == "content_filter":
-        what = "the provider's content filter stopped the answer"
-    elif not reply.text.strip():
-        what = "the answer is empty"
-    elif len(reply.text) > MAX_READ:
-        what = f"the answer is {len(reply.text):,} characters long: at most {MAX_READ:,} are read"
-    else:
-        return
-    raise PolicyError(what, label=Label.MALFORMED_ANSWER)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +30,6 @@ ALIKE = 0.9
 CLOSE = 1e-6
 """Relative distance below which two numbers are the same."""
 _MOST_TOKENS = 500
-_MOST_WARNINGS = 2000
 _MOST_NAMED = 3
 _TRIED = 5
 _LARGEST = 1e300
@@ -63,7 +62,7 @@ class NearDuplicates:
 
     def __init__(self) -> None:
         self._entries: deque[_Entry] = deque(maxlen=WINDOW)
-        self._warned: OrderedDict[str, None] = OrderedDict()
+        self._warned: set[str] = set()
 
     def add(self, experiment: Experiment, diff: str) -> None:
         """Take a decided experiment in; those that were never run say nothing."""
@@ -95,12 +94,8 @@ class NearDuplicates:
         return ""
 
     def warn_once(self, key: str) -> bool:
-        """Whether a warning about a program (its hash) is due: True the first time that it is asked for."""
         due = key not in self._warned
-        self._warned[key] = None
-        self._warned.move_to_end(key)
-        while len(self._warned) > _MOST_WARNINGS:
-            self._warned.popitem(last=False)
+        self._warned.add(key)
         return due
 
 
@@ -137,7 +132,6 @@ def _close(a: Any, b: Any) -> bool:
 
 
 def _what(entry: _Entry) -> str:
-    """What an experiment did: ``changed LR to 0.02``."""
     moves = []
     for name in sorted(entry.constants)[:_MOST_NAMED]:
         value = entry.constants[name]

@@ -35,7 +35,6 @@ class PolicySpec:
 
     @property
     def asks_model(self) -> bool:
-        """Whether proposals are a language model's."""
         return self.kind in ("litellm", "local", "agent")
 
     def __str__(self) -> str:

@@ -126,7 +126,7 @@ def off_surface(role: Role, before: Mapping[str, str], after: Mapping[str, str])
     """Definitions that an edit changed or removed and that are none of the role's, such as ``train.py:MATRIX_LR``.
 
     New definitions are whose they are made by, and ``main`` is everybody's. A file that is not Python, or cannot be
-    parsed, is not looked at. before, after: the editable files, by path; those missing in ``after`` were not touched.
+    parsed, is not looked at. before, after: the editable files by path, ``after`` only those that were touched.
     """
     return tuple(
         f"{path}:{name}"
@@ -143,13 +143,11 @@ def _stands_for(term: str, words: frozenset[str]) -> bool:
 
 @lru_cache(maxsize=64)
 def _terms(surface: str) -> frozenset[frozenset[str]]:
-    """The terms of a surface, each as the set of its words."""
     terms = [{_spelled(word) for word in words_of(part) if word not in _FILLERS} for part in _SPLIT.split(surface)]
     return frozenset(frozenset(term) for term in terms if term)
 
 
 def _spelled(word: str) -> str:
-    """One spelling for both sides of the ocean."""
     return _BRITISH.sub(r"iz\1", word)
 
 

@@ -63,10 +63,7 @@ def choose(arms: Sequence[str], history: Sequence[tuple[str, float]], seed: int)
 
 
 class Turn(NamedTuple):
-    """One turn. role: empty where the task has none; parent: ``incumbent`` or ``puct``.
-
-    reason: why it is out of the ordinary, in words; empty where it is not.
-    """
+    """One turn. role: empty where the task has none; reason: why it is out of the ordinary, in words, else empty."""
 
     role: str
     parent: str
@@ -84,9 +81,8 @@ def next_turn(
 ) -> Turn:
     """The next turn, a pure function of its arguments.
 
-    streak: how many of the last experiments in a row were not kept. parents: what is usually built on, ``incumbent`` or
-    ``puct``. history: (role, what its turn paid, 0 to 1), oldest first. bandit: give turns to roles that pay, else each
-    in its turn.
+    streak: how many of the last experiments in a row were not kept. parents: what is usually built on. history: as of
+    ``choose``. bandit: give turns to roles that pay, else each in its turn.
     """
     if streak <= 0 or streak % LONG_STREAK:
         return Turn(_usual(roles, history, seed, bandit), parents)
@@ -147,10 +143,7 @@ class Tree:
         self._selected.update(visits)
 
     def select(self) -> int:
-        """Number of the node with the highest score; of equal ones the better, then the older.
-
-        The visit is not counted here: ``visited`` is told once the experiment is opened.
-        """
+        """Number of the node with the highest score; of equal ones the better, then the older. No visit is counted."""
         if not self._ranked:
             raise ValueError("no experiment of this tree has been measured: there is none to build on")
         visits = {number: self._selected[number] for number in self._parents}  # of a node and its descendants

@@ -6,6 +6,7 @@ read is data, and of bounded size.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -21,7 +22,7 @@ from autoresearchd.policy.answer_words import MAX_LINE
 
 _MAX_FILE_BYTES = 1024 * 1024
 _MOST_SHOWN = 5
-_ABSENT = "absent"
+_ABSENT, _OTHER = "absent", "other"
 
 
 class Before(NamedTuple):
@@ -37,7 +38,7 @@ def look(root: Path, task: Task) -> Before:
 
 
 def changed(root: Path, task: Task, before: Before, *, who: str) -> dict[str, str]:
-    """Text of each editable file that is not as it was; empty where nothing changed.
+    """Text of each editable file that is not as it was.
 
     Raises PolicyError: a protected file was changed, or an editable one is no plain text file any more. ``who`` did it.
     """
@@ -88,47 +89,29 @@ def _read_back(root: Path, path: str) -> str:
 
 
 def _through_a_link(root: Path, path: str) -> bool:
-    parts = Path(path).parts
-    return any(stat.S_ISLNK(_mode(root.joinpath(*parts[: i + 1]))) for i in range(len(parts)))
-
-
-def _mode(place: Path) -> int:
-    """Type and permissions; 0 where there is nothing, or where it is closed to us."""
-    try:
-        return place.lstat().st_mode
-    except OSError:
-        return 0
+    place = root
+    for part in Path(path).parts:
+        place /= part
+        with contextlib.suppress(OSError):  # where there is nothing, or where it is closed to us
+            if stat.S_ISLNK(place.lstat().st_mode):
+                return True
+    return False
 
 
 def _hashes(root: Path, protected: Iterable[str]) -> dict[str, str]:
-    """What the protected files are now: type and content; a folder stands for all in it."""
+    """What the protected files are now, and all in protected folders but compiled Python: type and content."""
     hashes: dict[str, str] = {}
     for path in protected:
-        place = root / path
-        if _through_a_link(root, str(Path(path).parent)):
-            hashes[path] = "behind a link"
-        elif stat.S_ISDIR(_mode(place)):
-            hashes.update({f.relative_to(root).as_posix(): _hash(f) for f in _files(place)})
-        else:
-            hashes[path] = _hash(place)
+        place, behind = root / path, _through_a_link(root, str(Path(path).parent))
+        hashes[path] = "behind a link" if behind else _hash(place)
+        pending = [place] if hashes[path] == _OTHER else []
+        while pending:  # not by recursion: a copy may come back a thousand folders deep
+            with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
+                for entry in (entry for entry in entries if entry.name != "__pycache__"):
+                    inner = Path(entry.path)
+                    hashes[inner.relative_to(root).as_posix()] = _hash(inner)
+                    pending += [inner] if entry.is_dir(follow_symlinks=False) else []
     return hashes
-
-
-def _files(folder: Path) -> list[Path]:
-    """Everything in a folder that is no folder, however deep; compiled Python is passed over."""
-    files: list[Path] = []
-    pending = [folder]
-    while pending:
-        try:
-            with os.scandir(pending.pop()) as entries:
-                for entry in entries:
-                    if not entry.is_dir(follow_symlinks=False):
-                        files.append(Path(entry.path))
-                    elif entry.name != "__pycache__":
-                        pending.append(Path(entry.path))
-        except OSError as error:  # too deep for a path, or closed to us: it was not so before
-            files.append(Path(error.filename or folder))
-    return files
 
 
 def _hash(place: Path) -> str:
@@ -137,7 +120,7 @@ def _hash(place: Path) -> str:
         if stat.S_ISLNK(mode):
             return f"link:{place.readlink()}"
         if not stat.S_ISREG(mode):
-            return "other"
+            return _OTHER
         with place.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:

@@ -54,55 +54,52 @@ class Surroundings:
     programs: tuple[Path, ...] = ()
 
 
-class AgentShells:
-    """Makes shells over private copies; MissingCapability where nothing isolates here, and nobody asked to do without.
+def require_sandbox(tier: Tier) -> None:
+    """Raise MissingCapability where nothing isolates here, and nobody asked to do without."""
+    if not tier.isolates and tier != PLAIN:
+        raise MissingCapability(
+            f"--policy agent runs commands that a model wrote, and no sandbox works on this machine: {tier.reason}",
+            hint="apt install bubblewrap and allow user namespaces; or, to run them with all that you may do "
+            "yourself, --sandbox none",
+        )
+
+
+@contextlib.contextmanager
+def open_shell(
+    state: ResearchState,
+    tier: Tier,
+    materialise: Callable[[ResearchState, Path], None],
+    surroundings: Callable[[Path], Surroundings],
+    *,
+    scratch: Path | None = None,
+    limits: RunLimits = _LIMITS,
+) -> Iterator[SandboxedShell]:
+    """A shell over a fresh copy; the copy is gone at the end, whatever is in it.
 
     materialise: fills an empty folder with the workspace at a state's parent, links to data included. surroundings:
-    asked for once for each copy, with a folder for links to programs, which need not be there yet. scratch: where the
-    copies are made, the system's place for temporary files by default.
+    asked for with a folder for links to programs, which need not be there yet. scratch: where the copies are made, the
+    system's place for temporary files by default.
     """
-
-    def __init__(
-        self,
-        tier: Tier,
-        materialise: Callable[[ResearchState, Path], None],
-        surroundings: Callable[[Path], Surroundings] = lambda _: Surroundings(),
-        *,
-        scratch: Path | None = None,
-        limits: RunLimits = _LIMITS,
-    ) -> None:
-        if not tier.isolates and tier != PLAIN:
-            raise MissingCapability(
-                f"--policy agent runs commands that a model wrote, and no sandbox works on this machine: {tier.reason}",
-                hint="apt install bubblewrap and allow user namespaces; or, to run them with all that you may do "
-                "yourself, --sandbox none",
-            )
-        self._tier, self._materialise, self._surroundings, self._limits = tier, materialise, surroundings, limits
-        self._scratch = scratch if scratch is not None else Path(tempfile.gettempdir())
-
-    @contextlib.contextmanager
-    def open(self, state: ResearchState) -> Iterator[SandboxedShell]:
-        """A shell over a fresh copy; the copy is gone at the end, whatever is in it."""
-        _remove_stale(self._scratch)
-        with contextlib.ExitStack() as own:
-            with _disk_trouble(self._scratch):
-                folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._scratch)).resolve()
-                # A lock ends with this process, so that a dead daemon's folder can be told from a living one's.
-                own.enter_context(hold(folder / "lock.new"))
-                (folder / "lock.new").rename(folder / "lock")  # it is never there without being held
-            try:
-                with _disk_trouble(folder):
-                    around = self._surroundings(folder / "tools")
-                    shell = SandboxedShell(folder, state.task, self._tier, around, self._limits)
-                    self._materialise(state, shell.folder)
-                    _withhold(shell.folder, state.task)
-                yield shell
-            finally:
-                remove_tree(str(folder))
+    scratch = scratch or Path(tempfile.gettempdir())
+    _remove_stale(scratch)
+    with contextlib.ExitStack() as own:
+        with _disk_trouble(scratch):
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=scratch)).resolve()
+            # A lock ends with this process, so that a dead daemon's folder can be told from a living one's.
+            own.enter_context(hold(folder / "lock.new"))
+            (folder / "lock.new").rename(folder / "lock")  # it is never there without being held
+        try:
+            with _disk_trouble(folder):
+                shell = SandboxedShell(folder, state.task, tier, surroundings(folder / "tools"), limits)
+                materialise(state, shell.folder)
+                _withhold(shell.folder, state.task)
+            yield shell
+        finally:
+            remove_tree(str(folder))
 
 
 class SandboxedShell:
-    """Runs commands in the sandbox, in the copy ``folder``. ``AgentShells`` makes it."""
+    """Runs commands in the sandbox, in the copy ``folder``."""
 
     def __init__(self, top: Path, task: Task, tier: Tier, surroundings: Surroundings, limits: RunLimits) -> None:
         self._tier, self._surroundings, self._limits = tier, surroundings, limits

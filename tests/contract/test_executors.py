@@ -9,7 +9,7 @@ from autoresearchd.executor.environment import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import TierName, available
 from tests.contract.executor_contract import FAIL, HANG, SUCCEED, ExecutorContract, JobContract
-from tests.fakes.executors import FakeExecutor, Script, ScriptedStage, prints
+from tests.fakes.executors import FakeExecutor, Script, prints
 
 AVAILABLE = available()
 
@@ -18,7 +18,7 @@ def scripted(request: RunRequest) -> Script | str:
     return {
         SUCCEED: "val_bpb: 1.5\n",
         FAIL: prints("broken\n", outcome="failed", exit_code=3),
-        HANG: Script(stages=(ScriptedStage(log="begun\n"),), hang=True),
+        HANG: Script("begun\n", hang=True),
     }[request.task.execution.run_command]
 
 

@@ -11,7 +11,7 @@ from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.domain.ports import Workspace
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import make_repository
-from tests.fakes.workspaces import FakeRepository, FakeWorkspace
+from tests.fakes.workspaces import FakeWorkspace
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TRAIN = "learning_rate = 0.1\n"
@@ -24,9 +24,9 @@ PLACES = {"at the top": ("repository", "."), "in a folder": ("my répertoire —
 def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
     """A workspace whose session has begun; of the task's files only train.py may be edited."""
     if request.param == "fake":
-        repository = FakeRepository(tmp_path)
-        repository.begin(TASK)
-        return FakeWorkspace(repository)
+        fake = FakeWorkspace(tmp_path)
+        fake.begin(TASK)
+        return fake
     name, inner = PLACES[request.param]
     base = make_repository(tmp_path / name, {"README": "top\n", **{f"{inner}/{path}": TASK[path] for path in TASK}})
     made = GitWorkspace(tmp_path / name, "night", task_folder=Path(inner), editable=["train.py"], history="revert")

@@ -16,7 +16,7 @@ from autoresearchd.loop.context import Context, Site, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.store.repository import SqlStore
 from tests.fakes.executors import FakeExecutor, Script
-from tests.fakes.workspaces import FakeRepository, FakeWorkspace
+from tests.fakes.workspaces import FakeWorkspace
 
 PROGRAM = "SCALE = 1.0\n"
 TASK = """\
@@ -80,14 +80,14 @@ class Bench:
     # ---------------------------------------------------------------------- git, in memory here
     def make_repository(self) -> tuple[str, Path]:
         """The user's commit, and the folder of what the daemon keeps."""
-        self.repository = FakeRepository(self.root / ".repository", self.task.editable)
+        self.repository = FakeWorkspace(self.root / ".repository", self.task.editable)
         return self.repository.begin({f.name: f.read_text() for f in self.root.iterdir()}), self.root / "state"
 
     def begin(self, base: str) -> None:
         """The session begins."""
 
     def workspace(self) -> Any:
-        return FakeWorkspace(self.repository)
+        return self.repository
 
     def line(self) -> list[str]:
         """The commits of the session's branch, the user's own first."""

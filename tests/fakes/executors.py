@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from autoresearchd.domain.experiment import RunResult, StageResult
@@ -14,38 +15,23 @@ from autoresearchd.domain.task import Task
 
 
 @dataclass(frozen=True)
-class ScriptedStage:
-    """How one stage goes: its log, and fields of `autoresearchd.domain.experiment.StageResult`."""
-
-    name: str = "training"
-    log: str = ""
-    outcome: str = "ok"
-    exit_code: int | None = 0
-    duration_s: float = 1.0
-    peak_rss_mb: float = 100.0
-    detail: str = ""
-    cpu_s: float = 0.0
-
-
-@dataclass(frozen=True)
 class Script:
-    """How one run goes.
+    """How one run goes: the log of its training, and what `autoresearchd.domain.experiment.StageResult` says of it.
 
-    hang: the last stage never ends by itself, only by ``kill``. pieces: what training prints while somebody waits for
-    it, one piece at each ``wait`` with a time-out; it ends after the last. output: files left by the job.
+    hang: it never ends by itself, only by ``kill``. pieces: what training prints while somebody waits for it, one piece
+    at each ``wait`` with a time-out; it ends after the last. output: files left by the job.
     """
 
-    stages: tuple[ScriptedStage, ...] = (ScriptedStage(),)
+    log: str = ""
+    stage: Mapping[str, Any] = field(default_factory=dict)
     hang: bool = False
     pieces: Sequence[str] = ()
     output: Mapping[str, bytes] = field(default_factory=dict)
-    tier: str = "fake"
-    device: str = "cpu"
 
 
 def prints(log: str, **stage: Any) -> Script:
-    """A run whose training prints ``log``; further arguments are those of `ScriptedStage`."""
-    return Script(stages=(ScriptedStage(log=log, **stage),))
+    """A run whose training prints ``log``."""
+    return Script(log, stage)
 
 
 class FakeHandle:
@@ -73,14 +59,10 @@ class FakeHandle:
             self._finish(outcome="killed", exit_code=-9, detail="stopped on request")
 
     def _finish(self, **last: Any) -> None:
-        stages = []
-        for each in self._script.stages:
-            facts = asdict(each) | {"log_path": str(self.run_dir / f"{each.name}.log")}
-            del facts["log"]
-            stages.append(StageResult(**facts))
-        stages[-1] = replace(stages[-1], **last)
-        duration = sum(stage.duration_s for stage in stages)
-        self._result = RunResult(tuple(stages), duration, tier=self._script.tier, device=self._script.device)
+        log = str(self.run_dir / "training.log")
+        usual = StageResult("training", "ok", 0, 1.0, log, peak_rss_mb=100.0)
+        stage = replace(usual, **{**self._script.stage, **last})
+        self._result = RunResult((stage,), stage.duration_s, tier="fake", device="cpu")
         self._over.set()
 
 
@@ -106,8 +88,7 @@ class FakeExecutor:
         output.mkdir(parents=True, exist_ok=True)
         for name, content in script.output.items():
             (output / name).write_bytes(content)
-        for stage in script.stages:
-            (request.run_dir / f"{stage.name}.log").write_text(stage.log)
+        (request.run_dir / "training.log").write_text(script.log)
         handle = FakeHandle(request, script)
         self.requests.append(request)
         self.handles.append(handle)
@@ -125,23 +106,6 @@ class FakeExecutor:
         return []
 
 
-class TimedHandle:
-    """A run of another executor that is told to have taken a given time."""
-
-    def __init__(self, handle: RunHandle, seconds: float) -> None:
-        self._handle, self._seconds = handle, seconds
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._handle, name)
-
-    def wait(self, timeout: float | None = None) -> RunResult | None:
-        found = self._handle.wait(timeout)
-        if found is None:
-            return None
-        stages = tuple(replace(stage, duration_s=self._seconds) for stage in found.stages)
-        return replace(found, stages=stages, duration_s=self._seconds * len(stages))
-
-
 class TimedExecutor:
     """Runs jobs by another executor, whose clock it replaces. seconds: that each stage of a run took, as is told."""
 
@@ -151,5 +115,13 @@ class TimedExecutor:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)
 
-    def start(self, request: RunRequest) -> TimedHandle:
-        return TimedHandle(self._executor.start(request), self._seconds(request))
+    def start(self, request: RunRequest) -> RunHandle:
+        handle, seconds = self._executor.start(request), self._seconds(request)
+
+        def wait(timeout: float | None = None) -> RunResult | None:
+            if (found := handle.wait(timeout)) is None:
+                return None
+            stages = tuple(replace(stage, duration_s=seconds) for stage in found.stages)
+            return replace(found, stages=stages, duration_s=seconds * len(stages))
+
+        return SimpleNamespace(run_dir=handle.run_dir, kill=handle.kill, wait=wait)

@@ -26,7 +26,6 @@ from tests.fakes.model_turns import Turn, no_model, unauthorised
 
 _WORD = re.compile(r"\S+\s*|\s+")
 _LOOK_S = 0.02
-_MAX_REQUEST = 64 * 1024 * 1024
 _PROBE_TOKENS = 16
 _QUESTIONS, _ORDERS = "/v1/chat/completions", "/v1/load_lora_adapter"
 
@@ -40,14 +39,16 @@ class Request:
     payload: Mapping[str, Any] | None
 
 
-class ScriptedServer:
+class ScriptedServer(ThreadingHTTPServer):
     """The server; a context manager.
 
-    script, after: what it does with each question in order, and then. context, root: of its one model, as vLLM lists
-    them. ids, logprobs: whether it tells them. refuses: fields of a request that it answers with 422. key: bearer token
-    that it wants to see. probe: what it does with the look that ``start`` takes at its models, which is no turn of the
-    script. lora: what it does when it is told to load an adapter: then it knows only those models that it has.
+    script, after: what it does with each question in order, and then. root: of its one model, as vLLM lists it.
+    refuses: fields of a request that it answers with 422. key: bearer token that it wants to see. probe: what it does
+    with the look that ``start`` takes at its models, which is no turn of the script. lora: what it does when it is told
+    to load an adapter: then it knows only those models that it has (``loaded``).
     """
+
+    daemon_threads = True
 
     def __init__(
         self,
@@ -55,44 +56,36 @@ class ScriptedServer:
         *,
         after: Turn = Turn("Nothing more to say."),  # noqa: B008 - frozen
         model: str = "scripted-model",
-        context: int | None = None,
-        ids: bool = True,
-        logprobs: bool = True,
         refuses: Iterable[str] = (),
         key: str = "",
         root: str = "",
         probe: Turn = Turn("OK"),  # noqa: B008 - frozen
         lora: Turn | None = None,
     ) -> None:
-        self._script, self._after, self.model, self.context = list(script), after, model, context
-        self._root, self.lora, self._probe = root, lora, probe
-        self.loaded: dict[str, str] = {}
-        """Adapters that it was told to load: path by name. A server that is started again has none."""
-        self._ids, self._logprobs, self._refuses, self._key = ids, logprobs, frozenset(refuses), key
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self._script, self._after, self.model, self._root = list(script), after, model, root
+        self._refuses, self._key, self._probe, self.lora = frozenset(refuses), key, probe, lora
+        self._lock, self._closing = threading.Lock(), threading.Event()
         self.asked = threading.Event()
         self.hung_up = threading.Event()
         """Set when a client went away while the server kept it waiting."""
+        self.loaded: set[str] = set()
         self.requests: list[Request] = []
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
 
     def __enter__(self) -> ScriptedServer:
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.scripted = self
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(_LOOK_S,), daemon=True)
+        self._thread = threading.Thread(target=self.serve_forever, args=(_LOOK_S,), daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._closing.set()
-        self._server.shutdown()
+        self.shutdown()
         self._thread.join()
-        self._server.server_close()
+        self.server_close()
 
-    @property
-    def url(self) -> str:
-        """Its address, up to and with ``/v1``."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients of tests go away in the middle."""
 
     @property
     def questions(self) -> list[Mapping[str, Any]]:
@@ -123,8 +116,7 @@ class ScriptedServer:
         if request.path in ("/health", "/v1/models"):
             return Turn(raw=self._listing())
         if request.path == _ORDERS and self.lora is not None:
-            if self.lora.status == 200:
-                self.loaded[str(asked.get("lora_name"))] = str(asked.get("lora_path"))
+            self.loaded |= {str(asked.get("lora_name"))} if self.lora.status == 200 else set()
             return self.lora
         if request.path != _QUESTIONS:
             return Turn(status=404, raw=b'{"detail": "Not Found"}')
@@ -151,10 +143,7 @@ class ScriptedServer:
 
     def _listing(self) -> bytes:
         entry: dict[str, Any] = {"id": self.model, "object": "model", "created": 0, "owned_by": "nobody"}
-        if self.context is not None:
-            entry["max_model_len"] = self.context
-        if self._root:
-            entry |= {"root": self._root, "parent": None}
+        entry |= {"root": self._root, "parent": None} if self._root else {}
         return json.dumps({"object": "list", "data": [entry]}).encode()
 
     def body(self, turn: Turn, asked: Mapping[str, Any]) -> bytes:
@@ -168,12 +157,11 @@ class ScriptedServer:
             message["refusal"] = turn.refusal
         choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": turn.finish, "logprobs": None}
         ids = [token_id(word) for word in words]
-        if asked.get("logprobs") and self._logprobs:
-            as_ids = self._ids and asked.get("return_tokens_as_token_ids")
-            names = [f"token_id:{i}" for i in ids] if as_ids else words
+        if asked.get("logprobs"):
+            names = [f"token_id:{i}" for i in ids] if asked.get("return_tokens_as_token_ids") else words
             told = zip(names, map(logprob, words), strict=True)
             choice["logprobs"] = {"content": [{"token": name, "logprob": value} for name, value in told]}
-        if asked.get("return_token_ids") and self._ids:
+        if asked.get("return_token_ids"):
             choice["token_ids"] = ids
         prompt = sum(len(_WORD.findall(str(message.get("content", "")))) for message in asked.get("messages", ()))
         answer = {
@@ -201,24 +189,15 @@ def logprob(word: str) -> float:
     return -(1 + token_id(word) % 64) / 64
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    scripted: ScriptedServer
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients of tests go away in the middle."""
-
-
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: _Server
+    server: ScriptedServer
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing is printed."""
 
     def do_POST(self) -> None:
-        scripted = self.server.scripted
-        size = min(int(self.headers.get("content-length") or 0), _MAX_REQUEST)
+        scripted, size = self.server, int(self.headers.get("content-length") or 0)
         payload = json.loads(self.rfile.read(size)) if size else None
         headers = {name.lower(): value for name, value in self.headers.items()}
         turn = scripted.turn(Request(self.path, headers, payload))

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-TOO_LARGE = 2 * 1024 * 1024
-
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -44,8 +42,11 @@ no_choices = partial(Turn, raw=b'{"object": "chat.completion", "model": "scripte
 hang = partial(Turn, fault="hang")
 cut = partial(Turn, "an answer that nobody sees the end of", fault="cut")
 drop = partial(Turn, fault="drop")
+too_large = partial(Turn, "x" * 2**21)
 loads = partial(Turn, raw=b"Success: LoRA adapter added successfully.")
 """The server loads the adapter that it is told to."""
+escapes = partial(Turn, "\x1b]0;owned\x07\x1b[2J\x1b[31mdone\x1b[0m\x00\u202e\ud800")
+"""An answer that would paint a terminal, set its title and clear its screen."""
 
 server_error = partial(fails, 500, "The server had an error while processing your request", None, "server_error")
 overloaded = partial(fails, 503, "That model is currently overloaded with other requests", None, "server_error")
@@ -55,6 +56,10 @@ out_of_money = partial(
     fails, 429, "You exceeded your current quota, please check your plan.", "insufficient_quota", "requests"
 )
 """Waiting does not help."""
+too_long = "This model's maximum context length is 4096 tokens. However, your messages resulted in 8192 tokens."
+context_too_long = partial(fails, 400, too_long, "context_length_exceeded", "invalid_request_error")
+loads_not = partial(fails, 404, "Loading lora failed: No adapter found for /repo", None, "NotFoundError")
+"""The server finds no adapter, because it runs on another machine, say."""
 
 
 def rate_limited(after: float | None = 1.0) -> Turn:
@@ -65,34 +70,6 @@ def rate_limited(after: float | None = 1.0) -> Turn:
 
 def no_model(name: str = "nobody") -> Turn:
     return fails(404, f"The model `{name}` does not exist", "model_not_found", "invalid_request_error")
-
-
-def context_too_long(most: int = 4096) -> Turn:
-    """400 of a prompt that does not fit."""
-    words = (
-        f"This model's maximum context length is {most} tokens. However, your messages resulted in {2 * most} tokens. "
-        "Please reduce the length of the messages."
-    )
-    return fails(400, words, "context_length_exceeded", "invalid_request_error")
-
-
-def loads_not(path: str = "/nowhere") -> Turn:
-    """The server finds no adapter, because it runs on another machine, say."""
-    return fails(404, f"Loading lora failed: No adapter found for {path}", None, "NotFoundError")
-
-
-def too_large(size: int = TOO_LARGE) -> Turn:
-    return Turn("x" * size)
-
-
-def redirect(to: str) -> Turn:
-    """307 to another address, which would be given the question and its key."""
-    return Turn(status=307, headers={"Location": to}, raw=b"")
-
-
-def escapes(text: str = "done") -> Turn:
-    """An answer that would paint a terminal, set its title and clear its screen."""
-    return Turn(f"\x1b]0;owned\x07\x1b[2J\x1b[31m{text}\x1b[0m\x00\u202e\ud800")
 
 
 def edits(path: str, search: str, replace: str, words: str = "This may help.") -> Turn:

@@ -9,17 +9,19 @@ from autoresearchd.domain.errors import Interrupted
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Answer, Cost
-from autoresearchd.models.client import Message, Question, Reply
+from autoresearchd.models.client import Message, ModelClient, Question, Reply
 
 Step = str | Reply | Exception | Callable[[Question], str]
 """What a scripted model does with a question: a text, a whole reply, an error, or a text that depends on it."""
 
 
-class ScriptedClient:
+class ScriptedClient(ModelClient):
     """A model that answers from a script.
 
     then: what it does after the last step (None: that is a mistake of the test); cost: of a reply given as a text.
     """
+
+    name = ""
 
     def __init__(
         self,

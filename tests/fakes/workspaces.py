@@ -23,8 +23,8 @@ class Commit:
 
 
 @dataclass
-class FakeRepository:
-    """What outlives a daemon: share it between workspaces to try a restart."""
+class FakeWorkspace:
+    """The port over commits in memory; a new daemon goes on with the same one."""
 
     folder: Path
     editable: Sequence[str] = ("train.py",)
@@ -43,17 +43,10 @@ class FakeRepository:
         self.branch = self.write(Commit(dict(files), message="start"))
         return self.branch
 
-
-class FakeWorkspace:
-    """The port over such a repository."""
-
-    def __init__(self, repository: FakeRepository) -> None:
-        self.repository = repository
-
     def _commit(self, name: str) -> Commit:
-        if name not in self.repository.commits:
+        if name not in self.commits:
             raise RepositoryError(f"there is no commit {name!r}", hint="run `git fsck`")
-        return self.repository.commits[name]
+        return self.commits[name]
 
     def read(self, commit: str, path: str) -> str:
         files = self._commit(commit).files
@@ -62,18 +55,18 @@ class FakeWorkspace:
         return files[path]
 
     def commit(self, *, number: int, parent: str, files: Mapping[str, str], message: str, when: datetime) -> str:
-        if outside := [path for path in files if path not in self.repository.editable]:
+        if outside := [path for path in files if path not in self.editable]:
             raise RepositoryError(f"{outside[0]} is not editable", hint="see task.yaml")
         tree = {**self._commit(parent).files, **files}
-        name = self.repository.write(Commit(tree, (parent,), message), when)
-        self.repository.refs[number] = name
+        name = self.write(Commit(tree, (parent,), message), when)
+        self.refs[number] = name
         return name
 
     def checkout(self, slot: int, commit: str) -> Path:
-        return self._put(commit, self.repository.folder / f"slot-{slot}")
+        return self._put(commit, self.folder / f"slot-{slot}")
 
     def pristine(self, commit: str) -> Path:
-        return self._put(commit, self.repository.folder / "pristine")
+        return self._put(commit, self.folder / "pristine")
 
     def _put(self, commit: str, folder: Path) -> Path:
         files = self._commit(commit).files
@@ -84,35 +77,34 @@ class FakeWorkspace:
         return folder
 
     def tip(self) -> str:
-        return self.repository.branch
+        return self.branch
 
     def parent(self, commit: str) -> str:
         return self._commit(commit).parents[0]
 
     def advance(self, old: str, new: str) -> None:
         self._commit(new)
-        if self.repository.branch not in (old, new):
-            raise RepositoryError(f"the branch is at {self.repository.branch}, not at {old}", hint="move it back")
-        self.repository.branch = new
+        if self.branch not in (old, new):
+            raise RepositoryError(f"the branch is at {self.branch}, not at {old}", hint="move it back")
+        self.branch = new
 
     def damaged(self, commits: Mapping[int, str]) -> Sequence[int]:
-        refs, known = self.repository.refs, self.repository.commits
-        return [n for n, commit in commits.items() if refs.get(n) is None or commit not in known]
+        return [n for n, commit in commits.items() if self.refs.get(n) is None or commit not in self.commits]
 
     def restore_branch(self, commit: str) -> None:
-        self.repository.branch = self.repository.branch or commit
+        self.branch = self.branch or commit
 
     def record_discard(
         self, *, number: int, commit: str, incumbent: str, when: datetime, back_to: str | None = None
     ) -> str:
-        tip, tried = self.repository.branch, self._commit(commit)
+        tip, tried = self.branch, self._commit(commit)
         if self._commit(tip).message == f"Revert {number}":
             return tip
         if tried.parents[:1] != (tip,):
-            commit = self.repository.write(Commit(tried.files, (tip,), tried.message), when)
+            commit = self.write(Commit(tried.files, (tip,), tried.message), when)
         kept = self._commit(back_to or incumbent).files
-        self.repository.branch = self.repository.write(Commit(kept, (commit,), f"Revert {number}"), when)
-        return self.repository.branch
+        self.branch = self.write(Commit(kept, (commit,), f"Revert {number}"), when)
+        return self.branch
 
     def diff(self, old: str, new: str) -> str:
         before, after = self._commit(old).files, self._commit(new).files

@@ -8,9 +8,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.executor.environment import inspect
 from autoresearchd.executor.visible_files import agent_surroundings, link_data
 from autoresearchd.policy.agent_policy import SENTINEL, AgentPolicy
-from autoresearchd.sandbox.agent_shell import AgentShells, CommandResult, Surroundings
+from autoresearchd.sandbox.agent_shell import CommandResult, SandboxedShell, Surroundings, open_shell, require_sandbox
 from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, available
 from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient
@@ -62,12 +62,12 @@ def the_state() -> ResearchState:
     return make_state(CODE, task=replace(task, execution=execution, evaluation=evaluation))
 
 
-def agent_shells(tier: Tier, scratch: Path, around: Callable[[Path], Surroundings] = surroundings) -> AgentShells:
-    return AgentShells(tier, materialise, around, scratch=scratch, limits=LIMITS)
+def opened(tier: Tier, scratch: Path) -> AbstractContextManager[SandboxedShell]:
+    return open_shell(the_state(), tier, materialise, surroundings, scratch=scratch, limits=LIMITS)
 
 
 def run(tier: Tier, scratch: Path, command: str, timeout: float = 30.0) -> CommandResult:
-    with agent_shells(tier, scratch).open(the_state()) as shell:
+    with opened(tier, scratch) as shell:
         return shell.run(command, timeout=timeout, cancel=NEVER)
 
 
@@ -82,7 +82,7 @@ def work(
     client = ScriptedClient([f"Now this.\n````bash\n{command}\n````" for command in commands])
     policy = AgentPolicy(
         [client], SETTINGS, name="agent:scripted", answers=MemoryAnswers(), purse=OpenPurse(), check=check,
-        open_shell=agent_shells(tier, scratch).open, command_seconds=seconds,
+        open_shell=lambda state: opened(tier, scratch), command_seconds=seconds,
     )  # fmt: skip
     proposal = policy.propose(the_state(), threading.Event())
     told = [question.messages[-1]["content"] for question in client.questions[1:]]
@@ -176,7 +176,7 @@ def test_it_sees_of_the_machine_what_a_job_of_the_task_sees(tier: Tier, tmp_path
     def around(tools: Path) -> Surroundings:
         return agent_surroundings(task, tools, setup=setup, source=source, pristine=tmp_path / "pristine")
 
-    with AgentShells(tier, prepared, around, scratch=scratch).open(replace(state, task=task)) as shell:
+    with open_shell(replace(state, task=task), tier, prepared, around, scratch=scratch) as shell:
         command = f"python -c 'import numpy; print(numpy.arange(3).sum())'; cat data/* {setup}/data/* {source}/*"
         result = shell.run(command, timeout=60, cancel=NEVER)
     assert result.head.startswith("3\ntraining\n")
@@ -217,7 +217,7 @@ def test_it_cannot_wear_the_machine_out_and_goes_on(tier: Tier, tmp_path: Path) 
 @EACH
 def test_a_stop_request_ends_the_command(tier: Tier, tmp_path: Path) -> None:
     mark, cancel = f"7{os.getpid()}.5", threading.Event()
-    with agent_shells(tier, tmp_path).open(the_state()) as shell, ThreadPoolExecutor() as pool:
+    with opened(tier, tmp_path) as shell, ThreadPoolExecutor() as pool:
         command = pool.submit(shell.run, f"sleep {mark}", timeout=60, cancel=cancel)
         wait_until(lambda: running(mark))
         cancel.set()
@@ -234,24 +234,24 @@ def test_nothing_runs_on_when_the_daemon_dies_and_the_next_removes_its_copy(tier
 import threading
 from pathlib import Path
 from autoresearchd.sandbox.tiers import choose
-from tests.integration.test_agent_sandbox import the_state, agent_shells
-with agent_shells(choose({tier.name.value!r}), Path({str(tmp_path)!r})).open(the_state()) as shell:
+from tests.integration.test_agent_sandbox import opened
+with opened(choose({tier.name.value!r}), Path({str(tmp_path)!r})) as shell:
     shell.run("sleep {mark}", timeout=500, cancel=threading.Event())
 """
     environment = {**os.environ, "PYTHONPATH": str(TOP)}
     with subprocess.Popen([sys.executable, "-c", driver], cwd=TOP, env=environment) as daemon:
         wait_until(lambda: running(mark))
-        with agent_shells(tier, tmp_path).open(the_state()):
+        with opened(tier, tmp_path):
             assert len(list(tmp_path.iterdir())) == 2, "a copy in use was removed"
         daemon.send_signal(signal.SIGKILL)
     wait_until(lambda: list(tmp_path.glob("*/run/result.json")))  # which its supervisor writes last
     assert len(list(tmp_path.iterdir())) == 1 and not running(mark)
-    with agent_shells(tier, tmp_path).open(the_state()):
+    with opened(tier, tmp_path):
         assert len(list(tmp_path.iterdir())) == 1
     assert not list(tmp_path.iterdir())
 
 
 def test_without_a_sandbox_an_agent_is_refused_unless_it_was_asked_for() -> None:
     with pytest.raises(MissingCapability, match="--sandbox none"):
-        AgentShells(Tier(TierName.NONE, reason="namespaces are forbidden"), materialise)
-    AgentShells(PLAIN, materialise)
+        require_sandbox(Tier(TierName.NONE, reason="namespaces are forbidden"))
+    require_sandbox(PLAIN)

@@ -26,7 +26,7 @@ from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.proposing.proposals import EditCheck
-from autoresearchd.models.client import Message, Question, Reply
+from autoresearchd.models.client import Message, ModelClient, Question, Reply
 from autoresearchd.models.model_files import base_model
 from autoresearchd.policy.model_policy import ModelPolicy
 from autoresearchd.store.repository import SqlStore
@@ -39,7 +39,7 @@ from tests.unit.learner import tiny
 PROGRAM = "SCALE = 1.0\nprint('score:', (SCALE - 2.0) ** 2)\n"
 
 
-class Spoken:
+class Spoken(ModelClient):
     """A model that says what a script has, in the tokens of another model, as if that one had drawn them."""
 
     name = "m"

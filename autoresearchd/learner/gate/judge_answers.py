@@ -34,7 +34,7 @@ from autoresearchd.loop.deciding import resources
 from autoresearchd.loop.measuring.run_files import ProtectedFiles
 from autoresearchd.loop.messages import commit_of, unified_diff
 from autoresearchd.loop.run import RunningProgram, launch
-from autoresearchd.policy.edits.edit import EditError
+from autoresearchd.policy.edits.answer_parts import EditError
 from autoresearchd.policy.edits.read_answer import read_answer
 from autoresearchd.policy.prompt import brief as prompts
 from autoresearchd.policy.workspace_copy import put

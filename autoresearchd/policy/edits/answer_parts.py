@@ -1,15 +1,34 @@
-"""An answer cut into prose, fenced blocks, SEARCH/REPLACE blocks and bare diffs; and the JSON objects in it."""
+"""An answer cut into prose, fences, SEARCH/REPLACE blocks, bare diffs and JSON objects; and the files that it names."""
 
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from autoresearchd.policy.edits.edit import EditError, show
+from autoresearchd.domain.errors import AutoresearchdError
+from autoresearchd.domain.labels import Label
 
+MAX_ANSWER_LINES = 100_000
+_SHOWN = 120
+_LONGEST = 300
+_QUOTES = "`'\"*"
+_DECORATION = " \t\r*`'\"#:()[]<>"
+_LEAD = re.compile(r"^(?:#{1,6}\s*|>\s*|[-*+]\s+|\d{1,3}[.)]\s+|//\s+)*")
+_TITLE = re.compile(r"^(?:file(?:[ _-]?(?:name|path))?|path)\s*:\s*", re.IGNORECASE)
+_KEY = re.compile(r"(?:title|file|filename|filepath|path|name)=", re.IGNORECASE)
+_PATH = re.compile(
+    r"(?:\.{0,2}/|~/|\.{1,2}\\|[A-Za-z]:\\|\.\w+(?:[/\\]|$))"
+    r"|.*\.(?:py|pyi|pyx|ipynb|c|h|cc|cpp|hpp|cu|cuh|rs|go|js|ts|sh|ya?ml|json|toml|cfg|ini|txt|md|csv|lock|patch"
+    r"|bin|pt)$"
+    r"|(?:(?:gnu)?make|docker|just|proc|gem|rake)file$",
+    re.IGNORECASE,
+)
+_SHORT = 6
+"""Words of a line above a block that does nothing but say which file the block is for."""
 _SEARCH = re.compile(r"<{5,9} ?SEARCH>?(?:[ \t]+(?P<name>\S.*))?\s*$")
 _REPLACE = re.compile(r">{5,9} ?REPLACE\b|>{7}\s*$")
 _FENCE = re.compile(r"(?P<indent>[ \t]{0,8})(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)$")
@@ -26,6 +45,38 @@ _LANGUAGES = frozenset({"", "json", "jsonc", "json5", "jsonl"})
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """A usable answer.
+
+    files: new full text of each changed file. form: ``search_replace``, ``lines``, ``diff`` or ``whole``. words: what
+    the answer says of itself, bounded and cleaned: ``hypothesis``, ``description``, ``expected_delta`` … and free keys.
+    """
+
+    files: Mapping[str, str]
+    form: str
+    words: Mapping[str, Any] = field(default_factory=dict)
+
+
+class EditError(AutoresearchdError):
+    """An answer that cannot be used, in words that the model can be told.
+
+    label: ``malformed_answer``, ``illegal_edit`` (a file that may not be edited) or ``no_op`` (nothing changes).
+    """
+
+    def __init__(self, what: str, *, label: Label = Label.MALFORMED_ANSWER, hint: str = "") -> None:
+        super().__init__(what, hint=hint)
+        self.label = label
+
+
+def show(text: object, most: int = _SHOWN) -> str:
+    """A text as it may stand in a message: on one line, control characters escaped, spaces kept, cut to a length."""
+    line = text if isinstance(text, str) else repr(text)[: most + 1]
+    cut = line if len(line) <= most else line[: most - 1] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+
+
+# ---------------------------------------------------------------------- parts of an answer
+@dataclass(frozen=True, slots=True)
 class Part:
     """A part of an answer; a diff is a bare one with what follows it, a block stands between its two markers.
 
@@ -41,12 +92,11 @@ class Part:
 
     @property
     def language(self) -> str:
-        """The first word after the opening fence, in lower case."""
         return re.split(r"[\s:,{]", self.info[:40].strip(), maxsplit=1)[0].lower()
 
 
 def begins_file(lines: Sequence[str], at: int) -> bool:
-    """Whether the two lines of a diff that name its file stand here."""
+    """Whether the two lines that name the file of a diff begin here."""
     return lines[at].startswith("--- ") and at + 1 < len(lines) and lines[at + 1].startswith("+++ ")
 
 
@@ -80,7 +130,6 @@ class AnswerParts:
             self.objects, self.broken = self.objects + leading, broken or self.broken
 
     def _take(self, line: str) -> None:
-        """Take the part that begins here, or one line of prose."""
         first = line[:1]
         if first == "<" and (marker := _SEARCH.match(line)):
             names = (marker["name"], self._before)
@@ -136,7 +185,6 @@ class AnswerParts:
         self._add(Part("block", tuple(body), info, tuple(n for n in names if n and not n.isspace()), closed))
 
     def _fence(self, opening: re.Match[str]) -> None:
-        """Take a fenced block with all that is in it."""
         before, indent, fence, info = self._before, opening["indent"], opening["fence"], opening["info"].strip()
         self._end_prose()
         self._at += 1
@@ -200,3 +248,74 @@ def _read_objects(
                 scanned += _DEEP
                 broken = broken or f"the JSON object cannot be read: {show(str(error))}"
     return objects, broken
+
+
+# ---------------------------------------------------------------------- names of files
+class Code(dict[str, str]):
+    """The text of each editable file by its path, and which of the files an answer names: it may name no other."""
+
+    def resolve(self, name: str) -> str | None:
+        """The file that a name means, in whatever spelling of its folders; None where it means none."""
+        bare = name.strip().strip(_QUOTES).strip()
+        candidates = [bare, posixpath.normpath(bare.replace("\\", "/"))]
+        candidates += [c[2:] for c in candidates if c.startswith(("a/", "b/"))]
+        return next((c for c in candidates if c in self), None)
+
+    def require(self, name: object, what: str) -> str:
+        file = self.resolve(name) if isinstance(name, str) else None
+        if file is None:
+            raise EditError(
+                f"{what}: {show(name)} is not one of the files that may be edited",
+                label=Label.ILLEGAL_EDIT,
+                hint=f"edit only {self.listed()}, under exactly this name",
+            )
+        return file
+
+    def listed(self) -> str:
+        return ", ".join(map(show, self))
+
+    def only(self) -> str | None:
+        return next(iter(self)) if len(self) == 1 else None
+
+    def in_title(self, line: str, what: str) -> str | None:
+        """The file that a line consists of the name of, however decorated; raises for the name of another file."""
+        if len(line) > _LONGEST:
+            return None
+        text = _LEAD.sub("", line.strip(), count=1).strip(_DECORATION)
+        plain = _TITLE.sub("", text, count=1).strip(_DECORATION)
+        file = self.resolve(plain)
+        if file is None and len(plain.split()) == 1 and (plain != text or self._is_path(plain)):
+            self.require(plain, what)
+        return file
+
+    def in_info(self, info: str, what: str) -> str | None:
+        """The file that the words after an opening fence name; raises for another file."""
+        for word in re.split(r"[\s,{}]+", info[:_LONGEST]):
+            # "python:train.py" as well as "python train.py" and "file=train.py"
+            names = [_KEY.sub("", part, count=1).strip(_QUOTES) for part in (word, word.split(":", 1)[-1])]
+            file = self.resolve(names[0]) or self.resolve(names[1])
+            if file is not None or self._is_path(names[1]):
+                return file or self.require(names[1], what)
+        return None
+
+    def in_words(self, lines: Iterable[str], what: str) -> str | None:
+        """The one file that the first line to mention any of them mentions.
+
+        A short line that mentions another file instead says that the block is for that one: it raises.
+        """
+        for line in lines:
+            words = {word.strip(_DECORATION).rstrip(_DECORATION + ".,;!?") for word in line[:_LONGEST].split()}
+            files = {path for word in words if (path := self.resolve(word)) is not None}
+            if files:
+                return files.pop() if len(files) == 1 else None
+            others = [word for word in words if word and self._is_path(word)]
+            if others and len(line.split()) <= _SHORT:
+                self.require(min(others), what)
+        return None
+
+    def _is_path(self, word: str) -> bool:
+        """Whether a word is the name of some file, also of an editable one in other letters."""
+        lower = word.lower()
+        names = {name.lower() for path in self for name in (path, posixpath.basename(path))}
+        endings = tuple(ending.lower() for path in self if (ending := posixpath.splitext(path)[1]))
+        return bool(_PATH.match(word)) or lower in names or lower.endswith(endings)

@@ -9,18 +9,7 @@ from typing import Any, NamedTuple
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import counted
-from autoresearchd.policy.edits.answer_parts import Part, begins_file
-from autoresearchd.policy.edits.edit import (
-    EditError,
-    file_in_info,
-    file_in_title,
-    file_in_words,
-    list_files,
-    only_file,
-    require_file,
-    resolve,
-    show,
-)
+from autoresearchd.policy.edits.answer_parts import Code, EditError, Part, begins_file, show
 
 _MAX_CHANGES, _MAX_DIFF_LINES = 500, 50_000
 _DIVIDER = re.compile(r"={5,9}\s*$")
@@ -93,10 +82,7 @@ class File:
         return places
 
     def find_shifted(self, wanted: Sequence[str]) -> dict[int, tuple[str, str]]:
-        """Places where the lines stand once all are indented alike: what to add before each, what to cut from it.
-
-        Either of the two is empty.
-        """
+        """Places where the lines stand once all are indented alike: what to add before each, or to cut from it."""
         first = next((i for i, line in enumerate(wanted) if line.strip()), 0)
         own = _indent(wanted[first])
         places: dict[int, tuple[str, str]] = {}
@@ -147,7 +133,6 @@ def _lines_of(text: str) -> tuple[str, ...]:
 
 
 def _shift(lines: Sequence[str], more: str, less: str) -> tuple[str, ...] | None:
-    """The lines with their indentation changed; None where one has too little."""
     if less and any(line.strip() and not line.startswith(less) for line in lines):
         return None
     return tuple(more + line.removeprefix(less) if line.strip() else line for line in lines)
@@ -163,7 +148,7 @@ def _join(lines: Iterable[str]) -> str:
 
 
 # ---------------------------------------------------------------------- SEARCH/REPLACE
-def from_blocks(blocks: Sequence[Part], code: Mapping[str, str]) -> list[Change]:
+def from_blocks(blocks: Sequence[Part], code: Code) -> list[Change]:
     """The changes that blocks ask for; a block without a name goes on with the file of the block before it."""
     changes: list[Change] = []
     file: str | None = None
@@ -171,11 +156,13 @@ def from_blocks(blocks: Sequence[Part], code: Mapping[str, str]) -> list[Change]
         what = f"SEARCH/REPLACE block {number}"
         if not block.closed:
             raise EditError(f"{what} has no >>>>>>> REPLACE line at its end", hint=_SHAPE)
-        file = _file_of_block(block, code, what) or file or only_file(code)
+        titled = next((name for line in block.names if (name := code.in_title(line, what))), None)
+        named = titled or code.in_info(block.info, what) or code.in_words(block.names, what)
+        file = named or file or code.only()
         if file is None:
             raise EditError(
                 f"{what} does not say which file it is for",
-                hint=f"write the file's name on the line above it, one of: {list_files(code)}",
+                hint=f"write the file's name on the line above it, one of: {code.listed()}",
             )
         dividers = [i for i, line in enumerate(block.lines) if line.startswith("=====") and _DIVIDER.match(line)]
         dividers = [i for i in dividers if block.lines[i].rstrip() == "======="] or dividers
@@ -187,12 +174,7 @@ def from_blocks(blocks: Sequence[Part], code: Mapping[str, str]) -> list[Change]
     return changes
 
 
-def _file_of_block(block: Part, code: Mapping[str, str], what: str) -> str | None:
-    titled = next((file for name in block.names if (file := file_in_title(name, code, what))), None)
-    return titled or file_in_info(block.info, code, what) or file_in_words(block.names, code, what)
-
-
-def from_pairs(items: Sequence[Mapping[str, Any]], code: Mapping[str, str]) -> list[Change]:
+def from_pairs(items: Sequence[Mapping[str, Any]], code: Code) -> list[Change]:
     """The changes in a JSON list of ``{"file", "search", "replace"}``."""
     changes = []
     for number, item in enumerate(items, 1):
@@ -204,16 +186,15 @@ def from_pairs(items: Sequence[Mapping[str, Any]], code: Mapping[str, str]) -> l
     return changes
 
 
-def _file_of_item(item: Mapping[str, Any], code: Mapping[str, str], what: str) -> str:
-    """The file that a JSON item names, the only one where it names none; raises for another."""
-    name = item.get("file") or only_file(code)
+def _file_of_item(item: Mapping[str, Any], code: Code, what: str) -> str:
+    name = item.get("file") or code.only()
     if name is None:
-        raise EditError(f'{what} has no "file"', hint=f"name one of: {list_files(code)}")
-    return require_file(name, code, what)
+        raise EditError(f'{what} has no "file"', hint=f"name one of: {code.listed()}")
+    return code.require(name, what)
 
 
 # ---------------------------------------------------------------------- unified diffs
-def from_hunks(lines: Sequence[str], code: Mapping[str, str], *, fenced: bool, hint: str | None) -> list[Change]:
+def from_hunks(lines: Sequence[str], code: Code, *, fenced: bool, hint: str | None) -> list[Change]:
     """The changes that the hunks of a diff ask for: each goes where its lines are, wherever its numbers say.
 
     fenced: whether the lines are all of a fenced block, and so nothing but diff; else prose may follow. hint: the file
@@ -234,14 +215,14 @@ def from_hunks(lines: Sequence[str], code: Mapping[str, str], *, fenced: bool, h
             begin = at if bare else at + 1
             at = _end_of_hunk(lines, begin)
             what = f"hunk {len(changes) + 1} of the diff"
-            changes.append(_hunk(what, "" if bare else line, lines[begin:at], file or only_file(code), code))
+            changes.append(_hunk(what, "" if bare else line, lines[begin:at], file or code.only(), code))
             started, named, extended = True, False, False
             continue
         if line.startswith("diff --git "):
             started, named, extended = True, False, True
             name = line[:_LONGEST_NAME].rstrip()  # names may have spaces in them
             file = next((path for path in code if name.endswith((f" b/{path}", f" {path}"))), "")
-            file = file or require_file(name.rpartition(" ")[2], code, "the diff")
+            file = file or code.require(name.rpartition(" ")[2], "the diff")
         elif line.startswith(_NO_TEXT) and (extended or (fenced and started)):
             raise EditError(
                 f"the diff does something else than change text: {show(line)}",
@@ -268,13 +249,13 @@ def _end_of_hunk(lines: Sequence[str], at: int) -> int:
     return at
 
 
-def _hunk(what: str, header: str, lines: Sequence[str], file: str | None, code: Mapping[str, str]) -> Change:
+def _hunk(what: str, header: str, lines: Sequence[str], file: str | None, code: Code) -> Change:
     if not any(line.startswith(("+", "-")) for line in lines):
         raise EditError(f"{what} changes nothing", hint="mark new lines with + and removed ones with -")
     if file is None:
         raise EditError(
             f"{what} does not say which file it is for",
-            hint=f"begin it with --- a/FILE and +++ b/FILE, with one of: {list_files(code)}",
+            hint=f"begin it with --- a/FILE and +++ b/FILE, with one of: {code.listed()}",
         )
     # Blank lines have often lost their sign; those at the end may be outside of the hunk.
     body = [line.removesuffix("\r") or " " for line in "\n".join(lines).rstrip("\r\n").split("\n")]
@@ -284,7 +265,7 @@ def _hunk(what: str, header: str, lines: Sequence[str], file: str | None, code: 
     return Change(what, file, old, new, int(stated[1]) if stated and (old or stated[2] == "0") else None)
 
 
-def _file_of_header(old: str, new: str, code: Mapping[str, str]) -> str:
+def _file_of_header(old: str, new: str, code: Code) -> str:
     """The file that the lines ``--- a/FILE`` and ``+++ b/FILE`` name; the old one may be a copy (``FILE.orig``)."""
     old, new = (name[:_LONGEST_NAME].split("\t")[0].strip() for name in (old, new))
     if _NOTHING in (old, new):
@@ -292,10 +273,10 @@ def _file_of_header(old: str, new: str, code: Mapping[str, str]) -> str:
         raise EditError(
             f"the diff {done} a file: {show(name)}",
             label=Label.ILLEGAL_EDIT,
-            hint=f"change lines of {list_files(code)} only",
+            hint=f"change lines of {code.listed()} only",
         )
-    file = require_file(new, code, "the diff")
-    if resolve(old.removesuffix(".orig"), code) != file:
+    file = code.require(new, "the diff")
+    if code.resolve(old.removesuffix(".orig")) != file:
         raise EditError(
             f"the diff renames {show(old)} to {show(file)}",
             label=Label.ILLEGAL_EDIT,
@@ -305,7 +286,7 @@ def _file_of_header(old: str, new: str, code: Mapping[str, str]) -> str:
 
 
 # ---------------------------------------------------------------------- where a change goes
-def apply_changes(changes: Sequence[Change], code: Mapping[str, str]) -> dict[str, str]:
+def apply_changes(changes: Sequence[Change], code: Code) -> dict[str, str]:
     """New text of each file named; every change is looked for in the file as it was shown."""
     _check_count(changes)
     files = {name: File(name, code[name]) for name in dict.fromkeys(change.file for change in changes)}
@@ -397,7 +378,7 @@ def _trim(start: int, old: tuple[str, ...], new: tuple[str, ...], what: str) -> 
 
 
 # ---------------------------------------------------------------------- line operations
-def apply_operations(items: Sequence[Any], code: Mapping[str, str]) -> dict[str, str]:
+def apply_operations(items: Sequence[Any], code: Code) -> dict[str, str]:
     """New text of each file that JSON operations (replace, insert, delete) name; lines are those of it as shown."""
     _check_count(items)
     files: dict[str, File] = {}

@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import counted
 from autoresearchd.policy import answer_words
-from autoresearchd.policy.edits.answer_parts import AnswerParts, Part
-from autoresearchd.policy.edits.changes import (
-    Change,
-    File,
-    Splice,
-    apply_changes,
-    apply_operations,
-    from_blocks,
-    from_hunks,
-    from_pairs,
-)
-from autoresearchd.policy.edits.edit import (
-    MAX_ANSWER_LINES,
-    Edit,
-    EditError,
-    file_in_info,
-    file_in_title,
-    list_files,
-    only_file,
-    resolve,
-    show,
-)
+from autoresearchd.policy.edits import changes
+from autoresearchd.policy.edits.answer_parts import MAX_ANSWER_LINES, AnswerParts, Code, Edit, EditError, Part, show
 
 FORMS = """\
 Write your change in one of these forms. Every file keeps its exact name; only editable files may be changed.
@@ -82,7 +62,6 @@ Say why in a JSON object on a line of its own. "expected_delta" is the expected 
 
 
 def _object(**properties: Any) -> dict[str, Any]:
-    """An object with exactly these properties, which is all that strict schemas allow."""
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
@@ -127,18 +106,14 @@ improvement, positive for better. "edits" is empty only where you are allowed to
 _MAX_ANSWER_BYTES, _MAX_FILE_BYTES = 2 * 1024 * 1024, 1024 * 1024
 _DIFF_LANGUAGES = frozenset({"diff", "patch", "udiff"})
 _CODE_LANGUAGES = frozenset({"", "python", "py", "python3"})
-_TEXTS = {
-    "hypothesis": answer_words.MAX_TEXT,
-    "description": answer_words.MAX_LINE,
-    "arch_change": answer_words.MAX_TEXT,
-    "next_action_hint": answer_words.MAX_TEXT,
-}
+_TEXTS = dict.fromkeys(("hypothesis", "arch_change", "next_action_hint"), answer_words.MAX_TEXT)
+_TEXTS["description"] = answer_words.MAX_LINE
 _KEYS = frozenset({*_TEXTS, "expected_delta"})
-_TITLES = {key.replace("_", " "): key for key in _KEYS} | {"architecture change": "arch_change"}
-_NUMBER = re.compile(r"\s*[-+]?(?:\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})(?:[eE][-+]?\d{1,3})?")
-_DECORATION = " \t#>*_`-"
-_LONGEST_TITLE = 40
-_LONGEST_LINE = 4 * answer_words.MAX_TEXT
+_TITLED = re.compile(
+    rf"^[ \t#>*_`-]{{0,20}}({'|'.join(_KEYS).replace('_', '[ _]')})[*_`]{{0,3}}:[ \t*_`]*(.*)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_NUMBER = re.compile(r"\s*((?>[-+]?(?:\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})(?:[eE][-+]?\d{1,3})?))(?!\s*%)")
 _LONGEST_ELISION = 160
 _COMMENTS = ("#", "//", "--", "/*", "<!--")
 _BRACKETS = ("<", "[", "(", "{")
@@ -155,14 +130,15 @@ _ELISION = re.compile(
 """What a comment says and nothing else that stands for code left out, where it has no dots."""
 
 
-def read_answer(text: str, code: Mapping[str, str]) -> Edit:
+def read_answer(text: str, shown: Mapping[str, str]) -> Edit:
     """The edit in an answer, applied in memory, all of it or nothing.
 
     Of several forms in one answer the first of these counts: JSON, SEARCH/REPLACE blocks, unified diff, whole file.
 
-    code: text of each editable file by its path, as the model was shown it. Raises EditError: the answer cannot be
+    shown: text of each editable file by its path, as the model was shown it. Raises EditError: the answer cannot be
     used; it says what exactly, and how to write it right.
     """
+    code = Code(shown)
     # A text is at least as many bytes as characters: most of those too long need not be encoded to know it.
     if len(text) > _MAX_ANSWER_BYTES or len(text.encode("utf-8", "surrogatepass")) > _MAX_ANSWER_BYTES:
         raise EditError(
@@ -172,7 +148,14 @@ def read_answer(text: str, code: Mapping[str, str]) -> Edit:
         raise EditError(f"the answer has more than {MAX_ANSWER_LINES} lines", hint="answer with the change only")
     answer = AnswerParts(text)
     edit = next((one for one in reversed(answer.objects) if one.get("edits")), None)
-    form, files = _from_text(answer.parts, code) if edit is None else _from_items(edit["edits"], code)
+    if edit is None:
+        form, files = _from_text(answer.parts, code)
+    elif not isinstance(items := edit["edits"], list):
+        raise EditError(f'"edits" is {show(items)}', hint="it is a list of objects")
+    elif all(isinstance(item, dict) and "search" in item for item in items):
+        form, files = "search_replace", changes.apply_changes(changes.from_pairs(items, code), code)
+    else:
+        form, files = "lines", changes.apply_operations(items, code)
     if not form:
         raise _unread(answer)
     _check_files(files, code)
@@ -180,53 +163,41 @@ def read_answer(text: str, code: Mapping[str, str]) -> Edit:
     prose = [line for part in answer.parts if part.kind == "prose" for line in part.lines]
     prose += [x for p in answer.parts if p.kind == "diff" for x in p.lines if not x.startswith(("+", "-", " "))]
     changed = {file: text for file, text in files.items() if text != code[file]}
-    return Edit(changed, form, _words(answer.objects, prose))
+    return Edit(changed, form, _words(answer.objects, "\n".join(prose)))
 
 
 # ---------------------------------------------------------------------- forms
-def _from_items(items: object, code: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The form and the files of the edits in a JSON object."""
-    if not isinstance(items, list):
-        raise EditError(f'"edits" is {show(items)}', hint="it is a list of objects")
-    if all(isinstance(item, dict) and "search" in item for item in items):
-        return "search_replace", apply_changes(from_pairs(items, code), code)
-    return "lines", apply_operations(items, code)
-
-
-def _from_text(parts: Sequence[Part], code: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+def _from_text(parts: Sequence[Part], code: Code) -> tuple[str, dict[str, str]]:
     """The form and the files of the first form that the text has, nothing where it has none."""
     if blocks := [part for part in parts if part.kind == "block"]:
-        return "search_replace", apply_changes(from_blocks(blocks, code), code)
-    hunks: list[Change] = []
+        return "search_replace", changes.apply_changes(changes.from_blocks(blocks, code), code)
+    hunks: list[changes.Change] = []
     for part in parts:
         if part.kind == "diff":
-            hunks += from_hunks(part.lines, code, fenced=False, hint=None)
-        elif part.kind == "fence" and _is_diff(part):
-            hint = file_in_info(part.info, code, "the diff") or file_in_title(part.names[0], code, "the diff")
-            hunks += from_hunks(part.lines, code, fenced=True, hint=hint)
+            hunks += changes.from_hunks(part.lines, code, fenced=False, hint=None)
+        elif part.kind == "fence" and (
+            part.language in _DIFF_LANGUAGES or _first(part.lines).startswith(("@@ -", "diff --git ", "--- "))
+        ):
+            hint = code.in_info(part.info, "the diff") or code.in_title(part.names[0], "the diff")
+            hunks += changes.from_hunks(part.lines, code, fenced=True, hint=hint)
     if hunks:
-        return "diff", apply_changes(hunks, code)
+        return "diff", changes.apply_changes(hunks, code)
     files = _whole_files([part for part in parts if part.kind == "fence"], code)
     return "whole" if files else "", files
 
 
-def _is_diff(fence: Part) -> bool:
-    return fence.language in _DIFF_LANGUAGES or _first(fence.lines).startswith(("@@ -", "diff --git ", "--- "))
-
-
 def _first(lines: Sequence[str]) -> str:
-    """The first line that is not blank."""
     return next((line for line in lines if line.strip()), "")
 
 
-def _whole_files(fences: Sequence[Part], code: Mapping[str, str]) -> dict[str, str]:
+def _whole_files(fences: Sequence[Part], code: Code) -> dict[str, str]:
     """New text of each file that a block is said to be, or that the only block of code looks like."""
     named: dict[str, Part] = {}
     unnamed: list[Part] = []
     for fence in fences:
         what = f"the {show(fence.language) or 'fenced'} block"
-        told = file_in_info(fence.info, code, what)
-        file = told or file_in_title(fence.names[0], code, what) or _name_in_comment(fence, code, what)
+        told = code.in_info(fence.info, what)
+        file = told or code.in_title(fence.names[0], what) or _name_in_comment(fence, code, what)
         if file is None:
             unnamed += [fence] if fence.language in _CODE_LANGUAGES else []
             continue
@@ -236,62 +207,57 @@ def _whole_files(fences: Sequence[Part], code: Mapping[str, str]) -> dict[str, s
             _check_whole(fence, file, code[file])
         named[file] = fence
     if not named and unnamed:
-        named = {_meant(unnamed, code): unnamed[0]}
+        only = code.only()
+        if only is None:
+            raise EditError(
+                "a block of code does not say which file it is",
+                hint=f"write the file's name after the opening ```, one of: {code.listed()}",
+            )
+        if len(unnamed) > 1:
+            raise EditError(
+                f"there are {len(unnamed)} blocks of code, and none says that it is {only}",
+                hint=f"write ```python {only} before the whole file, or use SEARCH/REPLACE blocks for a part of it",
+            )
+        _check_whole(unnamed[0], only, code[only])
+        named = {only: unnamed[0]}
     files = {}
     for name, fence in named.items():
         if not fence.closed:
             raise EditError(f"the block with {name} has no end", hint="close it with ``` on a line of its own")
-        old, new = File(name, code[name]), tuple(line.removesuffix("\r") for line in fence.lines)
-        old.splices.append(Splice(0, len(old.lines), new, "the block"))
+        old, new = changes.File(name, code[name]), tuple(line.removesuffix("\r") for line in fence.lines)
+        old.splices.append(changes.Splice(0, len(old.lines), new, "the block"))
         files[name] = old.text()
     return files
 
 
-def _name_in_comment(fence: Part, code: Mapping[str, str], what: str) -> str | None:
+def _name_in_comment(fence: Part, code: Code, what: str) -> str | None:
     """The editable file that the first line of the block names in a comment; raises for the name of another file."""
     first = _first(fence.lines).strip()
     if not first.startswith(("#", "//")):
         return None
-    file = resolve(first.lstrip("#/ "), code)
+    file = code.resolve(first.lstrip("#/ "))
     known = any(_first(text.split("\n")).strip() == first for text in code.values())
     # What the file has had all along says nothing of the block, and shell commands are not meant to be a file.
     if file or fence.language not in _CODE_LANGUAGES or known:
         return file
-    return file_in_title(first, code, what)
-
-
-def _meant(unnamed: Sequence[Part], code: Mapping[str, str]) -> str:
-    file = only_file(code)
-    if file is None:
-        raise EditError(
-            "a block of code does not say which file it is",
-            hint=f"write the file's name after the opening ```, one of: {list_files(code)}",
-        )
-    if len(unnamed) > 1:
-        raise EditError(
-            f"there are {len(unnamed)} blocks of code, and none says that it is {file}",
-            hint=f"write ```python {file} before the whole file, or use SEARCH/REPLACE blocks for a part of it",
-        )
-    _check_whole(unnamed[0], file, code[file])
-    return file
+    return code.in_title(first, what)
 
 
 def _check_whole(fence: Part, file: str, old: str) -> None:
-    """Raise where a block that may be a mere fragment is less than half as long as the file."""
     if 2 * len("\n".join(fence.lines)) < len(old):
         raise EditError(
             f"the block of code ({counted(len(fence.lines), 'line')}) is not the whole of {file} "
-            f"({counted(len(File(file, old).lines), 'line')})",
+            f"({counted(len(changes.File(file, old).lines), 'line')})",
             hint=f"use SEARCH/REPLACE blocks for a part, or write ```python {file} before the complete new file",
         )
 
 
 # ---------------------------------------------------------------------- results
-def _check_files(files: Mapping[str, str], code: Mapping[str, str]) -> None:
+def _check_files(files: Mapping[str, str], code: Code) -> None:
     """Raise where no file differs, or one that does is not fit to be stored and run."""
     if all(text == code[file] for file, text in files.items()):
         raise EditError(
-            f"the edit changes nothing in {list_files(files or code)}",
+            f"the edit changes nothing in {', '.join(map(show, files or code))}",
             label=Label.NO_OP,
             hint="the new text has to differ from the file as it was shown",
         )
@@ -332,7 +298,6 @@ def _leaves_out(line: str) -> bool:
 
 
 def _unread(answer: AnswerParts) -> EditError:
-    """Why nothing could be read."""
     hint = "write the change as SEARCH/REPLACE blocks, JSON line operations, a unified diff or a whole file"
     if not answer.text.strip():
         return EditError("the answer is empty", hint=hint)
@@ -348,10 +313,12 @@ def _unread(answer: AnswerParts) -> EditError:
 
 
 # ---------------------------------------------------------------------- what the answer says of its edit
-def _words(objects: Sequence[Mapping[str, Any]], lines: Iterable[str]) -> dict[str, Any]:
+def _words(objects: Sequence[Mapping[str, Any]], prose: str) -> dict[str, Any]:
     """The words in the last object that has any, else those in lines like ``Hypothesis: …``; bounded and cleaned."""
-    given = next((o for o in reversed(objects) if not _KEYS.isdisjoint(o)), None)
-    said: Mapping[str, Any] = _read_titles(lines) if given is None else given
+    said = next((o for o in reversed(objects) if not _KEYS.isdisjoint(o)), None)
+    if said is None:
+        titled = [(m[1].lower().replace(" ", "_"), m[2].rstrip(" *_`")) for m in _TITLED.finditer(prose)]
+        said = dict(reversed(titled))  # the first of each counts
     words: dict[str, Any] = {key: clean(said.get(key), most) for key, most in _TEXTS.items()}
     words["expected_delta"] = _delta(said.get("expected_delta"))
     free = {key: value for key, value in said.items() if key != "edits" and key not in _KEYS}
@@ -359,23 +326,9 @@ def _words(objects: Sequence[Mapping[str, Any]], lines: Iterable[str]) -> dict[s
     return {**answer_words.asi_of(free, "").extra, **kept}
 
 
-def _read_titles(lines: Iterable[str]) -> dict[str, str]:
-    """What follows the known titles; the first of each counts."""
-    said: dict[str, str] = {}
-    for line in lines:
-        name, colon, rest = line[:_LONGEST_LINE].partition(":")
-        key = _TITLES.get(name.strip(_DECORATION).lower().replace("_", " ")) if len(name) <= _LONGEST_TITLE else None
-        if colon and key is not None:
-            said.setdefault(key, rest.strip(_DECORATION if key != "expected_delta" else " \t*_`"))
-    return said
-
-
 def _delta(value: object) -> float | None:
     """A number, or a text that begins with one; a percentage is no difference of the metric."""
     if not isinstance(value, str):
         return answer_words.number(value)
-    text = value[:_LONGEST_TITLE].replace("−", "-")
-    match = _NUMBER.match(text)
-    if match is None or text[match.end() :].lstrip().startswith("%"):
-        return None
-    return answer_words.number(float(match[0]))
+    match = _NUMBER.match(value[:40].replace("−", "-"))
+    return answer_words.number(float(match[1])) if match else None

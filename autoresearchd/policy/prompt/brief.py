@@ -17,7 +17,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.models.client import Count, Message
-from autoresearchd.policy.edits.edit import MAX_ANSWER_LINES, Edit, EditError, show
+from autoresearchd.policy.edits.answer_parts import MAX_ANSWER_LINES, Edit, EditError, show
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.prompt.quote import Quote
 from autoresearchd.policy.prompt.sections import Piece, Section, fit
@@ -92,10 +92,7 @@ def messages(state: ResearchState, *, budget: int, count: Count) -> tuple[Messag
 
 
 def read_answer(text: str, code: Mapping[str, str], profile: str, task: Task | None = None) -> Edit:
-    """The edit in an answer: its first line that begins with ``NAME = value`` counts, and nothing after that value.
-
-    Raises EditError: no line is one, there is no such constant, the value cannot stand there, nothing changes.
-    """
+    """The edit in an answer: its first line that begins with ``NAME = value`` counts, and nothing after that value."""
     found = constants(code, profile, task)
     # A longer line is no assignment, and the pattern would take its time over it.
     short = (line[:_MOST_LINE] for line in text.splitlines()[:MAX_ANSWER_LINES])

@@ -21,7 +21,7 @@ from rapidfuzz import fuzz, process
 from rapidfuzz.utils import default_process
 
 from autoresearchd.domain.experiment import Decision, Experiment
-from autoresearchd.domain.labels import NEVER_RUN, RULES, Label, Status
+from autoresearchd.domain.labels import NEVER_RUN, Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Constraint, Direction, Task
@@ -52,35 +52,31 @@ class Digest:
     """What was learned, each part in lines, the most telling first.
 
     failures: by label, with the latest example. near_misses: better than the incumbent but not kept, or within noise;
-    near: their numbers. hints: of what to try next, not taken up since. kept: what was kept. tried: by constant, or by
-    role, with what each value did; constants: their names, the most tried first. verdicts: runs ended early, and gains
-    taken for noise.
+    near: their numbers. hints: of what to try next, not taken up since. tried: by constant, or by role, with what each
+    value did; constants: their names, the most tried first.
     """
 
-    failures: tuple[str, ...] = ()
-    near_misses: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    tried: tuple[str, ...] = ()
-    verdicts: tuple[str, ...] = ()
-    near: tuple[int, ...] = ()
-    constants: tuple[str, ...] = ()
+    failures: tuple[str, ...]
+    near_misses: tuple[str, ...]
+    hints: tuple[str, ...]
+    kept: tuple[str, ...]
+    tried: tuple[str, ...]
+    near: tuple[int, ...]
+    constants: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """All of it, each part under its heading, the most useful first."""
         named = {
             "Failed, by class": self.failures,
             "Near misses: combine them, or measure their neighbours": self.near_misses,
             "Hints of earlier experiments that nobody has taken up": self.hints,
             "Kept": self.kept,
             "Tried, by what was changed": self.tried,
-            "Verdicts": self.verdicts,
         }
-        return _under_headings(named)
+        return [line for name, items in named.items() if items for line in _under_heading(name, items)]
 
 
-def _under_headings(parts: Mapping[str, Sequence[str]]) -> list[str]:
-    return [line for name, items in parts.items() if items for line in (f"{name}:", *(f"- {item}" for item in items))]
+def _under_heading(name: str, items: Sequence[str]) -> list[str]:
+    return [f"{name}:", *(f"- {item}" for item in items)]
 
 
 def digest_of(
@@ -93,13 +89,13 @@ def digest_of(
 ) -> Digest:
     """The digest of some decided experiments, the latest and the best.
 
-    failures: how many of the whole session ended under each label; None: counted here. sigma: standard deviation of a
-    run's metric. quote: how words of others are cleaned.
+    failures: of the whole session by label; None: counted here. sigma: standard deviation of a run's metric.
     """
     quote = quote or Quote()
     known = {e.number: e for e in (*top, *recent)}
     tries = [t for n in sorted(known) if (t := _try_of(known[n], quote)) is not None]
-    near = [t for t in tries if t.decision.label in _MEASURED and (t.delta > 0 or t.is_noise(sigma))]
+    measured = [t for t in tries if t.decision.label in _MEASURED and t.decision.delta is not None]
+    near = [t for t in measured if t.delta > 0 or (sigma and t.delta >= -sigma)]
     near = sorted(near, key=lambda t: (-t.delta, -t.number))[:_MOST]
     by_constant: dict[str, list[_Try]] = defaultdict(list)
     for t in tries:
@@ -116,7 +112,6 @@ def digest_of(
             *_roles(tries, quote),
             *_others(tries, quote),
         ),
-        verdicts=_verdicts(tries, sigma),
         near=tuple(t.number for t in near),
         # What does not look like a name is left out.
         constants=tuple(name for name in ranked if _NAME.fullmatch(name))[:_MOST_CONSTANTS],
@@ -152,19 +147,13 @@ class _Try:
     def delta(self) -> float:
         return self.decision.delta or 0.0
 
-    def is_noise(self, sigma: float | None) -> bool:
-        """Whether it was no further below the incumbent of the time than that one's noise."""
-        return self.decision.delta is not None and sigma is not None and sigma > 0 and self.delta >= -sigma
-
     @property
     def outcome(self) -> str:
-        """What became of it, in two words."""
         delta = "" if self.decision.delta is None else f" {self.decision.delta:+.3g}"
         return ("kept" if self.kept else self.decision.label.value or self.decision.status.value) + delta
 
 
 def _try_of(experiment: Experiment, quote: Quote) -> _Try | None:
-    """None for baselines and what is not decided."""
     proposal, decision = experiment.proposal, experiment.decision
     if proposal is None or decision is None or proposal.policy == "baseline":
         return None
@@ -222,7 +211,6 @@ def _constant(name: str, having: Sequence[_Try]) -> str:
 
 
 def _roles(tries: Sequence[_Try], quote: Quote) -> Iterable[str]:
-    """How each role has fared."""
     for role in sorted({t.proposal.role for t in tries if t.proposal.role})[:_MOST_CONSTANTS]:
         own = [t for t in tries if t.proposal.role == role]
         yield f"role {quote.line(role, 40)}: {len(own)} tried, {sum(t.kept for t in own)} kept"
@@ -232,24 +220,6 @@ def _others(tries: Sequence[_Try], quote: Quote) -> Iterable[str]:
     """Changes that are no change of a constant, in their own words, the newest first."""
     others = [t for t in reversed(tries) if t.judged and not t.values and not t.kept][:_MOST]
     return (f"#{t.number} {quote.line(t.arch_change or t.words, _SHOWN)}: {t.outcome}" for t in others)
-
-
-def _verdicts(tries: Sequence[_Try], sigma: float | None) -> tuple[str, ...]:
-    known = f" (σ = {sigma:.3g})" if sigma is not None else ""
-    aborted = [t.number for t in tries if t.decision.label is Label.ABORTED_EARLY]
-    noise = [t.number for t in tries if t.decision.label is Label.NO_GAIN and t.delta > 0]
-    refused = [t.number for t in tries if RULES[t.decision.label].status is Status.CHECKS_FAILED]
-    named = {
-        "ended early, because their curves promised no gain": aborted,
-        f"measured better, but by no more than noise{known}": noise,
-        "refused by checks, whatever they measured": refused,
-    }
-    return tuple(f"{what}: {_numbers(numbers)}" for what, numbers in named.items() if numbers)
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    shown = ", ".join(f"#{n}" for n in numbers[-_MOST:])
-    return f"{len(numbers)} ({shown})" if len(numbers) <= _MOST else f"{len(numbers)} (last {shown})"
 
 
 # ---------------------------------------------------------------------- stuck
@@ -357,10 +327,7 @@ def bounds(constraint: Constraint) -> str:
 
 
 def update(text: str, learnings: str) -> str:
-    """The memo with the daemon's section written anew, or appended with a heading; all else stays, to the byte.
-
-    Line ends are those of the rest of the file.
-    """
+    """The memo with the daemon's section written anew, or appended with a heading; all else stays, to the byte."""
     marks, own = _marks(text), own_text(text)
     newline = "\r\n" if 2 * own.count("\r\n") > own.count("\n") else "\n"
     # No mark can be in it, whatever models wrote.
@@ -392,7 +359,6 @@ def show_in_prompt(text: str, quote: Quote) -> str:
 
 
 def _marks(text: str) -> tuple[re.Match[str], re.Match[str]] | None:
-    """The first whole pair of marks."""
     return next((pair for pair in pairwise(_MARK.finditer(text)) if (pair[0][1], pair[1][1]) == ("begin", "end")), None)
 
 
@@ -406,16 +372,17 @@ def learnings(
     """The daemon's own part: the best so far, what helped, what hurt, near misses, failures. top: the best first."""
     quote = Quote()
     learned = digest_of(recent, top, failures, sigma=sigma, quote=quote)
-    blocks = [_best(top, quote)]
-    for name, lines in (
-        ("Helped", learned.kept),
-        ("Hurt", _hurt(recent, quote)),
-        ("Near misses", learned.near_misses),
-        ("Failed", learned.failures),
-        ("Tried", learned.tried),
-        ("Untried hints", learned.hints),
-    ):
-        blocks.append("\n".join(_under_headings({name: lines})))
+    tries = [t for e in recent if (t := _try_of(e, quote)) is not None and t.delta < 0]
+    worst = sorted(tries, key=lambda t: (t.delta, -t.number))[:_MOST_HURT]
+    parts: dict[str, Sequence[str]] = {
+        "Helped": learned.kept,
+        "Hurt": [f"{t}: {t.delta:+.3g}" for t in worst],
+        "Near misses": learned.near_misses,
+        "Failed": learned.failures,
+        "Tried": learned.tried,
+        "Untried hints": learned.hints,
+    }
+    blocks = [_best(top, quote), *("\n".join(_under_heading(name, items)) for name, items in parts.items() if items)]
     text = ""
     for block in blocks:
         if block and len(text) + len(block) <= MOST_LEARNINGS:
@@ -429,15 +396,3 @@ def _best(top: Sequence[Experiment], quote: Quote) -> str:
         return ""
     what = kept.proposal.description or kept.proposal.hypothesis if kept.proposal else "the program as it was"
     return f"Best so far: {kept.decision.value:.6g} (#{kept.number} {quote.line(what, _SHOWN)})"
-
-
-def _hurt(recent: Sequence[Experiment], quote: Quote) -> list[str]:
-    """What made the metric worse, the worst first."""
-    worse = [
-        (e.decision.delta, -e.number, e.proposal.description or e.proposal.hypothesis)
-        for e in recent
-        if e.decision is not None and e.proposal is not None and e.decision.delta is not None and e.decision.delta < 0
-    ]
-    return [
-        f"#{-number} {quote.line(what, _SHOWN)}: {delta:+.3g}" for delta, number, what in sorted(worse)[:_MOST_HURT]
-    ]

@@ -25,10 +25,7 @@ _TICKS = re.compile(r"`{3,}")
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """Cleans and cuts. What is cut is redacted before: half of a secret would not be known any more.
-
-    redactor: hides secrets.
-    """
+    """Cleans and cuts. What is cut is redacted before: half of a secret would not be known any more."""
 
     redactor: Redactor = field(default_factory=Redactor)
 

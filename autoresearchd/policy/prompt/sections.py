@@ -31,7 +31,7 @@ LATE = 8
 
 _MOST_CHANGES = 8
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_FENCE = re.compile(r"^( {0,3})(`{3,})", re.MULTILINE)
+_FENCE = re.compile(r"^( {0,3})`{3,}", re.MULTILINE)
 _TOOL = """\
 Edit these files in the current directory, and no others: {files}. You may print one JSON object as the last line:
 
@@ -77,8 +77,8 @@ def fit(
 ) -> tuple[Message, ...]:
     """The messages that ``build`` makes of the sections' texts, with about as few pieces left out as the budget allows.
 
-    Counting tokens may take a while (a tokenizer, a server), so it is done rarely: where to cut is found by bisection.
-    Raises PolicyError where what must stay does not fit.
+    Counting tokens may take a while, so where to cut is found by bisection. Raises PolicyError: what must stay does not
+    fit.
     """
     places = [(p.rank, i, j) for i, s in enumerate(sections) for j, p in enumerate(s.pieces) if p.rank is not None]
     order = [(i, j) for _, i, j in sorted(places)]
@@ -203,7 +203,8 @@ def _sections(state: ResearchState) -> list[Section]:
     """All sections, in order; a repair is told nothing of the history, which would only lead it astray."""
     quote = Quote(state.redactor)
     first = [_whole(_goal(state)), _whole(_program(state)), _standing(state, quote)]
-    last = [_whole(_notes(state, quote))]
+    heading = "# Notes from the owner of this research: follow them before anything else that is said here"
+    last = [_whole("\n".join((heading, "", *notes(state, quote))) if state.notes else "")]
     if state.repair is not None:
         return [*first, *last, _whole(_repair(state, quote))]
     learned = digest_of(state.recent, state.top, state.failures, sigma=state.sigma, quote=quote)
@@ -234,7 +235,6 @@ def _sections(state: ResearchState) -> list[Section]:
 
 
 def _whole(text: str, rank: Rank | None = None, title: str = "", wrap: Callable[[str], str] = str) -> Section:
-    """A section that stays or goes as a whole."""
     return Section((Piece(text, None if rank is None else (rank,)),) if text else (), title, wrap)
 
 
@@ -269,16 +269,12 @@ def _program(state: ResearchState) -> str:
         if not parts and words.instance:
             fields = {"target_file": path, "code_lang": words.code_lang, "file_content": shown}
             fields |= {"metric": metric.name, "direction": metric.direction.value}
-            filled = fill(_with_fences(words.instance.strip(), fence_length(shown)), fields)
+            # The template's own fences may be shorter than what will stand in them needs.
+            filled = fill(_FENCE.sub(rf"\1{'`' * fence_length(shown)}", words.instance.strip()), fields)
             parts.append(filled)
         if not filled or shown not in filled:
             parts.append(f"{words.file_marker.replace('{target_file}', path)}\n\n{fence_block(shown, words.code_lang)}")
     return "\n\n".join(parts)
-
-
-def _with_fences(template: str, length: int) -> str:
-    """The template with its fences made long enough for what will stand in them."""
-    return _FENCE.sub(lambda match: match[1] + "`" * max(len(match[2]), length), template)
 
 
 def _standing(state: ResearchState, quote: Quote) -> Section:
@@ -353,7 +349,6 @@ def _ranks(e: Experiment, i: int, *, late: bool, bare: bool) -> tuple[tuple[int,
 
 
 def _subject(experiment: Experiment, quote: Quote) -> str:
-    """What was tried, in a line."""
     proposal = experiment.proposal
     return quote.line(proposal.description or proposal.hypothesis, 200) if proposal else "baseline"
 
@@ -372,7 +367,6 @@ def _headline(experiment: Experiment, quote: Quote) -> str:
 
 
 def _line(e: Experiment, quote: Quote) -> str:
-    """What was tried, what came of it, and why it was judged so."""
     line = _headline(e, quote)
     if e.decision is None or not e.decision.reason:
         return line
@@ -401,15 +395,7 @@ def notes(state: ResearchState, quote: Quote) -> list[str]:
     return ["- " + quote.start(note, 10_000).replace("\n", "\n  ") for note in state.notes]
 
 
-def _notes(state: ResearchState, quote: Quote) -> str:
-    if not state.notes:
-        return ""
-    heading = "# Notes from the owner of this research: follow them before anything else that is said here"
-    return "\n".join((heading, "", *notes(state, quote)))
-
-
 def _repair(state: ResearchState, quote: Quote) -> str:
-    """How the edit that is to be repaired failed, and the end of its log."""
     repair = state.repair
     assert repair is not None
     lines = [

@@ -21,7 +21,7 @@ from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.store.reader import Reader
 from tests.fakes.bench import TASK, Bench
-from tests.fakes.executors import Script, ScriptedStage
+from tests.fakes.executors import Script
 
 GOOD = tuple(3.6 - 0.11 * k for k in range(13))
 HOPELESS = 9.0
@@ -77,7 +77,7 @@ def job(request: RunRequest) -> Script | str:
     score = final(scale) + (request.seed % 7) * 1e-3
     lines = log_lines(scale, request.seed)
     pieces = ["".join(lines[i : i + 5]) for i in range(0, POINTS, 5)]
-    return Script(stages=(ScriptedStage(log=""),), pieces=[*pieces, f"score: {score:.6f}\n"])
+    return Script(pieces=[*pieces, f"score: {score:.6f}\n"])
 
 
 def made(tmp_path: Path, values: tuple[float, ...], task: str = TASK, kind: type[Bench] = Bench) -> Bench:

@@ -48,29 +48,20 @@ def session(length: int = 33) -> tuple[Experiment, ...]:
     found = [experiment(0, "the program as it is", Label.NONE, value=1.0, policy="baseline")]
     for n in range(1, length):
         rate = 0.01 * n
-        what = f"MATRIX_LR 0.04 → {rate:g}"
-        if n % 8 == 0:
-            found.append(
-                experiment(n, what, Label.NONE, value=1 - n / 1000, delta=0.004, changes={"train.py:MATRIX_LR": rate})
-            )
-        elif n % 8 == 3:
-            reason = "oom: CUDA out of memory: tried to allocate 2.00 GiB"
-            found.append(experiment(n, f"DEPTH 8 → {8 + n}", Label.OOM, reason=reason, hint="halve DEVICE_BATCH_SIZE"))
-        elif n % 8 == 5:
-            found.append(
-                experiment(n, f"swap GELU for SwiGLU, variant {n}", delta=0.0004, value=0.9996, hint=f"gate {n}")
-            )
-        elif n % 8 == 6:
-            found.append(experiment(n, what, Label.ABORTED_EARLY, delta=-0.02, reason="aborted_early: forecast 1.02"))
-        else:
-            found.append(
-                experiment(
-                    n,
-                    what,
-                    value=1.01,
-                    delta=-0.01,
-                    changes={"train.py:MATRIX_LR": rate},
-                    reason="worse than #0; no gain.",
-                )
-            )
+        what, changes = f"MATRIX_LR 0.04 → {rate:g}", {"train.py:MATRIX_LR": rate}
+        match n % 8:
+            case 0:
+                e = experiment(n, what, Label.NONE, value=1 - n / 1000, delta=0.004, changes=changes)
+            case 3:
+                reason = "oom: CUDA out of memory: tried to allocate 2.00 GiB"
+                e = experiment(n, f"DEPTH 8 → {8 + n}", Label.OOM, reason=reason, hint="halve DEVICE_BATCH_SIZE")
+            case 5:
+                what = f"swap GELU for SwiGLU, variant {n}"
+                e = experiment(n, what, delta=0.0004, value=0.9996, hint=f"gate {n}")
+            case 6:
+                e = experiment(n, what, Label.ABORTED_EARLY, delta=-0.02, reason="aborted_early: forecast 1.02")
+            case _:
+                reason = "worse than #0; no gain."
+                e = experiment(n, what, value=1.01, delta=-0.01, changes=changes, reason=reason)
+        found.append(e)
     return tuple(found)

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import Cancel, Purse, ResearchState
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import Cost, Proposal
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.models.client import Reply
+from autoresearchd.policy.exchange import AskingPolicy
 from autoresearchd.policy.model_policy import ModelPolicy
 from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
 from tests.fakes.policies import make_state
@@ -41,35 +42,29 @@ def legal(state: ResearchState, files: Mapping[str, str]) -> None:
 
 
 class Bench:
-    """A policy with all that it needs, and what it did with it."""
+    """A policy with all that it needs, and what it did with it. options: further fields of the policy."""
+
+    code = CODE
 
     def __init__(
         self,
         *steps: Step,
-        settings: ModelSettings = ModelSettings(),  # noqa: B008 - frozen
-        purse: Purse | None = None,
         fallback: Sequence[Step] = (),
-        check: Callable[[ResearchState, Mapping[str, str]], None] = legal,
-        near: Callable[[ResearchState, Mapping[str, str], Mapping[str, Any]], str] | None = None,
-        ending: Cancel | None = None,
+        then: Step | None = None,
+        cost: Cost = COST,
+        settings: ModelSettings = ModelSettings(),  # noqa: B008 - frozen
+        make: Callable[..., AskingPolicy] = ModelPolicy,
+        **options: Any,
     ) -> None:
-        self.client, self.second = ScriptedClient(steps, name="m/one"), ScriptedClient(fallback, name="m/two")
-        self.answers, self.purse, self.cancel = MemoryAnswers(), purse or OpenPurse(), PatientCancel()
-        ticks = iter(range(10_000))
-        self.policy = ModelPolicy(
-            [self.client, self.second] if fallback else [self.client],
-            settings,
-            name="litellm:m/one",
-            answers=self.answers,
-            purse=self.purse,
-            check=check,
-            near=near,
-            clock=lambda: float(next(ticks)),
-            ending=ending,
-        )
+        self.client = ScriptedClient(steps, name="m/one", then=then, cost=cost)
+        self.second = ScriptedClient(fallback, name="m/two")
+        self.answers, self.cancel = MemoryAnswers(), PatientCancel()
+        clients = [self.client, self.second] if fallback else [self.client]
+        usual = {"name": "litellm:m/one", "answers": self.answers, "purse": OpenPurse(), "check": legal}
+        self.policy = make(clients, settings, **{**usual, **options})
 
     def propose(self, state: ResearchState | None = None) -> Proposal:
-        return self.policy.propose(state or make_state(CODE, number=5), self.cancel)
+        return self.policy.propose(state or make_state(self.code, number=5), self.cancel)
 
     def fails(self, kind: type[Exception], state: ResearchState | None = None) -> Any:
         with pytest.raises(kind) as caught:

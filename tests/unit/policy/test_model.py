@@ -1,4 +1,4 @@
-"""The policy that asks a model: what is sent, stored and charged, and what a usable answer becomes."""
+"""The policy that asks a model: what is sent, waited for, stored and charged, and what a usable answer becomes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,28 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError, SpendCapReached
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings, Price
-from autoresearchd.domain.ports import Policy, ResearchState, TrialHistory
+from autoresearchd.domain.ports import Cancel, Policy, ResearchState, TrialHistory
 from autoresearchd.domain.proposal import Cost, Repair
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.models.client import ModelError, Question, Trouble
-from autoresearchd.models.spend import Caps
+from autoresearchd.models.client import PASSING, ModelError, Question, Trouble
 from autoresearchd.policy import model_policy as model_module
 from autoresearchd.policy.edits.read_answer import SCHEMA, SCHEMA_FORMS, read_answer
-from autoresearchd.policy.model_policy import MAX_ECHO, MAX_READ, ModelPolicy
+from autoresearchd.policy.exchange import (
+    FIRST_PAUSE_S,
+    LONGEST_ASKED_S,
+    LONGEST_PAUSE_S,
+    MAX_ANSWER,
+    Exchange,
+    Patience,
+)
+from autoresearchd.policy.model_policy import MAX_ECHO
 from tests.contract.policy_contract import PolicyContract
-from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient
+from tests.fakes.models import PatientCancel, ScriptedClient, Step
 from tests.fakes.policies import make_state, make_task
-from tests.unit.policy.model_bench import BROKEN, CODE, COST, GOOD, HIGHER, NOT_THERE, Bench, edit, legal, reply
+from tests.unit.policy.model_bench import BROKEN, CODE, COST, GOOD, HIGHER, NOT_THERE, Bench, edit, reply
 
 
 # ---------------------------------------------------------------------- a good answer
@@ -36,22 +43,14 @@ def test_a_good_answer_becomes_a_proposal_with_its_words_its_cost_and_its_genera
     assert (proposal.policy, proposal.role, proposal.adapter) == ("litellm:m/one", "optimizer", "v3")
     assert (proposal.state_id, proposal.round_id, proposal.attempt) == ("s1", "r1", 0)
     assert proposal.hypothesis == proposal.description == proposal.asi.hypothesis == "a higher rate learns faster"
-    assert proposal.expected_delta == 0.01
-    assert proposal.changes == {"train.py:LR": 0.2}
+    assert (proposal.expected_delta, proposal.changes) == (0.01, {"train.py:LR": 0.2})
     assert (proposal.cost, proposal.charged) == (COST, True)
     generation = proposal.generation
     assert (generation.completion, generation.adapter, generation.model_hash) == (GOOD, "v3", "abc")
-    assert generation.messages == bench.client.questions[0].messages
-    assert generation.sampling == {"temperature": 1.0}
-
-
-def test_every_answer_is_written_down_under_its_experiment_with_its_form() -> None:
-    bench = Bench(reply(GOOD))
-    proposal = bench.propose()
-    (number, stored) = bench.answers.items[0]
+    assert (generation.messages, generation.sampling) == (bench.client.questions[0].messages, {"temperature": 1.0})
+    ((number, stored),) = bench.answers.items
     assert (number, stored.model, stored.cost, stored.error) == (5, "provider/model-0201", COST, "")
-    assert (stored.form, stored.finish, stored.attempt) == ("search_replace", "stop", 0)
-    assert stored.generation == proposal.generation
+    assert (stored.form, stored.finish, stored.generation) == ("search_replace", "stop", generation)
 
 
 def test_the_users_price_counts_for_what_is_stored_and_charged() -> None:
@@ -111,14 +110,7 @@ class TestContract(PolicyContract):
     deterministic = False
 
     def make_policy(self, history: TrialHistory) -> Policy:
-        return ModelPolicy(
-            [ScriptedClient(then=_next_edit)],
-            ModelSettings(),
-            name="litellm:scripted",
-            answers=MemoryAnswers(),
-            purse=OpenPurse(),
-            check=legal,
-        )
+        return Bench(then=_next_edit).policy
 
 
 # ---------------------------------------------------------------------- no reply
@@ -171,15 +163,6 @@ def test_a_program_too_long_for_any_prompt_is_no_experiments_fault() -> None:
 
 
 # ---------------------------------------------------------------------- money and stopping
-def test_a_spend_cap_ends_the_asking_within_one_answer() -> None:
-    purse = Caps(session_usd=lambda: bench.answers.usd, day_usd=lambda: 0.0, session_cap=0.015)
-    bench = Bench(NOT_THERE, NOT_THERE, GOOD, purse=purse)
-    error = bench.fails(SpendCapReached)
-    assert error.whole_session
-    assert len(bench.answers.items) == 2
-    assert "resume --max-cost" in error.hint
-
-
 def test_an_unusable_answer_is_not_sent_back_once_the_session_is_to_end() -> None:
     ending = threading.Event()
 
@@ -208,13 +191,9 @@ def test_an_edit_that_does_not_fit_goes_back_with_its_exact_error() -> None:
     ("answer", "label"),
     [
         (NOT_THERE, Label.MALFORMED_ANSWER),
-        ("Let us think about the rate.", Label.MALFORMED_ANSWER),
         (BROKEN, Label.ILLEGAL_EDIT),
         (edit("x = 1", "x = 2", path="/etc/passwd"), Label.ILLEGAL_EDIT),
-        (edit("x = 1", "x = 2", path="prepare.py"), Label.ILLEGAL_EDIT),
-        (edit("LR = 0.1", "LR = 0.1"), Label.NO_OP),
         (edit("LR = 0.1", "LR = 0.1  # the rate"), Label.NO_OP),
-        ("", Label.MALFORMED_ANSWER),
         (" \n\t ", Label.MALFORMED_ANSWER),
     ],
 )
@@ -230,26 +209,21 @@ def test_after_the_last_attempt_the_experiment_fails_under_the_label_of_the_last
     assert all(bench.errors)
 
 
-def test_an_empty_answer_is_told_and_sent_back_as_a_turn_that_providers_take() -> None:
-    bench = Bench("", GOOD)
-    bench.propose()
-    assert bench.errors[0] == "the answer is empty"
-    assert all(m["content"].strip() for m in bench.client.questions[1].messages)
-
-
-def test_an_answer_too_long_to_be_read_is_refused_cut_and_charged() -> None:
-    bench = Bench("x" * (2 * MAX_READ), settings=ModelSettings(reasks=0))
-    assert "2,000,000 characters long" in bench.fails(PolicyError).what
-    assert len(bench.answers.answers[0].generation.completion) <= MAX_READ
+def test_of_a_very_long_answer_a_part_is_stored_and_all_is_charged() -> None:
+    bench = Bench("x" * (2 * MAX_ANSWER), settings=ModelSettings(reasks=0))
+    assert bench.fails(PolicyError).label is Label.MALFORMED_ANSWER
+    assert len(bench.answers.answers[0].generation.completion) == MAX_ANSWER
     assert bench.answers.usd == 0.01
 
 
-def test_halves_of_characters_and_zero_bytes_can_be_stored_and_sent() -> None:
-    bench = Bench("\ud800\0 what?", GOOD)
+@pytest.mark.parametrize("answer", ["", "\ud800\0 what?"])
+def test_an_answer_that_is_no_text_can_be_stored_and_sent_back(answer: str) -> None:
+    bench = Bench(answer, GOOD)
     bench.propose()
     stored = bench.answers.answers[0]
-    sent = bench.client.questions[1].messages
-    for text in (stored.generation.completion, stored.error, *(m["content"] for m in sent)):
+    sent = [m["content"] for m in bench.client.questions[1].messages]
+    assert all(text.strip() for text in sent), "providers refuse an empty turn"
+    for text in (stored.generation.completion, stored.error, *sent):
         text.encode()
         assert "\0" not in text
 
@@ -301,55 +275,30 @@ def test_a_model_that_gives_its_failed_edit_up_is_not_pressed() -> None:
 
 
 # ---------------------------------------------------------------------- structured
-def filled(*edits: tuple[str, str], path: str = "train.py") -> str:
-    """An answer as a model gives it that obeys the schema."""
-    return json.dumps(
-        {
-            "hypothesis": "a higher rate learns faster",
-            "description": "LR 0.1 to 0.2",
-            "expected_delta": 0.01,
-            "next_action_hint": "",
-            "edits": [{"file": path, "search": old, "replace": new} for old, new in edits],
-        }
-    )
+RAISED = json.dumps(
+    {
+        "hypothesis": "a higher rate learns faster",
+        "expected_delta": 0.01,
+        "edits": [{"file": "train.py", "search": "LR = 0.1", "replace": "LR = 0.2"}],
+    }
+)
 
 
-RAISED = filled(("LR = 0.1", "LR = 0.2"))
-
-
-def knowing(bench: Bench, known: bool = True) -> Bench:
-    """The bench with a client that knows about schemas."""
-    bench.client.takes_schema = lambda: known  # type: ignore[attr-defined]
-    return bench
-
-
-def instructions(bench: Bench, question: int = 0) -> str:
-    return bench.client.questions[question].messages[0]["content"]
-
-
-def test_a_model_that_has_it_is_asked_for_json_and_its_edit_is_used() -> None:
-    bench = knowing(Bench(RAISED))
+@pytest.mark.parametrize(
+    ("known", "wanted", "structured"),
+    [(True, None, True), (False, None, False), (False, True, True), (True, False, False)],
+)
+def test_a_model_that_has_it_is_asked_for_json_unless_the_user_says_otherwise(
+    known: bool, wanted: bool | None, structured: bool
+) -> None:
+    bench = Bench(RAISED, settings=ModelSettings(structured=wanted))
+    bench.client.takes_schema = lambda: known  # type: ignore[method-assign]
     proposal = bench.propose()
-    assert bench.client.questions[0].schema == SCHEMA
-    assert "Answer with one JSON object" in instructions(bench)
-    assert "<<<<<<< SEARCH" not in instructions(bench)
-    assert proposal.files == {"train.py": HIGHER}
-    assert (proposal.hypothesis, proposal.expected_delta) == ("a higher rate learns faster", 0.01)
+    assert (proposal.files, proposal.expected_delta) == ({"train.py": HIGHER}, 0.01)
+    question = bench.client.questions[0]
+    assert question.schema == (SCHEMA if structured else None)
+    assert ("<<<<<<< SEARCH" in question.messages[0]["content"]) is not structured
     assert bench.answers.answers[0].form == "search_replace"
-
-
-def test_a_model_of_which_nobody_knows_it_is_asked_for_text() -> None:
-    for bench in (Bench(GOOD), knowing(Bench(GOOD), known=False)):
-        assert bench.propose().files == {"train.py": HIGHER}
-        assert bench.client.questions[0].schema is None
-        assert "<<<<<<< SEARCH" in instructions(bench)
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_the_user_has_the_last_word_on_it(wanted: bool) -> None:
-    bench = knowing(Bench(RAISED, settings=ModelSettings(structured=wanted)), known=not wanted)
-    bench.propose()
-    assert (bench.client.questions[0].schema is not None) is wanted
 
 
 def test_the_example_that_the_model_is_shown_obeys_the_schema_and_can_be_read() -> None:
@@ -360,34 +309,134 @@ def test_the_example_that_the_model_is_shown_obeys_the_schema_and_can_be_read() 
 
 
 # ---------------------------------------------------------------------- the version that answers
-class Client(ScriptedClient):
-    """A model that tells with each answer how often it had looked before."""
-
-    looks = 0
-
-    def renew(self) -> None:
-        self.looks += 1
-
-
-def looks(states: list[ResearchState]) -> list[str]:
-    client = Client(then=lambda _: edit("LR = 0.1", "LR = 0.2", hypothesis=str(client.looks)))
-    bench = Bench()
-    bench.policy.clients = [client]
-    return [bench.propose(state).hypothesis for state in states]
-
-
-def test_each_round_looks_once_and_a_repair_not_at_all() -> None:
+def test_each_round_looks_once_which_version_answers_and_a_repair_not_at_all() -> None:
+    looks: list[str] = []
     repair = Repair(1, {}, "error", "a typo")
-    states = [
-        replace(make_state(CODE), number=1, round_id="t/1"),
-        replace(make_state(CODE), number=2, round_id="t/1"),
-        replace(make_state(CODE), number=2, round_id="t/1/2/1", repair=repair),
-        replace(make_state(CODE), number=3, round_id="t/3"),
-        replace(make_state(CODE), number=3, round_id="t/3/3/1", repair=repair),
-        replace(make_state(CODE), number=4, round_id="t/3"),
-    ]
-    assert looks(states) == ["1", "1", "1", "2", "2", "2"]
+    rounds = [("t/1", None), ("t/1", None), ("t/1/2/1", repair), ("t/3", None), ("t/3/3/1", repair), ("t/3", None)]
+    bench = Bench(then=lambda _: edit("LR = 0.1", "LR = 0.2", hypothesis=str(len(looks))))
+    bench.client.renew = lambda: looks.append("looked")  # type: ignore[method-assign]
+    for (name, failed), count in zip([*rounds, ("", None), ("", None)], "11122234", strict=True):
+        state = replace(make_state(CODE), round_id=name, repair=failed)
+        assert bench.propose(state).hypothesis == count, "without rounds each experiment looks"
 
 
-def test_without_rounds_each_experiment_looks() -> None:
-    assert looks([replace(make_state(CODE), round_id="")] * 3) == ["1", "2", "3"]
+# ---------------------------------------------------------------------- asking
+MESSAGES = ({"role": "user", "content": "an edit, please"},)
+FINAL = sorted(set(Trouble) - PASSING - {Trouble.CONTEXT_TOO_LONG})
+
+
+def failing(trouble: Trouble, **options: Any) -> ModelError:
+    return ModelError(trouble, "in the provider's words", **options)
+
+
+class Asking(Bench):
+    """An exchange with a model, and with a second one where there is a fallback."""
+
+    def __init__(self, *steps: Step, fallback: Step = "", ending: Cancel | None = None, **settings: Any) -> None:
+        told = ModelSettings(**{"retries": 3, **settings})
+        super().__init__(*steps, fallback=[fallback] if fallback else [], settings=told, ending=ending)
+
+    def ask(self, **options: Any) -> str:
+        self.cancel = PatientCancel(**options)
+        exchange = Exchange(self.policy, make_state("x = 1\n", seed=7))
+        return exchange.ask(lambda budget: MESSAGES, 0, 300.0, self.cancel).text
+
+    @property
+    def asked(self) -> tuple[int, int]:
+        """How often each was asked."""
+        return len(self.client.questions), len(self.second.questions)
+
+    @property
+    def bill(self) -> list[tuple[str, Cost]]:
+        """What each call has cost that brought no reply."""
+        return [(answer.model, answer.cost) for answer in self.answers.answers]
+
+
+@pytest.mark.parametrize("trouble", sorted(PASSING))
+def test_a_passing_trouble_is_waited_out_and_the_question_repeated(trouble: Trouble) -> None:
+    asking = Asking(failing(trouble), failing(trouble), "yes")
+    assert asking.ask() == "yes"
+    assert (asking.asked, len(asking.cancel.waits)) == ((3, 0), 2)
+
+
+def test_waits_double_are_jittered_and_bounded() -> None:
+    asking = Asking(*[failing(Trouble.OVERLOADED)] * 13, retries=12)
+    with pytest.raises(EnvironmentFailure):
+        asking.ask()
+    waits, most = asking.cancel.waits, [min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**i) for i in range(12)]
+    assert all(0 <= wait <= bound for wait, bound in zip(waits, most, strict=True))
+    assert len({round(wait, 6) for wait in waits}) == 12
+    assert any(wait > 10 for wait in waits)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [failing(Trouble.RATE_LIMITED, retry_after=LONGEST_ASKED_S + 1), *map(failing, FINAL)],
+    ids=lambda error: error.trouble,
+)
+def test_what_no_wait_helps_goes_to_the_next_model_at_once(error: ModelError) -> None:
+    asking = Asking(error, fallback="yes")
+    assert asking.ask() == "yes"
+    assert (asking.asked, asking.cancel.waits) == ((1, 1), [])
+
+
+def test_a_failed_call_that_cost_something_is_charged_to_its_model() -> None:
+    cost = Cost(0.02, 1000, 50)
+    broken, refused = (failing(t, cost=cost) for t in (Trouble.BROKEN_REPLY, Trouble.REFUSED))
+    asking = Asking(broken, failing(Trouble.OVERLOADED), refused, fallback="yes")
+    asking.ask()
+    assert asking.bill == [("m/one", cost), ("m/one", cost)]
+
+
+def test_a_stop_ends_a_wait_at_once_and_nobody_else_is_asked() -> None:
+    asking = Asking(*[failing(Trouble.OVERLOADED)] * 5, fallback="never", retries=5)
+    with pytest.raises(Interrupted):
+        asking.ask(stop_after=2)
+    assert asking.asked == (2, 0)
+
+
+def test_a_session_that_is_to_end_does_not_wait_for_a_server_that_is_not_there() -> None:
+    ending = PatientCancel(stop_after=2)
+    asking = Asking(*[failing(Trouble.UNREACHABLE)] * 6, fallback="never", retries=5, ending=ending)
+    with pytest.raises(Interrupted, match="m/one was not asked again"):
+        asking.ask()
+    assert (asking.asked, asking.bill) == ((2, 0), [])
+    assert (len(ending.waits), asking.cancel.waits) == (2, []), "the wait is one that the request ends"
+
+
+def test_an_answer_under_way_that_is_not_waited_for_is_charged_at_an_unknown_price() -> None:
+    asking = Asking(Interrupted("not waited for"))
+    with pytest.raises(Interrupted):
+        asking.ask()
+    assert asking.bill == [("m/one", Cost(usd=None, tokens_in=asking.client.count_tokens(MESSAGES)))]
+
+
+class Priced(ScriptedClient):
+    """A model whose price is known, also of what brought no reply: a cent for each token that may have been written."""
+
+    def price(self, cost: Cost) -> float:
+        return cost.tokens_in / 1e6 + cost.tokens_out / 100
+
+
+def test_a_reply_that_comes_too_late_is_charged_as_if_all_of_it_had_been_written() -> None:
+    asking, first = Asking(max_tokens=500), Priced([failing(Trouble.TIMEOUT), "yes"], name="first")
+    asking.policy.clients = [first]
+    asking.ask()
+    sent = first.count_tokens(MESSAGES)
+    assert asking.bill == [("first", Cost(usd=sent / 1e6 + 5.0, tokens_in=sent, tokens_out=500))]
+
+
+# ---------------------------------------------------------------------- patience
+def test_the_grace_counts_from_when_the_request_was_seen_and_a_stop_at_once_takes_none() -> None:
+    cancel, ending, now = threading.Event(), threading.Event(), [100.0]
+    patience = Patience(cancel, ending, grace=2.0, clock=lambda: now[0])
+    assert not patience.is_set()
+    now[0] = 500.0
+    ending.set()
+    assert not patience.is_set()
+    now[0] = 501.9
+    assert not patience.is_set()
+    now[0] = 502.0
+    assert patience.is_set()
+    cancel.set()
+    assert Patience(cancel, threading.Event(), grace=60.0).is_set()

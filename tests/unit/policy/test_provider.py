@@ -1,14 +1,18 @@
-"""What a provider says is understood, bounded, and fit to be shown."""
+"""What a provider says is understood, bounded, and fit to be shown; two models that differ are never taken for one."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import client
 from autoresearchd.models.client import ModelError, Trouble
+from autoresearchd.models.model_files import gguf_file, model_hash, template_hash, tokenizer_hash
 
 
 @pytest.mark.parametrize(
@@ -42,11 +46,10 @@ def test_a_status_is_what_can_be_done_about_it(status: int, words: str, trouble:
 def test_retry_after_is_read_as_seconds_and_as_milliseconds() -> None:
     assert client.retry_after({"retry-after": "7"}) == 7.0
     assert client.retry_after({"retry-after-ms": "250", "retry-after": "9"}) == 0.25
-    assert client.retry_after({"retry-after": "1e300"}) == client.LONGEST_WAIT_S
     assert client.retry_after({}) is None
 
 
-@given(st.text(), st.text())
+@given(st.text() | st.floats().map(str), st.text())
 def test_no_header_makes_the_wait_fail_or_last_for_ever(seconds: str, milliseconds: str) -> None:
     found = client.retry_after({"retry-after": seconds, "retry-after-ms": milliseconds})
     assert found is None or 0 <= found <= client.LONGEST_WAIT_S
@@ -85,3 +88,48 @@ def test_a_key_is_missed_only_where_nothing_else_could_take_its_place(
     model: str, environment: dict[str, str], absent: str
 ) -> None:
     assert client.absent_key(model, environment) == absent
+
+
+# ---------------------------------------------------------------------- models on this disk
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
+    (tmp_path / "model.safetensors").write_bytes(bytes(5 * MIB))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    return tmp_path
+
+
+def test_trained_weights_of_the_same_shape_are_another_model(folder: Path) -> None:
+    before = model_hash(folder)
+    weights = bytearray(bytes(5 * MIB))
+    weights[2 * MIB : 3 * MIB] = b"\x01" * MIB  # one layer
+    (folder / "model.safetensors").write_bytes(weights)
+    assert model_hash(folder) != before
+
+
+def test_tokenizers_and_templates_are_told_apart(folder: Path) -> None:
+    before = tokenizer_hash(folder)
+    (folder / "tokenizer.json").write_text('{"added_tokens": []}')
+    assert tokenizer_hash(folder) != before
+    assert template_hash("{{ messages }}") != template_hash("{{ messages }} ")
+    assert template_hash(None) is None
+
+
+def test_a_model_is_a_folder_or_one_gguf_file(folder: Path, tmp_path: Path) -> None:
+    assert gguf_file(folder) is None
+    one = tmp_path / "one"
+    one.mkdir()
+    (one / "small.gguf").write_bytes(b"GGUF")
+    assert gguf_file(one) == gguf_file(one / "small.gguf") == "small.gguf"
+    assert model_hash(one, "small.gguf") != model_hash(folder)
+    (one / "large.gguf").write_bytes(b"GGUF")
+    with pytest.raises(UsageError, match="several"):
+        gguf_file(one)
+    with pytest.raises(UsageError, match="not a folder"):
+        gguf_file(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="holds no model"):
+        gguf_file(tmp_path / "empty")

@@ -11,8 +11,7 @@ import pytest
 
 from autoresearchd.domain.errors import PolicyError, SpendCapReached
 from autoresearchd.domain.model_settings import Price
-from autoresearchd.domain.ports import Cancel, ResearchState
-from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal, Repair
+from autoresearchd.domain.proposal import Answer, Cost, Generation, Repair
 from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced, total
 from tests.fakes.models import MemoryAnswers
 from tests.fakes.policies import ScriptedPolicy, Step, make_state
@@ -26,48 +25,37 @@ def caps(
     return Caps(session_usd=lambda: session, day_usd=lambda: day, session_cap=session_cap, day_cap=day_cap)
 
 
-def reached(purse: Caps) -> SpendCapReached:
-    with pytest.raises(SpendCapReached) as caught:
-        purse.check()
-    return caught.value
-
-
 def test_without_or_below_a_cap_everything_may_be_spent() -> None:
     caps(1e9, 1e9).check()
     caps(0.99, 4.99, session_cap=1.0, day_cap=5.0).check()
     assert not caps().capped
 
 
-def test_a_sessions_cap_says_how_to_raise_it() -> None:
-    error = reached(caps(2.5, session_cap=2.5))
-    assert error.whole_session
-    assert "$2.50 is reached: $2.50 spent" in error.what
-    assert "resume --max-cost" in error.hint
-
-
-def test_a_days_cap_says_when_the_day_is_over_and_where_it_is_set() -> None:
-    error = reached(caps(0.1, 20.004, session_cap=1.0, day_cap=20.0))
-    assert not error.whole_session
-    assert "$20.00 a day" in error.what
-    assert "00:00 UTC" in error.hint
-    assert "spend.per_day in config.yaml" in error.hint
-
-
-def test_ten_times_ten_cents_reach_a_cap_of_a_dollar() -> None:
-    assert sum([0.1] * 10) < 1.0
-    assert reached(caps(sum([0.1] * 10), session_cap=1.0)).whole_session
+@pytest.mark.parametrize(
+    ("purse", "whole", "words"),
+    [
+        (caps(2.5, session_cap=2.5), True, ["$2.50 is reached: $2.50 spent", "resume --max-cost"]),
+        (caps(sum([0.1] * 10), session_cap=1.0), True, ["$1.00 is reached"]),
+        (
+            caps(0.1, 20.004, session_cap=1.0, day_cap=20.0),
+            False,
+            ["$20.00 a day", "00:00 UTC", "spend.per_day in config.yaml"],
+        ),
+    ],
+)
+def test_a_cap_that_is_reached_says_how_to_go_on(purse: Caps, whole: bool, words: list[str]) -> None:
+    with pytest.raises(SpendCapReached) as caught:
+        purse.check()
+    assert caught.value.whole_session is whole
+    assert all(each in str(caught.value) for each in words)
 
 
 # ---------------------------------------------------------------------- prices that nobody knows
-def answer(usd: float | None, model: str = "some/model") -> Answer:
-    return Answer(model, Cost(usd), Generation())
-
-
 def test_a_cap_that_cannot_hold_is_told_once_for_each_model_with_the_way_to_hint_it() -> None:
     log, told = MemoryAnswers(), list[str]()
     watched = WatchedAnswers(log, caps(day_cap=5.0), told.append)
-    for given in (answer(0.1), answer(None), answer(None), answer(None, "other/model")):
-        watched.record(3, given)
+    for model, usd in (("some/model", 0.1), ("some/model", None), ("some/model", None), ("other/model", None)):
+        watched.record(3, Answer(model, Cost(usd), Generation()))
     assert len(told) == 2
     assert "prices: {'some/model': {input: 3.0, output: 15.0}}" in told[0]
     assert "cannot hold" in told[1]
@@ -75,24 +63,15 @@ def test_a_cap_that_cannot_hold_is_told_once_for_each_model_with_the_way_to_hint
 
 
 # ---------------------------------------------------------------------- going on without a model
-def model_policy(steps: Iterable[Step], name: str = "litellm:m") -> ScriptedPolicy:
-    return ScriptedPolicy(steps, name=name, repairs=2)
-
-
-def frugal(model: ScriptedPolicy, search: ScriptedPolicy, told: list[str]) -> CapFallbackPolicy:
-    return CapFallbackPolicy(model, search, told.append)
-
-
-def propose(policy: CapFallbackPolicy, state: ResearchState | None = None) -> Proposal:
-    cancel: Cancel = threading.Event()
-    return policy.propose(state or make_state("LR = 0.1\n"), cancel)
+def frugal(steps: Iterable[Step], search: ScriptedPolicy, told: list[str]) -> CapFallbackPolicy:
+    return CapFallbackPolicy(ScriptedPolicy(steps, name="litellm:m", repairs=2), search, told.append)
 
 
 def test_once_it_is_spent_the_search_goes_on_under_its_own_name_and_that_is_told_once() -> None:
     told: list[str] = []
-    model = model_policy([SPENT, SPENT, "LR = 0.5\n"], name="litellm:m")
-    policy = frugal(model, ScriptedPolicy(["LR = 0.3\n", "LR = 0.4\n"], name="search"), told)
-    assert [propose(policy).policy for _ in range(3)] == ["search", "search", "litellm:m"]
+    policy = frugal([SPENT, SPENT, "LR = 0.5\n"], ScriptedPolicy(["LR = 0.3\n", "LR = 0.4\n"], name="search"), told)
+    proposals = [policy.propose(make_state("LR = 0.1\n"), threading.Event()) for _ in range(3)]
+    assert [proposal.policy for proposal in proposals] == ["search", "search", "litellm:m"]
     assert policy.name == "litellm:m"
     assert told == [
         "the cap of $1.00 a day is reached; search goes on without a model",
@@ -101,13 +80,10 @@ def test_once_it_is_spent_the_search_goes_on_under_its_own_name_and_that_is_told
 
 
 def test_the_models_own_failed_edit_is_not_fixed_by_a_search() -> None:
-    told: list[str] = []
-    state = replace(
-        make_state("LR = 0.1\n"), repair=Repair(1, {"train.py": "LR = 0.2 +\n"}, "error", "SyntaxError: invalid syntax")
-    )
+    repair = Repair(1, {"train.py": "LR = 0.2 +\n"}, "error", "SyntaxError: invalid syntax")
     search = ScriptedPolicy(["LR = 0.3\n"], name="search")
     with pytest.raises(PolicyError, match="not repaired: the cap"):
-        propose(frugal(model_policy([SPENT]), search, told), state)
+        frugal([SPENT], search, []).propose(replace(make_state("LR = 0.1\n"), repair=repair), threading.Event())
     assert search.used == 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.errors import Interrupted
-from autoresearchd.domain.policy_versions import ServedAdapter
 from autoresearchd.models.client import ModelClient, ModelError, Question, Trouble
 from autoresearchd.models.transformers_client import TransformersClient
 from tests.contract.client_contract import QUESTION, ClientContract
-from tests.fakes.models import Chosen
 from tests.unit.learner import tiny
 
 pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
@@ -101,31 +98,6 @@ def test_a_reply_that_takes_too_long_is_a_time_out(folder: Path) -> None:
     with pytest.raises(ModelError) as caught:
         client.ask(replace(QUESTION, max_tokens=900, timeout=0.01), NEVER)
     assert caught.value.trouble is Trouble.TIMEOUT
-
-
-def test_an_adapter_answers_and_is_named(folder: Path, tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        adapted = peft.get_peft_model(
-            AutoModelForCausalLM.from_pretrained(folder),
-            peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"),
-        )
-    with torch.no_grad():
-        for name, parameter in adapted.named_parameters():
-            if "lora_B" in name:
-                parameter.normal_(std=2.0)
-    adapted.save_pretrained(tmp_path / "v3")
-    cold = replace(QUESTION, temperature=0.0, max_tokens=16)
-    plain = TransformersClient(folder).ask(cold, NEVER)
-    adapters = Chosen(ServedAdapter("v3", tmp_path / "v3"))
-    reply = TransformersClient(folder, adapters=adapters).ask(cold, NEVER)
-    assert (plain.adapter, reply.adapter) == ("", "v3")
-    assert reply.logprobs != plain.logprobs
-    assert reply.model_hash == plain.model_hash
 
 
 def test_a_damaged_model_is_told_with_its_place(folder: Path, tmp_path: Path) -> None:
