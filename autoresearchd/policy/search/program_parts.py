@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autoresearchd.domain.quantities import parse_bounds
@@ -29,9 +29,6 @@ _FIXED_ABOVE = re.compile(rf"[\s#]*(?:{FIXED.pattern})", re.IGNORECASE)  # a hea
 _RANGE = re.compile(r"[\s#]*range\s*:(.*)", re.IGNORECASE)
 _ONE_OF = re.compile(r"[\s#]*one of\s*:(.*)", re.IGNORECASE)
 _OPENING = ("(", "[", "{")
-_OPEN_BEFORE = re.compile(rb"[=,:(\[{]\s*(\()(?:\s|#[^\n]*\n)*$")
-_CLOSED_AFTER = re.compile(rb"\s*\)")
-_MOST_BEFORE = 300
 
 
 class Source:
@@ -78,10 +75,6 @@ class Source:
         A comment behind the last entry of a dictionary or call is that entry's own, behind that of a list all of it.
         """
         start, end = self.place(node)
-        while (after := _CLOSED_AFTER.match(self.raw, end)) and (
-            before := _OPEN_BEFORE.search(self.raw[max(0, start - _MOST_BEFORE) : start])
-        ):  # parentheses around it
-            start, end = max(0, start - _MOST_BEFORE) + before.start(1), after.end()
         if _FIXED_ABOVE.match(self.above(start)):
             return True
         first, several, rest = self.part(start, end).partition("\n")
@@ -162,55 +155,25 @@ class Function:
     node: Definition
 
 
-class Parts(ast.NodeVisitor):
+class Parts:
     """A program taken apart. source: its text; cuda: whether it is for a GPU; given: options of the run command."""
 
     def __init__(self, source: Source, *, cuda: bool = False, given: Collection[str] = ()) -> None:
         self.tree, self.source = ast.parse(source.text), source
         self._cuda, self._given = cuda, given
-        self.calls: list[ast.Call] = []
-        self.classes: dict[str, ast.ClassDef] = {}
-        self.functions: list[Function] = []
-        self._groups: list[ast.Dict] = []
-        self._slices: list[ast.Slice] = []
-        self._within: list[tuple[str, bool]] = []
+        nodes = [n for n in ast.walk(self.tree) if isinstance(n, (ast.expr, ast.stmt, ast.Slice))]
+        nodes.sort(key=lambda n: (n.lineno, n.col_offset))
+        self.calls = [n for n in nodes if isinstance(n, ast.Call)]
+        self.classes = {n.name: n for n in reversed(nodes) if isinstance(n, ast.ClassDef)}
+        self.functions = [*_functions(self.tree, (), "")]
+        self._groups = [n for n in nodes if isinstance(n, ast.Dict) and "params" in map(text_of, n.keys)]
+        self._slices = [n for n in nodes if isinstance(n, ast.Slice)]
         self._by_name: dict[str, list[ast.Call]] = defaultdict(list)
-        self.visit(self.tree)
-
-    def visit(self, node: ast.AST) -> None:
-        """Take a node and what is in it, in the order of the text."""
-        if isinstance(node, ast.Call):
-            self.calls.append(node)
-            self._by_name[last_name(node.func)].append(node)
-            for value in (*node.args, *(k.value for k in node.keywords)):
+        for call in self.calls:
+            self._by_name[last_name(call.func)].append(call)
+            for value in (*call.args, *(k.value for k in call.keywords)):
                 if isinstance(value, ast.Name):  # partial(f, lr=0.1), pool.submit(f, 0.1)
-                    self._by_name[value.id].append(node)
-        elif isinstance(node, ast.Dict) and "params" in map(text_of, node.keys):
-            self._groups.append(node)
-        elif isinstance(node, ast.Slice):
-            self._slices.append(node)
-        named = isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-        if isinstance(node, ast.ClassDef):
-            self.classes.setdefault(node.name, node)
-        elif isinstance(node, Definition):
-            self._function(node)
-        children: Iterable[ast.AST] = ast.iter_child_nodes(node)
-        if named or isinstance(node, (ast.Call, ast.Dict, ast.IfExp)):
-            children = sorted(children, key=lambda n: (getattr(n, "lineno", 0), getattr(n, "col_offset", 0)))
-        if isinstance(node, (ast.ClassDef, Definition)):
-            self._within.append((node.name, isinstance(node, ast.ClassDef)))
-        for child in children:
-            self.visit(child)
-        if named:
-            self._within.pop()
-
-    def _function(self, node: Definition) -> None:
-        method = bool(self._within) and self._within[-1][1]
-        free = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)
-        names = tuple(name for name, _ in self._within)
-        called = names[-1] if method and node.name == "__init__" else node.name
-        owner = names if method and node.name == "__init__" else (*names, called)
-        self.functions.append(Function(called, owner, names[-1] if method else "", method and not free, node))
+                    self._by_name[value.id].append(call)
 
     def values(self) -> Iterator[Named]:
         """Every value, whatever it is: those of one name in the order in which the last one counts."""
@@ -381,6 +344,18 @@ class Parts(ast.NodeVisitor):
             return None
         negated = code.startswith("not ") or "!=" in code
         return (self._cuda if about_cuda else not self._cuda) != negated
+
+
+def _functions(node: ast.AST, within: tuple[str, ...], cls: str) -> Iterator[Function]:
+    """The functions in a node. within: the names that it stands in; cls: the class that it is the body of."""
+    for child in ast.iter_child_nodes(node):
+        inner = (*within, child.name) if isinstance(child, (ast.ClassDef, Definition)) else within
+        if isinstance(child, Definition):
+            constructor = bool(cls) and child.name == "__init__"
+            bound = bool(cls) and not any(getattr(d, "id", "") == "staticmethod" for d in child.decorator_list)
+            yield Function(cls if constructor else child.name, within if constructor else inner, cls, bound, child)
+        here = child.name if isinstance(child, ast.ClassDef) else "" if isinstance(child, Definition) else cls
+        yield from _functions(child, inner, here)
 
 
 def _is_by_profile(node: ast.Dict) -> bool:
