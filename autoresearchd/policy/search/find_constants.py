@@ -23,7 +23,6 @@ from functools import lru_cache
 from autoresearchd.config.value_positions import MarkupError, Scalar, kind_of, scalars
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import MetricSource, Search, Task
 from autoresearchd.policy.search.data_flow import Constant, reached
 from autoresearchd.policy.search.known_calls import usual
@@ -41,7 +40,7 @@ from autoresearchd.policy.search.name_ranges import (
     writable,
 )
 from autoresearchd.policy.search.parameter import Parameter, Range, Value, number_of, write
-from autoresearchd.policy.search.program_parts import BY_COMMENT, Parts, Source, listed_numbers
+from autoresearchd.policy.search.program_parts import BY_COMMENT, Parts, Source, listed_values
 
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 _ENVIRONMENT = re.compile(r"\b(?:environ|getenv)\b")
@@ -132,13 +131,11 @@ def look(
     raise PolicyError(what, label=Label.ERROR, hint="correct the file, or take another policy")
 
 
-def replace(text: str, parameters: tuple[Parameter, ...], changes: Mapping[str, Value]) -> str:
+def replace(text: str, parameters: Iterable[Parameter], changes: Mapping[str, Value]) -> str:
     """The text with literals (name → new value) replaced, and not a byte more. parameters: found in this text."""
     known = {p.name: p for p in parameters}
     for name, value in changes.items():
-        if name not in known:
-            raise PolicyError(f"there is no constant {name} to change", label=Label.MALFORMED_ANSWER)
-        if not known[name].legal(value):
+        if name not in known or not known[name].legal(value):
             raise PolicyError(f"{value!r} is not a value for {name}", label=Label.MALFORMED_ANSWER)
     raw = text.encode()
     for parameter in sorted(map(known.__getitem__, changes), key=lambda p: p.start, reverse=True):
@@ -216,21 +213,23 @@ class _Gatherer:
         options: tuple[Value, ...] = (),
     ) -> None:
         """Decide about a literal. against: a reason that gives way to what a person wrote; options: what it may be."""
-        asked, fixed, wrong = None, self.source.is_fixed(start, end), ""
-        if not fixed:
-            try:
-                asked = self._commented(name, value, start, end)
-            except ValueError as error:
-                wrong = f"a comment gives a range, but {error}"
-                self._doubt(name, wrong, "write the lowest and the highest value: # range: 1e-5..1e-1", start)
-        named, by_task = self._by_task(name, value, start)
-        asked = by_task if named else asked
-        if any(means(key, name) for key in self._search.fixed):
+        asked, wrong, key = None, False, self._key_of(name)
+        if not why and self.source.is_fixed(start, end):
+            why = BY_COMMENT
+        try:
+            asked = (
+                self._by_task(key, value, name) if key else None if why else self._commented(name, value, start, end)
+            )
+        except _NotFollowed as error:
+            what = f"{name.partition(':')[2]}: {error}"
+            self._doubts.setdefault((name, key), Doubt(what, error.hint, self._path, self.source.line(start), key))
+            wrong = True
+        if any(means(fixed, name) for fixed in self._search.fixed):
             self._leave(name, start, end, "fixed in task.yaml")
-        elif why or fixed:
-            self._leave(name, start, end, why or BY_COMMENT)
+        elif why:
+            self._leave(name, start, end, why)
         elif wrong:
-            self._leave(name, start, end, "its comment cannot be followed", notable=True)
+            self._leave(name, start, end, f"its {'bounds' if key else 'comment'} cannot be followed", notable=True)
         elif is_seed(name):
             self._leave(name, start, end, why_not(name))
         else:
@@ -238,7 +237,7 @@ class _Gatherer:
             reached = self._reasons.get(start, "")
             if isinstance(usual, str):
                 self._leave(name, start, end, usual)
-            elif reached and asked is None and not named:
+            elif reached and asked is None:
                 self._leave(name, start, end, reached, notable=True)
             else:
                 source = self.source.part(start, end)
@@ -258,57 +257,62 @@ class _Gatherer:
         return range_of(name, value) or "no range is known for such a value"
 
     def _commented(self, name: str, value: Value, start: int, end: int) -> Range | None:
-        """The range that a comment gives. Raises ValueError where it gives one that is none."""
-        bounds, comment = self.source.bounds(start, end)
+        """The range that a comment gives."""
+        try:
+            bounds, comment = self.source.bounds(start, end)
+        except ValueError as error:
+            hint = "write the lowest and the highest value: # range: 1e-5..1e-1"
+            raise _NotFollowed(f"a comment gives a range, but {error}", hint) from None
         if bounds is not None:
-            return self._bounded(name, value, bounds, start)
+            return _between(name, value, bounds)
         if not comment or isinstance(value, bool):
             return None
         if isinstance(value, str):
-            return self._listed(name, value, alternatives(name, value, comment, self.source.text), start)
-        numbers = listed_numbers(comment)
-        if numbers is None:
-            self._doubt(name, "the comment's choices are no numbers", "write # one of: 16, 32, 64", start)
-            return None
-        return self._listed(name, value, numbers, start)
+            return _among(value, alternatives(name, value, comment, self.source.text))
+        return _among(value, listed_values(comment))
 
-    def _by_task(self, name: str, value: Value, start: int) -> tuple[bool, Range | None]:
-        """(whether task.yaml gives a range or choices, what they are)."""
-        for key, bounds in self._search.ranges.items():
-            if means(key, name):
-                return True, self._bounded(name, value, bounds, start, f"search.ranges.{key}")
-        for key, options in self._search.choices.items():
-            if means(key, name):
-                return True, self._listed(name, value, options, start, f"search.choices.{key}")
-        return False, None
+    def _key_of(self, name: str) -> str:
+        """The key of task.yaml that gives a constant's range or choices; empty where none does."""
+        tables = {"ranges": self._search.ranges, "choices": self._search.choices}
+        keys = (f"search.{kind}.{key}" for kind, table in tables.items() for key in table if means(key, name))
+        return next(keys, "")
 
-    def _bounded(self, name: str, value: Value, bounds: tuple[float, float], start: int, key: str = "") -> Range | None:
-        low, high = bounds
-        if isinstance(value, (bool, str)):
-            what = f"a range is given, but {value!r} is not a number"
-            self._doubt(name, what, "list its values: # one of: a, b", start, key)
-            return None
-        if not low <= value <= high:
-            what = f"its value {value:g} is outside of the range {low:g}..{high:g}"
-            self._doubt(name, what, f"give a range that has {value:g} in it, or change the value", start, key)
-        return bounded(range_of(name, value), value, low, high)
+    def _by_task(self, key: str, value: Value, name: str) -> Range:
+        _, kind, wanted = key.split(".", 2)
+        if kind == "ranges":
+            return _between(name, value, self._search.ranges[wanted])
+        return _among(value, self._search.choices[wanted])
 
-    def _listed(self, name: str, value: Value, options: tuple[Value, ...], start: int, key: str = "") -> Range | None:
-        if value not in options:
-            shown = ", ".join(map(str, options)) or "nothing"
-            what = f"its value {value!r} is not one of the choices ({shown})"
-            self._doubt(name, what, "list the present value, too", start, key)
-        elif not all(isinstance(o, (int, float)) or writable(o) for o in options):
-            self._doubt(name, "a choice cannot be written in quotes", "leave quotes and backslashes out", start, key)
-        elif found := listed(value, options):
-            return found
-        else:
-            self._doubt(name, "the choices are too few, or not of the value's kind", "list two or more", start, key)
-        return None
 
-    def _doubt(self, name: str, what: str, hint: str, start: int, key: str = "") -> None:
-        what = f"{name.partition(':')[2]}: {what}"
-        self._doubts.setdefault((name, key), Doubt(what, hint, self._path, self.source.line(start), key))
+class _NotFollowed(Exception):
+    """What a person wrote of a constant, and why it cannot be followed. hint: what to write instead."""
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(what)
+        self.hint = hint
+
+
+def _between(name: str, value: Value, bounds: tuple[float, float]) -> Range:
+    low, high = bounds
+    if isinstance(value, (bool, str)):
+        what = f"a range is given, but {value!r} is not a number"
+        raise _NotFollowed(what, "list its values: # one of: a, b")
+    if not low <= value <= high:
+        what = f"its value {value:g} is outside of the range {low:g}..{high:g}"
+        raise _NotFollowed(what, f"give a range that has {value:g} in it, or change the value")
+    return bounded(range_of(name, value), value, low, high)
+
+
+def _among(value: Value, options: tuple[Value, ...]) -> Range:
+    if value not in options:
+        shown = ", ".join(map(str, options)) or "nothing"
+        what = f"its value {value!r} is not one of the choices ({shown})"
+        raise _NotFollowed(what, "list the present value, too")
+    if not all(isinstance(o, (int, float)) or writable(o) for o in options):
+        raise _NotFollowed("a choice cannot be written in quotes", "leave quotes and backslashes out")
+    if found := listed(value, options):
+        return found
+    raise _NotFollowed("the choices are too few, or not of the value's kind", "list two or more")
 
 
 def _literal_value(node: ast.expr, source: str) -> Value | None:
@@ -329,7 +333,6 @@ def _computed(name: str, node: ast.expr) -> str:
 
 
 # ---------------------------------------------------------------------- of a task
-_REMEMBERED = 8
 _MOST_CHARACTERS = 400_000
 _MOST_NAMED = 8
 _TAKE_MODEL = "take a policy with a model (--policy litellm:MODEL)"
@@ -343,41 +346,21 @@ _PLACE = bag("path dir directory file folder root csv")
 _DATA = bag("data dataset corpus input train val valid test label target")
 
 
-class Program:
-    """Finds constants and changes them; remembers what it found in the latest texts."""
+def constants(task: Task, code: Mapping[str, str]) -> dict[str, Parameter]:
+    """All constants by name; PolicyError where none has another value."""
+    found = spaces(task, code).values()
+    every = {p.name: p for space in found for p in space.parameters}
+    if not any(map(movable, every.values())):
+        raise nothing_to_tune(task, [left.label for space in found for left in space.left_out if left.notable])
+    return every
 
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str, str], Space] = {}
 
-    def tunable(self, task: Task, code: Mapping[str, str]) -> dict[str, Parameter]:
-        """All constants by name that have another value; PolicyError where there are none."""
-        parameters = {p.name: p for path in task.editable for p in self._of(task, path, code.get(path)) if movable(p)}
-        if parameters:
-            return parameters
-        left = [left.label for space in spaces(task, code).values() for left in space.left_out if left.notable]
-        raise nothing_to_tune(task, left)
-
-    def values(self, task: Task, code: Mapping[str, str]) -> dict[str, Value]:
-        """What the constants are in some text of the editable files."""
-        return {p.name: p.value for path in task.editable for p in self._of(task, path, code.get(path))}
-
-    def files(self, state: ResearchState, changes: Mapping[str, Value]) -> dict[str, str]:
-        """New text of each file that the changes touch."""
-        by_path: dict[str, dict[str, Value]] = defaultdict(dict)
-        for name, value in changes.items():
-            by_path[next(path for path in state.task.editable if name.startswith(f"{path}:"))][name] = value
-        code = state.code
-        return {path: replace(code[path], self._of(state.task, path, code[path]), by_path[path]) for path in by_path}
-
-    def _of(self, task: Task, path: str, text: str | None) -> tuple[Parameter, ...]:
-        if text is None or not searchable(path):
-            return ()
-        key = (path, task.profile, text)
-        if key not in self._found:
-            while len(self._found) >= _REMEMBERED:
-                del self._found[next(iter(self._found))]
-            self._found[key] = space_of(task, path, text)
-        return self._found[key].parameters
+def new_files(code: Mapping[str, str], found: Mapping[str, Parameter], changes: Mapping[str, Value]) -> dict[str, str]:
+    """New text of each file that the changes touch."""
+    by_path: dict[str, dict[str, Value]] = defaultdict(dict)
+    for name, value in changes.items():
+        by_path[found[name].path][name] = value
+    return {path: replace(code[path], found.values(), by_path[path]) for path in by_path}
 
 
 def space_of(task: Task, path: str, text: str) -> Space:
@@ -400,21 +383,17 @@ def spaces(task: Task, code: Mapping[str, str]) -> dict[str, Space]:
 
 def nothing_to_tune(task: Task, left_out: Sequence[str] = ()) -> PolicyError:
     """The error for a program without a constant to turn. left_out: names of those that are left alone for a reason."""
+    what = f"{', '.join(task.editable)}: nothing to tune: no constant that may vary, and no listed choice"
+    hint = (
+        "write what may vary as constants at the top level of a Python file, e.g. LEARNING_RATE = 3e-4, or in a YAML, "
+        f"JSON or TOML file; or {_TAKE_MODEL} or a tool of your own (--policy command:CMD)"
+    )
     if left_out:
         what = f"nothing to tune: every constant is left alone ({named(left_out)})"
         hint = (
             "`autoresearchd task space` says why; write what may vary as constants of its own, let the evaluator "
             f"measure (evaluation.command), or {_TAKE_MODEL}"
         )
-    else:
-        why = "no number that may vary, and no listed choice"
-        hint = f"{_TAKE_MODEL} or a tool of your own (--policy command:CMD)"
-        if any(path.endswith(".py") for path in task.editable):
-            why = "no constants at the top level, defaults, known constructor arguments or listed choices"
-            hint = f"write what may vary as constants, e.g. LEARNING_RATE = 3e-4, or {hint}"
-        elif not any(map(searchable, task.editable)):
-            why = "no Python, YAML, JSON or TOML"
-        what = f"{', '.join(task.editable)}: nothing to tune: {why}"
     return PolicyError(what, label=Label.NO_OP, hint=hint)
 
 

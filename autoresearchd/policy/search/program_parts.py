@@ -7,6 +7,7 @@ arguments of calls (``AdamW.lr#1``), options of a command line (``args.lr``) and
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -97,17 +98,17 @@ class Source:
         return None, ""
 
 
-def listed_numbers(comment: str) -> tuple[int | float, ...] | None:
-    """The numbers that ``one of: 16, 32, 64`` lists; None where something else stands there."""
+def listed_values(comment: str) -> tuple[Value, ...]:
+    """What ``one of: 16, 32, 64`` lists: numbers, and as text what is none."""
     found = _ONE_OF.match(comment)
     text = re.split(r"[;(]|\.(?=\s|$)", found[1])[0] if found else ""
-    numbers: list[int | float] = []
-    for part in filter(str.strip, re.split(r"[,|]", text)):
-        try:
-            numbers.append(int(part) if re.fullmatch(r"\s*[-+]?[\d_]+\s*", part) else float(part))
-        except ValueError:
-            return None
-    return tuple(numbers)
+    values: list[Value] = []
+    for part in filter(None, map(str.strip, re.split(r"[,|]", text))):
+        with contextlib.suppress(ValueError):
+            values.append(int(part) if re.fullmatch(r"[-+]?[\d_]+", part) else float(part))
+            continue
+        values.append(part)
+    return tuple(values)
 
 
 # ---------------------------------------------------------------------- its values

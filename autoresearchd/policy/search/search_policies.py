@@ -18,7 +18,7 @@ from autoresearchd.domain.ports import Cancel, TrialHistory
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.policy.search.find_constants import Program
+from autoresearchd.policy.search.find_constants import constants, movable, new_files, spaces
 from autoresearchd.policy.search.memory import Candidate, Coupling, Effect, Memory, Surrogate, expected_gain, key, where
 from autoresearchd.policy.search.name_ranges import BATCH, CONTEXT, PER_PASS, words_of
 from autoresearchd.policy.search.parameter import Parameter, Value
@@ -65,32 +65,33 @@ class SearchPolicy:
     def __init__(self, history: TrialHistory, code_at: Callable[[str], Mapping[str, str]] | None = None) -> None:
         self._history, self._code_at = history, code_at
         self._memory: Memory | None = None
-        self._program = Program()
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """The change that most likely pays."""
         if cancel.is_set():
             raise Interrupted("the search was asked to stop")
-        parameters = self._program.tunable(state.task, state.code)
+        found = constants(state.task, state.code)
+        parameters = {name: parameter for name, parameter in found.items() if movable(parameter)}
         memory = self._memory = self._memory or Memory(state.task.metric)
         memory.refresh(self._history)
         effects = memory.effects(_values(state), state.baseline)
-        lineage = self._lineage(state, memory)
+        lineage = self._lineage(state, {p.name: p.value for p in found.values()}, memory)
         coupling = Coupling(parameters, memory, lineage)
         telling = [e for e in effects if not (e.failed and coupling.explained.issuperset(e.changes))]
         surrogate = Surrogate(parameters, lineage, telling, state.parent, state.sigma)
         turn = _Turn(state, parameters, memory, surrogate, effects, coupling)
         chosen = turn.choose()
         moves = [(c.parameter, c.value) for c in chosen]
-        return _proposal(self.name, self._program, state, moves, turn.reason(chosen), turn.expected(chosen))
+        return _proposal(self.name, found, state, moves, turn.reason(chosen), turn.expected(chosen))
 
-    def _lineage(self, state: ResearchState, memory: Memory) -> dict[str, dict[str, Value]]:
+    def _lineage(self, state: ResearchState, current: dict[str, Value], memory: Memory) -> dict[str, dict[str, Value]]:
         """What the constants were at the incumbent and at each of its ancestors, as far as is known."""
         ancestry = memory.ancestry(state.parent)
-        root, current = ancestry[0][0], self._program.values(state.task, state.code)
+        root = ancestry[0][0]
         values = {n: v for n, v in current.items() if not any(n in changes for _, changes in ancestry)}
         if self._code_at is not None and root != state.parent:
-            values = self._program.values(state.task, self._code_at(root))
+            found = spaces(state.task, self._code_at(root)).values()
+            values = {p.name: p.value for space in found for p in space.parameters}
         known: dict[str, dict[str, Value]] = {}
         for commit, changes in ancestry:
             values = {**values, **changes}
@@ -104,19 +105,17 @@ class RandomPolicy:
     name = "random"
     repairs = 0
 
-    def __init__(self) -> None:
-        self._program = Program()
-
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """A random change."""
         if cancel.is_set():
             raise Interrupted("the policy was asked to stop")
-        parameters = self._program.tunable(state.task, state.code)
+        found = constants(state.task, state.code)
+        parameters = {name: parameter for name, parameter in found.items() if movable(parameter)}
         random = np.random.default_rng(state.seed)
         for _ in range(100):
             if changes := draw(parameters, random):
                 moves = [(parameters[name], value) for name, value in changes.items()]
-                return _proposal(self.name, self._program, state, moves, "drawn at random")
+                return _proposal(self.name, found, state, moves, "drawn at random")
         raise PolicyError("no constant has another value in its range", label=Label.NO_OP)
 
 
@@ -141,7 +140,12 @@ def _anywhere(parameter: Parameter, random: np.random.Generator) -> Value:
 
 
 def _proposal(
-    name: str, program: Program, state: ResearchState, moves: Sequence[Move], reason: str, expected: float | None = None
+    name: str,
+    found: Mapping[str, Parameter],
+    state: ResearchState,
+    moves: Sequence[Move],
+    reason: str,
+    expected: float | None = None,
 ) -> Proposal:
     changes = {parameter.name: value for parameter, value in moves}
     clauses = "; ".join(map(_clause, moves))
@@ -149,7 +153,7 @@ def _proposal(
     subject = ", ".join(f"{p.label} {_show(p.value)} → {_show(value)}" for p, value in moves)
     alters_model = any(parameter.range.family in _ARCHITECTURE for parameter, _ in moves)
     return Proposal(
-        files=program.files(state, changes),
+        files=new_files(state.code, found, changes),
         hypothesis=hypothesis,
         policy=name,
         description=subject,

@@ -14,7 +14,7 @@ import pytest
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.policy.prompt.sections import messages, render
-from autoresearchd.policy.search.find_constants import Program, changed, left_alone
+from autoresearchd.policy.search.find_constants import changed, constants, left_alone, movable
 from tests.fakes.policies import make_state, make_task
 
 
@@ -211,7 +211,7 @@ print(f"val_loss: {val_loss:.6f}")
 
 def tuned(text: str, task: Task | None = None) -> set[str]:
     state = make_state(text, task=task)
-    return set(Program().tunable(state.task, state.code))
+    return {name for name, found in constants(state.task, state.code).items() if movable(found)}
 
 
 def test_search_and_random_take_no_constant_of_the_data_nor_one_by_another_name() -> None:

@@ -362,7 +362,7 @@ def test_choices_of_numbers_are_read_and_written() -> None:
         ("# range: 1e-3", "not a range"),
         ("# range: 1..1e999", "finite"),
         ("# range: 0.6..0.9", "its value 0.5 is outside of the range 0.6..0.9"),
-        ("# one of: small, large", "no numbers"),
+        ("# one of: small, large", "not one of the choices (small, large)"),
         ("# one of: 1, 2", "its value 0.5 is not one of the choices (1, 2)"),
         ("# one of: 0.5", "too few"),
     ],
