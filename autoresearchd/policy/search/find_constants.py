@@ -183,7 +183,8 @@ class _Gatherer:
                 value = float(value) if one.real and type(value) is int else value
                 self._take(name, value, start, end, why=one.why, options=one.options)
             elif computed := _computed(one.name, one.node):
-                self._leave(name, start, end, one.why or why_not(name) or computed)
+                why = one.why or why_not(name) or computed
+                self._found[name] = LeftOut(name, self._path, self.source.part(start, end), start, why)
             else:  # assigned again to something else: the earlier literal is not what counts
                 self._found.pop(name, None)
 
@@ -198,9 +199,6 @@ class _Gatherer:
             name = f"{self._path}:{scalar.name}"
             self._take(name, scalar.value, scalar.start, scalar.end, why=why, against=against)
 
-    def _leave(self, name: str, start: int, end: int, why: str, *, notable: bool = False) -> None:
-        self._found[name] = LeftOut(name, self._path, self.source.part(start, end), start, why, notable)
-
     def _take(
         self,
         name: str,
@@ -213,35 +211,32 @@ class _Gatherer:
         options: tuple[Value, ...] = (),
     ) -> None:
         """Decide about a literal. against: a reason that gives way to what a person wrote; options: what it may be."""
-        asked, wrong, key = None, False, self._key_of(name)
-        if not why and self.source.is_fixed(start, end):
-            why = BY_COMMENT
+        why = why or (BY_COMMENT if self.source.is_fixed(start, end) else "")
+        asked, wrong = None, ""
+        kind, key = self._named_in_task(name)
         try:
-            asked = (
-                self._by_task(key, value, name) if key else None if why else self._commented(name, value, start, end)
-            )
+            if kind == "ranges":
+                asked = _between(name, value, self._search.ranges[key])
+            elif kind:
+                asked = _among(value, self._search.choices[key])
+            elif not why:
+                asked = self._commented(name, value, start, end)
         except _NotFollowed as error:
+            place = f"search.{kind}.{key}" if kind else ""
+            wrong = f"its {'bounds' if kind else 'comment'} cannot be followed"
             what = f"{name.partition(':')[2]}: {error}"
-            self._doubts.setdefault((name, key), Doubt(what, error.hint, self._path, self.source.line(start), key))
-            wrong = True
+            self._doubts.setdefault((name, place), Doubt(what, error.hint, self._path, self.source.line(start), place))
         if any(means(fixed, name) for fixed in self._search.fixed):
-            self._leave(name, start, end, "fixed in task.yaml")
-        elif why:
-            self._leave(name, start, end, why)
-        elif wrong:
-            self._leave(name, start, end, f"its {'bounds' if key else 'comment'} cannot be followed", notable=True)
-        elif is_seed(name):
-            self._leave(name, start, end, why_not(name))
+            why = "fixed in task.yaml"
+        verdict = why or wrong or (why_not(name) if is_seed(name) else "") or asked
+        verdict = verdict or why_not(name) or against or self._usual(name, value, end, options)
+        reached = self._reasons.get(start, "") if asked is None and isinstance(verdict, Range) else ""
+        source = self.source.part(start, end)
+        if isinstance(verdict, Range) and not reached:
+            self._found[name] = Parameter(name, self._path, value, verdict, start, end, source)
         else:
-            usual = asked or why_not(name) or against or self._usual(name, value, end, options)
-            reached = self._reasons.get(start, "")
-            if isinstance(usual, str):
-                self._leave(name, start, end, usual)
-            elif reached and asked is None:
-                self._leave(name, start, end, reached, notable=True)
-            else:
-                source = self.source.part(start, end)
-                self._found[name] = Parameter(name, self._path, value, usual, start, end, source)
+            notable = bool(reached or (wrong and not why))
+            self._found[name] = LeftOut(name, self._path, source, start, reached or str(verdict), notable)
 
     def _usual(self, name: str, value: Value, end: int, options: tuple[Value, ...]) -> Range | str:
         if options:
@@ -271,17 +266,10 @@ class _Gatherer:
             return _among(value, alternatives(name, value, comment, self.source.text))
         return _among(value, listed_values(comment))
 
-    def _key_of(self, name: str) -> str:
-        """The key of task.yaml that gives a constant's range or choices; empty where none does."""
+    def _named_in_task(self, name: str) -> tuple[str, str]:
+        """The table and the key of task.yaml's ``search`` that bound a constant; empty where none does."""
         tables = {"ranges": self._search.ranges, "choices": self._search.choices}
-        keys = (f"search.{kind}.{key}" for kind, table in tables.items() for key in table if means(key, name))
-        return next(keys, "")
-
-    def _by_task(self, key: str, value: Value, name: str) -> Range:
-        _, kind, wanted = key.split(".", 2)
-        if kind == "ranges":
-            return _between(name, value, self._search.ranges[wanted])
-        return _among(value, self._search.choices[wanted])
+        return next(((kind, key) for kind, table in tables.items() for key in table if means(key, name)), ("", ""))
 
 
 class _NotFollowed(Exception):

@@ -27,7 +27,6 @@ from autoresearchd.policy.search.parameter import Kind, Parameter, Value
 
 _RECENT = 120
 _BEST = 40
-_TRIED = 20_000
 _ANCESTORS = 300
 _MISFITS = 500
 _ENOUGH = 2
@@ -72,9 +71,9 @@ class Memory:
     """
 
     metric: Metric
-    tried: dict[Key, int] = field(default_factory=dict)
+    tried: set[Key] = field(default_factory=set)
     misfits: list[Effect] = field(default_factory=list)
-    fits: dict[tuple[frozenset[str], str], int] = field(default_factory=dict)
+    fits: set[tuple[frozenset[str], str]] = field(default_factory=set)
     _recent: list[Effect] = field(default_factory=list)
     _best: list[tuple[float, int, Effect]] = field(default_factory=list)
     _values: dict[str, float] = field(default_factory=dict)
@@ -100,9 +99,6 @@ class Memory:
         self._seen = {n for n in self._seen if n > self._last - 2 * _OVERLAP}
         self._recent.sort(key=lambda e: e.number)
         del self._recent[:-_RECENT]
-        if max(len(self.fits), len(self.tried)) > _TRIED:
-            self.fits = {k: n for k, n in self.fits.items() if n > self._last - _TRIED // 2}
-            self.tried = {k: n for k, n in self.tried.items() if n > self._last - _TRIED // 2}
 
     def _take(self, trial: Trial) -> None:
         self._incumbent = self._incumbent or trial.parent  # the first one is made on the baseline
@@ -119,7 +115,7 @@ class Memory:
                 self._made[trial.commit] = trial.parent, changes
         if not changes:
             return
-        self.tried[key(trial.parent, changes)] = trial.number
+        self.tried.add(key(trial.parent, changes))
         if trial.label in NEVER_RUN:
             return
         failed = trial.status in {Status.CRASH, Status.CHECKS_FAILED} or trial.label in FORBIDDEN
@@ -136,7 +132,7 @@ class Memory:
             base=self._values.get(trial.parent),
         )
         if not failed:
-            self.fits[frozenset(changes), trial.parent] = trial.number
+            self.fits.add((frozenset(changes), trial.parent))
         elif trial.label is Label.ERROR and is_simple(trial.reason):
             self.misfits.append(effect)
             del self.misfits[:-_MISFITS]
@@ -206,7 +202,9 @@ class Coupling:
             self._look(name, found, fits, failed)
 
     def _look(self, name: str, misfits: list[Effect], fits: set[frozenset[str]], failed: set[frozenset[str]]) -> None:
-        equal = self._equal(name)
+        own = self._parameters[name]
+        same = tuple(p.name for p in self._whole(own) if p.value == own.value)
+        equal = same if isinstance(own.value, int) and own.value >= _LEAST and len(same) <= _ENOUGH else ()
         both = frozenset((name, *equal))
         ran = any(name in names and not names & set(equal) for names in fits)
         if not ran:
@@ -217,7 +215,7 @@ class Coupling:
             if both not in fits and isinstance(value, int):
                 self.untried.append(dict.fromkeys((name, *equal), value))
             return
-        broken = [self._broken(self._parameters[name], m.changes[name]) for m in misfits]
+        broken = [self._broken(own, m.changes[name]) for m in misfits]
         divided = frozenset.intersection(*broken)
         if divided:
             self._divided[name] = divided
@@ -242,12 +240,6 @@ class Coupling:
         factor = math.lcm(*(n for multiple, n in divided if multiple))
         found = [2 * own, own // 2, *(factor * round(v / factor) for v in values if isinstance(v, int))]
         return [v for v in dict.fromkeys(found) if low <= v <= high and self.fits(parameter, v)]
-
-    def _equal(self, name: str) -> tuple[str, ...]:
-        """The other whole numbers that have a constant's value, if these are few."""
-        own = self._parameters[name]
-        found = tuple(p.name for p in self._whole(own) if p.value == own.value)
-        return found if isinstance(own.value, int) and own.value >= _LEAST and len(found) <= _ENOUGH else ()
 
     def _broken(self, parameter: Parameter, value: Value) -> frozenset[tuple[bool, int]]:
         """What a value would break: (True, n): it was a multiple of n; (False, n): it divided n."""
@@ -362,28 +354,22 @@ class Surrogate:
         return max(-self.scale if effect.gain is None else effect.gain, -_WORST * self.scale)
 
     def _kernel(self, parameter: Parameter, a: Array, b: Array) -> Array:
+        amplitude = (self.scale * _weight(parameter)) ** 2
         if not parameter.numeric:
-            same: Array = np.where(a[:, None] == b[None, :], self._amplitude(parameter), 0.0)
-            return same
-        curve = np.exp(-((a[:, None] - b[None, :]) ** 2) / (2 * _LENGTH**2))
-        line = a[:, None] * b[None, :] / _LENGTH**2
-        result: Array = self._amplitude(parameter) * ((1 - _SLOPE) * curve + _SLOPE * line)
-        return result
-
-    def _amplitude(self, parameter: Parameter) -> float:
-        return float((self.scale * _weight(parameter)) ** 2)
+            return np.where(a[:, None] == b[None, :], amplitude, 0.0)
+        curve: Array = np.exp(-((a[:, None] - b[None, :]) ** 2) / (2 * _LENGTH**2))
+        line: Array = a[:, None] * b[None, :] / _LENGTH**2
+        return amplitude * ((1 - _SLOPE) * curve + _SLOPE * line)
 
     def _between(self, parameter: Parameter, old: Array, new: Array, old2: Array, new2: Array) -> Array:
         """Covariance of f(new) − f(old) with f(new2) − f(old2)."""
         ends, ends2 = np.concatenate((new, old)), np.concatenate((new2, old2))
         full, n, m = self._kernel(parameter, ends, ends2), len(new), len(new2)
-        result: Array = full[:n, :m] - full[:n, m:] - full[n:, :m] + full[n:, m:]
-        return result
+        return full[:n, :m] - full[:n, m:] - full[n:, :m] + full[n:, m:]
 
     def _prior(self, parameter: Parameter, place: Array) -> Array:
-        size = np.abs(place) if parameter.numeric else (place != 0) * 1.0
-        result: Array = -_COST * self.scale * _weight(parameter) * size
-        return result
+        size: Array = np.abs(place) if parameter.numeric else (place != 0) * 1.0
+        return -_COST * self.scale * _weight(parameter) * size
 
     def judge(self, parameter: Parameter, values: Sequence[Value]) -> list[Candidate]:
         """What is believed of changing one constant to each of the values."""
