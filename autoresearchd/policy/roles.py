@@ -16,8 +16,7 @@ from functools import lru_cache
 
 from autoresearchd.domain.task import Role, Task
 from autoresearchd.policy.search.find_constants import UNPARSABLE
-from autoresearchd.policy.search.name_ranges import bag, range_of, words_of
-from autoresearchd.policy.search.parameter import number_of
+from autoresearchd.policy.search.parameter import bag, number_of, range_of, words_of
 from autoresearchd.policy.search.program_parts import assignments, blocks, entries
 
 SMALL_ARTEFACT = 100_000_000

@@ -17,7 +17,7 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 from autoresearchd.policy.search import known_calls as known
-from autoresearchd.policy.search.name_ranges import words_of
+from autoresearchd.policy.search.parameter import words_of
 from autoresearchd.policy.search.program_parts import Definition, Parts, blocks, defaults_of, is_literal, text_of
 
 _PRINTS = frozenset({"print", "write", "info", "echo"})

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import re
-import shlex
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,7 +25,10 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import MetricSource, Search, Task
 from autoresearchd.policy.search.data_flow import Constant, reached
 from autoresearchd.policy.search.known_calls import usual
-from autoresearchd.policy.search.name_ranges import (
+from autoresearchd.policy.search.parameter import (
+    Parameter,
+    Range,
+    Value,
     alternatives,
     bag,
     bounded,
@@ -34,12 +36,13 @@ from autoresearchd.policy.search.name_ranges import (
     is_not_own,
     is_seed,
     listed,
+    number_of,
     range_of,
     why_not,
     words_of,
     writable,
+    write,
 )
-from autoresearchd.policy.search.parameter import Parameter, Range, Value, number_of, write
 from autoresearchd.policy.search.program_parts import BY_COMMENT, Parts, Source, listed_values
 
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -354,11 +357,7 @@ def new_files(code: Mapping[str, str], found: Mapping[str, Parameter], changes: 
 def space_of(task: Task, path: str, text: str) -> Space:
     """What may be tuned in a file of a task, and what is left alone and why. The one place where reasons come from."""
     reasons = {c.start: why for c, why in left_alone(task, text)} if path.endswith(".py") else {}
-    command = task.execution.run_command
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        words = command.split()
+    words = (word.strip("\"'") for word in task.execution.run_command.split())
     # The command's options and assignments, without their values: --lr, optimizer.lr.
     given = {name for word in words if (name := word.partition("=")[0]) != word or word.startswith("-")}
     return look(text, path=path, profile=task.profile, reasons=reasons, given=given, search=task.search)
@@ -394,9 +393,7 @@ def movable(parameter: Parameter) -> bool:
 # ---------------------------------------------------------------------- what reaches the score
 def left_alone(task: Task, text: str) -> tuple[tuple[Constant, str], ...]:
     """Constants of an editable file that reach what is measured, each with the reason that it is not to be tuned."""
-    if task.scoring.source is MetricSource.EVALUATOR:
-        return ()
-    return tuple((c, why) for c, why in _look(text, task.metric.name) if not c.inline)
+    return tuple((c, why) for c, why in _measured(task, text) if not c.inline)
 
 
 def _named_alone(task: Task, code: Mapping[str, str]) -> str:
@@ -433,15 +430,14 @@ def rule(task: Task, code: Mapping[str, str]) -> str:
 
 def changed(task: Task, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
     """What an edit (also one that renames or removes) changes of what is measured: ``N, which makes the data …``."""
-    if task.scoring.source is MetricSource.EVALUATOR:
-        return ()
     found = []
     for path in task.editable:
         old, new = before.get(path, ""), after.get(path, "")
         if path.endswith(".py") and old != new:
-            were, are = _texts(old, task.metric.name), _texts(new, task.metric.name)
-            reasons = {c.name: why.removeprefix("it ") for c, why in reversed(_look(old, task.metric.name))}
-            found += [f"{n.partition('#')[0]}, which {reasons[n]}" for n, text in were.items() if text != are.get(n)]
+            were, are = _measured(task, old), _texts(_measured(task, new))
+            reasons = {c.name: why.removeprefix("it ") for c, why in reversed(were)}
+            texts = _texts(were).items()
+            found += [f"{n.partition('#')[0]}, which {reasons[n]}" for n, text in texts if text != are.get(n)]
     return tuple(dict.fromkeys(found))
 
 
@@ -451,12 +447,16 @@ def named(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _texts(text: str, metric: str) -> dict[str, list[str]]:
-    """What is written for every constant that reaches what is measured, wherever it stands, by name."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for constant, _ in _look(text, metric):
-        found[constant.name].append(" ".join(constant.text.split()))
-    return found
+def _texts(found: Sequence[tuple[Constant, str]]) -> dict[str, list[str]]:
+    """What is written for every constant, wherever it stands, by name."""
+    texts: dict[str, list[str]] = defaultdict(list)
+    for constant, _ in found:
+        texts[constant.name].append(" ".join(constant.text.split()))
+    return texts
+
+
+def _measured(task: Task, text: str) -> tuple[tuple[Constant, str], ...]:
+    return () if task.scoring.source is MetricSource.EVALUATOR else _look(text, task.metric.name)
 
 
 @lru_cache(maxsize=16)

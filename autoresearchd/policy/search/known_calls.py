@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from autoresearchd.policy.search.name_ranges import bag, range_of, words_of
+from autoresearchd.policy.search.parameter import bag, range_of, words_of
 
 _OPTIMISER = bag("lr betas weight_decay eps momentum nesterov alpha dampening ns_steps rho beta1 beta2 initial_lr")
 _OPTIMISERS = re.compile(

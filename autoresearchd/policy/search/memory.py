@@ -12,7 +12,7 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,14 +83,11 @@ class Memory:
     _last: int = -1
     _incumbent: str = ""
 
-    def refresh(self, history: TrialHistory) -> None:
-        """Take in what was decided since the last time."""
+    def refresh(self, history: TrialHistory) -> Memory:
+        """This with what was decided since the last time, or another one where a keep lost its place."""
         found = history.trials(max(-1, self._last - _OVERLAP))
         if any(trial.number in self._keeps and trial.status is not Status.KEEP for trial in found):
-            fresh = Memory(self.metric)  # a keep lost its place, and what was compared with it is judged anew
-            for each in fields(self):
-                setattr(self, each.name, getattr(fresh, each.name))
-            found = history.trials(-1)
+            return Memory(self.metric).refresh(history)  # what was compared with it is judged anew
         for trial in found:
             if trial.number not in self._seen:
                 self._seen.add(trial.number)
@@ -99,6 +96,7 @@ class Memory:
         self._seen = {n for n in self._seen if n > self._last - 2 * _OVERLAP}
         self._recent.sort(key=lambda e: e.number)
         del self._recent[:-_RECENT]
+        return self
 
     def _take(self, trial: Trial) -> None:
         self._incumbent = self._incumbent or trial.parent  # the first one is made on the baseline

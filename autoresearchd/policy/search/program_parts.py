@@ -22,8 +22,7 @@ from autoresearchd.policy.search.known_calls import (
     last_name,
     makes_data,
 )
-from autoresearchd.policy.search.name_ranges import is_not_own
-from autoresearchd.policy.search.parameter import Value, number_of
+from autoresearchd.policy.search.parameter import Value, is_not_own, number_of
 
 FIXED = re.compile(r"\bfixed\b|\b(?:do not|don't|never) (?:change|edit|tune|touch)\b", re.IGNORECASE)
 _FIXED_ABOVE = re.compile(rf"[\s#]*(?:{FIXED.pattern})", re.IGNORECASE)  # a heading that has it in passing is none

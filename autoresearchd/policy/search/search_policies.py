@@ -21,8 +21,7 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.policy.search.find_constants import constants, movable, new_files, spaces
 from autoresearchd.policy.search.memory import Candidate, Coupling, Effect, Memory, Surrogate, expected_gain, key, where
-from autoresearchd.policy.search.name_ranges import BATCH, CONTEXT, PER_PASS, words_of
-from autoresearchd.policy.search.parameter import Parameter, Value
+from autoresearchd.policy.search.parameter import BATCH, CONTEXT, PER_PASS, Parameter, Value, words_of
 
 Move = tuple[Parameter, Value]
 
@@ -73,8 +72,7 @@ class SearchPolicy:
             raise Interrupted("the search was asked to stop")
         found = constants(state.task, state.code)
         parameters = {name: parameter for name, parameter in found.items() if movable(parameter)}
-        memory = self._memory = self._memory or Memory(state.task.metric)
-        memory.refresh(self._history)
+        self._memory = memory = (self._memory or Memory(state.task.metric)).refresh(self._history)
         effects = memory.effects(_values(state), state.baseline)
         lineage = self._lineage(state, {p.name: p.value for p in found.values()}, memory)
         coupling = Coupling(parameters, memory, lineage)

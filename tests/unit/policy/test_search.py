@@ -162,7 +162,7 @@ def test_a_keep_that_lost_its_place_is_remembered_as_after_a_restart() -> None:
     memory = Memory(Metric("loss", Direction.MINIMIZE))
     memory.refresh(MemoryHistory([BASELINE, kept]))
     history = MemoryHistory([BASELINE, replace(kept, status=Status.CRASH, label=Label.ERROR, value=None), after])
-    memory.refresh(history)
+    memory = memory.refresh(history)
     anew = Memory(Metric("loss", Direction.MINIMIZE))
     anew.refresh(history)
     assert memory == anew and memory.effects({}, 1.0)[0].failed
