@@ -14,7 +14,13 @@ import numpy as np
 
 
 def load_program(task: Path, program: str) -> ModuleType:
-    """A program as a module under a name of its own: other tasks have modules of the same names."""
+    """A program as a module under a name of its own: other tasks have modules of the same names.
+
+    What tasks share it imports by its plain name.
+    """
+    shared = str(task.resolve().parent / "shared")
+    if shared not in sys.path:
+        sys.path.append(shared)
     name = f"{task.name}_{program}".replace("-", "_")
     spec = importlib.util.spec_from_file_location(name, task / f"{program}.py")
     assert spec is not None and spec.loader is not None

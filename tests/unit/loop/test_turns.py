@@ -12,9 +12,8 @@ import pytest
 from autoresearchd.app.compose import segment_fingerprint
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Status
-from autoresearchd.domain.ports import Cancel, RunRequest
+from autoresearchd.domain.ports import Cancel, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.context import Context
 from autoresearchd.models.client import estimate_tokens
