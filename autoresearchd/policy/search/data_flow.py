@@ -99,10 +99,8 @@ def reached(parts: Parts, metric: str = "") -> tuple[tuple[Constant, Way | None]
     metric: its name; where the program prints it nowhere, all counts that it prints of its model.
     """
     flow = _Flow(parts, metric)
-    flow.settle()
     if not flow.shown:
         flow = _Flow(parts, metric, everything=True)
-        flow.settle()
     # Where nothing is trained that the metric comes from, its constants are the program, and not only its measure.
     ways = {i: way for i, way in flow.found.items() if flow.of_model or way is not Way.METRIC}
     return tuple((constant, ways.get(i)) for i, constant in enumerate(flow.constants))
@@ -157,6 +155,7 @@ class _Flow:
         self._control: list[_Value] = []
         self._training = self._steps = 0
         self._marking = True
+        self._settle()
 
     def _scopes(self) -> dict[str, _Scope]:
         scopes: dict[str, _Scope] = {}
@@ -174,7 +173,7 @@ class _Flow:
             scopes.setdefault(name, scope)
         return scopes
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Go through the program until nothing changes: first for what is trained, then for the constants."""
         for self._marking in (True, False):
             if not self._marking:

@@ -68,15 +68,14 @@ class LeftOut:
         return self.name.partition(":")[2]
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+class Doubt(Exception):
     """What a person wrote about a constant, and cannot be followed. key: of task.yaml, empty for a comment."""
 
-    what: str
-    hint: str
-    path: str
-    line: int
-    key: str = ""
+    path, line, key = "", 0, ""
+
+    def __init__(self, what: str, *, hint: str) -> None:
+        super().__init__(what)
+        self.what, self.hint = what, hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +223,12 @@ class _Gatherer:
                 asked = _among(value, self._search.choices[key])
             elif not why:
                 asked = self._commented(name, value, start, end)
-        except _NotFollowed as error:
+        except Doubt as error:
             place = f"search.{kind}.{key}" if kind else ""
             wrong = f"its {'bounds' if kind else 'comment'} cannot be followed"
-            what = f"{name.partition(':')[2]}: {error}"
-            self._doubts.setdefault((name, place), Doubt(what, error.hint, self._path, self.source.line(start), place))
+            error.what = f"{name.partition(':')[2]}: {error.what}"
+            error.path, error.line, error.key = self._path, self.source.line(start), place
+            self._doubts.setdefault((name, place), error)
         if any(means(fixed, name) for fixed in self._search.fixed):
             why = "fixed in task.yaml"
         verdict = why or wrong or (why_not(name) if is_seed(name) else "") or asked
@@ -260,7 +260,7 @@ class _Gatherer:
             bounds, comment = self.source.bounds(start, end)
         except ValueError as error:
             hint = "write the lowest and the highest value: # range: 1e-5..1e-1"
-            raise _NotFollowed(f"a comment gives a range, but {error}", hint) from None
+            raise Doubt(f"a comment gives a range, but {error}", hint=hint) from None
         if bounds is not None:
             return _between(name, value, bounds)
         if not comment or isinstance(value, bool):
@@ -275,22 +275,14 @@ class _Gatherer:
         return next(((kind, key) for kind, table in tables.items() for key in table if means(key, name)), ("", ""))
 
 
-class _NotFollowed(Exception):
-    """What a person wrote of a constant, and why it cannot be followed. hint: what to write instead."""
-
-    def __init__(self, what: str, hint: str) -> None:
-        super().__init__(what)
-        self.hint = hint
-
-
 def _between(name: str, value: Value, bounds: tuple[float, float]) -> Range:
     low, high = bounds
     if isinstance(value, (bool, str)):
         what = f"a range is given, but {value!r} is not a number"
-        raise _NotFollowed(what, "list its values: # one of: a, b")
+        raise Doubt(what, hint="list its values: # one of: a, b")
     if not low <= value <= high:
         what = f"its value {value:g} is outside of the range {low:g}..{high:g}"
-        raise _NotFollowed(what, f"give a range that has {value:g} in it, or change the value")
+        raise Doubt(what, hint=f"give a range that has {value:g} in it, or change the value")
     return bounded(range_of(name, value), value, low, high)
 
 
@@ -298,12 +290,12 @@ def _among(value: Value, options: tuple[Value, ...]) -> Range:
     if value not in options:
         shown = ", ".join(map(str, options)) or "nothing"
         what = f"its value {value!r} is not one of the choices ({shown})"
-        raise _NotFollowed(what, "list the present value, too")
+        raise Doubt(what, hint="list the present value, too")
     if not all(isinstance(o, (int, float)) or writable(o) for o in options):
-        raise _NotFollowed("a choice cannot be written in quotes", "leave quotes and backslashes out")
+        raise Doubt("a choice cannot be written in quotes", hint="leave quotes and backslashes out")
     if found := listed(value, options):
         return found
-    raise _NotFollowed("the choices are too few, or not of the value's kind", "list two or more")
+    raise Doubt("the choices are too few, or not of the value's kind", hint="list two or more")
 
 
 def _literal_value(node: ast.expr, source: str) -> Value | None:

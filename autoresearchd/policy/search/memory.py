@@ -46,8 +46,8 @@ class Effect:
     """What a trial's changes did.
 
     gain: improvement over its parent, a forecast where the run was ended early, None where it has none. told: the same
-    as it was decided on, which people are shown; None where it was not compared with its parent. failed: it must not be
-    tried again; beyond: more of the same would fail, too. value, base: of the trial and of its parent, where known.
+    as it was decided on, which people are shown, where it was compared with its parent. failed: it must not be tried
+    again; beyond: more of the same would fail, too. value, base: of the trial and of its parent, where known.
     """
 
     number: int

@@ -12,6 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from autoresearchd.domain.quantities import parse_bounds
 from autoresearchd.policy.search.known_calls import (
@@ -233,9 +234,9 @@ class Parts:
             wanted = arguments_of(callee, frozenset(k.arg for k in call.keywords if k.arg))
             counts[callee] += bool(wanted)
             why = self._why(call) if wanted else ""
-            position, named = POSITIONAL.get(callee, (-1, ""))
             pairs = [(k.arg, k.value) for k in call.keywords]
-            pairs += [(named, call.args[position])] if 0 <= position < len(call.args) else []
+            position = POSITIONAL.get(callee, len(call.args))
+            pairs += [(name, value) for name in wanted for value in call.args[position : position + 1]]
             for name, value in pairs:
                 if name in wanted:
                     yield from self._spread(Named(f"{callee}.{name}", value, why=why), f"#{counts[callee]}")
@@ -306,30 +307,30 @@ class Parts:
             return
         one = replace(one, why=one.why or self._why(node))
         inner: list[Named] = []
-        if isinstance(node, ast.IfExp):
-            applies = self._applies(node.test)
-            branches = ((node.body, applies is True), (node.orelse, applies is False))
-            inner = [replace(one, node=branch, tuned=one.tuned and own) for branch, own in branches]
-        elif isinstance(node, ast.Subscript):
-            if isinstance(node.value, ast.Dict) and _is_by_profile(node.value):
-                inner = [replace(one, node=node.value)]
-        elif isinstance(node, (ast.Tuple, ast.List)):
-            numbers = all(number_of(e) is not None for e in node.elts) and len(node.elts) <= _MOST_ELEMENTS
-            for i, element in enumerate(node.elts):
-                yield replace(one, name=f"{one.name}[{i}]{suffix}", node=element, tuned=one.tuned and numbers)
-        elif isinstance(node, ast.Dict) and _is_by_profile(node):
-            profiles = ("cuda", "gpu") if self._cuda else ("cpu",)
-            inner = [replace(one, node=value, tuned=one.tuned and key in profiles) for key, value in entries(node)]
-        elif isinstance(node, ast.Dict):
-            inner = [replace(one, name=f"{one.name}.{key}", node=value, entry=key) for key, value in entries(node)]
-        elif isinstance(node, ast.Call) and (default := _field(node)) is not None:
-            inner = [replace(one, node=default)]
-        elif isinstance(node, ast.Call) and last_name(node.func) in ("dict", "SimpleNamespace") and not suffix:
-            tuned = one.tuned and getattr(node.func, "id", "") == "dict"
-            pairs = [(k.arg, k.value) for k in node.keywords if k.arg]
-            inner = [replace(one, name=f"{one.name}.{k}", node=v, entry=k, tuned=tuned) for k, v in pairs]
-        else:
-            yield replace(one, name=one.name + suffix)
+        match node:
+            case ast.IfExp():
+                applies = self._applies(node.test)
+                branches = ((node.body, applies is True), (node.orelse, applies is False))
+                inner = [replace(one, node=branch, tuned=one.tuned and own) for branch, own in branches]
+            case ast.Subscript():
+                inner = [replace(one, node=node.value)] if _is_by_profile(node.value) else []
+            case ast.Tuple() | ast.List():
+                numbers = all(number_of(e) is not None for e in node.elts) and len(node.elts) <= _MOST_ELEMENTS
+                for i, element in enumerate(node.elts):
+                    yield replace(one, name=f"{one.name}[{i}]{suffix}", node=element, tuned=one.tuned and numbers)
+            case ast.Dict() if _is_by_profile(node):
+                profiles = ("cuda", "gpu") if self._cuda else ("cpu",)
+                inner = [replace(one, node=value, tuned=one.tuned and key in profiles) for key, value in entries(node)]
+            case ast.Dict():
+                inner = [replace(one, name=f"{one.name}.{key}", node=value, entry=key) for key, value in entries(node)]
+            case ast.Call() if (default := _field(node)) is not None:
+                inner = [replace(one, node=default)]
+            case ast.Call() if last_name(node.func) in ("dict", "SimpleNamespace") and not suffix:
+                tuned = one.tuned and getattr(node.func, "id", "") == "dict"
+                pairs = [(k.arg, k.value) for k in node.keywords if k.arg]
+                inner = [replace(one, name=f"{one.name}.{k}", node=v, entry=k, tuned=tuned) for k, v in pairs]
+            case _:
+                yield replace(one, name=one.name + suffix)
         for each in inner:
             yield from self._spread(each, suffix, depth + 1)
 
@@ -358,9 +359,9 @@ def _functions(node: ast.AST, within: tuple[str, ...], cls: str) -> Iterator[Fun
         yield from _functions(child, inner, here)
 
 
-def _is_by_profile(node: ast.Dict) -> bool:
-    keys = {key for key, _ in entries(node)}
-    return 0 < len(keys) == len(node.keys) and keys <= _PROFILES
+def _is_by_profile(node: ast.expr) -> TypeGuard[ast.Dict]:
+    keys = {key for key, _ in entries(node)} if isinstance(node, ast.Dict) else set()
+    return isinstance(node, ast.Dict) and 0 < len(keys) == len(node.keys) and keys <= _PROFILES
 
 
 def _field(node: ast.Call) -> ast.expr | None:

@@ -358,15 +358,11 @@ class _Turn:
         only = chosen[0]
         place = where(only.parameter, only.value)
         for before, after, effect in reversed(self.surrogate.rises(only.parameter.name)):
-            if effect.gain is None or not only.parameter.numeric:
-                continue
-            # The difference of two values may say otherwise than the estimate that the experiment was decided on.
-            told, over = (effect.gain, " over its parent's value") if effect.told is None else (effect.told, "")
-            same = (after - before) * place > 0
-            if same and told > 0:
-                return f"a step this way brought {told:+.4g}{over} in experiment {effect.number}"
-            if not same and told < 0:
-                return f"the other way cost {told:+.4g}{over} in experiment {effect.number}"
+            gain = effect.told if only.parameter.numeric else None
+            if gain is not None and (after - before) * place > 0 and gain > 0:
+                return f"a step this way brought {gain:+.4g} in experiment {effect.number}"
+            if gain is not None and (after - before) * place <= 0 and gain < 0:
+                return f"the other way cost {gain:+.4g} in experiment {effect.number}"
         return ""
 
 
