@@ -1,12 +1,8 @@
 """The constants of a task's editable files: which may be tuned, which are left alone and why, and how they change.
 
-A change replaces the bytes of the literal and nothing else. Where a constant depends on the profile, the branch that
-applies is tuned. Who decides, the stronger first: task.yaml, a comment, what the constant reaches, its name and value.
-A seed is never tuned, whoever asks for it.
-
-Where a program prints its own score, another value of what makes, reads, splits or seeds the data gives another score
-and no better model. The look is by data flow, and by names where those leave no doubt. Where the evaluator measures, on
-data that the program does not make, more rows to train on are an honest edit.
+A change replaces the bytes of the literal and nothing else. Who decides, the stronger first: task.yaml, a comment, what
+the constant reaches, its name and value; a seed is never tuned. Where a program prints its own score, another value of
+what makes, reads, splits or seeds the data gives another score and no better model (docs/adr/0040).
 """
 
 from __future__ import annotations
@@ -318,7 +314,6 @@ def _computed(name: str, node: ast.expr) -> str:
 # ---------------------------------------------------------------------- of a task
 _MOST_CHARACTERS = 400_000
 _MOST_NAMED = 8
-_TAKE_MODEL = "take a policy with a model (--policy litellm:MODEL)"
 
 _PARTS = bag("train training val valid validation test eval evaluation holdout heldout dev")
 _AMOUNTS = bag("n num size number count frac fraction ratio pct percent share row sample example point item image line")
@@ -362,18 +357,18 @@ def spaces(task: Task, code: Mapping[str, str]) -> dict[str, Space]:
 
 def nothing_to_tune(task: Task, left_out: Sequence[str] = ()) -> PolicyError:
     """The error for a program without a constant to turn. left_out: names of those that are left alone for a reason."""
-    what = f"{', '.join(task.editable)}: nothing to tune: no constant that may vary, and no listed choice"
-    hint = (
-        "write what may vary as constants at the top level of a Python file, e.g. LEARNING_RATE = 3e-4, or in a YAML, "
-        f"JSON or TOML file; or {_TAKE_MODEL} or a tool of your own (--policy command:CMD)"
-    )
+    take = "take a policy with a model (--policy litellm:MODEL)"
     if left_out:
-        what = f"nothing to tune: every constant is left alone ({named(left_out)})"
+        what = f"every constant is left alone ({named(left_out)})"
+        hint = "`autoresearchd task space` says why; write what may vary as constants of its own, let the evaluator "
+        hint += f"measure (evaluation.command), or {take}"
+    else:
+        what = "no constant that may vary, and no listed choice"
         hint = (
-            "`autoresearchd task space` says why; write what may vary as constants of its own, let the evaluator "
-            f"measure (evaluation.command), or {_TAKE_MODEL}"
+            "write what may vary as constants at the top level, e.g. LEARNING_RATE = 3e-4, or in a YAML, JSON or TOML "
         )
-    return PolicyError(what, label=Label.NO_OP, hint=hint)
+        hint += f"file, {take}, or a tool of your own (--policy command:CMD)"
+    return PolicyError(f"{', '.join(task.editable)}: nothing to tune: {what}", label=Label.NO_OP, hint=hint)
 
 
 def movable(parameter: Parameter) -> bool:
@@ -399,13 +394,13 @@ def warnings_of(task: Task, code: Mapping[str, str]) -> tuple[str, ...]:
     """What nothing protects where a program computes its own score, and what is left alone; empty where it does not."""
     if task.scoring.source is MetricSource.EVALUATOR:
         return ()
-    told = (
+    warning = (
         f"{task.metric.name} is self-reported: the program that is edited computes and prints its own score, so an "
         "edit can change the data or the score, and nothing here can tell; evaluation.command in task.yaml lets the "
         "evaluator measure it"
     )
     alone = _named_alone(task, code)
-    return (told, f"search and random leave alone what reaches it: {alone}") if alone else (told,)
+    return (warning, f"search and random leave alone what reaches it: {alone}") if alone else (warning,)
 
 
 def rule(task: Task, code: Mapping[str, str]) -> str:

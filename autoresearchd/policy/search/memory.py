@@ -170,11 +170,7 @@ def key(parent: str, changes: Mapping[str, Value]) -> Key:
 
 # ---------------------------------------------------------------------- constants that do not fit by themselves
 class Coupling:
-    """What the misfits of a session say of the constants of one incumbent: which do not fit by themselves.
-
-    A width that is also written elsewhere fails, whatever it is set to. Where another constant has its value, both are
-    moved together once, and again where that worked; where the values that failed broke what divided before (heads and
-    width), only values that keep it are tried; else two failures are enough.
+    """What the misfits of a session say of the constants of one incumbent (docs/policies.md has the rules).
 
     dropped: names that are left alone; together: names that are moved with others, and which; untried: what a first
     move together would be, oldest first; doubtful: names that failed and never ran, which are put beside nothing else.
