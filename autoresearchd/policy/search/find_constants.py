@@ -333,12 +333,12 @@ def constants(task: Task, code: Mapping[str, str]) -> dict[str, Parameter]:
     return every
 
 
-def new_files(code: Mapping[str, str], found: Mapping[str, Parameter], changes: Mapping[str, Value]) -> dict[str, str]:
-    """New text of each file that the changes touch."""
-    by_path: dict[str, dict[str, Value]] = defaultdict(dict)
-    for name, value in changes.items():
-        by_path[found[name].path][name] = value
-    return {path: replace(code[path], found.values(), by_path[path]) for path in by_path}
+def new_files(code: Mapping[str, str], moves: Iterable[tuple[Parameter, Value]]) -> dict[str, str]:
+    """New text of each file that the moves touch."""
+    by_path: dict[str, dict[Parameter, Value]] = defaultdict(dict)
+    for parameter, value in moves:
+        by_path[parameter.path][parameter] = value
+    return {path: replace(code[path], own, {p.name: v for p, v in own.items()}) for path, own in by_path.items()}
 
 
 def space_of(task: Task, path: str, text: str) -> Space:
@@ -364,10 +364,8 @@ def nothing_to_tune(task: Task, left_out: Sequence[str] = ()) -> PolicyError:
         hint += f"measure (evaluation.command), or {take}"
     else:
         what = "no constant that may vary, and no listed choice"
-        hint = (
-            "write what may vary as constants at the top level, e.g. LEARNING_RATE = 3e-4, or in a YAML, JSON or TOML "
-        )
-        hint += f"file, {take}, or a tool of your own (--policy command:CMD)"
+        hint = "write what may vary as constants at the top level, e.g. LEARNING_RATE = 3e-4, or in a YAML, JSON or "
+        hint += f"TOML file, {take}, or a tool of your own (--policy command:CMD)"
     return PolicyError(f"{', '.join(task.editable)}: nothing to tune: {what}", label=Label.NO_OP, hint=hint)
 
 

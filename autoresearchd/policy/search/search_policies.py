@@ -80,7 +80,7 @@ class SearchPolicy:
         turn = _Turn(state, parameters, memory, surrogate, effects, coupling)
         chosen = turn.choose()
         moves = [(c.parameter, c.value) for c in chosen]
-        return _proposal(self.name, found, state, moves, turn.reason(chosen), turn.expected(chosen))
+        return _proposal(self.name, state, moves, turn.reason(chosen), turn.expected(chosen))
 
     def _lineage(self, state: ResearchState, current: dict[str, Value], memory: Memory) -> dict[str, dict[str, Value]]:
         """What the constants were at the incumbent and at each of its ancestors, as far as is known."""
@@ -107,13 +107,12 @@ class RandomPolicy:
         """A random change."""
         if cancel.is_set():
             raise Interrupted("the policy was asked to stop")
-        found = constants(state.task, state.code)
-        parameters = {name: parameter for name, parameter in found.items() if movable(parameter)}
+        parameters = {n: p for n, p in constants(state.task, state.code).items() if movable(p)}
         random = np.random.default_rng(state.seed)
         for _ in range(100):
             if changes := draw(parameters, random):
                 moves = [(parameters[name], value) for name, value in changes.items()]
-                return _proposal(self.name, found, state, moves, "drawn at random")
+                return _proposal(self.name, state, moves, "drawn at random")
         raise PolicyError("no constant has another value in its range", label=Label.NO_OP)
 
 
@@ -138,25 +137,19 @@ def _anywhere(parameter: Parameter, random: np.random.Generator) -> Value:
 
 
 def _proposal(
-    name: str,
-    found: Mapping[str, Parameter],
-    state: ResearchState,
-    moves: Sequence[Move],
-    reason: str,
-    expected: float | None = None,
+    name: str, state: ResearchState, moves: Sequence[Move], reason: str, expected: float | None = None
 ) -> Proposal:
-    changes = {parameter.name: value for parameter, value in moves}
     clauses = "; ".join(map(_clause, moves))
     hypothesis = clauses[0].upper() + clauses[1:] + (f" ({reason})" if reason else "")
     subject = ", ".join(f"{p.label} {_show(p.value)} → {_show(value)}" for p, value in moves)
     alters_model = any(parameter.range.family in _ARCHITECTURE for parameter, _ in moves)
     return Proposal(
-        files=new_files(state.code, found, changes),
+        files=new_files(state.code, moves),
         hypothesis=hypothesis,
         policy=name,
         description=subject,
         expected_delta=expected,
-        changes=changes,
+        changes={parameter.name: value for parameter, value in moves},
         role=state.role,
         asi=ASI(hypothesis, arch_change=subject if alters_model else "", next_action_hint=_hint(moves)),
         state_id=state.state_id,
