@@ -191,12 +191,15 @@ def _read_block(body: Iterable[ast.stmt], owner: str, context: str) -> Iterator[
             test = ast.unparse(node.test) if isinstance(node, (ast.If, ast.While)) else ""
             for i, block in enumerate(blocks(node)):
                 yield from _read_block(block, owner, f"{context}{test}/{i}:")
-        elif isinstance(node, ast.AugAssign):
-            yield owner + ast.unparse(node.target), context, node
-        else:
-            for name, value in assignments([node]):
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            pairs = [*assignments([node])]
+            for name, value in pairs:
                 for label, entry in _entries(owner + name, value):
                     yield label, f"{context}=", entry
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if not pairs:  # added to, unpacked, or a part of something
+                inner = (n for target in targets for n in ast.walk(target))
+                yield from ((owner + n.id, context, node) for n in inner if isinstance(n, ast.Name))
 
 
 def _entries(name: str, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:

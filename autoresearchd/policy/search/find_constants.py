@@ -65,13 +65,16 @@ class LeftOut:
 
 
 class Doubt(Exception):
-    """What a person wrote about a constant, and cannot be followed. key: of task.yaml, empty for a comment."""
+    """What a person wrote about a constant, and cannot be followed. key: of task.yaml, empty for a comment.
+
+    span: what the constant may be all the same.
+    """
 
     path, line, key = "", 0, ""
 
-    def __init__(self, what: str, *, hint: str) -> None:
+    def __init__(self, what: str, *, hint: str, span: Range | None = None) -> None:
         super().__init__(what)
-        self.what, self.hint = what, hint
+        self.what, self.hint, self.span = what, hint, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +224,13 @@ class _Gatherer:
                 asked = self._commented(name, value, start, end)
         except Doubt as error:
             place = f"search.{kind}.{key}" if kind else ""
-            wrong = f"its {'bounds' if kind else 'comment'} cannot be followed"
+            asked, wrong = error.span, f"its {'bounds' if kind else 'comment'} cannot be followed"
             error.what = f"{name.partition(':')[2]}: {error.what}"
             error.path, error.line, error.key = self._path, self.source.line(start), place
             self._doubts.setdefault((name, place), error)
         if any(means(fixed, name) for fixed in self._search.fixed):
             why = "fixed in task.yaml"
+        wrong = "" if asked else wrong
         verdict = why or wrong or (why_not(name) if is_seed(name) else "") or asked
         verdict = verdict or why_not(name) or against or self._usual(name, value, end, options)
         reached = self._reasons.get(start, "") if asked is None and isinstance(verdict, Range) else ""
@@ -276,10 +280,11 @@ def _between(name: str, value: Value, bounds: tuple[float, float]) -> Range:
     if isinstance(value, (bool, str)):
         what = f"a range is given, but {value!r} is not a number"
         raise Doubt(what, hint="list its values: # one of: a, b")
-    if not low <= value <= high:
-        what = f"its value {value:g} is outside of the range {low:g}..{high:g}"
-        raise Doubt(what, hint=f"give a range that has {value:g} in it, or change the value")
-    return bounded(range_of(name, value), value, low, high)
+    span = bounded(range_of(name, value), value, low, high)
+    if low <= value <= high:
+        return span
+    what = f"its value {value:g} is outside of the range {low:g}..{high:g}"
+    raise Doubt(what, hint=f"give a range that has {value:g} in it, or change the value", span=span)
 
 
 def _among(value: Value, options: tuple[Value, ...]) -> Range:
