@@ -369,8 +369,9 @@ def nothing_to_tune(task: Task, left_out: Sequence[str] = ()) -> PolicyError:
         hint += f"measure (evaluation.command), or {take}"
     else:
         what = "no constant that may vary, and no listed choice"
-        hint = "write what may vary as constants at the top level, e.g. LEARNING_RATE = 3e-4, or in a YAML, JSON or "
-        hint += f"TOML file, {take}, or a tool of your own (--policy command:CMD)"
+        hint = f"{take} or a tool of your own (--policy command:CMD)"
+        if any(map(searchable, task.editable)):
+            hint = f"write what may vary as constants, e.g. LEARNING_RATE = 3e-4, or {hint}"
     return PolicyError(f"{', '.join(task.editable)}: nothing to tune: {what}", label=Label.NO_OP, hint=hint)
 
 
