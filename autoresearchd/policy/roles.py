@@ -16,8 +16,8 @@ from functools import lru_cache
 
 from autoresearchd.domain.task import Role, Task
 from autoresearchd.policy.search.find_constants import UNPARSABLE
-from autoresearchd.policy.search.name_ranges import bag, range_of, words_of
-from autoresearchd.policy.search.program_parts import blocks, entries
+from autoresearchd.policy.search.parameter import bag, number_of, range_of, words_of
+from autoresearchd.policy.search.program_parts import assignments, blocks, entries
 
 SMALL_ARTEFACT = 100_000_000
 """A limit on the artefact's size below so many bytes makes quantisation a role of its own."""
@@ -95,7 +95,6 @@ _FILLERS = bag("the a an of its their all in for on with every each other what h
 _BRITISH = re.compile(r"is(e|er|ed|ing|ation)$")
 _CONFIG = re.compile(r"^\w*(?:config|args|arguments|params|settings)$", re.IGNORECASE)
 _MOST_CHARACTERS = 400_000
-_LARGEST = 1e15
 _STEM = 4
 """A word of a term stands for all words that begin with it, from so many letters on."""
 
@@ -168,53 +167,40 @@ def touched(before: str, after: str) -> dict[str, int | float | None]:
     return {name: next((n for _, n in reversed(was[name]) if n is not None), None) for name in changed}
 
 
-_Code = tuple[str, str, int | float | None]
-"""A name, what stands under it without comments, and the number where that is one."""
-
-
 def _definitions(text: str) -> dict[str, list[tuple[str, int | float | None]]]:
+    """What stands under each name, without comments, and the number where that is one."""
     found: dict[str, list[tuple[str, int | float | None]]] = defaultdict(list)
     with warnings.catch_warnings(action="ignore"):  # a doubtful escape is the model's affair
-        for name, code, value in _read_block(ast.parse(text.removeprefix("\ufeff")).body, ""):
-            found[name].append((code, value))
+        tree = ast.parse(text.removeprefix("\ufeff"))
+    for name, context, node in _read_block(tree.body, "", ""):
+        number = number_of(node) if isinstance(node, ast.expr) and context.endswith("=") else None
+        found[name].append((context + ast.unparse(node), number))
     return found
 
 
-def _read_block(body: Iterable[ast.stmt], context: str) -> Iterator[_Code]:
-    """The definitions of a block; ``context``: the conditions under which it applies."""
+def _read_block(body: Iterable[ast.stmt], owner: str, context: str) -> Iterator[tuple[str, str, ast.AST]]:
+    """The definitions of a block. owner: the class of settings that it is of; context: the conditions it is under."""
     for node in body:
         if isinstance(node, ast.ClassDef) and _CONFIG.search(node.name):
-            for inner in node.body:  # its fields count each by itself, the rest of it together
-                if isinstance(inner, (ast.Assign, ast.AnnAssign)):
-                    yield from _read_assignment(inner, f"{node.name}.", "")
-                elif not (isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Constant)):
-                    yield node.name, ast.unparse(inner), None
+            yield from _read_block(node.body, f"{node.name}.", "")
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield node.name, context + ast.unparse(node), None
+            yield owner + node.name, context, node
         elif isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
             test = ast.unparse(node.test) if isinstance(node, (ast.If, ast.While)) else ""
             for i, block in enumerate(blocks(node)):
-                yield from _read_block(block, f"{context}{test}/{i}:")
+                yield from _read_block(block, owner, f"{context}{test}/{i}:")
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-            yield from _read_assignment(node, "", context)
+            pairs = [*assignments([node])]
+            for name, value in pairs:
+                for label, entry in _entries(owner + name, value):
+                    yield label, f"{context}=", entry
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if not pairs:  # added to, unpacked, or a part of something
+                inner = (n for target in targets for n in ast.walk(target))
+                yield from ((owner + n.id, context, node) for n in inner if isinstance(n, ast.Name))
 
 
-def _read_assignment(node: ast.Assign | ast.AnnAssign | ast.AugAssign, owner: str, context: str) -> Iterator[_Code]:
-    kind = type(node.op).__name__ if isinstance(node, ast.AugAssign) else "="
-    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-        value = node.value
-        pairs: list[tuple[ast.AST, ast.expr | None]] = [(name, value) for name in ast.walk(target)]
-        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-            pairs = [*zip(target.elts, value.elts, strict=True)]
-        for left, right in pairs:
-            for name, entry in _entries(owner + left.id, right) if isinstance(left, ast.Name) else ():
-                number = entry.value if kind == "=" and isinstance(entry, ast.Constant) else None
-                if isinstance(number, bool) or not isinstance(number, (int, float)) or abs(number) >= _LARGEST:
-                    number = None
-                yield name, context + kind + (ast.unparse(entry) if entry else ""), number
-
-
-def _entries(name: str, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
+def _entries(name: str, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     """What a name holds: each entry of a dictionary by itself, where all keys can stand in a name."""
     known = dict(entries(value)) if isinstance(value, ast.Dict) else {}
     if isinstance(value, ast.Dict) and 0 < len(known) == len(value.keys):

@@ -16,7 +16,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
 from autoresearchd.policy.policy_names import TUNERS, PolicySpec
-from autoresearchd.policy.search.find_constants import LeftOut, Program, Space, means, movable, spaces
+from autoresearchd.policy.search.find_constants import LeftOut, Space, constants, means, movable, spaces
 from autoresearchd.policy.search.parameter import Parameter
 
 _NAMED = 4
@@ -73,7 +73,7 @@ def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str], file:
         return
     try:
         _check_bounds(task, spaces(task, code), file)
-        Program().tunable(task, code)
+        constants(task, code)
     except PolicyError as error:
         if error.label is Label.NO_OP:
             raise UsageError(f"the policy {spec} cannot be used: {error.what}", hint=error.hint) from error

@@ -17,13 +17,12 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 from autoresearchd.policy.search import known_calls as known
-from autoresearchd.policy.search.name_ranges import words_of
+from autoresearchd.policy.search.parameter import words_of
 from autoresearchd.policy.search.program_parts import Definition, Parts, blocks, defaults_of, is_literal, text_of
 
 _PRINTS = frozenset({"print", "write", "info", "echo"})
 _LOGS = frozenset({"log", "log_metric", "report", "add_scalar"})
 _PASSES = 12
-_MOST_DEPTH = 60
 _MOST_STEPS = 30_000
 """Statements that are gone through, some seconds of work; of a larger program what was found by then counts."""
 _OF_A_MODEL = re.compile(r"(?:^|_)(?:init|forward|predict|model|network|net)(?:$|_(?!_))")
@@ -51,11 +50,10 @@ class Strength(IntEnum):
 
 
 class Constant(NamedTuple):
-    """A literal of the program. name: as the search space has it; start, end: its bytes; inline: it has no name."""
+    """A literal of the program. name: as the search space has it; start: its place in bytes; inline: it has no name."""
 
     name: str
     start: int
-    end: int
     text: str
     inline: bool = False
 
@@ -101,10 +99,8 @@ def reached(parts: Parts, metric: str = "") -> tuple[tuple[Constant, Way | None]
     metric: its name; where the program prints it nowhere, all counts that it prints of its model.
     """
     flow = _Flow(parts, metric)
-    flow.settle()
     if not flow.shown:
         flow = _Flow(parts, metric, everything=True)
-        flow.settle()
     # Where nothing is trained that the metric comes from, its constants are the program, and not only its measure.
     ways = {i: way for i, way in flow.found.items() if flow.of_model or way is not Way.METRIC}
     return tuple((constant, ways.get(i)) for i, constant in enumerate(flow.constants))
@@ -140,7 +136,7 @@ class _Flow:
             if is_literal(one.node) and id(one.node) not in self._sources:
                 start, end = parts.source.place(one.node)
                 self._sources[id(one.node)] = number = len(self.constants)
-                self.constants.append(Constant(one.name, start, end, parts.source.part(start, end), one.inline))
+                self.constants.append(Constant(one.name, start, parts.source.part(start, end), one.inline))
                 if one.entry:
                     self._listed.add(number)
                     self._take_up(self._written, one.entry, _Value({number: Strength.NUMBER}))
@@ -157,8 +153,9 @@ class _Flow:
         self.found: dict[int, Way] = {}
         self.shown, self.of_model = everything, False
         self._control: list[_Value] = []
-        self._training = self._depth = self._steps = 0
+        self._training = self._steps = 0
         self._marking = True
+        self._settle()
 
     def _scopes(self) -> dict[str, _Scope]:
         scopes: dict[str, _Scope] = {}
@@ -176,7 +173,7 @@ class _Flow:
             scopes.setdefault(name, scope)
         return scopes
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Go through the program until nothing changes: first for what is trained, then for the constants."""
         for self._marking in (True, False):
             if not self._marking:
@@ -292,11 +289,7 @@ class _Flow:
     def _value(self, node: ast.expr) -> _Value:
         if (source := self._sources.get(id(node))) is not None:
             return _NOTHING if self._marking else _Value({source: Strength.NUMBER})
-        self._depth += 1
-        try:
-            return self._work_out(node) if self._depth < _MOST_DEPTH else _NOTHING
-        finally:
-            self._depth -= 1
+        return self._work_out(node)
 
     def _values(self, nodes: Iterable[ast.expr | None]) -> list[_Value]:
         return [self._value(node) for node in nodes if node is not None]

@@ -1,19 +1,14 @@
 """The constants of a task's editable files: which may be tuned, which are left alone and why, and how they change.
 
-A change replaces the bytes of the literal and nothing else. Where a constant depends on the profile, the branch that
-applies is tuned. Who decides, the stronger first: task.yaml, a comment, what the constant reaches, its name and value.
-A seed is never tuned, whoever asks for it.
-
-Where a program prints its own score, another value of what makes, reads, splits or seeds the data gives another score
-and no better model. The look is by data flow, and by names where those leave no doubt. Where the evaluator measures, on
-data that the program does not make, more rows to train on are an honest edit.
+A change replaces the bytes of the literal and nothing else. Who decides, the stronger first: task.yaml, a comment, what
+the constant reaches, its name and value; a seed is never tuned. Where a program prints its own score, another value of
+what makes, reads, splits or seeds the data gives another score and no better model (docs/adr/0040).
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import shlex
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,11 +18,13 @@ from functools import lru_cache
 from autoresearchd.config.value_positions import MarkupError, Scalar, kind_of, scalars
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.task import MetricSource, Search, Task
 from autoresearchd.policy.search.data_flow import Constant, reached
 from autoresearchd.policy.search.known_calls import usual
-from autoresearchd.policy.search.name_ranges import (
+from autoresearchd.policy.search.parameter import (
+    Parameter,
+    Range,
+    Value,
     alternatives,
     bag,
     bounded,
@@ -35,13 +32,14 @@ from autoresearchd.policy.search.name_ranges import (
     is_not_own,
     is_seed,
     listed,
+    number_of,
     range_of,
     why_not,
     words_of,
     writable,
+    write,
 )
-from autoresearchd.policy.search.parameter import Parameter, Range, Value, number_of, write
-from autoresearchd.policy.search.program_parts import BY_COMMENT, Parts, Source, listed_numbers
+from autoresearchd.policy.search.program_parts import BY_COMMENT, Parts, Source, listed_values
 
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 _ENVIRONMENT = re.compile(r"\b(?:environ|getenv)\b")
@@ -66,15 +64,17 @@ class LeftOut:
         return self.name.partition(":")[2]
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """What a person wrote about a constant, and cannot be followed. key: of task.yaml, empty for a comment."""
+class Doubt(Exception):
+    """What a person wrote about a constant, and cannot be followed. key: of task.yaml, empty for a comment.
 
-    what: str
-    hint: str
-    path: str
-    line: int
-    key: str = ""
+    span: what the constant may be all the same.
+    """
+
+    path, line, key = "", 0, ""
+
+    def __init__(self, what: str, *, hint: str, span: Range | None = None) -> None:
+        super().__init__(what)
+        self.what, self.hint, self.span = what, hint, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +132,11 @@ def look(
     raise PolicyError(what, label=Label.ERROR, hint="correct the file, or take another policy")
 
 
-def replace(text: str, parameters: tuple[Parameter, ...], changes: Mapping[str, Value]) -> str:
+def replace(text: str, parameters: Iterable[Parameter], changes: Mapping[str, Value]) -> str:
     """The text with literals (name → new value) replaced, and not a byte more. parameters: found in this text."""
     known = {p.name: p for p in parameters}
     for name, value in changes.items():
-        if name not in known:
-            raise PolicyError(f"there is no constant {name} to change", label=Label.MALFORMED_ANSWER)
-        if not known[name].legal(value):
+        if name not in known or not known[name].legal(value):
             raise PolicyError(f"{value!r} is not a value for {name}", label=Label.MALFORMED_ANSWER)
     raw = text.encode()
     for parameter in sorted(map(known.__getitem__, changes), key=lambda p: p.start, reverse=True):
@@ -186,7 +184,8 @@ class _Gatherer:
                 value = float(value) if one.real and type(value) is int else value
                 self._take(name, value, start, end, why=one.why, options=one.options)
             elif computed := _computed(one.name, one.node):
-                self._leave(name, start, end, one.why or why_not(name) or computed)
+                why = one.why or why_not(name) or computed
+                self._found[name] = LeftOut(name, self._path, self.source.part(start, end), start, why)
             else:  # assigned again to something else: the earlier literal is not what counts
                 self._found.pop(name, None)
 
@@ -201,9 +200,6 @@ class _Gatherer:
             name = f"{self._path}:{scalar.name}"
             self._take(name, scalar.value, scalar.start, scalar.end, why=why, against=against)
 
-    def _leave(self, name: str, start: int, end: int, why: str, *, notable: bool = False) -> None:
-        self._found[name] = LeftOut(name, self._path, self.source.part(start, end), start, why, notable)
-
     def _take(
         self,
         name: str,
@@ -216,33 +212,34 @@ class _Gatherer:
         options: tuple[Value, ...] = (),
     ) -> None:
         """Decide about a literal. against: a reason that gives way to what a person wrote; options: what it may be."""
-        asked, fixed, wrong = None, self.source.is_fixed(start, end), ""
-        if not fixed:
-            try:
+        why = why or (BY_COMMENT if self.source.is_fixed(start, end) else "")
+        asked, wrong = None, ""
+        kind, key = self._named_in_task(name)
+        try:
+            if kind == "ranges":
+                asked = _between(name, value, self._search.ranges[key])
+            elif kind:
+                asked = _among(value, self._search.choices[key])
+            elif not why:
                 asked = self._commented(name, value, start, end)
-            except ValueError as error:
-                wrong = f"a comment gives a range, but {error}"
-                self._doubt(name, wrong, "write the lowest and the highest value: # range: 1e-5..1e-1", start)
-        named, by_task = self._by_task(name, value, start)
-        asked = by_task if named else asked
-        if any(means(key, name) for key in self._search.fixed):
-            self._leave(name, start, end, "fixed in task.yaml")
-        elif why or fixed:
-            self._leave(name, start, end, why or BY_COMMENT)
-        elif wrong:
-            self._leave(name, start, end, "its comment cannot be followed", notable=True)
-        elif is_seed(name):
-            self._leave(name, start, end, why_not(name))
+        except Doubt as error:
+            place = f"search.{kind}.{key}" if kind else ""
+            asked, wrong = error.span, f"its {'bounds' if kind else 'comment'} cannot be followed"
+            error.what = f"{name.partition(':')[2]}: {error.what}"
+            error.path, error.line, error.key = self._path, self.source.line(start), place
+            self._doubts.setdefault((name, place), error)
+        if any(means(fixed, name) for fixed in self._search.fixed):
+            why = "fixed in task.yaml"
+        wrong = "" if asked else wrong
+        verdict = why or wrong or (why_not(name) if is_seed(name) else "") or asked
+        verdict = verdict or why_not(name) or against or self._usual(name, value, end, options)
+        reached = self._reasons.get(start, "") if asked is None and isinstance(verdict, Range) else ""
+        source = self.source.part(start, end)
+        if isinstance(verdict, Range) and not reached:
+            self._found[name] = Parameter(name, self._path, value, verdict, start, end, source)
         else:
-            usual = asked or why_not(name) or against or self._usual(name, value, end, options)
-            reached = self._reasons.get(start, "")
-            if isinstance(usual, str):
-                self._leave(name, start, end, usual)
-            elif reached and asked is None and not named:
-                self._leave(name, start, end, reached, notable=True)
-            else:
-                source = self.source.part(start, end)
-                self._found[name] = Parameter(name, self._path, value, usual, start, end, source)
+            notable = bool(reached or (wrong and not why))
+            self._found[name] = LeftOut(name, self._path, source, start, reached or str(verdict), notable)
 
     def _usual(self, name: str, value: Value, end: int, options: tuple[Value, ...]) -> Range | str:
         if options:
@@ -258,57 +255,48 @@ class _Gatherer:
         return range_of(name, value) or "no range is known for such a value"
 
     def _commented(self, name: str, value: Value, start: int, end: int) -> Range | None:
-        """The range that a comment gives. Raises ValueError where it gives one that is none."""
-        bounds, comment = self.source.bounds(start, end)
+        """The range that a comment gives."""
+        try:
+            bounds, comment = self.source.bounds(start, end)
+        except ValueError as error:
+            hint = "write the lowest and the highest value: # range: 1e-5..1e-1"
+            raise Doubt(f"a comment gives a range, but {error}", hint=hint) from None
         if bounds is not None:
-            return self._bounded(name, value, bounds, start)
+            return _between(name, value, bounds)
         if not comment or isinstance(value, bool):
             return None
         if isinstance(value, str):
-            return self._listed(name, value, alternatives(name, value, comment, self.source.text), start)
-        numbers = listed_numbers(comment)
-        if numbers is None:
-            self._doubt(name, "the comment's choices are no numbers", "write # one of: 16, 32, 64", start)
-            return None
-        return self._listed(name, value, numbers, start)
+            return _among(value, alternatives(name, value, comment, self.source.text))
+        return _among(value, listed_values(comment))
 
-    def _by_task(self, name: str, value: Value, start: int) -> tuple[bool, Range | None]:
-        """(whether task.yaml gives a range or choices, what they are)."""
-        for key, bounds in self._search.ranges.items():
-            if means(key, name):
-                return True, self._bounded(name, value, bounds, start, f"search.ranges.{key}")
-        for key, options in self._search.choices.items():
-            if means(key, name):
-                return True, self._listed(name, value, options, start, f"search.choices.{key}")
-        return False, None
+    def _named_in_task(self, name: str) -> tuple[str, str]:
+        """The table and the key of task.yaml's ``search`` that bound a constant; empty where none does."""
+        tables = {"ranges": self._search.ranges, "choices": self._search.choices}
+        return next(((kind, key) for kind, table in tables.items() for key in table if means(key, name)), ("", ""))
 
-    def _bounded(self, name: str, value: Value, bounds: tuple[float, float], start: int, key: str = "") -> Range | None:
-        low, high = bounds
-        if isinstance(value, (bool, str)):
-            what = f"a range is given, but {value!r} is not a number"
-            self._doubt(name, what, "list its values: # one of: a, b", start, key)
-            return None
-        if not low <= value <= high:
-            what = f"its value {value:g} is outside of the range {low:g}..{high:g}"
-            self._doubt(name, what, f"give a range that has {value:g} in it, or change the value", start, key)
-        return bounded(range_of(name, value), value, low, high)
 
-    def _listed(self, name: str, value: Value, options: tuple[Value, ...], start: int, key: str = "") -> Range | None:
-        if value not in options:
-            shown = ", ".join(map(str, options)) or "nothing"
-            what = f"its value {value!r} is not one of the choices ({shown})"
-            self._doubt(name, what, "list the present value, too", start, key)
-        elif not all(isinstance(o, (int, float)) or writable(o) for o in options):
-            self._doubt(name, "a choice cannot be written in quotes", "leave quotes and backslashes out", start, key)
-        elif found := listed(value, options):
-            return found
-        else:
-            self._doubt(name, "the choices are too few, or not of the value's kind", "list two or more", start, key)
-        return None
+def _between(name: str, value: Value, bounds: tuple[float, float]) -> Range:
+    low, high = bounds
+    if isinstance(value, (bool, str)):
+        what = f"a range is given, but {value!r} is not a number"
+        raise Doubt(what, hint="list its values: # one of: a, b")
+    span = bounded(range_of(name, value), value, low, high)
+    if low <= value <= high:
+        return span
+    what = f"its value {value:g} is outside of the range {low:g}..{high:g}"
+    raise Doubt(what, hint=f"give a range that has {value:g} in it, or change the value", span=span)
 
-    def _doubt(self, name: str, what: str, hint: str, start: int, key: str = "") -> None:
-        what = f"{name.partition(':')[2]}: {what}"
-        self._doubts.setdefault((name, key), Doubt(what, hint, self._path, self.source.line(start), key))
+
+def _among(value: Value, options: tuple[Value, ...]) -> Range:
+    if value not in options:
+        shown = ", ".join(map(str, options)) or "nothing"
+        what = f"its value {value!r} is not one of the choices ({shown})"
+        raise Doubt(what, hint="list the present value, too")
+    if not all(isinstance(o, (int, float)) or writable(o) for o in options):
+        raise Doubt("a choice cannot be written in quotes", hint="leave quotes and backslashes out")
+    if found := listed(value, options):
+        return found
+    raise Doubt("the choices are too few, or not of the value's kind", hint="list two or more")
 
 
 def _literal_value(node: ast.expr, source: str) -> Value | None:
@@ -329,10 +317,8 @@ def _computed(name: str, node: ast.expr) -> str:
 
 
 # ---------------------------------------------------------------------- of a task
-_REMEMBERED = 8
 _MOST_CHARACTERS = 400_000
 _MOST_NAMED = 8
-_TAKE_MODEL = "take a policy with a model (--policy litellm:MODEL)"
 
 _PARTS = bag("train training val valid validation test eval evaluation holdout heldout dev")
 _AMOUNTS = bag("n num size number count frac fraction ratio pct percent share row sample example point item image line")
@@ -343,51 +329,27 @@ _PLACE = bag("path dir directory file folder root csv")
 _DATA = bag("data dataset corpus input train val valid test label target")
 
 
-class Program:
-    """Finds constants and changes them; remembers what it found in the latest texts."""
+def constants(task: Task, code: Mapping[str, str]) -> dict[str, Parameter]:
+    """All constants by name; PolicyError where none has another value."""
+    found = spaces(task, code).values()
+    every = {p.name: p for space in found for p in space.parameters}
+    if not any(map(movable, every.values())):
+        raise nothing_to_tune(task, [left.label for space in found for left in space.left_out if left.notable])
+    return every
 
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str, str], Space] = {}
 
-    def tunable(self, task: Task, code: Mapping[str, str]) -> dict[str, Parameter]:
-        """All constants by name that have another value; PolicyError where there are none."""
-        parameters = {p.name: p for path in task.editable for p in self._of(task, path, code.get(path)) if movable(p)}
-        if parameters:
-            return parameters
-        left = [left.label for space in spaces(task, code).values() for left in space.left_out if left.notable]
-        raise nothing_to_tune(task, left)
-
-    def values(self, task: Task, code: Mapping[str, str]) -> dict[str, Value]:
-        """What the constants are in some text of the editable files."""
-        return {p.name: p.value for path in task.editable for p in self._of(task, path, code.get(path))}
-
-    def files(self, state: ResearchState, changes: Mapping[str, Value]) -> dict[str, str]:
-        """New text of each file that the changes touch."""
-        by_path: dict[str, dict[str, Value]] = defaultdict(dict)
-        for name, value in changes.items():
-            by_path[next(path for path in state.task.editable if name.startswith(f"{path}:"))][name] = value
-        code = state.code
-        return {path: replace(code[path], self._of(state.task, path, code[path]), by_path[path]) for path in by_path}
-
-    def _of(self, task: Task, path: str, text: str | None) -> tuple[Parameter, ...]:
-        if text is None or not searchable(path):
-            return ()
-        key = (path, task.profile, text)
-        if key not in self._found:
-            while len(self._found) >= _REMEMBERED:
-                del self._found[next(iter(self._found))]
-            self._found[key] = space_of(task, path, text)
-        return self._found[key].parameters
+def new_files(code: Mapping[str, str], moves: Iterable[tuple[Parameter, Value]]) -> dict[str, str]:
+    """New text of each file that the moves touch."""
+    by_path: dict[str, dict[Parameter, Value]] = defaultdict(dict)
+    for parameter, value in moves:
+        by_path[parameter.path][parameter] = value
+    return {path: replace(code[path], own, {p.name: v for p, v in own.items()}) for path, own in by_path.items()}
 
 
 def space_of(task: Task, path: str, text: str) -> Space:
     """What may be tuned in a file of a task, and what is left alone and why. The one place where reasons come from."""
     reasons = {c.start: why for c, why in left_alone(task, text)} if path.endswith(".py") else {}
-    command = task.execution.run_command
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        words = command.split()
+    words = (word.strip("\"'") for word in task.execution.run_command.split())
     # The command's options and assignments, without their values: --lr, optimizer.lr.
     given = {name for word in words if (name := word.partition("=")[0]) != word or word.startswith("-")}
     return look(text, path=path, profile=task.profile, reasons=reasons, given=given, search=task.search)
@@ -400,22 +362,17 @@ def spaces(task: Task, code: Mapping[str, str]) -> dict[str, Space]:
 
 def nothing_to_tune(task: Task, left_out: Sequence[str] = ()) -> PolicyError:
     """The error for a program without a constant to turn. left_out: names of those that are left alone for a reason."""
+    take = "take a policy with a model (--policy litellm:MODEL)"
     if left_out:
-        what = f"nothing to tune: every constant is left alone ({named(left_out)})"
-        hint = (
-            "`autoresearchd task space` says why; write what may vary as constants of its own, let the evaluator "
-            f"measure (evaluation.command), or {_TAKE_MODEL}"
-        )
+        what = f"every constant is left alone ({named(left_out)})"
+        hint = "`autoresearchd task space` says why; write what may vary as constants of its own, let the evaluator "
+        hint += f"measure (evaluation.command), or {take}"
     else:
-        why = "no number that may vary, and no listed choice"
-        hint = f"{_TAKE_MODEL} or a tool of your own (--policy command:CMD)"
-        if any(path.endswith(".py") for path in task.editable):
-            why = "no constants at the top level, defaults, known constructor arguments or listed choices"
+        what = "no constant that may vary, and no listed choice"
+        hint = f"{take} or a tool of your own (--policy command:CMD)"
+        if any(map(searchable, task.editable)):
             hint = f"write what may vary as constants, e.g. LEARNING_RATE = 3e-4, or {hint}"
-        elif not any(map(searchable, task.editable)):
-            why = "no Python, YAML, JSON or TOML"
-        what = f"{', '.join(task.editable)}: nothing to tune: {why}"
-    return PolicyError(what, label=Label.NO_OP, hint=hint)
+    return PolicyError(f"{', '.join(task.editable)}: nothing to tune: {what}", label=Label.NO_OP, hint=hint)
 
 
 def movable(parameter: Parameter) -> bool:
@@ -427,9 +384,7 @@ def movable(parameter: Parameter) -> bool:
 # ---------------------------------------------------------------------- what reaches the score
 def left_alone(task: Task, text: str) -> tuple[tuple[Constant, str], ...]:
     """Constants of an editable file that reach what is measured, each with the reason that it is not to be tuned."""
-    if task.scoring.source is MetricSource.EVALUATOR:
-        return ()
-    return tuple((c, why) for c, why in _look(text, task.metric.name) if not c.inline)
+    return tuple((c, why) for c, why in _measured(task, text) if not c.inline)
 
 
 def _named_alone(task: Task, code: Mapping[str, str]) -> str:
@@ -443,13 +398,13 @@ def warnings_of(task: Task, code: Mapping[str, str]) -> tuple[str, ...]:
     """What nothing protects where a program computes its own score, and what is left alone; empty where it does not."""
     if task.scoring.source is MetricSource.EVALUATOR:
         return ()
-    told = (
+    warning = (
         f"{task.metric.name} is self-reported: the program that is edited computes and prints its own score, so an "
         "edit can change the data or the score, and nothing here can tell; evaluation.command in task.yaml lets the "
         "evaluator measure it"
     )
     alone = _named_alone(task, code)
-    return (told, f"search and random leave alone what reaches it: {alone}") if alone else (told,)
+    return (warning, f"search and random leave alone what reaches it: {alone}") if alone else (warning,)
 
 
 def rule(task: Task, code: Mapping[str, str]) -> str:
@@ -466,15 +421,14 @@ def rule(task: Task, code: Mapping[str, str]) -> str:
 
 def changed(task: Task, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
     """What an edit (also one that renames or removes) changes of what is measured: ``N, which makes the data …``."""
-    if task.scoring.source is MetricSource.EVALUATOR:
-        return ()
     found = []
     for path in task.editable:
         old, new = before.get(path, ""), after.get(path, "")
         if path.endswith(".py") and old != new:
-            were, are = _texts(old, task.metric.name), _texts(new, task.metric.name)
-            reasons = {c.name: why.removeprefix("it ") for c, why in reversed(_look(old, task.metric.name))}
-            found += [f"{n.partition('#')[0]}, which {reasons[n]}" for n, text in were.items() if text != are.get(n)]
+            were, are = _measured(task, old), _texts(_measured(task, new))
+            reasons = {c.name: why.removeprefix("it ") for c, why in reversed(were)}
+            texts = _texts(were).items()
+            found += [f"{n.partition('#')[0]}, which {reasons[n]}" for n, text in texts if text != are.get(n)]
     return tuple(dict.fromkeys(found))
 
 
@@ -484,12 +438,16 @@ def named(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _texts(text: str, metric: str) -> dict[str, list[str]]:
-    """What is written for every constant that reaches what is measured, wherever it stands, by name."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for constant, _ in _look(text, metric):
-        found[constant.name].append(" ".join(constant.text.split()))
-    return found
+def _texts(found: Sequence[tuple[Constant, str]]) -> dict[str, list[str]]:
+    """What is written for every constant, wherever it stands, by name."""
+    texts: dict[str, list[str]] = defaultdict(list)
+    for constant, _ in found:
+        texts[constant.name].append(" ".join(constant.text.split()))
+    return texts
+
+
+def _measured(task: Task, text: str) -> tuple[tuple[Constant, str], ...]:
+    return () if task.scoring.source is MetricSource.EVALUATOR else _look(text, task.metric.name)
 
 
 @lru_cache(maxsize=16)

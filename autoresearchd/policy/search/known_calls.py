@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from autoresearchd.policy.search.name_ranges import bag, range_of, words_of
+from autoresearchd.policy.search.parameter import bag, range_of, words_of
 
 _OPTIMISER = bag("lr betas weight_decay eps momentum nesterov alpha dampening ns_steps rho beta1 beta2 initial_lr")
 _OPTIMISERS = re.compile(
@@ -36,13 +36,10 @@ _OTHERS = {
     **dict.fromkeys(("Dropout", "Dropout1d", "Dropout2d", "AlphaDropout", "dropout"), bag("p")),
 }
 POSITIONAL = {
-    **dict.fromkeys(("Dropout", "Dropout1d", "Dropout2d", "AlphaDropout"), (0, "p")),
-    "dropout": (1, "p"),
-    "clip_grad_norm_": (1, "max_norm"),
-    "clip_grad_value_": (1, "clip_value"),
-    "ExponentialLR": (1, "gamma"),
+    **dict.fromkeys(("Dropout", "Dropout1d", "Dropout2d", "AlphaDropout"), 0),
+    **dict.fromkeys(("dropout", "clip_grad_norm_", "clip_grad_value_", "ExponentialLR"), 1),
 }
-"""Arguments that are usually given by position: callee → (position, name)."""
+"""Where the only argument to tune of a call is usually given by position."""
 
 GROUP_ARGUMENTS = bag("lr betas weight_decay eps momentum initial_lr")
 """What is tuned in an optimiser's parameter group, a dictionary that has ``params``."""

@@ -12,7 +12,7 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from autoresearchd.policy.search.parameter import Kind, Parameter, Value
 
 _RECENT = 120
 _BEST = 40
-_TRIED = 20_000
 _ANCESTORS = 300
 _MISFITS = 500
 _ENOUGH = 2
@@ -47,8 +46,8 @@ class Effect:
     """What a trial's changes did.
 
     gain: improvement over its parent, a forecast where the run was ended early, None where it has none. told: the same
-    as it was decided on, which people are shown; None where it was not compared with its parent. failed: it must not be
-    tried again; beyond: more of the same would fail, too. value, base: of the trial and of its parent, where known.
+    as it was decided on, which people are shown, where it was compared with its parent. failed: it must not be tried
+    again; beyond: more of the same would fail, too. value, base: of the trial and of its parent, where known.
     """
 
     number: int
@@ -72,9 +71,9 @@ class Memory:
     """
 
     metric: Metric
-    tried: dict[Key, int] = field(default_factory=dict)
+    tried: set[Key] = field(default_factory=set)
     misfits: list[Effect] = field(default_factory=list)
-    fits: dict[tuple[frozenset[str], str], int] = field(default_factory=dict)
+    fits: set[tuple[frozenset[str], str]] = field(default_factory=set)
     _recent: list[Effect] = field(default_factory=list)
     _best: list[tuple[float, int, Effect]] = field(default_factory=list)
     _values: dict[str, float] = field(default_factory=dict)
@@ -84,14 +83,11 @@ class Memory:
     _last: int = -1
     _incumbent: str = ""
 
-    def refresh(self, history: TrialHistory) -> None:
-        """Take in what was decided since the last time."""
+    def refresh(self, history: TrialHistory) -> Memory:
+        """This with what was decided since the last time, or another one where a keep lost its place."""
         found = history.trials(max(-1, self._last - _OVERLAP))
         if any(trial.number in self._keeps and trial.status is not Status.KEEP for trial in found):
-            fresh = Memory(self.metric)  # a keep lost its place, and what was compared with it is judged anew
-            for each in fields(self):
-                setattr(self, each.name, getattr(fresh, each.name))
-            found = history.trials(-1)
+            return Memory(self.metric).refresh(history)  # what was compared with it is judged anew
         for trial in found:
             if trial.number not in self._seen:
                 self._seen.add(trial.number)
@@ -100,9 +96,7 @@ class Memory:
         self._seen = {n for n in self._seen if n > self._last - 2 * _OVERLAP}
         self._recent.sort(key=lambda e: e.number)
         del self._recent[:-_RECENT]
-        if max(len(self.fits), len(self.tried)) > _TRIED:
-            self.fits = {k: n for k, n in self.fits.items() if n > self._last - _TRIED // 2}
-            self.tried = {k: n for k, n in self.tried.items() if n > self._last - _TRIED // 2}
+        return self
 
     def _take(self, trial: Trial) -> None:
         self._incumbent = self._incumbent or trial.parent  # the first one is made on the baseline
@@ -119,7 +113,7 @@ class Memory:
                 self._made[trial.commit] = trial.parent, changes
         if not changes:
             return
-        self.tried[key(trial.parent, changes)] = trial.number
+        self.tried.add(key(trial.parent, changes))
         if trial.label in NEVER_RUN:
             return
         failed = trial.status in {Status.CRASH, Status.CHECKS_FAILED} or trial.label in FORBIDDEN
@@ -136,7 +130,7 @@ class Memory:
             base=self._values.get(trial.parent),
         )
         if not failed:
-            self.fits[frozenset(changes), trial.parent] = trial.number
+            self.fits.add((frozenset(changes), trial.parent))
         elif trial.label is Label.ERROR and is_simple(trial.reason):
             self.misfits.append(effect)
             del self.misfits[:-_MISFITS]
@@ -176,11 +170,7 @@ def key(parent: str, changes: Mapping[str, Value]) -> Key:
 
 # ---------------------------------------------------------------------- constants that do not fit by themselves
 class Coupling:
-    """What the misfits of a session say of the constants of one incumbent: which do not fit by themselves.
-
-    A width that is also written elsewhere fails, whatever it is set to. Where another constant has its value, both are
-    moved together once, and again where that worked; where the values that failed broke what divided before (heads and
-    width), only values that keep it are tried; else two failures are enough.
+    """What the misfits of a session say of the constants of one incumbent (docs/policies.md has the rules).
 
     dropped: names that are left alone; together: names that are moved with others, and which; untried: what a first
     move together would be, oldest first; doubtful: names that failed and never ran, which are put beside nothing else.
@@ -206,7 +196,9 @@ class Coupling:
             self._look(name, found, fits, failed)
 
     def _look(self, name: str, misfits: list[Effect], fits: set[frozenset[str]], failed: set[frozenset[str]]) -> None:
-        equal = self._equal(name)
+        own = self._parameters[name]
+        same = tuple(p.name for p in self._whole(own) if p.value == own.value)
+        equal = same if isinstance(own.value, int) and own.value >= _LEAST and len(same) <= _ENOUGH else ()
         both = frozenset((name, *equal))
         ran = any(name in names and not names & set(equal) for names in fits)
         if not ran:
@@ -217,7 +209,7 @@ class Coupling:
             if both not in fits and isinstance(value, int):
                 self.untried.append(dict.fromkeys((name, *equal), value))
             return
-        broken = [self._broken(self._parameters[name], m.changes[name]) for m in misfits]
+        broken = [self._broken(own, m.changes[name]) for m in misfits]
         divided = frozenset.intersection(*broken)
         if divided:
             self._divided[name] = divided
@@ -242,12 +234,6 @@ class Coupling:
         factor = math.lcm(*(n for multiple, n in divided if multiple))
         found = [2 * own, own // 2, *(factor * round(v / factor) for v in values if isinstance(v, int))]
         return [v for v in dict.fromkeys(found) if low <= v <= high and self.fits(parameter, v)]
-
-    def _equal(self, name: str) -> tuple[str, ...]:
-        """The other whole numbers that have a constant's value, if these are few."""
-        own = self._parameters[name]
-        found = tuple(p.name for p in self._whole(own) if p.value == own.value)
-        return found if isinstance(own.value, int) and own.value >= _LEAST and len(found) <= _ENOUGH else ()
 
     def _broken(self, parameter: Parameter, value: Value) -> frozenset[tuple[bool, int]]:
         """What a value would break: (True, n): it was a multiple of n; (False, n): it divided n."""
@@ -362,28 +348,22 @@ class Surrogate:
         return max(-self.scale if effect.gain is None else effect.gain, -_WORST * self.scale)
 
     def _kernel(self, parameter: Parameter, a: Array, b: Array) -> Array:
+        amplitude = (self.scale * _weight(parameter)) ** 2
         if not parameter.numeric:
-            same: Array = np.where(a[:, None] == b[None, :], self._amplitude(parameter), 0.0)
-            return same
-        curve = np.exp(-((a[:, None] - b[None, :]) ** 2) / (2 * _LENGTH**2))
-        line = a[:, None] * b[None, :] / _LENGTH**2
-        result: Array = self._amplitude(parameter) * ((1 - _SLOPE) * curve + _SLOPE * line)
-        return result
-
-    def _amplitude(self, parameter: Parameter) -> float:
-        return float((self.scale * _weight(parameter)) ** 2)
+            return np.where(a[:, None] == b[None, :], amplitude, 0.0)
+        curve: Array = np.exp(-((a[:, None] - b[None, :]) ** 2) / (2 * _LENGTH**2))
+        line: Array = a[:, None] * b[None, :] / _LENGTH**2
+        return amplitude * ((1 - _SLOPE) * curve + _SLOPE * line)
 
     def _between(self, parameter: Parameter, old: Array, new: Array, old2: Array, new2: Array) -> Array:
         """Covariance of f(new) − f(old) with f(new2) − f(old2)."""
         ends, ends2 = np.concatenate((new, old)), np.concatenate((new2, old2))
         full, n, m = self._kernel(parameter, ends, ends2), len(new), len(new2)
-        result: Array = full[:n, :m] - full[:n, m:] - full[n:, :m] + full[n:, m:]
-        return result
+        return full[:n, :m] - full[:n, m:] - full[n:, :m] + full[n:, m:]
 
     def _prior(self, parameter: Parameter, place: Array) -> Array:
-        size = np.abs(place) if parameter.numeric else (place != 0) * 1.0
-        result: Array = -_COST * self.scale * _weight(parameter) * size
-        return result
+        size: Array = np.abs(place) if parameter.numeric else (place != 0) * 1.0
+        return -_COST * self.scale * _weight(parameter) * size
 
     def judge(self, parameter: Parameter, values: Sequence[Value]) -> list[Candidate]:
         """What is believed of changing one constant to each of the values."""

@@ -7,10 +7,12 @@ arguments of calls (``AdamW.lr#1``), options of a command line (``args.lr``) and
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from autoresearchd.domain.quantities import parse_bounds
 from autoresearchd.policy.search.known_calls import (
@@ -21,17 +23,13 @@ from autoresearchd.policy.search.known_calls import (
     last_name,
     makes_data,
 )
-from autoresearchd.policy.search.name_ranges import is_not_own
-from autoresearchd.policy.search.parameter import Value, number_of
+from autoresearchd.policy.search.parameter import Value, is_not_own, number_of
 
 FIXED = re.compile(r"\bfixed\b|\b(?:do not|don't|never) (?:change|edit|tune|touch)\b", re.IGNORECASE)
 _FIXED_ABOVE = re.compile(rf"[\s#]*(?:{FIXED.pattern})", re.IGNORECASE)  # a heading that has it in passing is none
 _RANGE = re.compile(r"[\s#]*range\s*:(.*)", re.IGNORECASE)
 _ONE_OF = re.compile(r"[\s#]*one of\s*:(.*)", re.IGNORECASE)
 _OPENING = ("(", "[", "{")
-_OPEN_BEFORE = re.compile(rb"[=,:(\[{]\s*(\()(?:\s|#[^\n]*\n)*$")
-_CLOSED_AFTER = re.compile(rb"\s*\)")
-_MOST_BEFORE = 300
 
 
 class Source:
@@ -78,10 +76,6 @@ class Source:
         A comment behind the last entry of a dictionary or call is that entry's own, behind that of a list all of it.
         """
         start, end = self.place(node)
-        while (after := _CLOSED_AFTER.match(self.raw, end)) and (
-            before := _OPEN_BEFORE.search(self.raw[max(0, start - _MOST_BEFORE) : start])
-        ):  # parentheses around it
-            start, end = max(0, start - _MOST_BEFORE) + before.start(1), after.end()
         if _FIXED_ABOVE.match(self.above(start)):
             return True
         first, several, rest = self.part(start, end).partition("\n")
@@ -104,17 +98,17 @@ class Source:
         return None, ""
 
 
-def listed_numbers(comment: str) -> tuple[int | float, ...] | None:
-    """The numbers that ``one of: 16, 32, 64`` lists; None where something else stands there."""
+def listed_values(comment: str) -> tuple[Value, ...]:
+    """What ``one of: 16, 32, 64`` lists: numbers, and as text what is none."""
     found = _ONE_OF.match(comment)
     text = re.split(r"[;(]|\.(?=\s|$)", found[1])[0] if found else ""
-    numbers: list[int | float] = []
-    for part in filter(str.strip, re.split(r"[,|]", text)):
-        try:
-            numbers.append(int(part) if re.fullmatch(r"\s*[-+]?[\d_]+\s*", part) else float(part))
-        except ValueError:
-            return None
-    return tuple(numbers)
+    values: list[Value] = []
+    for part in filter(None, map(str.strip, re.split(r"[,|]", text))):
+        with contextlib.suppress(ValueError):
+            values.append(int(part) if re.fullmatch(r"[-+]?[\d_]+", part) else float(part))
+            continue
+        values.append(part)
+    return tuple(values)
 
 
 # ---------------------------------------------------------------------- its values
@@ -162,55 +156,25 @@ class Function:
     node: Definition
 
 
-class Parts(ast.NodeVisitor):
+class Parts:
     """A program taken apart. source: its text; cuda: whether it is for a GPU; given: options of the run command."""
 
     def __init__(self, source: Source, *, cuda: bool = False, given: Collection[str] = ()) -> None:
         self.tree, self.source = ast.parse(source.text), source
         self._cuda, self._given = cuda, given
-        self.calls: list[ast.Call] = []
-        self.classes: dict[str, ast.ClassDef] = {}
-        self.functions: list[Function] = []
-        self._groups: list[ast.Dict] = []
-        self._slices: list[ast.Slice] = []
-        self._within: list[tuple[str, bool]] = []
+        nodes = [n for n in ast.walk(self.tree) if isinstance(n, (ast.expr, ast.stmt, ast.Slice))]
+        nodes.sort(key=lambda n: (n.lineno, n.col_offset))
+        self.calls = [n for n in nodes if isinstance(n, ast.Call)]
+        self.classes = {n.name: n for n in reversed(nodes) if isinstance(n, ast.ClassDef)}
+        self.functions = [*_functions(self.tree, (), "")]
+        self._groups = [n for n in nodes if isinstance(n, ast.Dict) and "params" in map(text_of, n.keys)]
+        self._slices = [n for n in nodes if isinstance(n, ast.Slice)]
         self._by_name: dict[str, list[ast.Call]] = defaultdict(list)
-        self.visit(self.tree)
-
-    def visit(self, node: ast.AST) -> None:
-        """Take a node and what is in it, in the order of the text."""
-        if isinstance(node, ast.Call):
-            self.calls.append(node)
-            self._by_name[last_name(node.func)].append(node)
-            for value in (*node.args, *(k.value for k in node.keywords)):
+        for call in self.calls:
+            self._by_name[last_name(call.func)].append(call)
+            for value in (*call.args, *(k.value for k in call.keywords)):
                 if isinstance(value, ast.Name):  # partial(f, lr=0.1), pool.submit(f, 0.1)
-                    self._by_name[value.id].append(node)
-        elif isinstance(node, ast.Dict) and "params" in map(text_of, node.keys):
-            self._groups.append(node)
-        elif isinstance(node, ast.Slice):
-            self._slices.append(node)
-        named = isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-        if isinstance(node, ast.ClassDef):
-            self.classes.setdefault(node.name, node)
-        elif isinstance(node, Definition):
-            self._function(node)
-        children: Iterable[ast.AST] = ast.iter_child_nodes(node)
-        if named or isinstance(node, (ast.Call, ast.Dict, ast.IfExp)):
-            children = sorted(children, key=lambda n: (getattr(n, "lineno", 0), getattr(n, "col_offset", 0)))
-        if isinstance(node, (ast.ClassDef, Definition)):
-            self._within.append((node.name, isinstance(node, ast.ClassDef)))
-        for child in children:
-            self.visit(child)
-        if named:
-            self._within.pop()
-
-    def _function(self, node: Definition) -> None:
-        method = bool(self._within) and self._within[-1][1]
-        free = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)
-        names = tuple(name for name, _ in self._within)
-        called = names[-1] if method and node.name == "__init__" else node.name
-        owner = names if method and node.name == "__init__" else (*names, called)
-        self.functions.append(Function(called, owner, names[-1] if method else "", method and not free, node))
+                    self._by_name[value.id].append(call)
 
     def values(self) -> Iterator[Named]:
         """Every value, whatever it is: those of one name in the order in which the last one counts."""
@@ -270,9 +234,9 @@ class Parts(ast.NodeVisitor):
             wanted = arguments_of(callee, frozenset(k.arg for k in call.keywords if k.arg))
             counts[callee] += bool(wanted)
             why = self._why(call) if wanted else ""
-            position, named = POSITIONAL.get(callee, (-1, ""))
             pairs = [(k.arg, k.value) for k in call.keywords]
-            pairs += [(named, call.args[position])] if 0 <= position < len(call.args) else []
+            position = POSITIONAL.get(callee, len(call.args))
+            pairs += [(name, value) for name in wanted for value in call.args[position : position + 1]]
             for name, value in pairs:
                 if name in wanted:
                     yield from self._spread(Named(f"{callee}.{name}", value, why=why), f"#{counts[callee]}")
@@ -343,30 +307,30 @@ class Parts(ast.NodeVisitor):
             return
         one = replace(one, why=one.why or self._why(node))
         inner: list[Named] = []
-        if isinstance(node, ast.IfExp):
-            applies = self._applies(node.test)
-            branches = ((node.body, applies is True), (node.orelse, applies is False))
-            inner = [replace(one, node=branch, tuned=one.tuned and own) for branch, own in branches]
-        elif isinstance(node, ast.Subscript):
-            if isinstance(node.value, ast.Dict) and _is_by_profile(node.value):
-                inner = [replace(one, node=node.value)]
-        elif isinstance(node, (ast.Tuple, ast.List)):
-            numbers = all(number_of(e) is not None for e in node.elts) and len(node.elts) <= _MOST_ELEMENTS
-            for i, element in enumerate(node.elts):
-                yield replace(one, name=f"{one.name}[{i}]{suffix}", node=element, tuned=one.tuned and numbers)
-        elif isinstance(node, ast.Dict) and _is_by_profile(node):
-            profiles = ("cuda", "gpu") if self._cuda else ("cpu",)
-            inner = [replace(one, node=value, tuned=one.tuned and key in profiles) for key, value in entries(node)]
-        elif isinstance(node, ast.Dict):
-            inner = [replace(one, name=f"{one.name}.{key}", node=value, entry=key) for key, value in entries(node)]
-        elif isinstance(node, ast.Call) and (default := _field(node)) is not None:
-            inner = [replace(one, node=default)]
-        elif isinstance(node, ast.Call) and last_name(node.func) in ("dict", "SimpleNamespace") and not suffix:
-            tuned = one.tuned and getattr(node.func, "id", "") == "dict"
-            pairs = [(k.arg, k.value) for k in node.keywords if k.arg]
-            inner = [replace(one, name=f"{one.name}.{k}", node=v, entry=k, tuned=tuned) for k, v in pairs]
-        else:
-            yield replace(one, name=one.name + suffix)
+        match node:
+            case ast.IfExp():
+                applies = self._applies(node.test)
+                branches = ((node.body, applies is True), (node.orelse, applies is False))
+                inner = [replace(one, node=branch, tuned=one.tuned and own) for branch, own in branches]
+            case ast.Subscript():
+                inner = [replace(one, node=node.value)] if _is_by_profile(node.value) else []
+            case ast.Tuple() | ast.List():
+                numbers = all(number_of(e) is not None for e in node.elts) and len(node.elts) <= _MOST_ELEMENTS
+                for i, element in enumerate(node.elts):
+                    yield replace(one, name=f"{one.name}[{i}]{suffix}", node=element, tuned=one.tuned and numbers)
+            case ast.Dict() if _is_by_profile(node):
+                profiles = ("cuda", "gpu") if self._cuda else ("cpu",)
+                inner = [replace(one, node=value, tuned=one.tuned and key in profiles) for key, value in entries(node)]
+            case ast.Dict():
+                inner = [replace(one, name=f"{one.name}.{key}", node=value, entry=key) for key, value in entries(node)]
+            case ast.Call() if (default := _field(node)) is not None:
+                inner = [replace(one, node=default)]
+            case ast.Call() if last_name(node.func) in ("dict", "SimpleNamespace") and not suffix:
+                tuned = one.tuned and getattr(node.func, "id", "") == "dict"
+                pairs = [(k.arg, k.value) for k in node.keywords if k.arg]
+                inner = [replace(one, name=f"{one.name}.{k}", node=v, entry=k, tuned=tuned) for k, v in pairs]
+            case _:
+                yield replace(one, name=one.name + suffix)
         for each in inner:
             yield from self._spread(each, suffix, depth + 1)
 
@@ -383,9 +347,21 @@ class Parts(ast.NodeVisitor):
         return (self._cuda if about_cuda else not self._cuda) != negated
 
 
-def _is_by_profile(node: ast.Dict) -> bool:
-    keys = {key for key, _ in entries(node)}
-    return 0 < len(keys) == len(node.keys) and keys <= _PROFILES
+def _functions(node: ast.AST, within: tuple[str, ...], cls: str) -> Iterator[Function]:
+    """The functions in a node. within: the names that it stands in; cls: the class that it is the body of."""
+    for child in ast.iter_child_nodes(node):
+        inner = (*within, child.name) if isinstance(child, (ast.ClassDef, Definition)) else within
+        if isinstance(child, Definition):
+            constructor = bool(cls) and child.name == "__init__"
+            bound = bool(cls) and not any(getattr(d, "id", "") == "staticmethod" for d in child.decorator_list)
+            yield Function(cls if constructor else child.name, within if constructor else inner, cls, bound, child)
+        here = child.name if isinstance(child, ast.ClassDef) else "" if isinstance(child, Definition) else cls
+        yield from _functions(child, inner, here)
+
+
+def _is_by_profile(node: ast.expr) -> TypeGuard[ast.Dict]:
+    keys = {key for key, _ in entries(node)} if isinstance(node, ast.Dict) else set()
+    return isinstance(node, ast.Dict) and 0 < len(keys) == len(node.keys) and keys <= _PROFILES
 
 
 def _field(node: ast.Call) -> ast.expr | None:

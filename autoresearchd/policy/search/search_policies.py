@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,10 +18,9 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Cancel, ResearchState, TrialHistory
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
-from autoresearchd.policy.search.find_constants import Program
+from autoresearchd.policy.search.find_constants import constants, movable, new_files, spaces
 from autoresearchd.policy.search.memory import Candidate, Coupling, Effect, Memory, Surrogate, expected_gain, key, where
-from autoresearchd.policy.search.name_ranges import BATCH, CONTEXT, PER_PASS, words_of
-from autoresearchd.policy.search.parameter import Parameter, Value
+from autoresearchd.policy.search.parameter import BATCH, CONTEXT, PER_PASS, Parameter, Value, words_of
 
 Move = tuple[Parameter, Value]
 
@@ -64,32 +64,32 @@ class SearchPolicy:
     def __init__(self, history: TrialHistory, code_at: Callable[[str], Mapping[str, str]] | None = None) -> None:
         self._history, self._code_at = history, code_at
         self._memory: Memory | None = None
-        self._program = Program()
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """The change that most likely pays."""
         if cancel.is_set():
             raise Interrupted("the search was asked to stop")
-        parameters = self._program.tunable(state.task, state.code)
-        memory = self._memory = self._memory or Memory(state.task.metric)
-        memory.refresh(self._history)
+        found = constants(state.task, state.code)
+        parameters = {name: parameter for name, parameter in found.items() if movable(parameter)}
+        self._memory = memory = (self._memory or Memory(state.task.metric)).refresh(self._history)
         effects = memory.effects(_values(state), state.baseline)
-        lineage = self._lineage(state, memory)
+        lineage = self._lineage(state, {p.name: p.value for p in found.values()}, memory)
         coupling = Coupling(parameters, memory, lineage)
         telling = [e for e in effects if not (e.failed and coupling.explained.issuperset(e.changes))]
         surrogate = Surrogate(parameters, lineage, telling, state.parent, state.sigma)
         turn = _Turn(state, parameters, memory, surrogate, effects, coupling)
         chosen = turn.choose()
         moves = [(c.parameter, c.value) for c in chosen]
-        return _proposal(self.name, self._program, state, moves, turn.reason(chosen), turn.expected(chosen))
+        return _proposal(self.name, state, moves, turn.reason(chosen), turn.expected(chosen))
 
-    def _lineage(self, state: ResearchState, memory: Memory) -> dict[str, dict[str, Value]]:
+    def _lineage(self, state: ResearchState, current: dict[str, Value], memory: Memory) -> dict[str, dict[str, Value]]:
         """What the constants were at the incumbent and at each of its ancestors, as far as is known."""
         ancestry = memory.ancestry(state.parent)
-        root, current = ancestry[0][0], self._program.values(state.task, state.code)
+        root = ancestry[0][0]
         values = {n: v for n, v in current.items() if not any(n in changes for _, changes in ancestry)}
         if self._code_at is not None and root != state.parent:
-            values = self._program.values(state.task, self._code_at(root))
+            found = spaces(state.task, self._code_at(root)).values()
+            values = {p.name: p.value for space in found for p in space.parameters}
         known: dict[str, dict[str, Value]] = {}
         for commit, changes in ancestry:
             values = {**values, **changes}
@@ -103,19 +103,16 @@ class RandomPolicy:
     name = "random"
     repairs = 0
 
-    def __init__(self) -> None:
-        self._program = Program()
-
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """A random change."""
         if cancel.is_set():
             raise Interrupted("the policy was asked to stop")
-        parameters = self._program.tunable(state.task, state.code)
+        parameters = {n: p for n, p in constants(state.task, state.code).items() if movable(p)}
         random = np.random.default_rng(state.seed)
         for _ in range(100):
             if changes := draw(parameters, random):
                 moves = [(parameters[name], value) for name, value in changes.items()]
-                return _proposal(self.name, self._program, state, moves, "drawn at random")
+                return _proposal(self.name, state, moves, "drawn at random")
         raise PolicyError("no constant has another value in its range", label=Label.NO_OP)
 
 
@@ -140,20 +137,19 @@ def _anywhere(parameter: Parameter, random: np.random.Generator) -> Value:
 
 
 def _proposal(
-    name: str, program: Program, state: ResearchState, moves: Sequence[Move], reason: str, expected: float | None = None
+    name: str, state: ResearchState, moves: Sequence[Move], reason: str, expected: float | None = None
 ) -> Proposal:
-    changes = {parameter.name: value for parameter, value in moves}
     clauses = "; ".join(map(_clause, moves))
     hypothesis = clauses[0].upper() + clauses[1:] + (f" ({reason})" if reason else "")
     subject = ", ".join(f"{p.label} {_show(p.value)} → {_show(value)}" for p, value in moves)
     alters_model = any(parameter.range.family in _ARCHITECTURE for parameter, _ in moves)
     return Proposal(
-        files=program.files(state, changes),
+        files=new_files(state.code, moves),
         hypothesis=hypothesis,
         policy=name,
         description=subject,
         expected_delta=expected,
-        changes=changes,
+        changes={parameter.name: value for parameter, value in moves},
         role=state.role,
         asi=ASI(hypothesis, arch_change=subject if alters_model else "", next_action_hint=_hint(moves)),
         state_id=state.state_id,
@@ -190,33 +186,32 @@ def _hint(moves: Sequence[Move]) -> str:
     return f"{onward}; if not, try {_show(back)}" if back != parameter.value else f"{onward}; if not, leave it"
 
 
+@dataclass
 class _Turn:
-    def __init__(
-        self,
-        state: ResearchState,
-        parameters: Mapping[str, Parameter],
-        memory: Memory,
-        surrogate: Surrogate,
-        effects: Sequence[Effect],
-        coupling: Coupling,
-    ) -> None:
-        self._effects, self._coupling = effects, coupling
-        self._state, self._memory, self._surrogate = state, memory, surrogate
-        self._all = parameters
-        self._parameters = {n: p for n, p in parameters.items() if n not in coupling.dropped}
-        self._random = np.random.default_rng(state.seed)
-        self._threshold = _MARGIN * surrogate.noise
+    """One choice. all: the constants by name, those among them that are moved no more."""
+
+    state: ResearchState
+    all: Mapping[str, Parameter]
+    memory: Memory
+    surrogate: Surrogate
+    effects: Sequence[Effect]
+    coupling: Coupling
+
+    def __post_init__(self) -> None:
+        self._parameters = {n: p for n, p in self.all.items() if n not in self.coupling.dropped}
+        self._random = np.random.default_rng(self.state.seed)
+        self._threshold = _MARGIN * self.surrogate.noise
 
     def choose(self) -> list[Candidate]:
         """One to three changes."""
-        for changes in self._coupling.untried:
-            together = [c for n, v in changes.items() for c in self._surrogate.judge(self._all[n], [v])]
+        for changes in self.coupling.untried:
+            together = [c for n, v in changes.items() for c in self.surrogate.judge(self.all[n], [v])]
             if self._new(together):
                 return together
         scored = []
         for parameter in self._parameters.values():
             if values := self._values(parameter):
-                for candidate in self._surrogate.judge(parameter, values):
+                for candidate in self.surrogate.judge(parameter, values):
                     whim = math.exp(_WHIM * float(self._random.standard_normal()))
                     scored.append((self._gain([candidate]) * whim, candidate))
         ranked = [candidate for _, candidate in sorted(scored, key=lambda each: -each[0])]
@@ -237,15 +232,15 @@ class _Turn:
         here, step = parameter.home, parameter.range.step
         whim = float(self._random.uniform(-2.5, 2.5))
         found = dict.fromkeys(parameter.at(here + d * step) for d in (*_STEPS, whim))
-        found |= dict.fromkeys(self._coupling.nearby(parameter, list(found)))
+        found |= dict.fromkeys(self.coupling.nearby(parameter, list(found)))
         return [v for v in found if v != parameter.value and not self._barred(parameter, v)]
 
     def _barred(self, parameter: Parameter, value: Value) -> bool:
         """Whether a value is known to fail by itself."""
-        if not self._coupling.fits(parameter, value):
+        if not self.coupling.fits(parameter, value):
             return True
         place = where(parameter, value)
-        for before, after, effect in self._surrogate.rises(parameter.name):
+        for before, after, effect in self.surrogate.rises(parameter.name):
             if not effect.failed or len(effect.changes) > 1:
                 continue
             if effect.beyond and parameter.numeric:
@@ -265,13 +260,13 @@ class _Turn:
     def _combine(self, first: Candidate, ranked: Sequence[Candidate]) -> list[Candidate]:
         """Add what helped or nearly helped in the past, where that makes success likelier."""
         chosen = [first, *self._together(first), *self._beside(first)]
-        if first.parameter.name in self._coupling.doubtful:
+        if first.parameter.name in self.coupling.doubtful:
             return chosen
         best: dict[str, Candidate] = {}
         for candidate in ranked:
             name = candidate.parameter.name
-            known = name != first.parameter.name and candidate.mean > 0 and self._surrogate.rises(name) != []
-            known = known and name not in self._coupling.doubtful and not self._rests(candidate)
+            known = name != first.parameter.name and candidate.mean > 0 and self.surrogate.rises(name) != []
+            known = known and name not in self.coupling.doubtful and not self._rests(candidate)
             if known and (name not in best or candidate.mean > best[name].mean):
                 best[name] = candidate
         for candidate in sorted(best.values(), key=lambda c: -c.mean):
@@ -282,16 +277,16 @@ class _Turn:
 
     def _together(self, first: Candidate) -> list[Candidate]:
         """What has to have the same value."""
-        names = self._coupling.together.get(first.parameter.name, ())
-        return [c for name in names for c in self._surrogate.judge(self._all[name], [first.value])]
+        names = self.coupling.together.get(first.parameter.name, ())
+        return [c for name in names for c in self.surrogate.judge(self.all[name], [first.value])]
 
     def _rests(self, candidate: Candidate) -> bool:
         """Whether a move was discarded twice here, in a bundle lately, and one (lucky) trial at most favours it."""
         place = where(candidate.parameter, candidate.value)
-        rises = self._surrogate.rises(candidate.parameter.name)
+        rises = self.surrogate.rises(candidate.parameter.name)
         same = [e for before, after, e in rises if (after - before) * place > 0]
-        here = [e for e in same if e.parent == self._state.parent and not e.kept]
-        lately = [len(e.changes) for e in here if self._state.number - e.number <= _RESTS]
+        here = [e for e in same if e.parent == self.state.parent and not e.kept]
+        lately = [len(e.changes) for e in here if self.state.number - e.number <= _RESTS]
         bundled = max(lately, default=0) > 1 and len(here) > 1
         return bundled and sum(e.kept or (e.gain or 0.0) > 0 for e in same) < _FAVOURED
 
@@ -306,19 +301,19 @@ class _Turn:
                 exact = parameter.value * moved.value / first.value
                 whole = exact >= 1 and exact.is_integer() and parameter.legal(exact)
                 if whole and not self._barred(parameter, int(exact)):
-                    yield from self._surrogate.judge(parameter, [int(exact)])
+                    yield from self.surrogate.judge(parameter, [int(exact)])
                 return
 
     def _new(self, chosen: Sequence[Candidate]) -> bool:
         changes = {c.parameter.name: c.value for c in chosen}
-        return key(self._state.parent, changes) not in self._memory.tried
+        return key(self.state.parent, changes) not in self.memory.tried
 
     def _anything(self) -> list[Candidate]:
-        free = {n: p for n, p in self._parameters.items() if n not in self._coupling.together}
+        free = {n: p for n, p in self._parameters.items() if n not in self.coupling.together}
         for _ in range(200):
             drawn = draw(free, self._random)
             chosen = [Candidate(self._parameters[name], value) for name, value in drawn.items()]
-            fits = all(self._coupling.fits(c.parameter, c.value) for c in chosen)
+            fits = all(self.coupling.fits(c.parameter, c.value) for c in chosen)
             if chosen and fits and self._new(chosen):
                 return chosen
         raise PolicyError(
@@ -332,39 +327,35 @@ class _Turn:
     def expected(self, chosen: Sequence[Candidate]) -> float | None:
         """Expected improvement: what the surrogate believes, else what keeps brought so far, else nothing."""
         mean = sum(c.mean for c in chosen)
-        if mean > 0 and all(self._surrogate.rises(c.parameter.name) for c in chosen):
+        if mean > 0 and all(self.surrogate.rises(c.parameter.name) for c in chosen):
             return mean
-        keeps = [e.gain for e in self._effects if e.kept and e.gain is not None]
+        keeps = [e.gain for e in self.effects if e.kept and e.gain is not None]
         return statistics.median(keeps) if keeps else None
 
     def reason(self, chosen: Sequence[Candidate]) -> str:
         """Why this and why now, from the history, and what was given up since the last time."""
-        news = self._left_alone(since=max((m.number for m in self._memory.misfits), default=0))
+        news = self._left_alone(since=max((m.number for m in self.memory.misfits), default=0))
         return f"{self._why(chosen)}{news}".removeprefix("; ")
 
     def _left_alone(self, since: int = 0) -> str:
         """Which constants are moved no more, in words; since: the failure that it was for, or a later one."""
-        latest = since == 0 or all(e.number <= since for e in self._effects)
-        names = [self._all[n].label for n, last in self._coupling.dropped.items() if last >= since and latest]
+        latest = since == 0 or all(e.number <= since for e in self.effects)
+        names = [self.all[n].label for n, last in self.coupling.dropped.items() if last >= since and latest]
         return f"; left alone, for it fits no other value: {', '.join(sorted(names))}" if names else ""
 
     def _why(self, chosen: Sequence[Candidate]) -> str:
-        if any(c.parameter.name in self._coupling.together for c in chosen):
+        if any(c.parameter.name in self.coupling.together for c in chosen):
             return "one alone failed for the other, which has the same value"
         if len(chosen) > 1:
             return "together they may pass what each alone did not"
         only = chosen[0]
         place = where(only.parameter, only.value)
-        for before, after, effect in reversed(self._surrogate.rises(only.parameter.name)):
-            if effect.gain is None or not only.parameter.numeric:
-                continue
-            # The difference of two values may say otherwise than the estimate that the experiment was decided on.
-            told, over = (effect.gain, " over its parent's value") if effect.told is None else (effect.told, "")
-            same = (after - before) * place > 0
-            if same and told > 0:
-                return f"a step this way brought {told:+.4g}{over} in experiment {effect.number}"
-            if not same and told < 0:
-                return f"the other way cost {told:+.4g}{over} in experiment {effect.number}"
+        for before, after, effect in reversed(self.surrogate.rises(only.parameter.name)):
+            gain = effect.told if only.parameter.numeric else None
+            if gain is not None and (after - before) * place > 0 and gain > 0:
+                return f"a step this way brought {gain:+.4g} in experiment {effect.number}"
+            if gain is not None and (after - before) * place <= 0 and gain < 0:
+                return f"the other way cost {gain:+.4g} in experiment {effect.number}"
         return ""
 
 

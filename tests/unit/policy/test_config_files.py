@@ -15,8 +15,11 @@ from autoresearchd.domain.task import Search
 from autoresearchd.policy.search.find_constants import find, look
 from autoresearchd.policy.search.parameter import Value
 from autoresearchd.policy.search.search_policies import draw
+from autoresearchd.resources import bundled
 
-from .synthetic import apply
+from .synthetic import TOY, apply
+
+TEMPLATE = bundled("templates") / "autoresearch" / "train.py"
 
 YAML = """\
 # Experiment Größe 7
@@ -104,14 +107,19 @@ def test_a_change_replaces_the_value_and_nothing_else(
     assert data == value and isinstance(data, type(value))
 
 
-@pytest.mark.parametrize(("path", "text"), [("a.yaml", YAML), ("a.toml", TOML), ("a.json", JSON)])
-def test_whatever_is_drawn_is_read_back(path: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("a.yaml", YAML), ("a.toml", TOML), ("a.json", JSON), ("train.py", TOY), ("train.py", TEMPLATE.read_text())],
+)
+def test_a_changed_file_holds_exactly_the_values_that_were_drawn(path: str, text: str) -> None:
     parameters = {p.name: p for p in find(text, path=path)}
     random = np.random.default_rng(1)
-    for _ in range(60):
+    for _ in range(20):
         changes = draw(parameters, random)
-        after = {p.name: p.value for p in find(apply(text, changes, path=path), path=path)}
+        new = apply(text, changes, path=path)
+        after = {p.name: p.value for p in find(new, path=path)}
         assert after == {**{n: p.value for n, p in parameters.items()}, **changes}
+        assert sum(line.startswith("+ ") for line in difflib.ndiff(text.split("\n"), new.split("\n"))) <= len(changes)
 
 
 @pytest.mark.parametrize(("path", "text"), [("a.yaml", "a: [1\n"), ("a.json", "{"), ("a.toml", "a =\n")])

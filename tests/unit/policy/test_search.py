@@ -2,78 +2,121 @@
 
 from __future__ import annotations
 
-import hashlib
+import math
 import statistics
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.ports import Policy
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.task import Direction, Metric, Search
 from autoresearchd.policy.search.find_constants import find
 from autoresearchd.policy.search.memory import Coupling, Memory
 from autoresearchd.policy.search.parameter import Value
-from autoresearchd.policy.search.search_policies import RandomPolicy, SearchPolicy
+from autoresearchd.policy.search.search_policies import RandomPolicy, SearchPolicy, draw
 from tests.fakes.policies import MemoryHistory, make_state, make_task
 
-from .synthetic import PROBLEMS, TOY, apply, research
+from .synthetic import TOY, apply
 
 BASE = "a" * 40
 BASELINE = Trial(0, BASE, BASE, {}, Status.KEEP, Label.NONE, 1.0)
 
 
-def discard(number: int, changes: Mapping[str, Value], value: float, parent: str = BASE) -> Trial:
+def discard(number: int, changes: Mapping[str, Value], value: float = 1.02, parent: str = BASE) -> Trial:
     return Trial(number, parent, f"{number:040x}", changes, Status.DISCARD, Label.NO_GAIN, value)
 
 
-def crash(number: int, changes: Mapping[str, Value], label: Label = Label.OOM) -> Trial:
-    return Trial(number, BASE, f"{number:040x}", changes, Status.CRASH, label, None)
+def crash(
+    number: int, changes: Mapping[str, Value], label: Label = Label.OOM, reason: str = "", parent: str = BASE
+) -> Trial:
+    return Trial(number, parent, f"{number:040x}", changes, Status.CRASH, label, None, reason=reason)
 
 
-def proposals(history: MemoryHistory, count: int, code: str = TOY, parent: str = BASE) -> list[Mapping[str, Value]]:
-    policy, cancel = SearchPolicy(history, lambda _: {"train.py": TOY}), threading.Event()
-    found = []
-    for seed in range(count):
-        state = make_state(code, number=900 + seed, seed=seed, parent=parent, sigma=0.002)
-        found.append(policy.propose(state, cancel).changes)
-    return found
+def ask(code: str, *trials: Trial, count: int = 40, parent: str = BASE, root: str = "") -> list[Proposal]:
+    """What the search proposes after some trials, for many seeds. root: the program that the session began with."""
+    policy = SearchPolicy(MemoryHistory([BASELINE, *trials]), lambda _: {"train.py": root or code})
+    states = (make_state(code, number=10 + s, seed=s, parent=parent, sigma=0.002) for s in range(count))
+    return [policy.propose(state, threading.Event()) for state in states]
 
 
-def long_history(count: int) -> MemoryHistory:
+def rates(code: str, *trials: Trial, count: int, parent: str = BASE) -> list[float]:
+    """The values of MATRIX_LR among what is proposed."""
+    name = "train.py:MATRIX_LR"
+    return [
+        float(p.changes[name]) for p in ask(code, *trials, count=count, parent=parent, root=TOY) if name in p.changes
+    ]
+
+
+def long_history(count: int) -> list[Trial]:
     """Mostly discards on one incumbent, some crashes."""
-    parameters, history = find(TOY), MemoryHistory([BASELINE])
-    for number in range(1, count + 1):
-        digest = hashlib.sha256(str(number).encode()).digest()
-        changes: dict[str, Value] = {}
-        for byte in digest[: 1 + digest[9] % 3]:
-            parameter = parameters[byte % len(parameters)]
-            low, high = parameter.bounds() if parameter.numeric else (0.0, 0.0)
-            changes[parameter.name] = (
-                parameter.at(low + (high - low) * digest[8] / 255) if parameter.numeric else parameter.others()[0]
-            )
-        value = 1.0 + 0.01 * digest[3] / 255
-        history.add(crash(number, changes) if digest[4] < 10 else discard(number, changes, value))
-    return history
+    parameters, random = {p.name: p for p in find(TOY)}, np.random.default_rng(0)
+    drawn = [draw(parameters, random) for _ in range(count)]
+    return [crash(n, c) if n % 25 == 0 else discard(n, c, 1 + 0.01 * random.random()) for n, c in enumerate(drawn, 1)]
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [
-        pytest.param(name, marks=[] if name in ("needle", "separable") else pytest.mark.nightly)
-        for name in sorted(PROBLEMS)
-    ],
-)
-def test_forty_experiments_of_search_end_better_than_forty_at_random(problem: str) -> None:
-    searched = [research(SearchPolicy, PROBLEMS[problem], seed=s).best for s in range(4)]
-    drawn = [research(lambda *_: RandomPolicy(), PROBLEMS[problem], seed=s).best for s in range(4)]
+# ---------------------------------------------------------------------- simulated sessions
+Constants = Mapping[str, Any]
+
+
+def log(value: float, best: float) -> float:
+    """Distance in octaves."""
+    return math.log2(max(value, 1e-9) / best)
+
+
+def separable(v: Constants) -> float:
+    """Seven constants that each have a best value of their own."""
+    rates = 0.03 * log(v["MATRIX_LR"], 0.012) ** 2 + 0.01 * log(v["EMBEDDING_LR"], 1.2) ** 2
+    sizes = 0.02 * log(v["BATCH_SIZE"], 2**12) ** 2 + 0.004 * (v["DEPTH"] - 6) ** 2
+    shares = 0.2 * (v["WEIGHT_DECAY"] - 0.05) ** 2 + 0.15 * (v["WARMDOWN_RATIO"] - 0.8) ** 2
+    return float(1.0 + rates + sizes + shares + 0.02 * log(v["INIT_SCALE"], 0.5) ** 2)
+
+
+def needle(v: Constants) -> float:
+    """Of twenty constants four matter, two of them choices."""
+    choices = {"SSSL": 0.06, "SSL": 0.04, "SL": 0.02, "L": 0.0}.get(v["WINDOW_PATTERN"], 0.06) + 0.03 * v["USE_BIAS"]
+    return float(1.5 + choices + 0.02 * log(v["ROPE_BASE"], 40_000) ** 2 + 0.03 * log(1 - v["MOMENTUM"], 0.12) ** 2)
+
+
+def research(make: Callable[..., Policy], loss: Callable[[Constants], float], seed: int) -> float:
+    """The true loss of the last program of forty experiments that are measured with noise and honestly judged."""
+    noise, sigma = np.random.default_rng([seed, 77]), 0.004
+    history, code, parent, codes = MemoryHistory(), TOY, BASE, {BASE: {"train.py": TOY}}
+    true = loss({p.label: p.value for p in find(TOY)})
+    value = baseline = true + sigma / math.sqrt(3) * float(noise.standard_normal())
+    policy = make(history, codes.__getitem__)
+    for number in range(1, 41):
+        state = make_state(
+            code, number=number, seed=number, parent=parent, sigma=sigma, incumbent_value=value, baseline=baseline
+        )
+        proposal = policy.propose(state, threading.Event())
+        new, commit = proposal.files["train.py"], f"{number:040x}"
+        reached = loss({p.label: p.value for p in find(new)})
+        measured = reached + sigma * float(noise.standard_normal())
+        keep = value - measured > 2 * math.sqrt(2) * sigma
+        status, label = (Status.KEEP, Label.NONE) if keep else (Status.DISCARD, Label.NO_GAIN)
+        history.add(Trial(number, parent, commit, proposal.changes, status, label, measured))
+        if keep:
+            code, parent, value, true = new, commit, measured, reached
+            codes[commit] = {"train.py": new}
+    return true
+
+
+@pytest.mark.parametrize("loss", [separable, needle])
+def test_forty_experiments_of_search_end_better_than_forty_at_random(loss: Callable[[Constants], float]) -> None:
+    searched = [research(SearchPolicy, loss, seed) for seed in range(4)]
+    drawn = [research(lambda *_: RandomPolicy(), loss, seed) for seed in range(4)]
     assert statistics.mean(searched) < statistics.mean(drawn)
 
 
+# ---------------------------------------------------------------------- what is proposed
 @pytest.mark.parametrize("kind", ["search", "random"])
 def test_no_proposal_leaves_the_bounds_that_a_person_gave(kind: str) -> None:
     """Rows that keep the tokens of a pass would do so here, and a proposal outside would be no proposal at all."""
@@ -95,64 +138,52 @@ def test_no_proposal_leaves_the_bounds_that_a_person_gave(kind: str) -> None:
 
 
 def test_a_restarted_search_proposes_what_the_old_one_would_have() -> None:
-    history, cancel = MemoryHistory([BASELINE]), threading.Event()
+    history = MemoryHistory([BASELINE])
     old = SearchPolicy(history)
-    for trial in long_history(400).items[1:]:
+    for trial in long_history(200):
         history.add(trial)
         if trial.number % 40 == 0:
             state = make_state(TOY, number=trial.number + 1, seed=trial.number, parent=BASE, sigma=0.002)
-            assert old.propose(state, cancel) == SearchPolicy(history).propose(state, cancel)
+            assert old.propose(state, threading.Event()) == SearchPolicy(history).propose(state, threading.Event())
 
 
 def test_a_direction_that_helped_is_followed_further() -> None:
+    trials = [Trial(1, BASE, "b" * 40, {"train.py:MATRIX_LR": 0.06}, Status.KEEP, Label.NONE, 0.95)]
+    for number, (name, value) in enumerate([("DEPTH", 5), ("SOFTCAP", 22), ("INIT_SCALE", 1.5)], 2):
+        trials.append(discard(number, {f"train.py:{name}": value}, 0.97, parent="b" * 40))
     better = apply(TOY, {"train.py:MATRIX_LR": 0.06})
-    kept = Trial(1, BASE, "b" * 40, {"train.py:MATRIX_LR": 0.06}, Status.KEEP, Label.NONE, 0.95)
-    history = MemoryHistory([BASELINE, kept])
-    for number, name in enumerate(("DEPTH", "SOFTCAP", "INIT_SCALE", "BATCH_SIZE"), start=2):
-        parameter = next(p for p in find(TOY) if p.label == name)
-        changes = {parameter.name: parameter.at(parameter.place(parameter.value) + parameter.range.step)}
-        history.add(discard(number, changes, 0.97, parent="b" * 40))
-    rates = [c["train.py:MATRIX_LR"] for c in proposals(history, 20, better, "b" * 40) if "train.py:MATRIX_LR" in c]
-    assert len(rates) >= 5
-    assert sum(float(r) > 0.06 for r in rates) > 0.8 * len(rates)
+    found = rates(better, *trials, count=20, parent="b" * 40)
+    assert len(found) >= 5
+    assert sum(rate > 0.06 for rate in found) > 0.8 * len(found)
 
 
 def test_a_step_that_hurt_makes_the_search_turn_round() -> None:
-    history = MemoryHistory([BASELINE, discard(1, {"train.py:MATRIX_LR": 0.06}, 1.03)])
-    rates = [c["train.py:MATRIX_LR"] for c in proposals(history, 40) if "train.py:MATRIX_LR" in c]
-    assert rates
-    assert all(float(r) < 0.04 for r in rates)
+    found = rates(TOY, discard(1, {"train.py:MATRIX_LR": 0.06}, 1.03), count=40)
+    assert found and max(found) < 0.04
 
 
 def test_nothing_is_tried_twice_on_one_incumbent() -> None:
-    history = long_history(300)
-    done = {frozenset(t.changes.items()) for t in history.items}
-    assert all(frozenset(c.items()) not in done for c in proposals(history, 30))
+    trials = long_history(300)
+    done = {frozenset(t.changes.items()) for t in trials}
+    assert all(frozenset(p.changes.items()) not in done for p in ask(TOY, *trials, count=30))
 
 
 def test_what_ran_out_of_memory_is_not_tried_again_nor_anything_beyond() -> None:
-    history = MemoryHistory(
-        [BASELINE, crash(1, {"train.py:DEPTH": 5}), crash(2, {"train.py:MLP_RATIO": 5}, Label.ERROR)]
-    )
-    for changes in proposals(history, 60):
-        assert float(changes.get("train.py:DEPTH", 4)) < 5
-        assert changes.get("train.py:MLP_RATIO") != 5
+    trials = crash(1, {"train.py:DEPTH": 5}), crash(2, {"train.py:MLP_RATIO": 5}, Label.ERROR)
+    for proposal in ask(TOY, *trials, count=60):
+        assert float(proposal.changes.get("train.py:DEPTH", 4)) < 5
+        assert proposal.changes.get("train.py:MLP_RATIO") != 5
 
 
 def test_words_say_what_changes_and_why() -> None:
-    proposal = after_a_lower_rate(delta=-0.05)
+    history = MemoryHistory([replace(discard(1, {"train.py:LR": 0.02}, 1.05), delta=-0.05)])
+    state = make_state("LR = 0.04\n", seed=3, parent=BASE, sigma=0.002, baseline=1.0)
+    proposal = SearchPolicy(history).propose(state, threading.Event())
     new = proposal.changes["train.py:LR"]
     assert proposal.description == f"LR 0.04 → {new:.6g}"
     assert proposal.hypothesis.startswith(f"A higher LR (0.04 → {new:.6g}) may converge faster within the budget")
     assert "the other way cost -0.05 in experiment 1" in proposal.hypothesis
     assert proposal.asi.next_action_hint.startswith("if it helps, try LR = ")
-
-
-def after_a_lower_rate(*, delta: float | None, value: float = 1.05) -> Proposal:
-    """What is proposed after an experiment with half of the rate, which was decided on by ``delta``."""
-    history = MemoryHistory([replace(discard(1, {"train.py:LR": 0.02}, value), delta=delta)])
-    state = make_state("LR = 0.04\n", seed=3, parent=BASE, sigma=0.002, baseline=1.0)
-    return SearchPolicy(history).propose(state, threading.Event())
 
 
 def test_a_keep_that_lost_its_place_is_remembered_as_after_a_restart() -> None:
@@ -162,7 +193,7 @@ def test_a_keep_that_lost_its_place_is_remembered_as_after_a_restart() -> None:
     memory = Memory(Metric("loss", Direction.MINIMIZE))
     memory.refresh(MemoryHistory([BASELINE, kept]))
     history = MemoryHistory([BASELINE, replace(kept, status=Status.CRASH, label=Label.ERROR, value=None), after])
-    memory.refresh(history)
+    memory = memory.refresh(history)
     anew = Memory(Metric("loss", Direction.MINIMIZE))
     anew.refresh(history)
     assert memory == anew and memory.effects({}, 1.0)[0].failed
@@ -185,27 +216,21 @@ def test_a_file_with_nothing_to_tune_says_how_to_hint_it(policy: SearchPolicy | 
 
 def test_a_small_space_that_is_used_up_ends_in_a_clear_error() -> None:
     code = 'USE_BIAS = True\nMODE = "a"  # one of: "a", "b"\n'
-    history = MemoryHistory([BASELINE])
-    for number, changes in enumerate(
-        [{"train.py:USE_BIAS": False}, {"train.py:MODE": "b"}, {"train.py:USE_BIAS": False, "train.py:MODE": "b"}],
-        start=1,
-    ):
-        history.add(discard(number, changes, 1.1))
+    bias: dict[str, Value] = {"train.py:USE_BIAS": False}
+    mode: dict[str, Value] = {"train.py:MODE": "b"}
     with pytest.raises(PolicyError, match="have been tried"):
-        SearchPolicy(history).propose(make_state(code, parent=BASE), threading.Event())
+        ask(code, discard(1, bias), discard(2, mode), discard(3, {**bias, **mode}))
 
 
 def test_trials_of_other_policies_do_not_confuse_it() -> None:
-    history = MemoryHistory(
-        [
-            Trial(3, "f" * 40, "e" * 40, {}, Status.KEEP, Label.NONE, 0.9),
-            discard(4, {"train.py:GONE": 3}, 0.8, parent="e" * 40),
-            discard(5, {"train.py:MATRIX_LR": "a text"}, 0.7, parent="e" * 40),
-            discard(6, {"train.py:MATRIX_LR": 0.1, "junk": [1]}, float("nan"), parent="e" * 40),
-            Trial(7, "e" * 40, "d" * 40, {"train.py:WINDOW_PATTERN": 3}, Status.KEEP, Label.SIMPLER, 0.9),
-        ]
+    trials = (
+        Trial(3, "f" * 40, "e" * 40, {}, Status.KEEP, Label.NONE, 0.9),
+        discard(4, {"train.py:GONE": 3}, 0.8, parent="e" * 40),
+        discard(5, {"train.py:MATRIX_LR": "a text"}, 0.7, parent="e" * 40),
+        discard(6, {"train.py:MATRIX_LR": 0.1, "junk": [1]}, float("nan"), parent="e" * 40),  # type: ignore[dict-item]
+        Trial(7, "e" * 40, "d" * 40, {"train.py:WINDOW_PATTERN": 3}, Status.KEEP, Label.SIMPLER, 0.9),
     )
-    assert all(proposals(history, 5, parent="d" * 40))
+    assert all(p.changes for p in ask(TOY, *trials, count=5, parent="d" * 40))
 
 
 # ---------------------------------------------------------------------- coupling
@@ -220,21 +245,7 @@ HIDDEN, HEAD = "train.py:HIDDEN_DIM", "train.py:N_HEAD"
 
 
 def misfit(number: int, changes: Mapping[str, Value], reason: str = MISFIT, parent: str = BASE) -> Trial:
-    return Trial(number, parent, f"{number:040x}", changes, Status.CRASH, Label.ERROR, None, reason=reason)
-
-
-def worse(number: int, changes: Mapping[str, Value], parent: str = BASE) -> Trial:
-    return Trial(number, parent, f"{number:040x}", changes, Status.DISCARD, Label.NO_GAIN, 1.02)
-
-
-def ask(code: str, *trials: Trial, count: int = 40, parent: str = BASE, first: int = 10) -> list[Proposal]:
-    """What the search proposes after some trials, for many seeds."""
-    history, cancel = MemoryHistory([BASELINE, *trials]), threading.Event()
-    policy = SearchPolicy(history, lambda _: {"train.py": code})
-    return [
-        policy.propose(make_state(code, number=first + s, seed=s, parent=parent, sigma=0.002), cancel)
-        for s in range(count)
-    ]
+    return crash(number, changes, Label.ERROR, reason, parent)
 
 
 def test_a_constant_that_crashed_twice_by_itself_is_not_tried_a_third_and_a_fourth_time() -> None:
@@ -245,12 +256,12 @@ def test_a_constant_that_crashed_twice_by_itself_is_not_tried_a_third_and_a_four
 
 def test_of_a_bundle_that_failed_the_constant_that_never_ran_is_to_blame() -> None:
     both = {HIDDEN: 18, "train.py:DROPOUT": 0.3}
-    found = ask(ALONE, worse(1, {"train.py:DROPOUT": 0.3}), misfit(2, {HIDDEN: 32}), misfit(3, both))
+    found = ask(ALONE, discard(1, {"train.py:DROPOUT": 0.3}), misfit(2, {HIDDEN: 32}), misfit(3, both))
     assert all(HIDDEN not in p.changes for p in found)
 
 
 def test_a_constant_that_failed_takes_no_other_change_down_with_it() -> None:
-    near = Trial(1, BASE, f"{1:040x}", {"train.py:LEARNING_RATE": 0.06}, Status.DISCARD, Label.NO_GAIN, 0.996)
+    near = discard(1, {"train.py:LEARNING_RATE": 0.06}, 0.996)
     hidden = [p.changes for p in ask(ALONE, near, misfit(2, {HIDDEN: 18}), count=150) if HIDDEN in p.changes]
     assert hidden
     assert all(len(changes) == 1 for changes in hidden)
@@ -260,7 +271,7 @@ def test_a_constant_that_failed_takes_no_other_change_down_with_it() -> None:
     "trials",
     [
         (misfit(1, {HIDDEN: 32}),),
-        (misfit(1, {HIDDEN: 32}), misfit(2, {HIDDEN: 18}), worse(3, {HIDDEN: 28})),
+        (misfit(1, {HIDDEN: 32}), misfit(2, {HIDDEN: 18}), discard(3, {HIDDEN: 28})),
         (misfit(1, {HIDDEN: 32}), misfit(2, {HIDDEN: 18, "train.py:DROPOUT": 0.5})),
         (misfit(1, {HIDDEN: 32}), misfit(2, {HIDDEN: 18}, parent="b" * 40)),
         (misfit(1, {HIDDEN: 32}), misfit(2, {HIDDEN: 18}, "error: training was ended by signal 11.")),

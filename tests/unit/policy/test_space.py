@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import difflib
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,30 +12,29 @@ from autoresearchd.policy.search.find_constants import find, look
 from autoresearchd.policy.search.parameter import Kind, Parameter, Scale, Value
 from autoresearchd.policy.search.search_policies import draw
 
-from .synthetic import TOY, apply
-
-TEMPLATE = Path(__file__).parents[3] / "templates" / "autoresearch" / "train.py"
+from .synthetic import apply
 
 
-def values(text: str, profile: str = "cpu") -> dict[str, Value]:
-    return {p.label: p.value for p in find(text, profile=profile)}
+def values(text: str, profile: str = "cpu", given: tuple[str, ...] = ()) -> dict[str, Value]:
+    return {p.label: p.value for p in look(text, profile=profile, given=given).parameters}
+
+
+def why(text: str, given: tuple[str, ...] = ()) -> dict[str, str]:
+    return {left.label: left.why for left in look(text, given=given).left_out}
+
+
+def one(text: str) -> Parameter:
+    [found] = find(text)
+    return found
 
 
 def test_top_level_constants_are_found_in_all_their_spellings() -> None:
-    text = "A_LR = 5e-4\nBATCH = 2**14\nWINDOW = 10 * 1024\nSHIFT_SCALE = -0.5\nWIDTH: int = 1_024\nlr = 1/8\n"
-    text += "GAMMA = (0.9)\n"
-    assert values(text) == {
-        "A_LR": 5e-4,
-        "BATCH": 16384,
-        "WINDOW": 10240,
-        "SHIFT_SCALE": -0.5,
-        "WIDTH": 1024,
-        "lr": 0.125,
-        "GAMMA": 0.9,
-    }
+    text = "A_LR = 5e-4\nBATCH = 2**14\nWINDOW = 10 * 1024\nSHIFT_SCALE = -0.5\nWIDTH: int = 1_024\nGAMMA = (0.9)\n"
+    assert list(values(text).values()) == [5e-4, 16384, 10240, -0.5, 1024, 0.9]
 
 
-def test_tuples_dictionaries_and_configuration_classes_are_searched_one_by_one() -> None:
+def test_wherever_a_recipe_stands_its_constants_are_found() -> None:
+    """In tuples, dictionaries, settings, known calls and defaults: a program of classes has them nowhere else."""
     text = """
 from dataclasses import dataclass
 ADAM_BETAS = (0.8, 0.95)
@@ -57,38 +51,32 @@ class Plain:
     n_layer = 3
 
 config = GPTConfig(n_head=8)
-"""
-    assert values(text) == {
-        "ADAM_BETAS[0]": 0.8,
-        "ADAM_BETAS[1]": 0.95,
-        "CONFIG.lr": 3e-4,
-        "CONFIG.model.depth": 6,
-        "OTHER.dropout": 0.1,
-        "GPTConfig.n_layer": 12,
-    }
 
+class Net(Module):
+    def __init__(self, hidden=64, depth: int = 3, *, lr=0.001):
+        self.lr = lr
 
-def test_literals_in_known_constructor_calls_are_found_by_name_and_position() -> None:
-    text = """
+    def step(self, x, momentum=0.9):
+        return x
+
+def fit(model, batch_size=32, weight_decay=0.01):
+    def inner(lr=0.5):
+        return lr
+
 def build(model, groups):
-    a = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    a = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), fused=True)
     b = AdamW([{"params": groups, "lr": 0.02}], lr=LR, eps=1e-10)
     drop = nn.Dropout(0.2)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     other = Unknown(lr=3.0, p=0.5)
     return dict(params=groups, lr=0.3), dict(lr=0.4)
 """
-    assert values(text) == {
-        "AdamW.lr#1": 3e-4,
-        "AdamW.betas[0]#1": 0.9,
-        "AdamW.betas[1]#1": 0.95,
-        "AdamW.weight_decay#1": 0.1,
-        "group.lr#1": 0.02,
-        "AdamW.eps#2": 1e-10,
-        "Dropout.p#1": 0.2,
-        "clip_grad_norm_.max_norm#1": 1.0,
-        "dict.lr#1": 0.3,
-    }
+    assert " ".join(values(text)) == (
+        "ADAM_BETAS[0] ADAM_BETAS[1] CONFIG.lr CONFIG.model.depth OTHER.dropout GPTConfig.n_layer Net.hidden Net.depth "
+        "Net.lr Net.step.momentum fit.batch_size fit.weight_decay fit.inner.lr AdamW.lr#1 AdamW.betas[0]#1 "
+        "AdamW.betas[1]#1 group.lr#1 AdamW.eps#2 Dropout.p#1 clip_grad_norm_.max_norm#1 dict.lr#1"
+    )
+    assert "hidden=96, depth" in apply(text, {"train.py:Net.hidden": 96})
 
 
 def test_choices_are_booleans_listed_alternatives_and_window_patterns() -> None:
@@ -101,42 +89,17 @@ ACTIVATION = "relu"
 ALT = "gelu"
 TITLE = "a run"
 """
-    found = {p.label: p for p in find(text)}
-    assert found["USE_BIAS"].others() == (False,)
-    assert set(found["SCHEDULE"].others()) == {"linear", "constant"}
-    assert found["NORM"].others() == ("layer",)
-    assert set(found["WINDOW_PATTERN"].others()) == {"L", "SL", "SSL", "SSSSL"}
-    assert found["ACTIVATION"].others() == ("gelu",)
-    assert "TITLE" not in found
-    assert "ALT" not in found
+    assert {p.label: p.others() for p in find(text)} == {
+        "USE_BIAS": (False,),
+        "SCHEDULE": ("constant", "linear"),
+        "NORM": ("layer",),
+        "WINDOW_PATTERN": ("L", "SL", "SSL", "SSSSL"),
+        "ACTIVATION": ("gelu",),
+    }
     assert apply(text, {"train.py:NORM": "layer"}) == text.replace("'rms'", "'layer'")
 
 
-def test_a_comment_keeps_a_value_of_several_lines_as_it_is() -> None:
-    text = """
-CONFIG = {
-    "lr": 3e-4,  # fixed
-    "depth": 4,
-    "scales": (
-        0.5,
-        2.0,
-    ),  # fixed: measured
-    "model": {  # do not change
-        "heads": 4,
-    },
-    "batch": 32, "rows": 16}  # fixed
-LAST = {
-    "x": 3,
-}  # fixed
-
-def build(p):
-    return AdamW(p, lr=3e-4,  # fixed
-                 weight_decay=0.1)
-"""
-    assert values(text) == {"CONFIG.depth": 4, "AdamW.weight_decay#1": 0.1}
-
-
-def test_a_comment_on_the_line_above_keeps_what_follows_as_it_is() -> None:
+def test_a_comment_above_or_behind_a_bracket_keeps_what_it_belongs_to_as_it_is() -> None:
     text = """\
 # fixed
 DEPTH = 4
@@ -152,12 +115,28 @@ LAYERS = 12
 CONFIG = {
     # Fixed: the referee's
     "lr": 3e-4,
+    "momentum": 0.9,  # fixed
     "dropout": 0.1,
-}
+    "scales": (
+        0.5,
+        2.0,
+    ),  # fixed: measured
+    "model": {  # do not change
+        "heads": 4,
+    },
+    "batch": 32, "rows": 16}  # fixed
+LAST = {
+    "x": 3,
+}  # fixed
 # do not edit
 OTHER = {"x": 3}
+
+def build(p):
+    return AdamW(p, lr=3e-4,  # fixed
+                 weight_decay=0.1)
 """
-    assert values(text) == {"WIDTH": 256, "HEAD_SIZE": 64, "LAYERS": 12, "CONFIG.dropout": 0.1}
+    kept = {"WIDTH": 256, "HEAD_SIZE": 64, "LAYERS": 12, "CONFIG.dropout": 0.1, "AdamW.weight_decay#1": 0.1}
+    assert values(text) == kept
 
 
 def test_the_branch_of_the_profile_is_the_one_that_is_tuned() -> None:
@@ -202,16 +181,10 @@ def test_a_change_keeps_the_style_of_the_literal_and_all_around_it(before: str, 
     assert apply(before, {name: change}) == after
 
 
-def test_a_change_that_does_not_fit_is_refused() -> None:
-    text = 'DEPTH = 4\nMODE = "a"  # one of: "a", "b"\n'
-    for changes in (
-        {"train.py:NOPE": 1},
-        {"train.py:DEPTH": 4.5},
-        {"train.py:MODE": 'c"; import os'},
-        {"train.py:DEPTH": True},
-    ):
-        with pytest.raises(PolicyError):
-            apply(text, changes)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("name", "value"), [("NOPE", 1), ("DEPTH", 4.5), ("MODE", 'c"; import os'), ("DEPTH", True)])
+def test_a_change_that_does_not_fit_is_refused(name: str, value: Value) -> None:
+    with pytest.raises(PolicyError):
+        apply('DEPTH = 4\nMODE = "a"  # one of: "a", "b"\n', {f"train.py:{name}": value})
 
 
 @pytest.mark.parametrize("text", ["def f(:\n", "x = 1\n  y = 2\n", "\ud800 = 1", "LR = '\x00'\n"])
@@ -220,36 +193,10 @@ def test_a_file_that_is_not_python_is_a_clear_error(text: str) -> None:
         find(text)
 
 
-def anywhere(parameter: Parameter, share: float) -> Value:
-    if parameter.kind is Kind.CHOICE:
-        return parameter.range.choices[int(share * (len(parameter.range.choices) - 1))]
-    low, high = parameter.bounds()
-    return parameter.at(low + share * (high - low))
-
-
-@settings(max_examples=12, deadline=None)
-@given(st.dictionaries(st.integers(0, 60), st.floats(0, 1), max_size=12), st.sampled_from(["toy", "template"]))
-def test_a_changed_program_holds_exactly_the_new_values(picks: dict[int, float], which: str) -> None:
-    text = TOY if which == "toy" else TEMPLATE.read_text(encoding="utf-8")
-    parameters = find(text)
-    changes = {
-        parameters[i % len(parameters)].name: anywhere(parameters[i % len(parameters)], s) for i, s in picks.items()
-    }
-    new = apply(text, changes)
-    before, after = {p.name: p.value for p in parameters}, {p.name: p.value for p in find(new)}
-    assert after == {**before, **changes}
-    ast.parse(new)
-    altered = {n for n, v in changes.items() if v != before[n]}
-    lines = [d for d in difflib.ndiff(text.splitlines(), new.splitlines()) if d.startswith("+ ")]
-    assert len(lines) <= len(altered)
-
-
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(["LR", "DEPTH", "DROPOUT", "BETA2", "WARMUP_RATIO", "FOO"]),
-    st.one_of(
-        st.integers(-10, 10**7), st.floats(-1e6, 1e6, allow_nan=False), st.sampled_from([0, 0.0, 1, 1.0, 0.999, 2**20])
-    ),
+    st.integers(-10, 10**7) | st.floats(-1e6, 1e6) | st.sampled_from([0, 0.0, 1, 1.0, 0.999, 2**20]),
 )
 def test_every_value_in_range_can_be_written_and_read_back(name: str, value: float) -> None:
     text = f"{name} = {value!r}\n"
@@ -286,9 +233,10 @@ model = build()
 loss = a + b
 DEPTH = 4
 """
-    space = look(text)
-    assert [p.label for p in space.parameters] == ["DEPTH"]
-    assert {left.label: left.why for left in space.left_out}.items() >= {
+    assert values(text) == {"DEPTH": 4}
+    left = why(text)
+    assert left == {
+        **left,
         "SEED": "its name is that of a seed",
         "DATA_DIR": "its name: path, address or name",
         "EVAL_STEPS": "its name: what is measured",
@@ -297,17 +245,11 @@ DEPTH = 4
         "LR": "read from the environment",
         "MODE": "no other value is known: a comment can list them (# one of: a, b)",
         "IGNORE": "below zero: it may stand for all or none",
-        "BETAS[0]": "fixed by a comment",
         "BETAS[1]": "fixed by a comment",
-    }.items()
+    }
 
 
 # ---------------------------------------------------------------------- comments
-def parameter(text: str) -> Parameter:
-    (found,) = look(text).parameters
-    return found
-
-
 @pytest.mark.parametrize(
     ("text", "kind", "scale"),
     [
@@ -326,30 +268,29 @@ def parameter(text: str) -> Parameter:
 )
 def test_a_range_bounds_every_value_that_is_tried_or_allowed(text: str, kind: Kind, scale: Scale) -> None:
     """A user who bounds a constant must never see a value outside."""
-    found = parameter(text)
+    found = one(text)
     assert (found.kind, found.range.scale) == (kind, scale)
     low, high = found.range.low, found.range.high
     random = np.random.default_rng(0)
-    drawn = [draw({found.name: found}, random).get(found.name, found.value) for _ in range(200)]
-    ends = found.bounds()
+    drawn = {draw({found.name: found}, random).get(found.name, found.value) for _ in range(200)}
     stepped = [found.at(found.home + d * found.range.step) for d in (-9, -1, -0.5, 0.5, 1, 9)]
-    for value in (*drawn, *stepped, found.at(ends[0]), found.at(ends[1])):
+    for value in (*drawn, *stepped, *map(found.at, found.bounds())):
         assert isinstance(value, (int, float))
         assert low <= value <= high
         assert found.legal(value)
         assert look(apply(text, {found.name: value})).doubts == ()
-    assert len(set(drawn)) > 2
+    assert len(drawn) > 2
     for outside in (low - 1, high + 1):
         assert not found.legal(int(outside) if kind is Kind.INT else outside)
 
 
 def test_choices_of_numbers_are_read_and_written() -> None:
-    found = parameter("BATCH = 32  # one of: 16, 32, 64 (more does not fit)\n")
+    found = one("BATCH = 32  # one of: 16, 32, 64 (more does not fit)\n")
     assert found.range.choices == (16, 32, 64)
     assert apply("BATCH = 32  # one of: 16, 32, 64\n", {"train.py:BATCH": 64}).startswith("BATCH = 64  #")
     assert not found.legal(48)
     text = "# one of: 1, 0.1\nSCALE = 0.1\n"
-    assert parameter(text).range.choices == (1.0, 0.1)
+    assert one(text).range.choices == (1.0, 0.1)
     assert apply(text, {"train.py:SCALE": 1.0}) == "# one of: 1, 0.1\nSCALE = 1.0\n"
 
 
@@ -362,7 +303,7 @@ def test_choices_of_numbers_are_read_and_written() -> None:
         ("# range: 1e-3", "not a range"),
         ("# range: 1..1e999", "finite"),
         ("# range: 0.6..0.9", "its value 0.5 is outside of the range 0.6..0.9"),
-        ("# one of: small, large", "no numbers"),
+        ("# one of: small, large", "not one of the choices (small, large)"),
         ("# one of: 1, 2", "its value 0.5 is not one of the choices (1, 2)"),
         ("# one of: 0.5", "too few"),
     ],
@@ -371,61 +312,18 @@ def test_a_comment_that_cannot_be_followed_is_told_with_its_line(comment: str, w
     """Ignored, the search would leave the bounds that the user believes to have set."""
     for text, line in ((f"X = 1\nLR = 0.5  {comment}\n", 2), (f"X = 1\n{comment}\nLR = 0.5\n", 3)):
         (doubt,) = look(text).doubts
-        assert words in doubt.what
-        assert doubt.what.startswith("LR: ")
-        assert doubt.line == line
-        assert doubt.hint
+        assert words in doubt.what and doubt.what.startswith("LR: ")
+        assert doubt.line == line and doubt.hint
 
 
 def test_a_range_makes_a_constant_tunable_that_its_name_hides_but_never_a_seed() -> None:
     text = "EVAL_DEPTH = 4  # range: 1..8\nSEED = 3  # range: 0..9\nN = 5  # range: 3..9\nFEATURES = 60\n"
     space = look(text, reasons={text.index("5 "): "data", text.index("60"): "data"})
     assert [p.label for p in space.parameters] == ["EVAL_DEPTH", "N"], "a person knows the program"
-    assert {left.label: left.why for left in space.left_out} == {
-        "SEED": "its name is that of a seed",
-        "FEATURES": "data",
-    }
+    assert [left.why for left in space.left_out] == ["its name is that of a seed", "data"]
 
 
 # ---------------------------------------------------------------------- defaults
-def tuned(text: str, given: tuple[str, ...] = ()) -> dict[str, object]:
-    return {p.label: p.value for p in look(text, given=given).parameters}
-
-
-def why(text: str, given: tuple[str, ...] = ()) -> dict[str, str]:
-    return {left.label: left.why for left in look(text, given=given).left_out}
-
-
-def test_defaults_of_constructors_and_functions_are_tuned() -> None:
-    """A program of classes has its recipe nowhere else: without this there is `nothing to tune`."""
-    text = """
-class Net(Module):
-    def __init__(self, hidden=64, depth: int = 3, dropout=0.1, dim=128, *, lr=0.001):
-        self.lr = lr
-
-    def step(self, x, momentum=0.9):
-        return x
-
-def fit(model, batch_size=32, weight_decay=0.01):
-    def inner(lr=0.5):
-        return lr
-
-Net()
-"""
-    assert tuned(text) == {
-        "Net.hidden": 64,
-        "Net.depth": 3,
-        "Net.dropout": 0.1,
-        "Net.dim": 128,
-        "Net.lr": 0.001,
-        "Net.step.momentum": 0.9,
-        "fit.batch_size": 32,
-        "fit.weight_decay": 0.01,
-        "fit.inner.lr": 0.5,
-    }
-    assert "hidden=96, depth" in apply(text, {"train.py:Net.hidden": 96})
-
-
 def test_numbers_of_a_computation_are_no_recipe() -> None:
     """An axis or an epsilon that the search moves breaks the program, or changes what it computes."""
     text = (
@@ -433,7 +331,7 @@ def test_numbers_of_a_computation_are_no_recipe() -> None:
     )
     text += "def softmax(x, dim=1, power=2.0): pass\n"
     text += "def conv(x, kernel=3, stride=1, padding=1, groups=1, rate=2, batch_idx=0, features=10): pass\n"
-    assert tuned(text) == {}
+    assert values(text) == {}
 
 
 def test_a_default_that_a_call_overrides_is_left_alone_with_the_reason() -> None:
@@ -452,10 +350,8 @@ partial(fit, 0.5, momentum=0.8)
 train(**options)
 isinstance(net, build)
 """
-    assert tuned(text) == {"Net.depth": 2, "fit.weight_decay": 0.0, "build.width": 64, "build.layers": 2}
-    left = why(text)
-    assert left["Net.hidden"] == left["Net.dropout"] == left["fit.lr"] == left["train.depth"]
-    assert left["Net.hidden"] == "a call in the file sets it"
+    assert values(text) == {"Net.depth": 2, "fit.weight_decay": 0.0, "build.width": 64, "build.layers": 2}
+    assert set(why(text).values()) == {"a call in the file sets it"}
 
 
 def test_options_of_argparse_are_tuned_unless_the_command_gives_them() -> None:
@@ -474,12 +370,7 @@ parser.add_argument("steps", default=3)
 """
     given = ("--batch", "python")
     found = {p.label: p for p in look(text, given=given).parameters}
-    assert {name: p.value for name, p in found.items()} == {
-        "args.lr": 1e-3,
-        "args.learning_decay": 1.0,
-        "args.optimizer": "adam",
-        "args.hidden_width": 64,
-    }
+    assert " ".join(found) == "args.lr args.learning_decay args.optimizer args.hidden_width"
     assert found["args.hidden_width"].range.choices == (64, 32, 128)
     assert found["args.optimizer"].others() == ("sgd",)
     assert found["args.learning_decay"].kind is Kind.FLOAT
@@ -487,9 +378,7 @@ parser.add_argument("steps", default=3)
     assert "default=128, choices" in apply(text, {"train.py:args.hidden_width": 128})
     left = why(text, given)
     assert left["args.batch_size"] == "execution.run_command gives --batch"
-    assert left["args.seed"] == "its name is that of a seed"
-    assert "path" in left["args.data_dir"]
-    assert "args.batch_size" in tuned(text)
+    assert "args.batch_size" in values(text)
 
 
 # ---------------------------------------------------------------------- ranges
@@ -509,17 +398,6 @@ l = KNeighborsClassifier(n_neighbors=1)
 """
 
 
-def one(text: str) -> Parameter:
-    [found] = find(text)
-    return found
-
-
-def reached(parameter: Parameter) -> Iterator[Value]:
-    """Values from end to end of the range."""
-    low, high = parameter.bounds()
-    return (parameter.at(low + (high - low) * share / 40) for share in range(41))
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learn_takes_every_value_that_is_proposed_for_its_estimators() -> None:
     modules = [pytest.importorskip(f"sklearn.{name}") for name in ("ensemble", "linear_model", "neighbors", "svm")]
@@ -528,10 +406,9 @@ def test_scikit_learn_takes_every_value_that_is_proposed_for_its_estimators() ->
     tried = 0
     for line in ESTIMATORS.strip().split("\n"):
         for parameter in find(line):
-            for value in {parameter.value, *list(reached(parameter))[::40]}:
-                changed = f"{line[: parameter.start]}{value!r}{line[parameter.end :]}"
+            for value in (parameter.value, *map(parameter.at, parameter.bounds())):
                 made: dict[str, object] = {}
-                exec(changed, dict(names), made)
+                exec(f"{line[: parameter.start]}{value!r}{line[parameter.end :]}", dict(names), made)
                 [estimator] = made.values()
                 estimator.fit(rows, [n % 2 for n in range(20)])  # type: ignore[attr-defined]
                 tried += 1
@@ -554,6 +431,5 @@ def test_scikit_learn_takes_every_value_that_is_proposed_for_its_estimators() ->
     ],
 )
 def test_a_constant_moves_as_far_as_its_name_allows_and_no_further(text: str, low: float, high: float) -> None:
-    found = [float(value) for value in reached(one(text)) if not isinstance(value, str)]
-    assert min(found) == pytest.approx(low, rel=0.05)
-    assert max(found) == pytest.approx(high, rel=0.05)
+    found = one(text)
+    assert list(map(found.at, found.bounds())) == [pytest.approx(low, rel=0.05), pytest.approx(high, rel=0.05)]
