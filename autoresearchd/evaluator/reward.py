@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from rapidfuzz.distance import Levenshtein
 
-from autoresearchd.domain.labels import RULES, Label, Status
+from autoresearchd.domain.labels import FORBIDDEN, RULES, Label, Status
 
 MAX_CHARACTERS = 4000
 """Of one diff that are compared: enough to tell ideas apart, and a bound on the time (quadratic in the length)."""
@@ -37,8 +37,6 @@ PENALTIES: Mapping[Label, float] = {
 """By label, in place of everything else."""
 _NONE = frozenset({Label.STALE_PARENT, *(label for label, rule in RULES.items() if rule.status is None)})
 """Labels that say nothing about the proposal."""
-_BLOCKED = frozenset({Label.GATE_MISS, Label.SIZE_BLOCKED, Label.CONSTRAINT})
-"""Labels that no improvement makes good."""
 
 
 def changed_lines(diff: str) -> str:
@@ -91,7 +89,7 @@ def reward(
     unit = max(sigma or 0.0, FLOOR * abs(reference or 0.0)) or 1.0
     share = max(0.0, 2.0 * sure - 1.0) if improvement > 0 and sure is not None else 1.0
     gain = min(BEST, max(WORST, share * improvement / unit))
-    if label in _BLOCKED:
+    if label in FORBIDDEN:  # no improvement makes it good
         gain = min(gain, 0.0)
     # Thrift is worth something only where nothing was lost by it: doing nothing at all is the most thrifty program.
     thrift = EFFICIENCY * min(1.0, max(-1.0, saved)) if gain > 0 else 0.0

@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 from autoresearchd.config import load_task
-from autoresearchd.evaluator.measure.log_text import parse_metrics
-from autoresearchd.evaluator.measure.logged_curve import read_curve
+from autoresearchd.evaluator.measure.log_text import parse_metrics, read_curve
 from autoresearchd.resources import bundled
 
 torch = pytest.importorskip("torch")

@@ -131,21 +131,11 @@ class _Case:
                     return f"but {value} holds its limit of {bound:.6g} with probability {sure:.2g} only"
         return ""
 
-    def reason(
-        self, verdict: Verdict, noise: Noise | None, *, label: Label, why: str, means: float, gain: float
-    ) -> str:
-        """One sentence that says nothing against itself.
-
-        why: what follows from the comparison. means: by how much the mere means differ. gain: as it is reported.
-        """
+    def reason(self, verdict: Verdict, noise: Noise | None, *, label: Label, why: str, gain: float) -> str:
+        """One sentence. why: what follows from the comparison. gain: as it is reported."""
         if label is Label.SIMPLER and noise is not None and noise.sigma > 0:
             return f"{self.tie(verdict, noise)}: {why}."
         words = self.compared(verdict, noise)
-        if verdict.gain * means < 0:
-            words += (
-                f" (its mean is {known(abs(means), verdict.error)} {_word(means)} than that of all runs of {self.rival}"
-                ", but runs made side by side and on one seed tell more)"
-            )
         if known(abs(gain), verdict.error) != known(abs(verdict.gain), verdict.error):
             words += f", counted as {known(gain, verdict.error)}, as the values themselves show no more"
         return f"{words}; {why}."
@@ -264,7 +254,6 @@ def decide(
     overruled = identical or (label is Label.NO_GAIN and verdict.better >= rule.keep_at)
     status = RULES[label].status or Status.DISCARD
     value, before, own = _mean_value(good), incumbent_value(task, now, incumbent), now.noise(incumbent.number)
-    by_means = task.metric.improvement(value, before)
     return Decision(
         status,
         label,
@@ -273,7 +262,7 @@ def decide(
         metrics=means,
         confidence=mad_confidence(values, values[0] if values else None, value if status is Status.KEEP else before),
         sigma=own.sigma if own else None,
-        reason=case.reason(verdict, noise, label=label, why=why, means=by_means, gain=gain),
+        reason=case.reason(verdict, noise, label=label, why=why, gain=gain),
         sure=0.0 if overruled else verdict.better,
     )
 

@@ -19,8 +19,15 @@ from pathlib import PurePosixPath
 from autoresearchd.domain.experiment import CurvePoint, Measurement, Run, RunResult, StageResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import SLOWER, WAITS_S, Check, Task
-from autoresearchd.evaluator.measure.log_text import as_lines, example_pattern, parse_metrics, shorten, to_float
-from autoresearchd.evaluator.measure.logged_curve import CurveParser, read_curve
+from autoresearchd.evaluator.measure.log_text import (
+    CurveParser,
+    as_lines,
+    example_pattern,
+    parse_metrics,
+    read_curve,
+    shorten,
+    to_float,
+)
 
 TRAINING = "training"
 EVALUATION = "evaluation"
