@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from autoresearchd.resources import bundled
+from tests.templates.programs import load_program
 
 np = pytest.importorskip("numpy")
 VOCAB, POWER_VOCAB = 64, 512
-
-
-def _load() -> ModuleType:
-    path = bundled("templates") / "autoresearch" / "evaluate.py"
-    spec = importlib.util.spec_from_file_location("bundled_evaluate_for_probes", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-evaluate = _load()
+evaluate = load_program(bundled("templates") / "autoresearch", "evaluate")
 
 
 def windows(rng: Any, count: int = 12, rows: int = 32, width: int = 64) -> Any:

@@ -13,15 +13,12 @@ number = st.floats(-1e6, 1e6)
 
 
 def total(label: Label = Label.NONE, improvement: float | None = 0.0, **more: float) -> float:
-    found = reward(label, improvement, 1.0, 100.0, **more)
-    assert found is not None
-    return found.total
+    return reward(label, improvement, 1.0, 100.0, **more).total
 
 
 def test_it_is_the_papers_formula_within_its_bounds() -> None:
     """r = −Δbpb + λ_eff·η, with Δbpb in units of σ."""
     found = reward(Label.NONE, 0.990 - 0.987, 0.001, 0.990, saved=0.25)
-    assert found is not None
     assert found.total == pytest.approx(-(0.987 - 0.990) / 0.001 + 0.2 * 0.25)
     assert found.formula == FORMULA and not found.censored
 
@@ -51,16 +48,14 @@ def test_what_the_proposal_cannot_help_is_not_rewarded_at_all(label: Label) -> N
 
 def test_an_aborted_run_is_rewarded_by_its_forecast_and_says_so() -> None:
     found = reward(Label.ABORTED_EARLY, -0.5, 1.0, 1.0)
-    assert found is not None and found.censored and found.total == -0.5
+    assert found.censored and found.total == -0.5
     assert reward(Label.ABORTED_EARLY, None, 1.0, 1.0) is None
 
 
 @pytest.mark.parametrize("sigma", [0.0, None])
 def test_a_metric_without_noise_is_measured_in_shares_of_its_value(sigma: float | None) -> None:
-    found = reward(Label.NONE, 0.0002, sigma, 1.0)
-    assert found is not None and found.total == pytest.approx(2.0)
-    at_zero = reward(Label.NONE, 0.5, sigma, 0.0)
-    assert at_zero is not None and at_zero.total == 0.5
+    assert reward(Label.NONE, 0.0002, sigma, 1.0).total == pytest.approx(2.0)
+    assert reward(Label.NONE, 0.5, sigma, 0.0).total == 0.5
 
 
 @given(st.sampled_from(list(Label)), number, st.none() | st.floats(0, 1e3), number, st.floats(-9, 9), st.floats(0, 1))
