@@ -356,14 +356,17 @@ class CurveParser:
         self._votes = dict.fromkeys(self._formats, 0)
         self._needs_loss = pattern == "auto"
         self._rest = ""
-        self._kept = _Thinned(MAX_POINTS)
+        self._points: list[CurvePoint] = []
+        self._latest: CurvePoint | None = None
+        self._count, self._stride = 0, 1
         self.non_finite: list[CurvePoint] = []
         self.diverged = False
 
     @property
     def points(self) -> tuple[CurvePoint, ...]:
         """The curve so far, evenly thinned to at most ``MAX_POINTS``; first and last point are always in it."""
-        return self._kept.points()
+        last = () if self._latest is None or self._points[-1] is self._latest else (self._latest,)
+        return (*self._points, *last)
 
     def feed(self, chunk: str) -> None:
         """Take the next piece of the log. A line is read once its end has been seen."""
@@ -378,11 +381,19 @@ class CurveParser:
         for point in self._read(without_control_codes(line[:_LOG_LINE])):
             self.diverged = not math.isfinite(point.loss)
             if not self.diverged:
-                self._kept.add(point)
+                self._add(point)
             elif len(self.non_finite) < MAX_NON_FINITE:
                 self.non_finite.append(point)
             else:
                 self.non_finite[-1] = point  # the first ones, and the newest: how long it has gone on
+
+    def _add(self, point: CurvePoint) -> None:
+        if self._count % self._stride == 0 and len(self._points) >= MAX_POINTS - 1:  # full: every second one goes
+            del self._points[1::2]
+            self._stride *= 2
+        if self._count % self._stride == 0:
+            self._points.append(point)
+        self._count, self._latest = self._count + 1, point
 
     def _read(self, line: str) -> list[CurvePoint]:
         for reader in self._formats:
@@ -391,32 +402,6 @@ class CurveParser:
                 self._formats = (reader,) if self._votes[reader] >= _SURE else self._formats
                 return [p for p in points if math.isfinite(p.step)]
         return []
-
-
-class _Thinned:
-    """At most ``limit`` of any number of points, evenly spread: when full, every second one goes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._stride = 1
-        self._count = 0
-        self._points: list[CurvePoint] = []
-        self._latest: CurvePoint | None = None
-
-    def add(self, point: CurvePoint) -> None:
-        if self._count % self._stride == 0:
-            if len(self._points) >= self._limit - 1:
-                del self._points[1::2]
-                self._stride *= 2
-            if self._count % self._stride == 0:
-                self._points.append(point)
-        self._count += 1
-        self._latest = point
-
-    def points(self) -> tuple[CurvePoint, ...]:
-        if self._latest is None or (self._points and self._points[-1] is self._latest):
-            return tuple(self._points)
-        return (*self._points, self._latest)
 
 
 def read_curve(text: str, pattern: str = "auto", budget: float = 0.0) -> CurveParser:
