@@ -143,7 +143,7 @@ class _Case:
     def compared(self, verdict: Verdict, noise: Noise | None) -> str:
         """By how much an experiment is better or worse than the incumbent, and how sure that is."""
         gain = f"is {known(abs(verdict.gain), verdict.error)} {_word(verdict.gain)} than" if verdict.gain else "equals"
-        text = f"{self.measured(noise)} {gain} {self.rival}{self.beside()}"
+        text = self.compares(noise, gain)
         if noise is None:
             return f"{text} (the noise σ is not known, so the sign alone decides)"
         if noise.sigma == 0:
@@ -157,20 +157,18 @@ class _Case:
         equal = abs(verdict.gain) < 1e-3 * verdict.error
         estimate = "no difference" if equal else f"{known(abs(verdict.gain), verdict.error)} {_word(verdict.gain)}"
         return (
-            f"{self.measured(noise)} is worse than {self.rival}{self.beside()} by no more than the σ of runs made side "
-            f"by side ({noise.sigma * noise.calm:.2g}) with probability {verdict.bearable:.3g} (estimate: {estimate} ± "
+            f"{self.compares(noise, 'is worse than')} by no more than the σ of runs made side by side "
+            f"({noise.sigma * noise.calm:.2g}) with probability {verdict.bearable:.3g} (estimate: {estimate} ± "
             f"{verdict.error:.2g})"
         )
 
-    def measured(self, noise: Noise | None) -> str:
-        good = self.experiment.good_runs
+    def compares(self, noise: Noise | None, how: str) -> str:
+        """Its value, how it compares with the rival, and that this has run again beside it."""
+        good, again = self.experiment.good_runs, len(self.experiment.control_runs)
         text = f"{self.task.metric.name} {known(_mean_value(good), noise.sigma if noise else 0.0)}"
-        return f"{text} over {counted(len(good), 'run')}" if len(good) > 1 else text
-
-    def beside(self) -> str:
-        count = len(self.experiment.control_runs)
-        times = "once" if count == 1 else f"{count} times"
-        return f" (run again {times} beside it)" if count else ""
+        text += f" over {counted(len(good), 'run')}" if len(good) > 1 else ""
+        times = "once" if again == 1 else f"{again} times"
+        return f"{text} {how} {self.rival}" + (f" (run again {times} beside it)" if again else "")
 
 
 def decide(
@@ -203,8 +201,7 @@ def decide(
     noise_data = _with_incumbent(task, noise_data, incumbent)
     if failed is not None:
         return _aborted(task, failed, noise_data, incumbent)
-    again = case.once_more()
-    if again is not None:
+    if again := case.once_more():
         return again
     samples = samples_of(task, experiment.current_runs)
     now = noise_data.with_samples(samples)

@@ -36,9 +36,8 @@ from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.proposal import Answer, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.feedback import feedback
-from autoresearchd.evaluator.reward import FORMULA
-from autoresearchd.evaluator.reward import reward as reward_of
+from autoresearchd.evaluator.feedback import FORMULA, feedback
+from autoresearchd.evaluator.feedback import reward as reward_of
 from autoresearchd.learner.data.data_summary import Signal, signal
 from autoresearchd.learner.data.trajectories import (
     Dataset,

@@ -22,11 +22,10 @@ from autoresearchd.domain.ports import Cancel, Executor, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.feedback import feedback
+from autoresearchd.evaluator.feedback import feedback, novelty, resources_saved, reward
 from autoresearchd.evaluator.keep.decide import decide, incumbent_value
 from autoresearchd.evaluator.keep.keep_rule import KeepRule
 from autoresearchd.evaluator.measure.log_text import shorten
-from autoresearchd.evaluator.reward import novelty, resources_saved, reward
 from autoresearchd.evaluator.rules.legality import code_hash
 from autoresearchd.evaluator.rules.run_time import held
 from autoresearchd.learner.gate.held_out_states import UNUSABLE, Ground, HeldOut, HeldOutState, reason_of

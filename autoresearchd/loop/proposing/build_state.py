@@ -20,6 +20,7 @@ from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.measure.measurement import last_lines
 from autoresearchd.loop.messages import is_keep
 from autoresearchd.loop.session_view import RECENT, SessionView
+from autoresearchd.policy.prompt.digest import learnings
 from autoresearchd.policy.turn_rules import LONG_STREAK, PUCT, Tree, next_turn
 from autoresearchd.workspace.files import read_tail
 
@@ -204,7 +205,7 @@ class Research:
         if memo.path is None or not (is_keep(e) or e.number % LEARNINGS_EVERY == 0):
             return
         failed = memo.failed
-        memo.keep_up(self._context.task, view.recent, view.top, dict(view.labels), view.sigma)
+        memo.keep_up(self._context.task, learnings(view.recent, view.top, dict(view.labels), sigma=view.sigma))
         if memo.failed and memo.failed != failed:
             self._context.emit(EventKind.WARNING, f"autoresearch.md is not kept up: {memo.failed}")
 

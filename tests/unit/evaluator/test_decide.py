@@ -15,10 +15,10 @@ from autoresearchd.domain.errors import BaselineError
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.domain.task import Constraint, Direction, Task
+from autoresearchd.evaluator.feedback import reward
 from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline, decide_failed_proposal, samples_of
 from autoresearchd.evaluator.keep.keep_rule import KeepRule, control
 from autoresearchd.evaluator.keep.noise import NoiseData, Sample, mad_confidence, mean
-from autoresearchd.evaluator.reward import reward
 from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
 
 MINIMIZE, MAXIMIZE = Direction.MINIMIZE, Direction.MAXIMIZE

@@ -11,7 +11,7 @@ from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import NEVER_RUN, RULES, Label
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
-from autoresearchd.evaluator.reward import FORMULA
+from autoresearchd.evaluator.feedback import FORMULA
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.fakes.policies import make_task
