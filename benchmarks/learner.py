@@ -36,7 +36,7 @@ from autoresearchd.learner.data.read_sessions import material, read_sessions
 from autoresearchd.learner.gate.gate import fresh
 from autoresearchd.learner.gate.held_out_states import HeldOutState, opened
 from autoresearchd.learner.gate.judge_answers import Outcome, RealJudge
-from autoresearchd.learner.learn_options import LearnRequest, constants_of
+from autoresearchd.learner.learn import LearnRequest, constants_of
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.training.train import train
 from autoresearchd.models.model_files import base_model

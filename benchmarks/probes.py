@@ -35,6 +35,10 @@ TEMPLATE = Path(__file__).resolve().parents[1] / "templates" / "autoresearch"
 TICK = os.sysconf("SC_CLK_TCK")
 
 
+sys.path.insert(0, str(TEMPLATE))
+PROBES = importlib.import_module("probes")  # the task's own, as its scorer imports it
+
+
 def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"bundled_{name}", TEMPLATE / f"{name}.py")
     assert spec is not None and spec.loader is not None
@@ -73,15 +77,15 @@ class Meter:
         jobs, receive = scorer.jobs, scorer.channel.receive
 
         def timed(number: int) -> Any:
-            answer = self._counted(receive, number) if jobs[number].probe else receive(number)
+            answer = receive(number) if isinstance(jobs[number], int) else self._counted(receive, number)
             if self.first is None:
                 self.first, self.probes = (time.process_time(), spent(model), time.perf_counter()), 0.0
             return answer
 
         scorer.channel.receive = timed
-        for name in ("bet", "compare"):
-            method = getattr(scorer, name)
-            setattr(scorer, name, lambda *given, method=method: self._counted(method, *given))
+        for of, name in ((scorer.bets, "foreseen"), (scorer, "compare")):
+            method = getattr(of, name)
+            setattr(of, name, lambda *given, method=method: self._counted(method, *given))
 
     def _counted(self, method: Callable[..., Any], *given: Any) -> Any:
         began = time.process_time()
@@ -95,7 +99,7 @@ class Meter:
         assert self.first is not None
         scorer, model = time.process_time() - self.first[0], spent(self.model) - self.first[1]
         jobs = self.scorer.jobs
-        part = sum(job.probe is not None for job in jobs) / len(jobs)
+        part = (sum(not isinstance(job, int) for job in jobs) + self.scorer.plan.decoys) / len(jobs)
         return scorer + model, time.perf_counter() - self.first[2], (self.probes + part * model) / (scorer + model)
 
 
@@ -177,48 +181,50 @@ def gates(width: int, share: float, frequency: Any, rng: Any) -> dict[str, Calla
     }
 
 
-def found(scorer_module: Any, windows: Any, vocab: int, model: Ahead, rng: Any) -> tuple[str, float]:
+def found(plan: Any, given: tuple[Any, Any], vocab: int, model: Ahead, rng: Any) -> tuple[str, float]:
     """How one evaluation would refuse a model, and the logarithm of what the bets against it had come to."""
-    scorer = scorer_module.Scorer.__new__(scorer_module.Scorer)
-    scorer.wealth = np.zeros((len(scorer_module.SURE), len(scorer_module.STAKES)))
-    plan, how, answers = scorer_module.PLANS["cpu"], "", []
-    for job in scorer_module.schedule(windows, vocab, plan.probes, rng):
-        if job.probe is not None:
-            logits = model(job.inputs, np.arange(len(job.inputs)))
-            answers.append((job.probe, logits))
-            try:
-                scorer.bet(job.probe, logits)
-            except scorer_module.ProbeFailed:
-                how = "bets"
+    how, answers, bets = "", [], PROBES.Bets()
+    batches = PROBES.add_decoys(given[0], PROBES.Text(given[1], vocab), plan.rows, plan.decoys, rng)
+    for job in PROBES.schedule(batches, vocab, plan.probes, rng):
+        inputs, draws = batches.request(job)
+        rows = np.unique(draws.rows)
+        logits = np.zeros((*inputs.shape, vocab))
+        logits[rows] = model(inputs, rows)
+        if bets.foreseen(inputs, draws, logits):
+            how = "bets"
+        if isinstance(job, PROBES.Probe):
+            answers.append((job, logits))
     for probe, first in answers:
         for row, (batch, source) in enumerate(zip(probe.batches, probe.rows, strict=True)):
-            second = model(windows[batch, :, :-1], np.array([source]))[0]
+            second = model(batches.windows[batch, :, :-1], np.array([source]))[0]
             if not how and np.abs(first[row, probe.places[row]] - second[probe.places[row]]).max() > plan.tolerance:
                 how = "comparison"
-    return how, float(np.logaddexp.reduce(scorer.wealth, axis=None) - np.log(scorer.wealth.size))
+    return how, bets.total
 
 
 def power(rounds: int, share: float) -> None:
     """Print how many evaluations find each of the models that look ahead."""
-    scorer, rng = load("evaluate"), np.random.default_rng(0)
+    plan, rng = load("evaluate").PLANS["cpu"], np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as name:
         data = Path(name) / "data"
         meta, _ = load("prepare").prepare(data, "cpu", train_bytes=400_000)
         vocab = int(meta["vocab_size"])
         text = np.fromfile(data / "train.bin", dtype="<u2").astype(np.int64)
-        windows = scorer.read_windows(np.fromfile(data / "val.bin", dtype="<u2"), scorer.PLANS["cpu"])
+        val = np.fromfile(data / "val.bin", dtype="<u2").astype(np.int64)
+    given = PROBES.read_windows(val, plan.window, plan.rows, plan.batches)
+    windows = given[0].reshape(-1, plan.rows, given[0].shape[1])
     frequency = np.bincount(text, minlength=vocab) + 1.0
     frequency /= frequency.sum()
     pairs = np.zeros((vocab, vocab)) + 20 * frequency
     np.add.at(pairs, (text[:-1], text[1:]), 1.0)
     pairs /= pairs.sum(axis=1, keepdims=True)
-    print(f"n = {rounds} evaluations each, cpu profile, {scorer.PLANS['cpu'].probes} probes")
+    print(f"n = {rounds} evaluations each, cpu profile, {plan.probes} probes")
     print(f"{'looks ahead':40} {'places':>8} {'gain':>7} {'found':>7} {'by bets':>8} {'ln(wealth)':>11} {'most':>6}")
     for label, gate in gates(windows.shape[2] - 1, share, frequency, rng).items():
         model = Ahead(pairs, gate)
         looks = np.array([model.looks(batch[:, :-1], np.arange(len(batch))) for batch in windows])
         nats = -np.log(pairs[windows[:, :, :-1], windows[:, :, 1:]])
-        results = [found(scorer, windows, vocab, model, rng) for _ in range(rounds)]
+        results = [found(plan, given, vocab, model, rng) for _ in range(rounds)]
         refused, bets = (sum(how in kinds for how, _ in results) for kinds in (("bets", "comparison"), ("bets",)))
         wealth = [value for _, value in results]
         middle = statistics.median(wealth)
@@ -250,7 +256,7 @@ def main() -> int:
         shares = 0.0
         for _ in range(rounds):
             for probes, found in seconds.items():
-                scorer.PLANS["cpu"] = replace(plan, probes=probes)
+                scorer.PLANS["cpu"] = plan if probes else replace(plan, probes=0, decoys=0)
                 processor, wall, share, score = evaluate(folder, scorer)
                 found.append((processor, wall, share))
                 scores.add(round(score, 6))

@@ -35,10 +35,9 @@ from sqlalchemy import insert, update
 
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, RunResult, StageResult, Trial
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.ports import NewSession, Workspace
+from autoresearchd.domain.ports import NewSession, ResearchState, Workspace
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.randomness import derive_seed
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Role
 from autoresearchd.loop.context import Context, Site, SystemClock
 from autoresearchd.loop.proposing.build_state import Research, Turns

@@ -16,7 +16,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the simulated sessions are those of the tests
 
-from autoresearchd.learner.versions.rollback import RollbackOptions
+from autoresearchd.learner.versions.live_versions import RollbackOptions
 from tests.unit.learner.live_rewards import Life, lived, rolled_back
 
 AS_GOOD = {

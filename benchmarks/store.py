@@ -72,7 +72,7 @@ def one(store: SqlStore, session_id: int, timed: Callable[[str, Callable[[], obj
     timed("totals", lambda: store.totals(session_id))
     timed("trials(after)", lambda: store.trials(session_id, n - 2))
     timed("answers", lambda: store.answers(session_id, n))
-    timed("spent_since (all)", lambda: store.spent_since(AT))
+    timed("charges_since (all)", lambda: store.charges_since(AT))
     timed("label_counts", lambda: store.label_counts(session_id))
     timed("role_stats", lambda: store.role_stats(session_id))
     timed("tree(after)", lambda: store.tree(session_id, 0, n - 2))

@@ -22,13 +22,11 @@ from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import MissingCapability, UsageError
-from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import Adapters, Cancel, EventSink, Executor, Policy
+from autoresearchd.domain.ports import Adapters, Cancel, Event, EventKind, EventSink, Executor, Policy, ResearchState
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.redaction import secret_parts, secrets_of_environment
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.learner.learner_process import schedule_of
@@ -61,11 +59,11 @@ _HOPELESS = FINAL | {Trouble.UNREACHABLE}
 def make_executor(spec: str) -> Executor:
     """The executor of ``--executor``."""
     kind, _, argument = spec.partition(":")
-    if kind == "local":
-        return LocalExecutor(tier=argument or AUTO)
     if kind in ("ssh", "ray", "cloud"):
         raise MissingCapability(f"executor {kind!r} is not part of this version", hint="use --executor local")
-    raise UsageError(f"unknown executor {spec!r}", hint="this version has: local")
+    if kind != "local":
+        raise UsageError(f"unknown executor {spec!r}", hint="this version has: local")
+    return LocalExecutor(tier=argument or AUTO)
 
 
 def executor_spec(spec: str, sandbox: str | None) -> str:
@@ -186,11 +184,9 @@ def ensure_segment(lab: Context, protected_fingerprint: str) -> bool:
 # ---------------------------------------------------------------------- the policy
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a session offers to its policy.
+    """What a session offers to its policy; whoever makes that adds to ``unloads`` (its model) and ``ended``.
 
-    ending: set once the session is to end. adapters: says which version of the local policy answers. unloads: gives
-    back the memory of a policy's own model; ended: what is left to do once the session has ended; whoever makes the
-    policy adds to both.
+    ending: set once the session is to end. adapters: says which version of the local policy answers.
     """
 
     session: Session
@@ -325,8 +321,7 @@ def make_clients(
 ) -> list[ModelClient]:
     """The model of a policy, then those that are asked in its place.
 
-    A local model answers with the version that ``adapters`` names; ``warn`` is told where it cannot. An agent asks the
-    plain model: what is learned and compared is one answer to one question.
+    A local model answers with the version that ``adapters`` names, but not to an agent: see ``laboratory``.
     """
     name, place = _local_model(spec, settings, folder)
     adapters = adapters if spec.kind == LOCAL else None
@@ -421,17 +416,13 @@ def ask_models(
             if error.trouble is not Trouble.REFUSED:  # it answers, whatever it says
                 failures.append(Failure(client.name, error))
     if len(failures) == len(clients) and all(failure.error.trouble in _HOPELESS for failure in failures):
-        advice = "; ".join(dict.fromkeys(map(_advice, failures)))
+        advice = "; ".join(
+            dict.fromkeys(failure.hint or f"see to the network of {failure.model}" for failure in failures)
+        )
         what = f"no model answers: {'; '.join(map(str, failures))}"
         raise UsageError(what, hint=f"{advice}. --no-preflight starts all the same")
     for failure in failures:
         tell(f"warning: {failure}\n  → {failure.hint}\n")
-
-
-def _advice(failure: Failure) -> str:
-    if failure.error.trouble is Trouble.UNREACHABLE and not failure.error.hint:
-        return f"see to the network, and to the address of {failure.model} if a variable of the environment names one"
-    return failure.hint
 
 
 def _agent_shell(offer: Offer) -> AgentShells:

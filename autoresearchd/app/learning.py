@@ -13,13 +13,13 @@ from autoresearchd.app.project import Project
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.policy_versions import LearnerStatus, VersionStatus
-from autoresearchd.domain.ports import Store
 from autoresearchd.learner.learner_process import Tell, hold_learner_lock, stoppable
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Pruned
 from autoresearchd.loop.context import SystemClock
+from autoresearchd.store.repository import SqlStore
 
 if TYPE_CHECKING:
-    from autoresearchd.learner.learn_options import LearnRequest
+    from autoresearchd.learner.learn import LearnRequest
     from autoresearchd.store.repository import SqlStore
 
 _KILLED = "its process ended before it did"
@@ -36,12 +36,8 @@ def _open_shelf(directory: Path) -> Iterator[tuple[Project, SqlStore, AdapterShe
 
 
 def learn(request: LearnRequest, directory: Path, tell: Tell) -> Mapping[str, Any]:
-    """Learn from what the sessions of a repository, and of others, hold; what came of it, as ``--json`` prints it.
-
-    Raises as ``LearnerRun.go`` does; SessionLocked, too, where another learner is at work.
-    """
-    from autoresearchd.learner.learn import LearnerRun
-    from autoresearchd.learner.learn_options import constants_of
+    """Learn from the sessions of a repository, and of others; what came of it, as ``--json`` prints it."""
+    from autoresearchd.learner.learn import LearnerRun, constants_of
 
     constants = constants_of(request)
     with (
@@ -57,7 +53,7 @@ def learn(request: LearnRequest, directory: Path, tell: Tell) -> Mapping[str, An
         return whole.go()
 
 
-def _tell_of_daemons(project: Project, store: Store, tell: Tell) -> None:
+def _tell_of_daemons(project: Project, store: SqlStore, tell: Tell) -> None:
     """Say of each daemon that is at work in a repository what it does while a learner is."""
     waits = load_settings(os.environ).learn.pause != "never"
     for session in store.sessions():
@@ -73,10 +69,7 @@ def _tell_of_daemons(project: Project, store: Store, tell: Tell) -> None:
 
 
 def promote(directory: Path, name: str) -> str:
-    """Put a version to use; the sentence to show.
-
-    Raises UsageError for a version that is not there, AdapterDamaged for one whose files are not whole.
-    """
+    """Put a version to use; the sentence to show. Raises AdapterDamaged: its files are not whole."""
     with _open_shelf(directory) as (_, _, shelf):
         found = shelf.find(name)
         if found.status is VersionStatus.PROMOTED:
@@ -102,8 +95,7 @@ def roll_back(directory: Path) -> str:
 def prune(directory: Path, keep: int, *, dry_run: bool = False) -> tuple[Pruned, ...]:
     """Remove the files of versions that nothing needs any more; which, and how many bytes each frees.
 
-    keep: how many of those that were in use are kept for a rollback, for each base model. Raises SessionLocked while a
-    learner is at work here, EnvironmentFailure where the files cannot be removed.
+    keep: how many of those that were in use are kept for a rollback, for each base model.
     """
     with _open_shelf(directory) as (project, store, shelf), hold_learner_lock(project.locks):
         return tuple(shelf.prune(keep, store.versions_at_work(), dry_run=dry_run))

@@ -5,25 +5,19 @@ What needs SQLAlchemy is imported where it is used: commands that only read impo
 
 from __future__ import annotations
 
-import itertools
-import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoresearchd import keys
-from autoresearchd.domain.errors import RepositoryError, SessionLocked, StoreDamaged, UsageError
+from autoresearchd.domain.errors import SessionLocked, StoreDamaged, UsageError
 from autoresearchd.loop.upkeep.session_lock import holder, holders, without_store
 from autoresearchd.workspace import layout
 
 if TYPE_CHECKING:
     from autoresearchd.domain.experiment import Session
     from autoresearchd.store.repository import SqlStore
-
-_MOST_LOOKED_AT = 200
-"""Folders that are looked into for a session that is not here."""
 
 
 class NoSession(UsageError):
@@ -44,10 +38,7 @@ class Project:
     @classmethod
     def of_session(cls, directory: Path) -> Project:
         """As ``at``, for whoever looks for a session that is there already."""
-        try:
-            return cls(layout.find_session_root(directory))
-        except RepositoryError as error:
-            raise RepositoryError(error.what, hint=_way_below(directory) or error.hint) from error
+        return cls(layout.find_session_root(directory))
 
     @property
     def database(self) -> Path:
@@ -94,15 +85,14 @@ class Project:
             raise StoreDamaged(f"{self.database} {health.lack_of(self.database)}", hint=health.HINT)
         return self.open_store()
 
-    def require_database(self, directory: Path | None = None) -> None:
-        """Raise NoSession where there is no database, below ``directory`` neither; StoreDamaged where it is gone."""
+    def require_database(self) -> None:
+        """Raise NoSession where there is no database; StoreDamaged where it is gone."""
         self._refuse_gone()
         if not self.database.is_file():
-            raise self.no_session(directory)
+            raise self.no_session()
 
-    def no_session(self, directory: Path | None = None) -> NoSession:
-        way = _way_below(directory) if directory is not None else ""
-        hint = layout.left_by_a_failed_start(self.root) or way or layout.how_to_begin(directory or self.root)
+    def no_session(self) -> NoSession:
+        hint = layout.left_by_a_failed_start(self.root) or layout.how_to_begin(self.root)
         return NoSession(f"there is no session in {self.root} yet", hint=hint)
 
     def _refuse_gone(self) -> None:
@@ -140,15 +130,3 @@ class Project:
             raise UsageError(what, hint=f"say which: --session {' or --session '.join(running)}")
         own = [name for name, policy in sessions if policy != "imported"]
         return (running or own or tags)[-1]
-
-
-def _way_below(directory: Path) -> str:
-    """How to get to the sessions of folders in this one, empty where none has any: ``start --dir`` was given here."""
-    try:
-        with os.scandir(directory) as entries:
-            names = sorted(child.name for child in itertools.islice(entries, _MOST_LOOKED_AT) if child.is_dir())
-        with_sessions = [name for name in names if (directory / name / ".git" / layout.STATE / "state.db").is_file()]
-        way = os.path.relpath(directory / with_sessions[0]) if with_sessions else ""
-    except OSError:
-        return ""
-    return f"there is one in {', '.join(with_sessions[:5])}: cd {shlex.quote(way)}" if with_sessions else ""

@@ -35,12 +35,12 @@ from autoresearchd.domain.errors import (
 )
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, Session
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
-from autoresearchd.domain.ports import Executor, NewSession, Store
+from autoresearchd.domain.ports import Executor, NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
-from autoresearchd.domain.quantities import counted, format_duration
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.evaluator.rules.legality import code_hash
-from autoresearchd.executor.devices import find_devices
+from autoresearchd.executor.environment import find_devices
 from autoresearchd.loop.messages import BASELINE, unified_diff
 from autoresearchd.loop.run import measure_run
 from autoresearchd.loop.upkeep.session_lock import SessionLock
@@ -70,14 +70,14 @@ def check_database(path: Path) -> str:
             f"the database {path} cannot be checked: {error}",
             hint="another program may hold it: end it, or wait; make sure that this user may write to it",
         ) from error
-    if found.faults:
-        raise StoreDamaged(f"the database {path} is damaged: {found.faults[0]}", hint=health.HINT)
-    if not found.complete:
+    if found:
+        raise StoreDamaged(f"the database {path} is damaged: {found[0]}", hint=health.HINT)
+    if found is None:
         return f"the database was not checked to its end within {health.QUICK_SECONDS:g} s; the next backup does it"
     return ""
 
 
-def check_journal(store: Store, workspace: GitWorkspace, session: Session) -> None:
+def check_journal(store: SqlStore, workspace: GitWorkspace, session: Session) -> None:
     """Refuse a journal that lacks what git has: its numbers would be given out again."""
     latest = store.latest(session.id)
     if latest is None:
@@ -157,7 +157,7 @@ def _examine(project: Project) -> list[str]:
 
 
 def _examine_sessions(project: Project, store: SqlStore) -> list[str]:
-    """What keeps sessions from going on: a row that cannot be read, a number that is missing, what only git knows."""
+    """What keeps sessions from going on."""
     found = []
     for session in store.sessions():
         if session.branch:
@@ -253,7 +253,8 @@ def _complete(project: Project, draft: Draft, tags: list[str], report: Report) -
             new, at = plan_session(project, tag, seed=secrets.randbelow(2**31))
             report.notes.append(
                 f"session {tag}: neither a backup nor the database knows it, so it is rebuilt from git alone: "
-                f"task and folder are those of its first commit, policy {new.policy}, {_limits(new.limits)}"
+                f"task and folder are those of its first commit, policy {new.policy}"
+                f"{ends_after(new.limits)} (`resume --max-experiments N` changes that)"
             )
             known[tag] = draft.create_session(new, at)
     for session in known.values():
@@ -261,16 +262,6 @@ def _complete(project: Project, draft: Draft, tags: list[str], report: Report) -
             with closing(_workspace(project, session)) as workspace:
                 restorer = Restorer(project, draft, workspace, session, executor)
                 report.notes += [f"session {session.tag}: {note}" for note in restorer.run()]
-
-
-def _limits(limits: Limits) -> str:
-    """The limits of a rebuilt session, in words: who goes on with it is to know where it ends."""
-    words = [counted(limits.max_experiments, "experiment")] if limits.max_experiments is not None else []
-    words += [format_duration(limits.max_seconds)] if limits.max_seconds is not None else []
-    words += [f"{limits.max_usd:g} USD"] if limits.max_usd is not None else []
-    if not words:
-        return "no limits (`resume --max-experiments N` sets one)"
-    return f"limits as its log tells: {', '.join(words)}"
 
 
 def _accept(project: Project, new: Path) -> None:

@@ -13,10 +13,8 @@ from typing import Literal
 from autoresearchd import keys
 from autoresearchd.app.project import Project
 from autoresearchd.domain import errors
-from autoresearchd.domain.experiment import Session
+from autoresearchd.domain.experiment import Reached, Session, limit_reached
 from autoresearchd.domain.labels import Phase, SessionState
-from autoresearchd.domain.limits import Reached, limit_reached
-from autoresearchd.domain.ports import Store
 from autoresearchd.domain.quantities import counted
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.upkeep.session_lock import SessionLock, holder, process_began, starting
@@ -74,7 +72,7 @@ def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", 
         return f"{named} {words}"
 
 
-def reached_limit(store: Store, session: Session) -> Reached | None:
+def reached_limit(store: SqlStore, session: Session) -> Reached | None:
     """The limit at which a session has ended; None when it can go on, or has something left to finish first."""
     from autoresearchd.app.compose import ends_when_spent  # slow to import, and seldom needed
 

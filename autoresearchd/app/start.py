@@ -34,10 +34,9 @@ from autoresearchd.app.tasks.task_folder import (
 from autoresearchd.config import Overrides, check_files, dump_task, parse_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain import errors
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import EventSink, NewSession, Store
+from autoresearchd.domain.ports import EventKind, EventSink, NewSession
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.context import BASELINE_RUNS, Context, SystemClock
@@ -61,11 +60,10 @@ _SILENT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """What ``start`` was asked for.
+    """What ``start`` was asked for; None: the usual.
 
-    task: a bundled name, a folder, None for the folder itself; sandbox: a tier, None for the best; seed: of all that is
-    drawn at random in the session, None: a new one. roles: whether those that come with the daemon take turns where the
-    task has none; None: as config.yaml says. preflight: whether the policy's models are asked first.
+    task: a bundled name or a folder. roles: whether those that come with the daemon take turns where the task has none;
+    preflight: whether the policy's models are asked first.
     """
 
     task: str | None
@@ -187,7 +185,7 @@ def refuse_second(project: Project, tag: str | None) -> list[str]:
     return beside
 
 
-def choose_tag(project: Project, store: Store, tag: str | None) -> str:
+def choose_tag(project: Project, store: SqlStore, tag: str | None) -> str:
     """The tag asked for, or today's (``nov21``, ``nov21-2``, …)."""
     known = {session.tag: session.policy for session in store.sessions()}
     if tag is not None:
@@ -205,7 +203,7 @@ def choose_tag(project: Project, store: Store, tag: str | None) -> str:
     raise AssertionError
 
 
-def create_session(store: Store, new: NewSession) -> Session:
+def create_session(store: SqlStore, new: NewSession) -> Session:
     """The session. Raises SessionLocked where another ``start`` took the tag a moment ago."""
     try:
         return store.create_session(new, SystemClock().now())
@@ -217,10 +215,8 @@ def create_session(store: Store, new: NewSession) -> Session:
 
 
 def make_public_folder(project: Project) -> None:
-    """The folder of logs and results, which nothing works without. Raises RepositoryError where it cannot be one."""
+    """The folder of logs and results, which nothing works without. Raises RepositoryError where it is none."""
     folder = layout.public_dir(project.root)
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise errors.RepositoryError(f"{folder} is not a folder, and logs and results go there", hint="move it away")
     with disk_errors(f"writing to {folder}"):
         folder.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # before a session is made that could not even say why it ends
@@ -248,10 +244,7 @@ def _overrides(asked: Overrides, settings: ModelSettings) -> Overrides:
 
 
 def _usable_executor(spec: str, sandbox: str | None) -> str:
-    """The executor as a session remembers it. Raises MissingCapability where it can isolate nothing.
-
-    What killed commands and daemons of this user have left running, in whatever repository, is ended.
-    """
+    """The executor as a session remembers it; what killed daemons of this user have left running is ended."""
     executor = compose.executor_spec(spec, sandbox)
     if found := end_abandoned():
         _say(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
@@ -276,10 +269,9 @@ def resume(
     sandbox: str | None = None,
     limits: Limits | None = None,
 ) -> int:
-    """Go on with a session, wherever it was; the exit code.
+    """Go on with a session, wherever it was; the exit code. sandbox, limits: what holds from now on, where given.
 
-    sandbox: a tier from now on, None for what the session remembers; limits: those that are not None hold from now on,
-    for the whole session. One that has reached its limit already is only brought in order, here and now.
+    One that has reached its limit already is only brought in order, here and now.
     """
     preflight.require_git()
     project = Project.of_session(directory)
@@ -412,9 +404,7 @@ def detach(project: Project, tag: str, *, wait: bool) -> int:
 def _wait_for_daemon(project: Project, tag: str, daemon: subprocess.Popen[bytes], *, ready: bool) -> int | None:
     """Until the daemon holds the session, with ``ready`` until all is in order; its exit code if it ended instead."""
     patient_until = time.monotonic() + _SILENT_S
-    while (code := daemon.poll()) is None:
-        if project.daemon(tag, ready=ready) == daemon.pid:
-            return None
+    while (code := daemon.poll()) is None and project.daemon(tag, ready=ready) != daemon.pid:
         if time.monotonic() > patient_until:
             _say(f"process {daemon.pid} is bringing session {tag} in order; Ctrl-C leaves it at that\n")
             patient_until = math.inf
@@ -423,18 +413,15 @@ def _wait_for_daemon(project: Project, tag: str, daemon: subprocess.Popen[bytes]
 
 
 def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[bytes]) -> int:
-    """Until the daemon is at work and its first run is measured; its exit code if it ended, else 0."""
-    said = ""
-    while (code := daemon.poll()) is None:
-        if project.daemon(tag) == daemon.pid:
-            words, over = _first_step(project, tag)
-            if words != said:
-                _say(f"{words}{'' if said or over else '; Ctrl-C leaves it running in the background'}\n")
-                said = words
-            if over:
-                return 0
+    """Until the daemon, which holds the session, has measured its first run; its exit code if it ended, else 0."""
+    said, over = "", False
+    while (code := daemon.poll()) is None and not over:
+        words, over = _first_step(project, tag)
+        if words != said:
+            _say(f"{words}{'' if said or over else '; Ctrl-C leaves it running in the background'}\n")
+            said = words
         time.sleep(_LOOK_EVERY)
-    return code
+    return code or 0
 
 
 def _first_step(project: Project, tag: str) -> tuple[str, bool]:

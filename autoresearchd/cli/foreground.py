@@ -16,8 +16,7 @@ from autoresearchd.cli.commands.status_command import lines_now
 from autoresearchd.cli.repository_here import Place
 from autoresearchd.cli.terminal_text import Paint, clean
 from autoresearchd.domain.errors import AutoresearchdError
-from autoresearchd.domain.events import Event, EventKind
-from autoresearchd.domain.ports import EventSink
+from autoresearchd.domain.ports import Event, EventKind, EventSink
 
 _LOUD = {EventKind.WARNING: "warning: ", EventKind.FAULT: "fault: ", EventKind.BACKING_OFF: "backing off: "}
 _QUIET = {EventKind.HOUSEKEEPING, EventKind.OPENED}

@@ -158,11 +158,6 @@ def _explained(error: typer.TyperException) -> UsageError:
     near: Sequence[str] = getattr(error, "possibilities", None) or ()
     if near:
         what, suggestion = error.message, f"{' or '.join(sorted(near))}?"
-    option = str(getattr(error, "option_name", ""))
-    if option[1:].isdigit():
-        see = f"numbers are 0 or more; before a text that begins so write -- first; {see}"
-    elif option == "--dir":
-        see = f"it is about the folder that it is given in: `cd` there first; {see}"
     return UsageError(_lowered(what), hint=f"did you mean {suggestion}" if suggestion else see)
 
 

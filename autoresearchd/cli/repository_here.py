@@ -84,7 +84,7 @@ def way_to(folder: Path) -> str:
 def find_place(directory: Path) -> Place:
     """The repository that ``directory`` stands in. Raises NoSession, StoreDamaged."""
     project = Project.of_session(directory)
-    project.require_database(directory)
+    project.require_database()
     return Place(project)
 
 

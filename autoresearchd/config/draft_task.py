@@ -25,7 +25,7 @@ from autoresearchd.config.task_paths import MAX_EDITABLE_BYTES, inside_path, sta
 from autoresearchd.config.task_schema import DEFAULT_BUDGET, DEFAULT_GRACE
 from autoresearchd.config.yaml_document import parse_yaml, read_text
 from autoresearchd.domain.cleaning import one_line, printable
-from autoresearchd.domain.errors import ConfigError, UsageError
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.quantities import counted, parse_duration
 from autoresearchd.domain.task import Budget, Task
 
@@ -72,8 +72,7 @@ scoring:
 class Draft:
     """What a new task.yaml says; what is empty or None is not known yet.
 
-    budget: seconds, or a text like ``5m``. checks: commands that must succeed. system: the task's own words to a
-    policy. baseline: the measured one, as a reference line; measured: how it was. remarks: comments at the top.
+    budget: seconds, or a text like ``5m``. system: the task's own words to a policy. measured: how the baseline was.
     """
 
     name: str = ""
@@ -214,42 +213,36 @@ CACHE = "~/.cache/autoresearch"
 
 def detect(folder: Path, *, overrides: Overrides = Overrides()) -> Task | None:  # noqa: B008
     """The task of a clone of https://github.com/karpathy/autoresearch, self-reported; None for any other folder."""
-    draft = _karpathy_draft(folder)
-    if draft is None:
+    found = _karpathy(folder)
+    if found is None:
         return None
-    by_uv = environment_of("uv run train.py", folder) if (folder / "uv.lock").is_file() else None
-    name = printable(folder.resolve().name, instead="-")[:200]
-    task = read_task_text(render_task_yaml(replace(draft, name=name or "autoresearch")), overrides=overrides)
-    python = str(by_uv.python) if by_uv is not None and by_uv.python is not None else None
-    return replace(task, execution=replace(task.execution, python=python))
-
-
-def _karpathy_draft(folder: Path) -> Draft | None:
-    if not (METRIC in start_of(folder / "train.py", MAX_EDITABLE_BYTES) and (folder / "prepare.py").is_file()):
-        return None
-    return Draft(
-        target_file=("train.py",),
-        metric=METRIC,
-        direction="minimize",
-        protected=("prepare.py",),
-        data=(CACHE,) if Path(CACHE).expanduser().is_dir() else (),
-        metrics=SUMMARY_KEYS,
-        display_metrics=("peak_vram_mb",),
-    )
+    by_uv = environment_of(found.draft.run_command, folder) if (folder / "uv.lock").is_file() else None
+    name = printable(folder.resolve().name, instead="-")[:200] or "autoresearch"
+    draft = replace(found.draft, name=name, run_command=by_uv.command if by_uv else found.draft.run_command)
+    if by_uv is not None and by_uv.python is not None:
+        draft = replace(draft, python=str(by_uv.python))
+    return read_task_text(render_task_yaml(draft), overrides=overrides)
 
 
 def _karpathy(folder: Path) -> Layout | None:
-    draft = _karpathy_draft(folder)
-    if draft is None:
+    if not (METRIC in start_of(folder / "train.py", MAX_EDITABLE_BYTES) and (folder / "prepare.py").is_file()):
         return None
     budget, notes = DEFAULT_BUDGET, tuple[str, ...]()
     if found := _TIME_BUDGET.search(_text(folder / "prepare.py")):
         budget = math.prod(float(factor.replace("_", "")) for factor in found[1].split("*"))
         notes = (f"train.py takes its time from TIME_BUDGET of prepare.py: change it there and in {FILE_NAME}",)
-    command = f"{'uv run' if (folder / 'uv.lock').is_file() else 'python'} train.py"
-    instructions = ("program.md",) if (folder / "program.md").is_file() else ()
+    draft = Draft(
+        target_file=("train.py",),
+        run_command=f"{'uv run' if (folder / 'uv.lock').is_file() else 'python'} train.py",
+        metric=METRIC,
+        direction="minimize",
+        budget=budget,
+        protected=("prepare.py", *(["program.md"] if (folder / "program.md").is_file() else [])),
+        data=(CACHE,) if Path(CACHE).expanduser().is_dir() else (),
+        metrics=SUMMARY_KEYS,
+        display_metrics=("peak_vram_mb",),
+    )
     log = folder / "results.tsv"
-    draft = replace(draft, run_command=command, budget=budget, protected=(*draft.protected, *instructions))
     return Layout(KARPATHY, draft, log if _has_lines(log, 2) else None, notes=notes)
 
 
@@ -293,13 +286,10 @@ def _pi(folder: Path) -> Layout | None:
 def _pi_notes(folder: Path, measure: str, prompt: str, config_file: str) -> Iterator[str]:
     if called := _RUNNER.search(_text(folder / measure)):
         yield f"{measure} calls `{called[0]}`, which jobs cannot: {how_to_run(called[0] + ' python', folder)}"
-    config = _json(_text(folder / config_file))
-    most, elsewhere = config.get("maxIterations"), config.get("workingDir")
+    most = _json(_text(folder / config_file)).get("maxIterations")
     if isinstance(most, (int, float)) and most >= 1:
         ends = counted(int(most), "experiment")
         yield f"{config_file} ends after {ends}: `start --max-experiments {int(most)}` does the same"
-    if isinstance(elsewhere, str) and elsewhere.strip(" ./"):
-        yield f"{config_file} works in {elsewhere!r}: this task works here"
     if (folder / Path(prompt).parent / "hooks").is_dir() or (folder / "autoresearch.hooks").is_dir():
         yield "its hooks are not run"
 
@@ -367,15 +357,9 @@ def _distillation(folder: Path, name: str) -> Layout | None:
         what = f"{folder / 'tasks'} has several tasks, and none is named {name!r}"
         raise UsageError(what, hint=f"name one of them: {', '.join(found)}")
     path, text = found[name if name in found else meant[0]]
-    loaded = read_task_text(text, file=str(path))
-    if not (folder / loaded.source_dir).is_dir():
-        raise ConfigError(
-            f"the folder {loaded.source_dir!r} is not in {folder}",
-            file=str(path),
-            key="workspace.source_dir",
-            hint="name the folder that paths of this project start from",
-        )
-    notes = ("its fleet is not used: this version runs here, with --executor local",) if loaded.fleet else ()
+    read_task_text(text, file=str(path))
+    has_fleet = re.search("^fleet:", text, re.MULTILINE)
+    notes = ("its fleet is not used: this version runs here, with --executor local",) if has_fleet else ()
     return Layout(DISTILLATION, text=text, notes=notes)
 
 
@@ -394,8 +378,3 @@ def _json(text: str) -> dict[str, Any]:
 
 def _has_lines(path: Path, number: int) -> bool:
     return sum(1 for line in _text(path).splitlines() if line.strip()) >= number
-
-
-def with_answers(draft: Draft, **answers: Any) -> Draft:
-    """The draft with what was asked for in place of what was found; None leaves it."""
-    return replace(draft, **{key: value for key, value in answers.items() if value is not None})

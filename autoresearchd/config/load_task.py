@@ -6,6 +6,7 @@ import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,9 +19,6 @@ from autoresearchd.domain.errors import ConfigError, StoreError, UsageError
 FILE_NAME, CHECK_FILE = "task.yaml", "check.yaml"
 DEFAULT_PROFILE = "cpu"
 CHECKS_PER_RUN = 10
-MAX_GROUP = 64
-PARENTS = ("incumbent", "puct")
-TURNS = ("round_robin", "bandit")
 MAX_CHECK_EVERY = 30.0
 
 
@@ -30,19 +28,8 @@ class Overrides:
 
     budget: float | None = None
     group: int | None = None
-    parents: str | None = None
-    turns: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.budget is not None and not 0 < self.budget < 1e9:
-            what = f"--budget: {self.budget:g} s is not a time to train in"
-            raise UsageError(what, hint="give a time such as 90s or 5m")
-        if self.group is not None and not 1 <= self.group <= MAX_GROUP:
-            what = f"--group must be 1 to {MAX_GROUP}, not {self.group}"
-            raise UsageError(what, hint="leave it out for one proposal at a time")
-        for option, value, known in (("--parents", self.parents, PARENTS), ("--turns", self.turns, TURNS)):
-            if value is not None and value not in known:
-                raise UsageError(f"{option} {value!r} is not known", hint=f"take {' or '.join(known)}")
+    parents: Literal["incumbent", "puct"] | None = None
+    turns: Literal["round_robin", "bandit"] | None = None
 
 
 def load_task(folder: Path, *, profile: str | None = None, overrides: Overrides = Overrides()) -> domain.Task:
@@ -139,14 +126,14 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> domain.Task:
     check_every = file.curve.check_every or MAX_CHECK_EVERY
     if file.curve.check_every is None or overrides.budget is not None:
         check_every = min(check_every, budget.training / CHECKS_PER_RUN)
-    execution = {key: value for key, value in file.execution if key not in ("budget", "startup_grace", "timeout")}
+    elsewhere = ("budget", "startup_grace", "timeout", "clear_torch_cache")
+    execution = {key: value for key, value in file.execution if key not in elsewhere}
     return domain.Task(
         name=file.name,
         editable=workspace.target_file,
         protected=workspace.protected,
         data=workspace.data,
         source_dir=workspace.source_dir,
-        remote_dir=workspace.remote_dir,
         max_compressed=workspace.max_compressed_bytes,
         execution=domain.Execution(**execution, budget=budget, timeout_named=budget.wall == file.execution.timeout),
         scoring=_scoring(file),
@@ -158,10 +145,6 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> domain.Task:
         roles=tuple(domain.Role(**dict(role)) for role in file.roles),
         proposing=_proposing(file, overrides),
         search=domain.Search(file.search.fixed, dict(file.search.ranges), dict(file.search.choices)),
-        fleet=tuple(
-            domain.FleetSlot(slot.host, slot.gpu_id, slot.full_name, slot.remote_dir or workspace.remote_dir)
-            for slot in file.fleet.slots
-        ),
         profile=profile,
         history=file.history,
     )

@@ -14,6 +14,7 @@ from autoresearchd.config.yaml_document import Document, Place, Problem, dotted,
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _MISSING = "this key is missing"
+_LISTED = 24
 _RULE = "rule"
 """Type of our own errors: their context has ``what`` and ``hint``, or ``conflicts``."""
 
@@ -21,21 +22,14 @@ Conflict = tuple[str, str, str]
 """(dotted key below the value that is being validated, what is wrong, what would be right)."""
 
 _EXAMPLES: Mapping[str, str] = {
-    "name": "name: my-task",
     "workspace": "workspace: {target_file: train.py}",
     "workspace.target_file": "target_file: train.py",
     "execution": "execution: {run_command: python train.py}",
     "execution.run_command": "run_command: python train.py",
     "scoring": "scoring: {metric: val_loss, direction: minimize}",
-    "scoring.metric": "metric: val_loss",
     "scoring.direction": "direction: minimize",
-    "evaluation.command": "command: python evaluate.py",
-    "checks.command": "command: pytest -q tests",
-    "scoring.constraints.metric": "metric: peak_vram_mb",
-    "roles.name": "name: optimizer",
-    "fleet.slots.host": "host: gpu-box-1",
 }
-"""What to write for each required key."""
+"""What to write for a required key."""
 
 _KINDS: Mapping[str, tuple[str, str]] = {
     "string_type": ("text", "write text, in quotes where YAML takes it for something else"),
@@ -108,7 +102,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def did_you_mean(word: str, known: list[str]) -> str:
     """A remedy for a word that is not known: the nearest known one, or all of them."""
     near = nearest(word, known)
-    return f"did you mean {near!r}?" if near else f"known here: {', '.join(known)}"
+    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+    return f"did you mean {near!r}?" if near else f"known here: {', '.join(known[:_LISTED]) or 'none'}{more}"
 
 
 def explain(

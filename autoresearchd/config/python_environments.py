@@ -5,8 +5,6 @@ A job has neither the home nor the network that uv, poetry, pipenv and conda nee
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import re
 import sys
@@ -30,27 +28,28 @@ RUNNERS = ("uv", "poetry", "pipenv", *_CONDAS)
 """Programs of which ``<program> run …`` runs a command in an environment."""
 
 _FLAGS: Mapping[str, str] = {
-    "uv": " -q --quiet -v --verbose --frozen --locked --offline --no-sync --dev --no-dev --all-extras --all-groups "
-    "--all-packages --exact --inexact -n --no-cache --no-progress --native-tls ",
-    "poetry": " -q --quiet -n --no-interaction -v ",
-    "pipenv": " -q --quiet ",
-    "conda": " --no-capture-output --live-stream -v --verbose ",
+    "uv": "-q --quiet -v --verbose --frozen --locked --offline --no-sync --dev --no-dev --all-extras --all-groups "
+    "--all-packages --exact --inexact -n --no-cache --no-progress --native-tls",
+    "poetry": "-q --quiet -n --no-interaction -v",
+    "pipenv": "-q --quiet",
+    "conda": "--no-capture-output --live-stream -v --verbose",
 }
 """Options that say nothing about which environment it is, and need not be said to its interpreter."""
 _VALUED: Mapping[str, str] = {
-    "uv": " --extra --no-extra --group --no-group --only-group --package -p --python ",
-    "conda": " -n --name -p --prefix ",
+    "uv": "--extra --no-extra --group --no-group --only-group --package -p --python",
+    "conda": "-n --name -p --prefix",
 }
+_TELL = {"poetry": "`poetry env info --executable`", "pipenv": "`pipenv --py`"}
+"""What names the interpreter, of tools that keep environments out of sight."""
 _RUN = {"-m": "python -m ", "--module": "python -m ", "-s": "python ", "--script": "python "}
 """Options of ``uv run`` that say what the next word is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A command of a project that has an environment of its own.
+    """A command of a project that has an environment of its own, as a job runs it; make: what makes the environment.
 
-    command: as a job runs it; changed: whether that is another than was given; python: the interpreter, where it is or
-    will be, None where nobody knows or where it is that which runs now; make: the command that makes the environment.
+    python: None where nobody knows the interpreter, or where it is that which runs now.
     """
 
     tool: str
@@ -68,10 +67,11 @@ class Environment:
             parts.append(f"jobs run without {self.tool}, so run_command is `{self.command}`")
         if self.python is not None:
             parts.append(f"execution.python is the interpreter of the project's own environment, {self.python}")
-        if not self.there:
+        if not self.there and self.tool in _TELL:
+            parts.append(f"name its interpreter in execution.python: {_TELL[self.tool]} (`{self.make}` makes it)")
+        elif not self.there:
             parts.append(f"that environment is not there yet: `{self.make}` makes it")
-            if self.python is None:
-                parts.append("then name its interpreter in execution.python")
+            parts += ["then name its interpreter in execution.python"] if self.python is None else []
         return "; ".join(parts)
 
 
@@ -80,7 +80,7 @@ def environment_of(
 ) -> Environment | None:
     """What a shell's command needs to run as a job; None where no tool keeps an environment for it that is known.
 
-    Only its beginning is read. running: the environment of this process, which jobs have without being told.
+    running: the environment of this process, which jobs have without being told.
     """
     finder = _Finder(folder.resolve(), environ)
     assignments, given = _after_assignments(command)
@@ -111,11 +111,7 @@ def how_to_run(command: str, folder: Path) -> str:
             f"a job has no home and no network, which {first} needs: write the command without it, and name the "
             "interpreter of the environment in execution.python"
         )
-    where = f"execution.python: {found.python}" if found.python else "its interpreter in execution.python"
-    if found.there and found.python is None:
-        where = "no execution.python: it is the interpreter that runs autoresearchd"
-    made = "" if found.there else f" (`{found.make}` makes the environment)"
-    return f"write `{found.command}`, and {where}{made}: a job has no home and no network, which {first} needs"
+    return f"{found.note}; a job has no home and no network, which {first} needs"
 
 
 def how_to_make(folder: Path) -> str:
@@ -127,9 +123,8 @@ def how_to_make(folder: Path) -> str:
 
 # ---------------------------------------------------------------------- what a command says
 def _after_assignments(command: str) -> tuple[str, str]:
-    found = _ASSIGNMENTS.match(command)
-    end = found.end() if found else 0
-    return command[:end], command[end:]
+    rest = _ASSIGNMENTS.sub("", command, count=1)
+    return command.removesuffix(rest), rest
 
 
 def _begins(command: str) -> str:
@@ -165,13 +160,13 @@ def _by_runner(command: str) -> tuple[str, str, str] | None:
         if tool == "uv" and option in _RUN and not given:
             lead = _RUN[option]
             break
-        if f" {option} " in _VALUED.get(tool, ""):
+        if option in _VALUED.get(tool, "").split():
             if not given:
                 if found is None:
                     return None
                 value, found = found[1], _WORD.match(command, found.end())
             named = value if tool == "conda" else named
-        elif given or f" {option} " not in _FLAGS[tool]:
+        elif given or option not in _FLAGS[tool].split():
             return None  # whatever it asks for cannot be had without the tool
     if found is None:
         return None
@@ -209,10 +204,8 @@ class _Finder:
         match tool:
             case "uv":
                 return self._uv()
-            case "poetry":
-                return self._own(".venv") or self._poetry(), "poetry install"
-            case "pipenv":
-                return self._own(".venv") or self._pipenv(), "pipenv install"
+            case "poetry" | "pipenv":
+                return self._own(".venv"), f"{tool} install"
             case "conda":
                 return self._conda(named)
         return self._at(named) if named else self._own(".venv", "venv"), f"python -m venv {named or '.venv'}"
@@ -232,20 +225,6 @@ class _Finder:
                 return self._at(str(top / (self._environ.get("UV_PROJECT_ENVIRONMENT") or ".venv"))), "uv sync"
         packages = " && uv pip install -r requirements.txt" if (self.folder / "requirements.txt").is_file() else ""
         return self.folder / ".venv", f"uv venv{packages}"
-
-    def _poetry(self) -> Path | None:
-        """Named by a hash of the project's path (poetry: EnvManager.generate_env_name)."""
-        cache = Path(self._environ.get("POETRY_CACHE_DIR") or self._home / ".cache" / "pypoetry")
-        place = Path(self._environ.get("POETRY_VIRTUALENVS_PATH") or cache / "virtualenvs")
-        digest = hashlib.sha256(os.fsencode(os.path.normcase(self.folder))).digest()
-        mark = base64.urlsafe_b64encode(digest).decode()[:8]
-        found = [path for path in place.glob(f"*-{mark}-py*") if _is_environment(path)]
-        return found[0] if len(found) == 1 else None
-
-    def _pipenv(self) -> Path | None:
-        """Where a file says which project it belongs to."""
-        place = Path(self._environ.get("WORKON_HOME") or self._home / ".local" / "share" / "virtualenvs")
-        return next((p.parent for p in place.glob("*/.project") if _text(p).strip() == str(self.folder)), None)
 
     def _conda(self, named: str) -> tuple[Path | None, str]:
         """By path, or by name among the environments that conda has listed or keeps beside the active one."""

@@ -158,10 +158,7 @@ class SettingsFile(Section):
 
 
 def settings_path(environment: Mapping[str, str]) -> Path | None:
-    """Where the settings are: ``$AUTORESEARCHD_CONFIG``, else below ``$XDG_CONFIG_HOME``, else below ``~/.config``.
-
-    A relative ``XDG_CONFIG_HOME`` does not count (https://specifications.freedesktop.org/basedir-spec/latest/).
-    """
+    """Where the settings are; a relative ``XDG_CONFIG_HOME`` does not count (freedesktop.org, basedir-spec)."""
     if environment.get(VARIABLE):
         return _path(environment[VARIABLE], Path(), environment)
     folder = environment.get("XDG_CONFIG_HOME", "")
@@ -229,8 +226,6 @@ def _advise(place: Place, known: list[str]) -> str:
     key = str(place[-1])
     if _KEY_NAMES.fullmatch(key):
         return _KEYS_BELONG
-    if place == ("model",):
-        return "write `policy: litellm:MODEL`, or for an endpoint of your own `local: {model: MODEL}`"
     fields = SettingsFile.model_fields.items()
     section = next((name for name, field in fields if key in getattr(field.annotation, "model_fields", ())), "")
     if len(place) == 1 and section:

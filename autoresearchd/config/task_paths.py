@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from autoresearchd.config.problems import Conflict, raise_any, wrong
-from autoresearchd.config.yaml_document import Document, Problem, parse_yaml, read_text
+from autoresearchd.config.yaml_document import Document, Place, Problem, parse_yaml, read_text
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.file_content import compressed_size
 from autoresearchd.domain.task import Task
@@ -125,16 +125,18 @@ def check_files(task: Task, root: Path, file: Path | None = None) -> None:
     except OSError as error:
         what = f"{error.filename!r} cannot be looked at: {error.strerror}"
         problems.append(("workspace", what, "check the permissions of the folders on the way to it"))
-    raise_any("task.yaml", (Problem(what, hint, key, _line(file, key)) for key, what, hint in problems))
+    lines = {key: line_in(file, tuple(key.split(".")), (key.partition(".")[0],)) for key, *_ in problems}
+    raise_any("task.yaml", (Problem(what, hint, key, lines[key]) for key, what, hint in problems))
 
 
-def _line(file: Path | None, key: str) -> int | None:
-    """The line of a key in a task.yaml, with or without a top key ``task:``; None where it cannot be told."""
+def line_in(file: Path | None, *places: Place) -> int | None:
+    """The line of the first of these keys that a task.yaml has, with or without a top key ``task:``; None: of none."""
     try:
         document = parse_yaml(read_text(file), str(file)) if file is not None else Document()
     except ConfigError:
         return None
-    return document.line((*(("task",) if "task" in document.root else ()), *key.split(".")))
+    top: Place = ("task",) if "task" in document.root else ()
+    return next((document.lines[(*top, *place)] for place in places if (*top, *place) in document.lines), None)
 
 
 def _editable_problem(name: str, root: Path) -> tuple[str, str] | None:

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.quantities import counted, format_duration
 
 FAILURES = 2
 """How often a kept program may fail beside one experiment before it loses its place."""
@@ -142,10 +143,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One experiment as the store knows it. Times are UTC; ``parent`` is the commit it is reverted to.
-
-    attempt: of its current proposal. Only its runs are judged; ``runs`` holds those of earlier ones too.
-    """
+    """One experiment as the store knows it. ``parent``: what it is reverted to; ``runs``: of all attempts."""
 
     session_id: int
     number: int
@@ -198,10 +196,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a search learns from one finished experiment: the changes against ``parent`` and the value they led to.
-
-    delta: as decided, of an aborted run the forecast's. reason: in words that may be a program's own.
-    """
+    """What a search learns of a finished experiment. changes: against ``parent``; delta: the forecast's, if aborted."""
 
     number: int
     parent: str
@@ -227,10 +222,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class AbortMemory:
-    """What early abort has learned in a segment.
-
-    figures: for displays. state: what it goes on from, as of experiment ``number``; None: as it was stored last.
-    """
+    """What early abort has learned in a segment, as of experiment ``number``. state: None: as it was stored last."""
 
     segment: int
     number: int
@@ -310,3 +302,45 @@ class Totals:
     tokens_in: int = 0
     tokens_out: int = 0
     gpu_s: float = 0.0
+
+
+# ---------------------------------------------------------------------- when a session ends, and when it is too noisy
+TIMES = 5.0
+"""How many times the σ of the baseline's first runs is too much."""
+CALM = 3.0
+"""Below so many times it the machine is quiet again; apart from TIMES, so that a figure at the edge is no news."""
+
+
+def noise_has_grown(sigma: float | None, first: float | None, times: float = TIMES) -> bool:
+    """Whether σ is so many times what it was at first; never where either is not known or 0."""
+    return bool(sigma and first and sigma >= times * first)
+
+
+def explain_noise(sigma: float, first: float) -> str:
+    """The fact, and what may be behind it."""
+    return (
+        f"σ is {sigma:.2g}, {sigma / first:.0f} times the {first:.2g} of when the baseline was first measured: "
+        "too much noise to tell most gains. Is the machine busy with something else?"
+    )
+
+
+class Reached(NamedTuple):
+    """A limit that a session has reached. more: the option of ``resume`` that extends it, twice as far."""
+
+    reason: str
+    more: str
+
+
+def limit_reached(limits: Limits, *, experiments: int, seconds: float, usd: float) -> Reached | None:
+    """The first limit that a session reached; experiments: without baselines; seconds: of all its daemons together."""
+    most, longest, dearest = limits.max_experiments, limits.max_seconds, limits.max_usd
+    if most is not None and experiments >= most:
+        so_many = "as asked" if experiments == most else f"more than the {most} asked for"
+        more = f"--max-experiments {max(1, 2 * experiments)}"
+        return Reached(f"{counted(experiments, 'experiment')} done, {so_many}", more)
+    if longest is not None and seconds >= longest:
+        twice = format_duration(max(1.0, 2 * max(longest, seconds))).replace(" ", "")
+        return Reached(f"the time limit of {format_duration(longest)} is reached", f"--max-time {twice}")
+    if dearest is not None and usd >= dearest:
+        return Reached(f"the spend limit of {dearest:g} USD is reached", f"--max-cost {2 * max(dearest, usd):.2f}")
+    return None

@@ -8,10 +8,7 @@ from collections.abc import Mapping
 
 
 def compressed_size(files: Mapping[str, str]) -> int:
-    """Bytes that files have together once each is compressed (DEFLATE, RFC 1951).
-
-    However data are written into a program, in one literal, in many or in names, n bytes of them do not become fewer.
-    """
+    """Bytes of files, each compressed (DEFLATE, RFC 1951): n bytes of data stay n, however a program holds them."""
     return sum(len(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)) for text in files.values())
 
 

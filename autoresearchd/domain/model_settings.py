@@ -42,14 +42,10 @@ class LearnSettings:
 class ModelSettings:
     """How models are asked, from ``config.yaml``.
 
-    policy: what ``--policy auto`` stands for; empty: ``search``. fallbacks: asked in turn where there is no reply.
-    context_tokens, max_tokens: of a prompt, and of an answer. timeout: seconds for one reply. retries: after a passing
-    trouble; reasks: of a malformed answer; repairs: of a failed proposal. feedback: a model is shown what came of
-    earlier experiments. prompt: ``full``, or ``brief`` for small models. structured: answers are asked for as JSON that
-    obeys a schema; None: where the model is known to have that. prices: by model, over the provider's list. per_day: US
-    dollars of all sessions together (UTC). when_spent: ``stop`` (wait for the next day, end at the session's cap) or
-    ``search``. base_url, local_model, key_file: of the policy ``local``. key_files: of providers, by name, instead of
-    the environment's. roles: the daemon's own roles take turns. agent_*: of ``agent``.
+    policy: what ``--policy auto`` stands for; empty: ``search``. context_tokens, max_tokens: of a prompt, and of an
+    answer. retries: after a passing trouble; reasks: of a malformed answer; repairs: of a failed proposal. structured:
+    None: where the model is known to have it. per_day: US dollars of all sessions together (UTC). base_url,
+    local_model, key_file: of the policy ``local``. docs/policies.md has them all.
     """
 
     policy: str = ""

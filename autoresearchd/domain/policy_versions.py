@@ -39,19 +39,8 @@ class BaseModel:
 
 
 @dataclass(frozen=True, slots=True)
-class NewLearnerRun:
-    """A learner run that begins; session_id: None where it learns across sessions."""
-
-    algo: str
-    mode: str
-    trajectories: int
-    config: Mapping[str, Any] = field(default_factory=dict)
-    session_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class LearnerRun:
-    """One fine-tuning of the local policy. detail: in words, why it ended as it did."""
+    """One fine-tuning of the local policy. detail: in words, why it ended so; session_id: of earlier versions."""
 
     id: int
     algo: str
@@ -68,25 +57,11 @@ class LearnerRun:
 
 
 @dataclass(frozen=True, slots=True)
-class NewVersion:
-    """A version whose files are in their place. folder: its name; digest: over all files; parent: trained from."""
-
-    version: str
-    folder: str
-    digest: str
-    base: BaseModel
-    parent: str | None = None
-    learner_run_id: int | None = None
-    session_id: int | None = None
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class PolicyVersion:
     """A version of the local policy: a LoRA adapter with its lineage. reason: in words, why it stands as it does.
 
-    folder: its name; digest: over all files; algo: of the learner run that made it; promoted_at: when last.
+    folder: its name; digest: over all files; parent: trained from; algo: of the learner run that made it; promoted_at:
+    when last; session_id: of earlier versions.
     """
 
     version: str

@@ -9,34 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from autoresearchd.domain.events import Event
-from autoresearchd.domain.experiment import (
-    AbortMemory,
-    CurvePoint,
-    Decision,
-    Experiment,
-    Limits,
-    Measurement,
-    Node,
-    Note,
-    Run,
-    RunResult,
-    Segment,
-    Session,
-    StageResult,
-    Totals,
-    Trial,
-)
-from autoresearchd.domain.labels import SessionState
-from autoresearchd.domain.policy_versions import (
-    BaseModel,
-    ServedAdapter,
-)
-from autoresearchd.domain.proposal import ASI, Answer, Proposal
-from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.experiment import Experiment, Limits, RunResult, Trial
+from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
+from autoresearchd.domain.proposal import Answer, Proposal, Repair
+from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
 
 
@@ -57,6 +37,43 @@ class Cancel(Protocol):
     def wait(self, timeout: float | None = None) -> bool: ...
 
 
+class EventKind(StrEnum):
+    """Kinds of events."""
+
+    SESSION_STARTED = "session_started"
+    SESSION_RESUMED = "session_resumed"
+    STOPPING = "stopping"
+    SESSION_STOPPED = "session_stopped"
+    PAUSED = "paused"
+    UNPAUSED = "unpaused"
+    BACKING_OFF = "backing_off"
+    WAITING = "waiting"
+    RECOVERED = "recovered"
+    WARNING = "warning"
+    SETUP = "setup"
+    OPENED = "opened"
+    PROPOSED = "proposed"
+    TURN = "turn"
+    REPAIR = "repair"
+    COMMITTED = "committed"
+    RUN_STARTED = "run_started"
+    RUN_FINISHED = "run_finished"
+    DECIDED = "decided"
+    FAULT = "fault"
+    HOUSEKEEPING = "housekeeping"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. data holds JSON values only; message is a line for people."""
+
+    kind: EventKind
+    at: datetime
+    message: str
+    experiment: int | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
 class EventSink(Protocol):
     """Takes events. Must not raise and must not block for long; may be called from several threads."""
 
@@ -64,10 +81,7 @@ class EventSink(Protocol):
 
 
 class Workspace(Protocol):
-    """Files under version control. Commits are 40 hex digits. The user's own checkout is never written to.
-
-    All methods raise RepositoryError for what the user must fix and EnvironmentFailure for what may pass (lock, disk).
-    """
+    """Files under version control, never the user's checkout. RepositoryError: act; EnvironmentFailure: it may pass."""
 
     def read(self, commit: str, path: str) -> str: ...
 
@@ -109,11 +123,7 @@ class Workspace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One run to execute.
-
-    workspace: the task's folder at the commit; pristine: with nothing edited; setup: what setup commands left; run_dir:
-    where logs and the result go.
-    """
+    """One run to execute. workspace: the task's folder at the commit; pristine: unedited; setup: what set-up left."""
 
     key: str
     task: Task
@@ -135,10 +145,7 @@ class RunHandle(Protocol):
         """Where ``training.log``, ``evaluation.log`` … grow while it runs."""
 
     def wait(self, timeout: float | None = None) -> RunResult | None:
-        """Wait until the run has ended, at most ``timeout`` seconds, without polling; None while it runs.
-
-        Never raises for what the job did.
-        """
+        """Wait at most ``timeout`` seconds until the run has ended (None: it runs); what the job did never raises."""
 
     def kill(self) -> None:
         """End the whole process tree now; ``wait`` then gives a result whose last stage is ``killed``."""
@@ -166,6 +173,42 @@ class Executor(Protocol):
 
 
 # ---------------------------------------------------------------------- what proposes
+@dataclass(frozen=True, slots=True)
+class ResearchState:
+    """Code, history and notes, frozen at one instant.
+
+    code: each editable file at ``parent``, not redacted, so that edits fit. recent: the last 32 decided experiments,
+    oldest first; top: the five best; own: the role's own before those, up to 32. seed: of every random choice of the
+    policy. incumbent: commit of the best, where ``parent`` is another one. failures: decided experiments by label.
+    streak: experiments in a row that were not kept. memo: ``autoresearch.md``. repair: a failed proposal to be fixed.
+    redactor: what leaves the daemon goes through it.
+    """
+
+    tag: str
+    number: int
+    parent: str
+    task: Task
+    code: Mapping[str, str]
+    recent: tuple[Experiment, ...] = ()
+    top: tuple[Experiment, ...] = ()
+    own: tuple[Experiment, ...] = ()
+    baseline: float | None = None
+    incumbent_value: float | None = None
+    sigma: float | None = None
+    notes: tuple[str, ...] = ()
+    role: str = ""
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    state_id: str = ""
+    round_id: str = ""
+    incumbent: str = ""
+    failures: Mapping[str, int] = field(default_factory=dict)
+    streak: int = 0
+    memo: str = ""
+    repair: Repair | None = None
+    redactor: Redactor = field(default_factory=Redactor, compare=False, repr=False)
+
+
 class Policy(Protocol):
     """Proposes edits.
 
@@ -255,145 +298,3 @@ class Control:
     id: int
     kind: str
     created_at: datetime
-
-
-class Store(Protocol):
-    """The journal; lists are oldest first.
-
-    Each method is one transaction that is on disk when it returns. What is written *lazily* survives the process, but
-    not a power cut before the next method that is not lazy returns: what could be lost follows from what is on disk.
-    Safe to use from several threads. Raises StoreError, or EnvironmentFailure when the disk is full or the database
-    locked. Unknown session or experiment: KeyError.
-    """
-
-    def create_session(self, new: NewSession, at: datetime) -> Session: ...
-
-    def session(self, tag: str) -> Session: ...
-
-    def sessions(self) -> Sequence[Session]: ...
-
-    def set_state(
-        self, session_id: int, state: SessionState, at: datetime, *, pid: int | None, reason: str = ""
-    ) -> None: ...
-
-    def heartbeat(self, session_id: int, at: datetime, active_seconds: float) -> None: ...
-
-    def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment: ...
-
-    def segment(self, session_id: int) -> Segment | None:
-        """The latest segment."""
-
-    # ------------------------------------------------------------------ one experiment, in the order of its phases
-    def open_experiment(self, session_id: int, *, parent: str, segment: int, at: datetime) -> Experiment:
-        """Allocate the next number, from 0 without gaps; phase ``proposing``. Written lazily."""
-
-    def record_proposal(
-        self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
-    ) -> Experiment:
-        """Store the proposal; its cost is counted unless it is ``charged``. Phase ``proposed``.
-
-        ``proposal.parent``, when given, becomes the experiment's. A later attempt (a repair) is taken when measured.
-        """
-
-    def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
-        """Phase ``committed``. Written lazily: the commit follows from the proposal."""
-
-    def open_run(self, session_id: int, number: int, seed: int, at: datetime, *, of: int | None = None) -> Run:
-        """A run of its own program, or that of experiment ``of``, is about to start; phase ``running``. Lazily."""
-
-    def close_run(
-        self, run_id: int, measurement: Measurement, result: RunResult | None, at: datetime, *, last: bool
-    ) -> Experiment:
-        """Store what a run gave, its curve compressed; phase ``measured`` if it is the ``last``, else ``committed``."""
-
-    def record_decision(
-        self,
-        session_id: int,
-        number: int,
-        decision: Decision,
-        asi: ASI,
-        at: datetime,
-        *,
-        incumbent: str | None,
-        fallen: Mapping[int, Decision] | None = None,
-    ) -> Experiment:
-        """Store the decision, phase ``decided``; ``incumbent``: the session's new incumbent (a keep), None: unchanged.
-
-        ``fallen``: keeps that lost their place beside it, with what is decided of them instead; the latest keep that is
-        left is then the session's. The branch is moved after.
-        """
-
-    def record_overhead(self, session_id: int, number: int, overhead_ms: float) -> None:
-        """The experiment is settled: branch and worktree are as decided. Need not survive a power cut."""
-
-    def answers(self, session_id: int, number: int) -> Sequence[Answer]: ...
-
-    # ------------------------------------------------------------------ what was found out
-    def experiment(self, session_id: int, number: int) -> Experiment: ...
-
-    def latest(self, session_id: int) -> Experiment | None:
-        """The experiment with the highest number."""
-
-    def experiments(self, session_id: int, *, last: int | None = None, role: str | None = None) -> Sequence[Experiment]:
-        """Without generations (token ids and messages); ``role``: only those that it proposed."""
-
-    def top(self, session_id: int, segment: int, count: int, maximize: bool) -> Sequence[Experiment]:
-        """The best decided experiments of a segment by value, best first."""
-
-    def values(self, session_id: int, segment: int) -> Sequence[float]:
-        """Values of all decided experiments of a segment, in order of number."""
-
-    def decided_runs(self, session_id: int, segment: int) -> Sequence[Run]:
-        """Good runs of all decided experiments of a segment, in order of experiment and run."""
-
-    def diff(self, session_id: int, number: int) -> str: ...
-
-    def tree(self, session_id: int, segment: int, after: int = -1) -> Sequence[Node]:
-        """Experiments of a segment with a commit and a value and a number greater than ``after``, in order of number.
-
-        Those that broke a constraint, a size or a gate are left out: what is built on them breaks it, too.
-        """
-
-    def add_visit(self, session_id: int, number: int) -> int:
-        """Count that an experiment was chosen to go on from; how often it has been, this time included. Lazily."""
-
-    def visits(self, session_id: int) -> Mapping[int, int]:
-        """How often experiments were chosen to go on from, by number; without those that never were."""
-
-    def find_duplicate(self, session_id: int, code_hash: str) -> int | None:
-        """Number of the earliest experiment of the session whose proposal had this ``code_hash``."""
-
-    def totals(self, session_id: int) -> Totals: ...
-
-    def label_counts(self, session_id: int) -> Mapping[str, int]:
-        """How many decided experiments ended under each label."""
-
-    def role_stats(self, session_id: int) -> Mapping[str, tuple[int, int, float]]:
-        """Of each role (empty: none) its decided experiments, how many of them were kept, and the sum of rewards."""
-
-    def role_turns(self, session_id: int, last: int) -> Sequence[tuple[int, str, bool]]:
-        """Of the latest decided experiments that were proposed: number, role, and whether it was kept."""
-
-    def stages(self, run_id: int) -> Sequence[StageResult]: ...
-
-    def curve(self, run_id: int) -> Sequence[CurvePoint]: ...
-
-    # ------------------------------------------------------------------ early abort; need not survive a power cut
-    def record_look(self, run_id: int, details: Mapping[str, Any]) -> None:
-        """Write a look at a running job down: JSON values, ``progress``, ``forecast`` and ``probability`` by name."""
-
-    def looks(self, run_id: int) -> Sequence[Mapping[str, Any]]: ...
-
-    def remember_aborts(self, session_id: int, memory: AbortMemory) -> None:
-        """Keep the figures; the state where one is given, else that of the same segment stays."""
-
-    def abort_memory(self, session_id: int) -> AbortMemory | None: ...
-
-    def unseen_notes(self, session_id: int) -> Sequence[Note]: ...
-
-    def mark_notes_seen(self, session_id: int, note_ids: Sequence[int], number: int) -> None: ...
-
-    def take_controls(self, session_id: int) -> Sequence[Control]:
-        """Pending requests, oldest first; each is handed out once."""
-
-    def backup(self, target: Path) -> None: ...

@@ -68,10 +68,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A proposal whose run failed for a simple reason, given back to be fixed. attempt: that is asked for (1, 2).
-
-    files: what the failed one changed, as it left them; log: the end of what its job printed.
-    """
+    """A proposal whose run failed for a simple reason, to be fixed. attempt: that is asked for; log: its job's end."""
 
     attempt: int
     files: Mapping[str, str]

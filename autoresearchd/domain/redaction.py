@@ -188,6 +188,7 @@ _NAMES = (
     r"master[_-]?key)"
 )
 _VALUE = r"[A-Za-z0-9+/_.~!@#%^&*-]{10,}+={0,2}(?![A-Za-z0-9+/_(\[])"
+_GITLAB = ("pat", "dt", "rt", "cbt", "ptt", "soat", "imt", "agent", "ft")
 _NAME_PARTS = ("pass", "secret", "token", "credential", "key")
 
 FORMATS: tuple[Format, ...] = (
@@ -195,16 +196,13 @@ FORMATS: tuple[Format, ...] = (
     _prefixed("openrouter", "sk-or-v1-", r"[0-9a-f]{32,}+"),
     *_family("openai", ("sk-proj-", "sk-svcacct-", "sk-admin-", "sk-None-"), rf"{_WORD}{{20,}}+"),
     _prefixed("openai", "sk-", rf"{_WORD}{{20,}}+", _mixed_key),
-    _prefixed("huggingface", "hf_", r"[A-Za-z0-9]{30,}+(?!_)"),
-    _prefixed("huggingface", "api_org_", r"[A-Za-z0-9]{30,}+(?!_)"),
+    *_family("huggingface", ("hf_", "api_org_"), r"[A-Za-z0-9]{30,}+(?!_)"),
     *_family("github", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"[A-Za-z0-9]{36,}+"),
     _prefixed("github", "github_pat_", r"[A-Za-z0-9_]{22,}+"),
-    *_family("gitlab", ("glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glsoat-"), rf"{_WORD}{{20,}}+"),
-    *_family("gitlab", ("glimt-", "glagent-", "glft-"), rf"{_WORD}{{20,}}+"),
+    *_family("gitlab", tuple(f"gl{kind}-" for kind in _GITLAB), rf"{_WORD}{{20,}}+"),
     *_family("aws", ("AKIA", "ASIA", "ABIA", "ACCA"), rf"[A-Z0-9]{{16}}{_END}"),
     _prefixed("google", "AIza", rf"{_WORD}{{35}}(?![A-Za-z0-9_«-])"),
-    _prefixed("google", "ya29.", rf"{_WORD}{{20,}}+"),
-    _prefixed("google", "GOCSPX-", rf"{_WORD}{{20,}}+"),
+    *_family("google", ("ya29.", "GOCSPX-"), rf"{_WORD}{{20,}}+"),
     *_family("slack", ("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-"), r"[A-Za-z0-9-]{10,}+"),
     _prefixed("slack", "xapp-", r"[0-9]-[A-Za-z0-9-]{10,}+"),
     Format(

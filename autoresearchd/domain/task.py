@@ -102,7 +102,6 @@ class Execution:
     setup_commands: tuple[str, ...] = ()
     python: str | None = None
     needs_gpu: bool = False
-    clear_torch_cache: bool = False
     memory_mb: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     network: bool = False
@@ -171,11 +170,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Proposing:
-    """How proposals are asked for.
-
-    group: how many from one frozen state. parents: of the next edit: ``incumbent``, or ``puct`` over the tree of
-    experiments. turns: of the roles, ``round_robin`` or ``bandit``.
-    """
+    """How proposals are made. parents: ``incumbent`` or ``puct``; turns of roles: ``round_robin`` or ``bandit``."""
 
     group: int = 1
     parents: str = "incumbent"
@@ -189,16 +184,6 @@ class Search:
     fixed: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     choices: Mapping[str, tuple[int | float | str | bool, ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class FleetSlot:
-    """One place on a remote machine."""
-
-    host: str
-    gpu_id: str = "0"
-    name: str = ""
-    remote_dir: str = "~"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +204,6 @@ class Task:
     roles: tuple[Role, ...] = ()
     proposing: Proposing = field(default_factory=Proposing)
     search: Search = field(default_factory=Search)
-    fleet: tuple[FleetSlot, ...] = ()
-    remote_dir: str = "~"
     profile: str = "cpu"
     history: str = "refs"
     """``refs``: discards live under refs/autoresearch; ``revert``: they and their reverts are on the branch."""
@@ -263,10 +246,7 @@ SIGMAS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Documented:
-    """A baseline as the task's README has it; text: ``value ± sigma`` as it was written.
-
-    sigma: of single runs; budget: seconds of training, None: the task's; within: share by which machines may differ.
-    """
+    """A baseline as the task's README has it. sigma: of single runs; within: share by which machines may differ."""
 
     value: float
     sigma: float

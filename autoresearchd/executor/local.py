@@ -16,9 +16,15 @@ from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.task import Task
-from autoresearchd.executor.devices import Devices, find_devices, processor
-from autoresearchd.executor.interpreter import Interpreter, inspect, resolve_python
-from autoresearchd.executor.setup_commands import run_setup
+from autoresearchd.executor.environment import (
+    Devices,
+    Interpreter,
+    find_devices,
+    inspect,
+    processor,
+    resolve_python,
+    run_setup,
+)
 from autoresearchd.executor.visible_files import find_data, hidden_places, interpreter_folders, place_links
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, Supervised, Supervisors, read_result, reap

@@ -11,7 +11,7 @@ from pathlib import Path
 from autoresearchd.domain.errors import BaselineError, EnvironmentFailure
 from autoresearchd.domain.file_content import LARGEST, pointed_to
 from autoresearchd.domain.task import Task
-from autoresearchd.executor.interpreter import Interpreter, inspect, resolve_python
+from autoresearchd.executor.environment import Interpreter, inspect, resolve_python
 from autoresearchd.sandbox.agent_shell import Surroundings
 from autoresearchd.sandbox.view import is_inside, way_to
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,23 @@ from typing import Any
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, Interrupted, UsageError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.policy_versions import LearnerStatus, NewLearnerRun, PolicyVersion, VersionStatus
+from autoresearchd.domain.policy_versions import LearnerStatus, PolicyVersion, VersionStatus
 from autoresearchd.domain.ports import Executor
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
-from autoresearchd.learner.algorithms.learnable import Generated, Learnable, Sample, Who
-from autoresearchd.learner.algorithms.train_options import Algo
+from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Who
+from autoresearchd.learner.algorithms.train_options import (
+    GSPO,
+    Algo,
+    ColdStart,
+    Collapse,
+    GrpoOptions,
+    Level,
+    PpoOptions,
+    Scale,
+    SdpoOptions,
+    TrainOptions,
+)
 from autoresearchd.learner.data.data_summary import describe
 from autoresearchd.learner.data.examples import prompt_tokens, within
 from autoresearchd.learner.data.read_sessions import Seen, lesson, locate, material, read_sessions, seen
@@ -29,17 +40,15 @@ from autoresearchd.learner.data.trajectories import Trajectory, all_equal, group
 from autoresearchd.learner.gate.compare_policies import Verdict
 from autoresearchd.learner.gate.gate import Gate, LearnerJobs
 from autoresearchd.learner.gate.held_out_states import HeldOut, HeldOutState
-from autoresearchd.learner.gate.judge_answers import CheckingJudge, Outcome
-from autoresearchd.learner.learn_options import Constants, LearnRequest
+from autoresearchd.learner.gate.judge_answers import CheckingJudge
+from autoresearchd.learner.gate.promotion_needs import GateSettings
 from autoresearchd.learner.learner_process import GOES_ON, Tell, stopped_mark
-from autoresearchd.learner.training import checkpoint
-from autoresearchd.learner.training.constant_values import asks_at_home
+from autoresearchd.learner.training.constant_values import SHARE, asks_at_home, values_of
+from autoresearchd.learner.training.load_model import ModelOptions, trial_step
 from autoresearchd.learner.training.local_model import LocalModel
-from autoresearchd.learner.training.out_of_memory import trial_step
 from autoresearchd.learner.training.trackers import Log, tracking
-from autoresearchd.learner.training.train import CANCELLED, StepFigures, Trained, train
-from autoresearchd.learner.versions.adapter_manifest import Made
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
+from autoresearchd.learner.training.train import CANCELLED, StepFigures, Trained, fingerprint, train
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.models.model_files import base_model, fetched, model_place
 from autoresearchd.store.repository import SqlStore
@@ -49,11 +58,78 @@ STATES = 4
 """States of one round of a live run."""
 
 
+@dataclass(frozen=True, slots=True)
+class LearnRequest:
+    """What ``learn`` is asked for.
+
+    model: folder or name of the base model, empty: that of config.yaml. steps: None: the algorithm's own number.
+    places: other repositories to read.
+    """
+
+    algo: str
+    mode: str = "replay"
+    model: str = ""
+    steps: int | None = None
+    places: tuple[Path, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """All of a run. share: of the answers that are held out. rounds: of new experiments, in live mode.
+
+    max_length: tokens of a prompt with its answer; what is longer is left out, None: nothing is.
+    """
+
+    train: TrainOptions
+    model: ModelOptions
+    gate: GateSettings = field(default_factory=GateSettings)
+    share: float = SHARE
+    rounds: int = 8
+    max_length: int | None = None
+    trackers: tuple[str, ...] = ()
+
+
+def constants_of(request: LearnRequest) -> Constants:
+    """The constants that a request names, and the usual ones for all others; UsageError as ``values_of`` raises it."""
+    values = values_of(request.options, request.algo)
+    if request.steps is not None:
+        values["steps"] = request.steps
+
+    def some(*names: str, **renamed: str) -> dict[str, Any]:
+        """Of the constants that are named, these; renamed: the option's name by which a constant goes."""
+        return {name: values[key] for name, key in ({name: name for name in names} | renamed).items() if key in values}
+
+    for name, kind in (("level", Level), ("scale", Scale)):
+        if name in values:
+            values[name] = kind(values[name])
+    # GSPO is more than a level: its range and its mean are its paper's.
+    grpo = GSPO if values.get("level") is Level.SEQUENCE else GrpoOptions(**some("level"))
+    train = TrainOptions(
+        Algo(request.algo),
+        **some("steps", "learning_rate", "weight_decay", "batch", "micro", "epochs", "clip", "warmup", "seed"),
+        **some("save_every", "shuffle_rewards", "kl_every"),
+        grpo=replace(grpo, **some("clip_low", "clip_high", "beta", "leave_one_out", "neighbours", "scale")),
+        ppo=PpoOptions(
+            **some("level", "clip_high", "gamma", "lam", "horizon", "target_kl"),
+            **some(clip="clip_low", value_weight="c1", entropy_weight="c2"),
+        ),
+        sdpo=SdpoOptions(**some("top", alpha="sdpo_alpha", rate="teacher_rate")),
+        cold_start=ColdStart(**some("valid_share", allowed="cold_start")),
+        collapse=Collapse(**some(entropy="least_entropy", kl="most_kl")),
+    )
+    model = ModelOptions(
+        value_head=request.algo == "ppo",
+        seed=train.seed,
+        **some("rank", "alpha", "dropout", "device", "dtype", "threads", "checkpointing", "generated", "share_prompts"),
+    )
+    return Constants(train, model, GateSettings.of(values), **some("share", "rounds", "max_length", "trackers"))
+
+
 class LearnerRun:
     """One learner run in a repository, of which it is the only one. What there is to learn from is read at once.
 
-    directory: where the command stands. root: top of the checkout. executor: makes the one of a spec. Raises
-    UsageError: there is nothing to learn from, or no model to train.
+    directory: where the command stands. root: top of the checkout. Raises UsageError: there is nothing to learn from.
     """
 
     def __init__(
@@ -101,15 +177,13 @@ class LearnerRun:
     def go(self) -> Mapping[str, Any]:
         """All of it: what came of it, as ``--json`` prints it. How it ended is recorded, whatever happens.
 
-        A run that was stopped or killed goes on from its checkpoint when the same is asked for again, with the same
-        answers to learn from.
+        A run that was stopped or killed goes on from its checkpoint when the same is asked for again.
         """
         for part in self._checkpoints.glob("*.part"):  # that a killed learner was writing
             part.unlink(missing_ok=True)
         request = self._request
         config = {"model": str(self._place), "set": dict(request.options), "from": list(map(str, request.places))}
-        new = NewLearnerRun(request.algo, request.mode, len(self._parts.train), config)
-        run = self._store.open_learner_run(new, self._now())
+        run = self._store.open_learner_run(request.algo, request.mode, len(self._parts.train), self._now(), config)
         stopped_mark(self._root).unlink(missing_ok=True)
         try:
             outcome = self._learned(run.id)
@@ -131,28 +205,15 @@ class LearnerRun:
 
     def _learned(self, run_id: int) -> Mapping[str, Any]:
         constants, mode = self._constants, self._request.mode
-        lengths = within(
-            self._parts,
-            prompt_tokens(self._place),
-            answer=constants.gate.max_tokens,
-            most=constants.max_length,
-            live=mode == "live",
-        )
+        count, most, live = prompt_tokens(self._place), constants.max_length, mode == "live"
+        lengths = within(self._parts, count, answer=constants.gate.max_tokens, most=most, live=live)
         if lengths.left_out:
             left_out = counted(lengths.left_out, "answer")
             self._tell(f"longer than {constants.max_length} with the prompt, and left out: {left_out}")
         self._parts, answer = lengths.parts, lengths.answer
         lessons = lesson(self._parts.train, self._sessions)  # as it was read, whatever goes meanwhile
-        gate = Gate(
-            self._jobs,
-            self._sessions,
-            self._parts.held_out,
-            constants.gate,
-            self._tell,
-            self._cancel,
-            seed=constants.train.seed,
-            seen=self._seen(),
-        )
+        about = self._jobs, self._sessions, self._parts.held_out, constants.gate, self._tell, self._cancel
+        gate = Gate(*about, seed=constants.train.seed, seen=self._seen())
         gate.rehearse()
         model = LocalModel.load(self._place, replace(constants.model, adapter=self._adapter))
         if model.sharing is None:
@@ -160,7 +221,7 @@ class LearnerRun:
         else:
             self._tell("answers to one prompt are scored together: it is computed once for all of them")
         # With their stored answers, or with some of the length that a fresh answer may have.
-        fresh = (model.padding,) * answer if mode == "live" else None
+        fresh = (model.padding,) * answer if live else None
         largest = [
             Sample(model.encode(e.messages), tuple(fresh or e.token_ids or model.tokens(e.completion)))
             for e in lengths.longest_first[: constants.train.micro]
@@ -211,9 +272,9 @@ class LearnerRun:
             own = {s.name for s in self._sessions if self._constants.gate.run_foreign or not s.foreign}
             asked = [each for each in self._parts.train if each.session in own]
             with self._jobs.opened(self._sessions, {each.session for each in asked}) as held:
-                rounds = LiveRounds(held, self._jobs.real(held), self._constants, answer, self._tell, self._cancel)
-                return rounds.train(model, asked, on_step)
-        run = checkpoint.fingerprint(options, self._parts.train, model.hashes)
+                found = model, asked, held, self._jobs.real(held), self._constants, answer
+                return train_live(*found, on_step, self._tell, self._cancel)
+        run = fingerprint(options, self._parts.train, model.hashes)
         place = self._checkpoints / f"{run[:24]}.checkpoint"
         return train(model, self._parts.train, options, on_step=on_step, checkpoint=place, cancel=self._cancel)
 
@@ -283,114 +344,102 @@ def progress(step: StepFigures, elapsed: float, first: int) -> str:
     return f"{bar:<20} {step.step}/{step.steps} {step.algo} {shown}{speed}, {left / 60:.0f} min left"
 
 
-class LiveRounds:
-    """Live learning: G proposals for each of a few states, run as experiments, one stretch of steps; round by round.
+def train_live(
+    model: Learnable,
+    trajectories: Sequence[Trajectory],
+    held: HeldOut,
+    judge: CheckingJudge,
+    constants: Constants,
+    max_tokens: int,
+    on_step: Callable[[StepFigures], None],
+    tell: Tell,
+    cancel: threading.Event,
+) -> Trained:
+    """Live learning at the states of some trajectories: G proposals for each of a few, run as experiments; in rounds.
 
     The optimiser begins anew in each round, and no checkpoint is kept: what a round has learned is in the adapter, and
-    its experiments are not run twice, for the judge remembers what a program was worth at a state.
+    its experiments are not run twice, for the judge remembers what a program was worth at a state. Raises UsageError:
+    no state can be asked about again, or nothing was learned.
     """
-
-    def __init__(
-        self,
-        held: HeldOut,
-        judge: CheckingJudge,
-        constants: Constants,
-        max_tokens: int,
-        tell: Tell,
-        cancel: threading.Event,
-    ) -> None:
-        self._held, self._judge, self._constants = held, judge, constants
-        self._max_tokens, self._tell, self._cancel = max_tokens, tell, cancel
-
-    def train(
-        self, model: Learnable, trajectories: Sequence[Trajectory], on_step: Callable[[StepFigures], None]
-    ) -> Trained:
-        """Make the model better at the states of some trajectories; UsageError: none can be asked about again."""
-        states = self._held.states(trajectories).states
-        if not states:
-            raise UsageError(
-                "no state of these sessions can be asked about again", hint="run more experiments in this repository"
-            )
-        constants, counts, history = self._constants, Counter[str](), list[dict[str, float]]()
-        each = max(1, constants.train.steps // constants.rounds)
-        stopped = ""
-        for number in range(constants.rounds):
-            if self._cancel.is_set():
-                stopped = CANCELLED
-                break
-            chosen = [states[(number * STATES + i) % len(states)] for i in range(min(STATES, len(states)))]
-            made, about = self._round(model, chosen, number)
-            counts.update(rounds=1, proposals=len(made))
-            if not made or self._silent(made):
-                counts["rounds_without_signal"] += 1
-                self._tell(f"round {number + 1}: all proposals of each state earned the same, nothing to learn")
-                continue
-            mean = sum(one.reward for one in made) / len(made)
-            self._tell(f"round {number + 1}: mean reward {mean:.2f} over {counted(len(made), 'proposal')}")
-            seed = derive_seed(constants.train.seed, number, "live")
-            # Proposals of a round do not follow from each other: none is paid for what came of its neighbours.
-            alone = replace(constants.train.ppo, gamma=0.0)
-            options = replace(constants.train, steps=each, seed=seed, warmup=0, ppo=alone)
-            before = len(history)
-
-            def told(step: StepFigures, before: int = before, about: Mapping[str, float] = about) -> None:
-                values = {**step.values, **about}
-                on_step(replace(step, step=before + step.step, steps=each * constants.rounds, values=values))
-
-            trained = train(model, made, options, on_step=told, cancel=self._cancel)
-            history += trained.history
-            counts.update(trained.counts)
-            if trained.stopped:
-                stopped = trained.stopped
-                break
-        if not history and not stopped:
-            raise UsageError(
-                f"nothing was learned in {constants.rounds} rounds: all proposals of each state earned the same",
-                hint="begin with `--mode replay`, which can warm the policy up on kept answers; or take a larger model",
-            )
-        return Trained(len(history), tuple(history), stopped, "", dict(counts))
-
-    def _silent(self, made: Sequence[Trajectory]) -> bool:
-        """Whether a round tells nothing: GRPO compares within a state, PPO over all, SDPO learns from words."""
-        match self._constants.train.algo:
-            case Algo.SDPO:
-                return False
-            case Algo.PPO:
-                return all_equal([one.reward for one in made])
-            case _:
-                return all(all_equal([one.reward for one in group]) for group in grouped(made).values())
-
-    def _round(
-        self, model: Learnable, states: Sequence[HeldOutState], number: int
-    ) -> tuple[list[Trajectory], dict[str, float]]:
-        """Fresh proposals for some states with what they earned, and figures on all of them."""
-        gate = self._constants.gate
-        asked = [state for state in states for _ in range(gate.count)]
-        drawn = model.generate(
-            [model.encode(state.messages) for state in asked],
-            max_tokens=self._max_tokens,
-            temperature=gate.temperature,
-            seeds=[derive_seed(self._constants.train.seed, number * 10_000 + i, "live") for i in range(len(asked))],
-            who=Who.POLICY,
+    states = held.states(trajectories).states
+    if not states:
+        raise UsageError(
+            "no state of these sessions can be asked about again", hint="run more experiments in this repository"
         )
-        outcomes = self._judge.judge_all([(state, one.text) for state, one in zip(asked, drawn, strict=True)])
-        valid = [one.novelty for one in outcomes if one.valid]
-        rewards = [one.reward for one in outcomes if one.reward is not None]
-        figures = {"round/valid": len(valid) / len(outcomes)}
-        for name, values in (("round/novelty", valid), ("round/reward", rewards)):
-            if values:
-                figures[name] = math.fsum(values) / len(values)
-        rows = enumerate(zip(asked, drawn, outcomes, strict=True))
-        made = (self._trajectory(state, one, outcome, number, i) for i, (state, one, outcome) in rows)
-        return [one for one in made if one is not None], figures
+    counts, history, stopped = Counter[str](), list[dict[str, float]](), ""
+    each = max(1, constants.train.steps // constants.rounds)
+    for number in range(constants.rounds):
+        if cancel.is_set():
+            stopped = CANCELLED
+            break
+        chosen = [states[(number * STATES + i) % len(states)] for i in range(min(STATES, len(states)))]
+        made, about = _round(model, judge, constants, chosen, number, max_tokens)
+        counts.update(rounds=1, proposals=len(made))
+        if not made or _silent(made, constants.train.algo):
+            counts["rounds_without_signal"] += 1
+            tell(f"round {number + 1}: all proposals of each state earned the same, nothing to learn")
+            continue
+        mean = sum(one.reward for one in made) / len(made)
+        tell(f"round {number + 1}: mean reward {mean:.2f} over {counted(len(made), 'proposal')}")
+        seed = derive_seed(constants.train.seed, number, "live")
+        # Proposals of a round do not follow from each other: none is paid for what came of its neighbours.
+        alone = replace(constants.train.ppo, gamma=0.0)
+        options = replace(constants.train, steps=each, seed=seed, warmup=0, ppo=alone)
+        before = len(history)
 
-    def _trajectory(
-        self, state: HeldOutState, drawn: Generated, outcome: Outcome, number: int, index: int
-    ) -> Trajectory | None:
-        """What was proposed as something to learn from; None where its outcome says nothing."""
-        if outcome.reward is None or not drawn.ids:
-            return None
-        return Trajectory(
+        def told(step: StepFigures, before: int = before, about: Mapping[str, float] = about) -> None:
+            values = {**step.values, **about}
+            on_step(replace(step, step=before + step.step, steps=each * constants.rounds, values=values))
+
+        trained = train(model, made, options, on_step=told, cancel=cancel)
+        history += trained.history
+        counts.update(trained.counts)
+        if trained.stopped:
+            stopped = trained.stopped
+            break
+    if not history and not stopped:
+        raise UsageError(
+            f"nothing was learned in {constants.rounds} rounds: all proposals of each state earned the same",
+            hint="begin with `--mode replay`, which can warm the policy up on kept answers; or take a larger model",
+        )
+    return Trained(len(history), tuple(history), stopped, "", dict(counts))
+
+
+def _silent(made: Sequence[Trajectory], algo: Algo) -> bool:
+    """Whether a round tells nothing: GRPO compares within a state, PPO over all, SDPO learns from words."""
+    if algo is Algo.SDPO:
+        return False
+    groups = [made] if algo is Algo.PPO else grouped(made).values()
+    return all(all_equal([one.reward for one in group]) for group in groups)
+
+
+def _round(
+    model: Learnable,
+    judge: CheckingJudge,
+    constants: Constants,
+    states: Sequence[HeldOutState],
+    number: int,
+    max_tokens: int,
+) -> tuple[list[Trajectory], dict[str, float]]:
+    """Fresh proposals for some states with what they earned, but for those that say nothing; figures on all of them."""
+    gate = constants.gate
+    asked = [state for state in states for _ in range(gate.count)]
+    drawn = model.generate(
+        [model.encode(state.messages) for state in asked],
+        max_tokens=max_tokens,
+        temperature=gate.temperature,
+        seeds=[derive_seed(constants.train.seed, number * 10_000 + i, "live") for i in range(len(asked))],
+        who=Who.POLICY,
+    )
+    outcomes = judge.judge_all([(state, one.text) for state, one in zip(asked, drawn, strict=True)])
+    valid = [one.novelty for one in outcomes if one.valid]
+    rewards = [one.reward for one in outcomes if one.reward is not None]
+    figures = {"round/valid": len(valid) / len(outcomes)}
+    for name, values in (("round/novelty", valid), ("round/reward", rewards)):
+        if values:
+            figures[name] = math.fsum(values) / len(values)
+    made = [
+        Trajectory(
             session=state.session,
             number=number,
             attempt=0,
@@ -399,14 +448,18 @@ class LiveRounds:
             at=datetime.now(UTC),
             policy_version="",
             messages=state.messages,
-            completion=drawn.text,
-            token_ids=drawn.ids,
-            logprobs=drawn.logprobs,
+            completion=one.text,
+            token_ids=one.ids,
+            logprobs=one.logprobs,
             reward=outcome.reward,
             censored=outcome.label is Label.ABORTED_EARLY,
             label=outcome.label,
             feedback=outcome.feedback or outcome.error,
             index=index,
-            temperature=self._constants.gate.temperature,
+            temperature=gate.temperature,
             error="" if outcome.valid else outcome.error,
         )
+        for index, (state, one, outcome) in enumerate(zip(asked, drawn, outcomes, strict=True))
+        if outcome.reward is not None and one.ids
+    ]
+    return made, figures

@@ -22,10 +22,9 @@ from pathlib import Path
 from types import FrameType
 
 from autoresearchd.domain.errors import AutoresearchdError, Interrupted, SessionLocked
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
-from autoresearchd.domain.ports import Cancel, Executor, Learning
+from autoresearchd.domain.ports import Cancel, EventKind, Executor, Learning
 from autoresearchd.learner.training.constant_values import values_of
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.store.repository import SqlStore
@@ -122,11 +121,9 @@ def stoppable(mode: str, tell: Tell) -> Iterator[threading.Event]:
 class LearnSchedule:
     """The learner runs of one session (``ports.Learning``), and its waiting for those that somebody started by hand.
 
-    settings: when and how; where they name no time, none is begun. model: the base model, as ``--model`` takes it.
-    since: how many experiments there were since the last learner run began, or since a later time that it is given; it
-    need not count beyond ``every``. pauses: whether experiments wait while a learner is at work here, whoever started
-    it. waits: called with what experiments wait for, and with nothing once they go on. free: called before they wait,
-    to give back what the daemon's own model takes.
+    since: how many experiments there were since the last learner run began, or since a later time that it is given.
+    pauses: whether experiments wait while a learner is at work here. waits: called with what they wait for, and with
+    nothing once they go on. free: called before they wait, to give back what the daemon's own model takes.
     """
 
     def __init__(

@@ -10,12 +10,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.domain.events import Event, EventKind
-from autoresearchd.domain.ports import Clock, EventSink, Executor, Learning, Policy, RunRequest, Store, Workspace
+from autoresearchd.domain.ports import (
+    Clock,
+    Event,
+    EventKind,
+    EventSink,
+    Executor,
+    Learning,
+    Policy,
+    RunRequest,
+    Workspace,
+)
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.proposing.session_memo import Memo
+from autoresearchd.store.repository import SqlStore
 
 BASELINE_RUNS = 3
 """How often the program as it is runs before anything is tried: σ comes from them."""
@@ -99,7 +109,7 @@ class Context:
     tag: str
     seed: int
     task: Task
-    store: Store
+    store: SqlStore
     workspace: Workspace
     executor: Executor
     policy: Policy

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
+from autoresearchd.domain.ports import EventKind
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal, decide_fallen
 from autoresearchd.loop import messages

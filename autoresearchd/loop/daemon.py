@@ -14,10 +14,9 @@ from types import FrameType
 
 from autoresearchd.domain import errors
 from autoresearchd.domain.cleaning import printable
-from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.domain.ports import EventSink
+from autoresearchd.domain.ports import Event, EventKind, EventSink
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.loop.context import Context, StopSwitch

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from autoresearchd.domain.errors import EnvironmentFailure
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Experiment, Measurement, Run
 from autoresearchd.domain.labels import Label, Phase
+from autoresearchd.domain.ports import EventKind
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, Look, Reason

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from autoresearchd.domain.experiment import Experiment
-from autoresearchd.domain.ports import Store, Workspace
+from autoresearchd.domain.ports import Workspace
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import samples_of
 from autoresearchd.evaluator.keep.noise import NoiseData
@@ -15,6 +15,7 @@ from autoresearchd.evaluator.rules.program_text import ignores_seed
 from autoresearchd.evaluator.rules.run_time import Pace, allowed, pace_of
 from autoresearchd.loop.measuring.run_files import read_sources
 from autoresearchd.loop.messages import commit_of
+from autoresearchd.store.repository import SqlStore
 
 PROGRAMS = 4
 """How many programs are remembered: the tip, the parent, and those that are compared with them."""
@@ -35,7 +36,7 @@ class Programs:
         return {**read_sources(self._task, self._pristine), **self.code(commit)}
 
 
-def noise_of(task: Task, store: Store, session_id: int, segment: int) -> NoiseData:
+def noise_of(task: Task, store: SqlStore, session_id: int, segment: int) -> NoiseData:
     """All runs of a segment that say something about noise."""
     return NoiseData(samples_of(task, store.decided_runs(session_id, segment)))
 
@@ -43,7 +44,7 @@ def noise_of(task: Task, store: Store, session_id: int, segment: int) -> NoiseDa
 class Baseline:
     """The program as it is, as a segment has measured it: what all others are held to."""
 
-    def __init__(self, experiment: Experiment, task: Task, store: Store, programs: Programs) -> None:
+    def __init__(self, experiment: Experiment, task: Task, store: SqlStore, programs: Programs) -> None:
         self.experiment, self.number, self.runs = experiment, experiment.number, experiment.good_runs
         self._task, self._store, self._programs = task, store, programs
 

@@ -7,9 +7,9 @@ Nothing here decides anything: it hands the experiment found open to the loop, w
 from __future__ import annotations
 
 from autoresearchd.domain.errors import RepositoryError
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
+from autoresearchd.domain.ports import EventKind
 from autoresearchd.loop import messages
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.cycle import Cycle

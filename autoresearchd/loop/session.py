@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from autoresearchd.domain import errors
-from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Decision, Experiment, Limits
+from autoresearchd.domain.experiment import Decision, Experiment, Limits, limit_reached
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
-from autoresearchd.domain.limits import limit_reached
+from autoresearchd.domain.ports import EventKind
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop import messages
 from autoresearchd.loop.context import Context

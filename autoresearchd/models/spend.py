@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 
 from autoresearchd.domain.errors import PolicyError, SpendCapReached
 from autoresearchd.domain.model_settings import Price
-from autoresearchd.domain.ports import AnswerLog, Cancel, Policy
+from autoresearchd.domain.ports import AnswerLog, Cancel, Policy, ResearchState
 from autoresearchd.domain.proposal import Answer, Cost, Proposal
-from autoresearchd.domain.research_state import ResearchState
 
 _PER = 1_000_000
 _KINDS = re.compile("^(litellm:)?(local:)?(agent:)?")  # of policy, which users copy from their command line

@@ -18,11 +18,10 @@ from autoresearchd.domain.cleaning import printable
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.proposal import Generation, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.evaluator.measure.log_text import as_lines
 from autoresearchd.models.client import Count, Message, Reply
 from autoresearchd.policy import answer_words, workspace_copy

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from autoresearchd.config.value_positions import kind_of
 from autoresearchd.domain.cleaning import clean
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import ASI, Cost, Proposal
 from autoresearchd.domain.quantities import counted
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.policy.search.parameter import Value, number_of
 
 MAX_TEXT = 2000

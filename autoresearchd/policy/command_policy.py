@@ -27,9 +27,8 @@ from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.policy import answer_words, workspace_copy
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.prompt.digest import stuck_mode

@@ -18,10 +18,9 @@ from autoresearchd.domain.cleaning import clean, printable
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import AnswerLog, Cancel, Purse
+from autoresearchd.domain.ports import AnswerLog, Cancel, Purse, ResearchState
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.domain.randomness import derive_seed
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models import spend
 from autoresearchd.models.client import (
     FINAL,

@@ -10,9 +10,8 @@ from typing import Any
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models.client import Message, Reply
 from autoresearchd.policy.answer_words import MAX_LINE
 from autoresearchd.policy.edits.edit import Edit, EditError

@@ -1,13 +1,9 @@
 """Experiments as files: the skill's JSON lines and karpathy's five columns, written and read, and Parquet.
 
-What is written are records shaped like ``experiments --json``. The JSON lines are those of pi-autoresearch 1.6 and of
-the autoresearch skill: a ``config`` line at the head of each segment, then one line per experiment, ``run`` counted
-from 1 over all segments (the baseline is run 1), ``timestamp`` in seconds, ``metric`` 0 where there is none. The five
+The JSON lines are those of pi-autoresearch 1.6 and of the autoresearch skill: a ``config`` line at the head of each
+segment, then one line per experiment, ``run`` counted from 1 over all segments (the baseline is run 1), ``timestamp``
+in seconds (read in milliseconds as well), ``metric`` 0 where there is none; ``hook`` lines are passed over. The five
 columns are those of karpathy/autoresearch's ``results.tsv``.
-
-A log that is read becomes a stopped session to list, plot and export: field by field as pi-autoresearch has it (a
-``config`` line after a result opens a new segment, ``hook`` lines are passed over, time stamps are in seconds or
-milliseconds), but a line that cannot be read is reported, and an unknown status is never taken for a keep.
 """
 
 from __future__ import annotations
@@ -27,10 +23,11 @@ from typing import Any, TextIO
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, SessionState, Status
-from autoresearchd.domain.ports import NewSession, Store
+from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.report.plain_text import clean, json_text, real
+from autoresearchd.store.repository import SqlStore
 
 Record = Mapping[str, Any]
 _UNITS = {
@@ -212,7 +209,7 @@ class ImportedLog:
         self.experiments.append(ImportedExperiment(self.segment, status, value, **fields))
 
 
-def store_log(store: Store, log: ImportedLog) -> str:
+def store_log(store: SqlStore, log: ImportedLog) -> str:
     """Make a session of a log; the sentence to show."""
     stem = re.sub(r"[^a-z0-9]+", "-", log.path.stem.lower()).strip("-")[:24] or "log"
     known = {session.tag for session in store.sessions()}
@@ -240,7 +237,7 @@ def store_log(store: Store, log: ImportedLog) -> str:
     return f"{experiments} of {log.path} {'is' if len(log.experiments) == 1 else 'are'} now session {tag}{warnings}"
 
 
-def _store(store: Store, session_id: int, item: ImportedExperiment, best: float | None, *, minimize: bool) -> None:
+def _store(store: SqlStore, session_id: int, item: ImportedExperiment, best: float | None, *, minimize: bool) -> None:
     delta = None
     if item.metric is not None and best is not None:
         delta = best - item.metric if minimize else item.metric - best

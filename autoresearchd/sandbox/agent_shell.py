@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, MissingCapability
-from autoresearchd.domain.ports import Cancel
-from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.job_files import remove_tree
@@ -26,7 +25,6 @@ from autoresearchd.sandbox.view import View, base_environment, search_path
 
 KEPT_BYTES = 64 * 1024  # of the beginning and of the end of a command's output
 MOST_OUTPUT = 32 << 20  # a command that prints more is ended
-MOST_COMMAND = 256 * 1024
 _PREFIX = "autoresearchd-agent-"
 _LOOK_S = 0.05
 _SCRATCH_BYTES = 256 << 20
@@ -119,13 +117,9 @@ class SandboxedShell:
         """Run a script in the copy, at most ``timeout`` seconds; see the port."""
         if cancel.is_set():
             raise Interrupted(_STOPPED)
-        script = command.encode("utf-8", "replace")
-        if len(script) > MOST_COMMAND:
-            why = f"it is longer than {MOST_COMMAND // 1024} KiB, so it was not run"
-            return CommandResult(None, why, "", "", 0, 0.0)
         made = () if self._tier.scratch else (self._scratch,)  # else each command has a private one
         with _disk_trouble(self.folder.parent):
-            self._script.write_bytes(script + b"\n")
+            self._script.write_bytes(command.encode("utf-8", "replace") + b"\n")
             for folder in made:
                 folder.mkdir(mode=0o700, exist_ok=True)
         plan = Plan(
@@ -158,13 +152,11 @@ class SandboxedShell:
                 f"a command of the agent could not be run: {stage.detail or stage.outcome}",
                 hint="free disk space, and see whether somebody ends the daemon's processes",
             )
-        ended = ""
+        ended = stage.detail if stage.outcome == "oom" or stage.beyond else ""
         if flooded:
             ended = f"it printed more than {MOST_OUTPUT >> 20} MiB"
         elif stage.outcome == "timeout":
             ended = f"it took longer than {timeout:.0f} s"
-        elif stage.outcome == "oom" or stage.beyond:
-            ended = stage.detail
         with _disk_trouble(self._run_dir):
             head, tail, omitted = _kept(self._log)
         return CommandResult(None if ended else stage.exit_code, ended, head, tail, omitted, result.duration_s)

@@ -124,10 +124,7 @@ class Plan:
 
 
 def read_result(run_dir: Path, *, whole: bool = False) -> RunResult | None:
-    """The result that a supervisor left in a run's folder, None when there is none.
-
-    whole: also None where the logs are not there as they were written: a power cut may take them and leave the result.
-    """
+    """The result in a run's folder, or None; whole: also None where a power cut has taken of its logs."""
     try:
         raw = json.loads((run_dir / "result.json").read_bytes())
         if whole and any(Path(path).stat().st_size < size for path, size in raw.get("logs", {}).items()):
@@ -144,10 +141,7 @@ def _result(stages: tuple[StageResult, ...], duration_s: float, facts: Mapping[s
 
 
 class Supervised:
-    """A run under supervision; it ends when this object goes, for the supervisor then sees its standard input close.
-
-    Its methods are those of ``ports.RunHandle``.
-    """
+    """A run under supervision, a ``ports.RunHandle``. It ends when this object goes: the supervisor's input closes."""
 
     def __init__(self, plan: Plan, pid: int, control: int) -> None:
         self.pid, self.run_dir, self._plan, self._control = pid, plan.run_dir, plan, control
@@ -223,10 +217,7 @@ class Supervised:
 
 
 class Supervisors:
-    """Starts runs, with one supervisor ready beforehand: a Python that starts while a job runs costs nobody time.
-
-    The one in waiting ends by itself when this object goes, or the daemon dies: its standard input closes.
-    """
+    """Starts runs, with one supervisor ready beforehand (docs/adr/0008), which ends with this object or the daemon."""
 
     def __init__(self) -> None:
         self._spare: tuple[int, int] | None = None
@@ -318,10 +309,7 @@ def _dismiss(pid: int, control: int) -> None:
 
 
 def end_abandoned() -> int:
-    """End what processes of this user that are dead now had started; how many supervisors and runs were found.
-
-    For what no file tells of, as no file had been written yet when somebody killed its daemon.
-    """
+    """End what dead processes of this user had started, also where no file tells of it; how many trees were found."""
     # After the last word of a command line there is a zero, too.
     named = [(pid, words[-2]) for pid, words in _own("cmdline") if _BOOT.encode() in words[:-1]]
     supervisors = [pid for pid, name in named if _is_abandoned(name.decode("utf-8", "replace"))]
@@ -337,10 +325,7 @@ def end_abandoned() -> int:
 
 
 def _is_abandoned(name: str) -> bool:
-    """Whether a token, or the owner that a supervisor names, is of a dead process of this process namespace.
-
-    One of another (a container's) is left alone, as its numbers say nothing here.
-    """
+    """Whether a token or an owner is of a dead process of this process namespace; another container's says nothing."""
     try:
         namespace, pid, start = map(int, name.split(".")[:3])
     except ValueError:

@@ -81,10 +81,7 @@ def send(pid: int, number: int) -> None:
 
 
 def over_memory(pid: int, limit: int) -> bool:
-    """Whether the descendants use more than ``limit`` bytes together.
-
-    Resident sizes count shared pages once for each process; a share of them, which takes longer to find out, decides.
-    """
+    """Whether the descendants use more than ``limit`` bytes together, by PSS once the quicker RSS is beyond it."""
     return _tree_memory(pid, "statm") > limit and _tree_memory(pid, "smaps_rollup") > limit
 
 
@@ -113,11 +110,7 @@ def _figure(path: str, name: bytes) -> int:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot: with its pid, its identity. None for one that has ended.
-
-    Not psutil's, which is a time of day and moves when the clock is set: see
-    docs/adr/0043-locks-and-process-identity-without-a-library.md.
-    """
+    """When a process started, in ticks since boot: with its pid, its identity (docs/adr/0043). None: it has ended."""
     fields = stat_fields(pid)
     return int(fields[19]) if fields and fields[0] not in (b"Z", b"X") else None  # its field 22
 

@@ -312,10 +312,7 @@ class Supervisor:
 
 
 def serve() -> int:
-    """Wait for the path of a plan on standard input, and run it; the exit code of the supervisor.
-
-    It ends when the daemon goes without having sent one. Its own log goes beside the plan.
-    """
+    """Wait for the path of a plan on standard input (at its end: none), and run it; the supervisor's exit code."""
     message = b""
     while not message.endswith(b"\0"):
         if not (data := os.read(CONTROL, 4096)):

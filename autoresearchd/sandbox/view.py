@@ -16,6 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
+
+from autoresearchd.domain.redaction import is_telling
 
 _MOST_LINKS = 40
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/run/current-system/sw")
@@ -62,8 +65,7 @@ def is_inside(path: Path, folders: Iterable[Path]) -> bool:
     return any(folder in around for folder in folders)
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(NamedTuple):
     """The way to a path. real: where it ends; links: those that are followed, each by its real place, with targets."""
 
     real: Path
@@ -259,9 +261,6 @@ _SETUP_NAMES = frozenset(
     | {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "FTP_PROXY"}
 )
 _SETUP_PREFIXES = ("LC_", "PIP_", "UV_", "CONDA_", "XDG_")
-_SECRET_PARTS = (
-    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY",
-)  # fmt: skip
 
 
 def search_path(*first: Path) -> str:
@@ -310,8 +309,7 @@ def setup_environment(
     env = {
         name: value
         for name, value in source.items()
-        if not any(part in name.upper() for part in _SECRET_PARTS)
-        and (name.upper() in _SETUP_NAMES or name.upper().startswith(_SETUP_PREFIXES))
+        if not is_telling(name) and (name.upper() in _SETUP_NAMES or name.upper().startswith(_SETUP_PREFIXES))
     }
     env["PATH"] = os.pathsep.join([*map(str, first), source.get("PATH", search_path())])
     env.setdefault("LANG", "C.UTF-8")

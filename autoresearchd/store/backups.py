@@ -112,8 +112,8 @@ def traces(path: Path, mark: Mark) -> str:
     if path.stat().st_size < health.SHORTEST:
         return health.lack_of(path)
     found = health.quick_check(path)
-    if found.faults:
-        return f"is damaged: {found.faults[0]}"
+    if found:
+        return f"is damaged: {found[0]}"
     try:
         with SqlStore.open_readonly(path) as store:
             session = store.session(mark.tag)

@@ -1,7 +1,4 @@
-"""What a user's models cost in a day, whatever repository they were asked for: a file of lines for each day.
-
-A repository's journal holds its own answers with their prices; a cap on a day is the user's, and needs them all.
-"""
+"""What a user's models cost in a day, in all repositories together, which a daily cap needs: a file for each day."""
 
 from __future__ import annotations
 
@@ -79,15 +76,11 @@ class DailySpend:
 
 def _entry(line: bytes) -> tuple[datetime | None, float]:
     """When an amount was spent, None where the line does not say; and what it was, 0 where it is none."""
-    try:
+    when, amount = None, 0.0
+    with contextlib.suppress(ValueError, RecursionError, KeyError, TypeError):
         entry = json.loads(line)
         usd = entry["usd"]
-    except (ValueError, RecursionError, KeyError, TypeError):
-        return None, 0.0
-    if isinstance(usd, bool) or not isinstance(usd, (int, float)) or not 0 < usd < _MOST_USD:
-        return None, 0.0
-    try:
-        when = datetime.fromisoformat(str(entry.get("at")))
-    except ValueError:
-        return None, float(usd)
-    return when if when.tzinfo is not None else None, float(usd)
+        if isinstance(usd, (int, float)) and not isinstance(usd, bool) and 0 < usd < _MOST_USD:
+            amount = float(usd)
+            when = datetime.fromisoformat(entry["at"])
+    return when if when is not None and when.tzinfo is not None else None, amount

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,8 @@ def remember(path: Path, failed: FailedStart) -> None:
 
 def recall(path: Path, known: Iterable[str]) -> FailedStart | None:
     """The latest failed start; None where there was none, or where its session is known all the same."""
-    try:
-        found = FailedStart(**json.loads(path.read_text("utf-8")))
-        found = replace(found, ended_at=datetime.fromisoformat(str(found.ended_at)))
-    except (OSError, ValueError, TypeError):
-        return None
-    return None if found.tag in set(known) or found.ended_at.tzinfo is None else found
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        told = json.loads(path.read_text("utf-8"))
+        if told["tag"] not in set(known):
+            return FailedStart(**{**told, "ended_at": datetime.fromisoformat(told["ended_at"]).astimezone(UTC)})
+    return None

@@ -1,7 +1,4 @@
-"""A database file for others than its daemon: as the JSON that commands print, and whole sessions for the learner.
-
-It is read while the daemon writes, after it died, and on a read-only disk; nothing is written.
-"""
+"""A database file for others than its daemon, at work or dead: as the JSON of commands, and for the learner."""
 
 from __future__ import annotations
 
@@ -17,9 +14,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, case, func, select
 
 from autoresearchd.domain.errors import StoreDamaged
-from autoresearchd.domain.experiment import Experiment, Limits
+from autoresearchd.domain.experiment import Experiment, Limits, limit_reached, noise_has_grown
 from autoresearchd.domain.labels import RULES, Label, Phase, SessionState, Status
-from autoresearchd.domain.limits import limit_reached, noise_has_grown
 from autoresearchd.domain.proposal import ASI, Answer, Proposal
 from autoresearchd.evaluator.keep.noise import mad_confidence
 from autoresearchd.store.journal import records

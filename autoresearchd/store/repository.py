@@ -1,4 +1,4 @@
-"""The store behind ``ports.Store``: each method is one transaction on a database that SQLAlchemy can open by URL."""
+"""The journal of the daemon, which the loop and all above it use as it is: there is one (docs/adr/0046)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from autoresearchd.store.schema.database import Database, Opened, sqlite_url, up
 
 
 class SqlStore(Opened, SessionRecords, ExperimentRecords, VersionRecords):
-    """The journal in an SQL database. Open it with ``SqlStore.open``; close it, or use it in a ``with`` block.
+    """The journal in an SQLite database. Open it with ``SqlStore.open``; close it, or use it in a ``with`` block.
+
+    Each method is one transaction that is on disk when it returns. What is written *lazily* survives the process, but
+    not a power cut before the next method that is not lazy returns: what could be lost follows from what is on disk.
+    Lists are oldest first. Safe to use from several threads. Raises StoreError, or EnvironmentFailure when the disk is
+    full or the database locked. Unknown session or experiment: KeyError.
 
     Not redacted: the text of a proposal's files, which must stay what is committed (an edit that brings a secret in is
     refused before it gets here), the names and the task that a session is created with, and hashes.

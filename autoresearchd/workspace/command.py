@@ -159,24 +159,21 @@ class Git:
     tree: Path | None = None
     environment: Mapping[str, str] = field(default_factory=surroundings)
 
-    def begin(self, *args: str, keep_open: Sequence[int] = (), stderr: int = subprocess.PIPE) -> Popen[bytes]:
-        """Start a command. keep_open: descriptors that it inherits."""
+    def run(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = (), gently: bool = False) -> Result:
+        """Run a command to its end. keep_open: descriptors that it inherits; gently: leave the processors to others."""
         tree = {} if self.tree is None else {"GIT_WORK_TREE": str(self.tree)}
         with disk_errors(f"running git {args[0]}"):
-            return Popen(
+            process = Popen(
                 [self.program, *args],
                 cwd=self.tree or self.directory,
                 env={**self.environment, "GIT_DIR": str(self.directory), **tree},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=stderr,
+                stderr=subprocess.PIPE,
                 pass_fds=tuple(keep_open),
                 process_group=0,  # Ctrl-C in the terminal is for the daemon, which lets git finish
             )
-
-    def run(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = (), gently: bool = False) -> Result:
-        """Run a command to its end. gently: leave the processors to others."""
-        with self.begin(*args, keep_open=keep_open) as process:
+        with process:
             if gently:
                 with contextlib.suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, process.pid, 10)

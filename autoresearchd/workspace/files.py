@@ -64,11 +64,7 @@ def is_placeholder(path: Path) -> bool:
 
 @contextlib.contextmanager
 def hold_lock(path: Path) -> Iterator[int]:
-    """Hold a lock of git; yields its descriptor.
-
-    A child process that is handed it keeps the lock until it has ended. So whoever holds it knows that no git of an
-    earlier daemon is still at work, and that a lock *file* left there is stale.
-    """
+    """Hold a lock of git, as does a child handed the descriptor: whoever has it knows a lock *file* is stale."""
     path.parent.mkdir(parents=True, exist_ok=True)
     busy = EnvironmentFailure(
         f"git is locked: another process has held {path} for {_LOCK_PATIENCE_S:.0f} s",

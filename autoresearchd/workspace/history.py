@@ -80,10 +80,7 @@ class RecordedCommit:
 
 
 class History:
-    """What git knows of one session (a tag that is validated): reads and moves its refs, reads its commits.
-
-    guard: locked while git writes refs.
-    """
+    """What git knows of one session (a tag that is valid). guard: locked while git writes refs."""
 
     def __init__(self, git: Git, tag: str, guard: Path, objects: ObjectStore) -> None:
         self._git, self._guard, self._objects = git, guard, objects
@@ -218,10 +215,7 @@ class History:
             self._write(commands)
 
     def _remove_cut_off(self, ref: str) -> bool:
-        """Remove a ref's file that holds nothing, and whether it did: what a power cut leaves, and no git writes.
-
-        Git itself can neither read nor write such a ref, and the user's ``git gc`` stops at it.
-        """
+        """Remove a ref's file that a power cut left empty, which git can neither read nor write; whether it did."""
         place = self._git.directory / ref
         try:
             if place.read_bytes().strip(b"\0\n "):

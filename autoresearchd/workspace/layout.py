@@ -1,8 +1,4 @@
-"""Where everything lies in a user's repository: paths only, without running git.
-
-What people read is under ``<root>/.autoresearchd/``, all else under ``<git common dir>/autoresearchd/``. How these are
-found: gitrepository-layout(5), files ``.git`` and ``commondir``.
-"""
+"""Where everything lies in a user's repository (gitrepository-layout(5)): paths only, without running git."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What must hold of a repository before anything is changed in it (checks only read), and the making of a new one.
-
-See gitrepository-layout(5) for the files that mark an operation in progress, git-check-ref-format(1) for names.
-"""
+"""What must hold of a repository before anything is changed in it (checks only read), and the making of a new one."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from autoresearchd.domain.file_content import LARGEST, pointed_to
 from autoresearchd.workspace.command import ADDRESS, IDENTITY, OLDEST, SETTINGS, Git, find_git, surroundings
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.layout import BRANCHES, PUBLIC, branch_name, common_dir, find_root, git_dir, require_tag
-from autoresearchd.workspace.objects import ObjectStore, checked_out, is_commit_id, object_databases
+from autoresearchd.workspace.objects import ObjectStore, checked_out, object_databases
 
 _IN_PROGRESS = {
     "MERGE_HEAD": "merge", "rebase-merge": "rebase", "rebase-apply": "rebase", "CHERRY_PICK_HEAD": "cherry-pick",
@@ -213,10 +210,7 @@ def init_repository(folder: Path) -> str:
 
 def head_commit(root: Path) -> str:
     """Commit that the user's checkout is at."""
-    found = _plain(find_git(), root).ask("rev-parse", "--verify", "HEAD^{commit}")
-    if not is_commit_id(found):
-        raise RepositoryError(f"{root} uses object names that are not SHA-1", hint="use a repository with SHA-1 names")
-    return found
+    return _plain(find_git(), root).ask("rev-parse", "--verify", "HEAD^{commit}")
 
 
 def _plain(program: str, root: Path) -> Git:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.harness import Harness
+from tests.chaos.harness import SEED, SHORT, Harness
 from tests.chaos.invariants import Journal
 from tests.chaos.nursery import Nursery
+from tests.chaos.world import World
 
 
 @pytest.fixture(scope="package")
@@ -26,3 +27,9 @@ def references() -> dict[tuple[int, int], Journal]:
 @pytest.fixture
 def harness(tmp_path: Path, nursery: Nursery, references: dict[tuple[int, int], Journal]) -> Harness:
     return Harness(tmp_path, nursery, references=references)
+
+
+@pytest.fixture
+def world(harness: Harness) -> World:
+    """A short session that has yet to begin."""
+    return harness.world("world", SEED, SHORT)

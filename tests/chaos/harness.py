@@ -12,50 +12,37 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.chaos.invariants import Breaches, Journal, check_after_death, check_end, check_user, processes_of
-from tests.chaos.mortal import Fate
+from tests.chaos.mortal import Fate, kill_tree
 from tests.chaos.nursery import Nursery
 from tests.chaos.world import World, make_template, make_world
 
-EXPERIMENTS = 8
+EXPERIMENTS, SHORT = 8, 4
+SEED = 31
+"""Of most sessions, so that one undisturbed tells of all."""
 LIFE_S = 200.0
 """How long a life may take before it counts as hung."""
 FATE_S = 1.5
 """How long a life waits for the call that it is to die at, which may not come; then it is killed where it is."""
 ORPHAN_PATIENCE_S = 60.0
 
-BEGINNING: tuple[Fate, ...] = tuple(
-    Fate(call, moment)
-    for call in ("store.set_state", "workspace.begin", "store.open_segment", "store.open_experiment")
-    for moment in ("before", "after")
-)
+
+def _both(calls: str) -> tuple[Fate, ...]:
+    return tuple(Fate(call, moment) for call in calls.split() for moment in ("before", "after"))
+
+
+BEGINNING = _both("store.set_state workspace.begin store.open_segment store.open_experiment")
 """Steps that only the first life of a session takes."""
 
-TRANSITIONS: tuple[Fate, ...] = tuple(
-    Fate(call, moment)
-    for call in (
-        "store.open_experiment",
-        "policy.propose",
-        "store.record_proposal",
-        "workspace.commit",
-        "store.record_commit",
-        "workspace.checkout",
-        "store.open_run",
-        "executor.start",
-        "store.close_run",
-        "store.record_decision",
-        "workspace.advance",
-        "store.record_overhead",
-        "workspace.pack",
-        "store.backup",
-        "store.heartbeat",
-    )
-    for moment in ("before", "after")
+TRANSITIONS = _both(
+    "store.open_experiment policy.propose store.record_proposal workspace.commit store.record_commit workspace.checkout"
+    " store.open_run executor.start store.close_run store.record_decision workspace.advance store.record_overhead"
+    " workspace.pack store.backup store.heartbeat"
 )
 """Every step of the journal and every side effect, from both sides."""
 
@@ -93,7 +80,6 @@ class Tally:
     """What a run of the harness found. kills, breaches: by the phase in which daemons died."""
 
     kills: Counter[str] = field(default_factory=Counter)
-    how: Counter[str] = field(default_factory=Counter)
     breaches: dict[str, Breaches] = field(default_factory=dict)
     sessions: int = 0
 
@@ -195,6 +181,28 @@ class Harness:
         self._check_exit(world, pid, status, breaches, where)
         self.check_orphans(world, breaches, where)
         return status
+
+    def ends_as_undisturbed(
+        self, world: World, experiments: int = SHORT, *, where: str = "", users: Mapping[str, str] | None = None,
+        finish: bool = True, **order: Any,
+    ) -> None:  # fmt: skip
+        """A session goes on to its end (``finish``: it has yet to), which is that of one with its seed undisturbed."""
+        breaches = Breaches()
+        if finish:
+            self.finish(world, breaches, where, **order)
+        check_end(world, experiments, self.undisturbed(SEED, experiments), breaches, where)
+        if users is not None:
+            check_user(users, world, breaches, where)
+        self.check_orphans(world, breaches, where)
+        assert not breaches.lines(), breaches.lines()
+
+    def cut(self, world: World, pid: int) -> None:
+        """Kill a daemon and all below it at one instant; nothing of it is left."""
+        kill_tree(pid)
+        assert self.nursery.wait(pid, LIFE_S) == -signal.SIGKILL
+        breaches = Breaches()
+        self.check_orphans(world, breaches, "")
+        assert not breaches.lines(), breaches.lines()
 
     def check_orphans(self, world: World, breaches: Breaches, where: str) -> None:
         """Nothing outlives a daemon: by the tree below the nursery and by what processes carry in their environment."""

@@ -82,20 +82,13 @@ class Journal:
         if not self.experiments:
             return "starting"
         latest = self.experiments[-1]
-        match latest.phase:
-            case Phase.PROPOSING:
-                return "proposing"
-            case Phase.PROPOSED:
-                return "committing"
-            case Phase.COMMITTED:
-                return "launching"
-            case Phase.RUNNING:
-                folder = world.runs / str(latest.number) / str(latest.runs[-1].index)
-                return "evaluating" if (folder / "evaluation.log").exists() else "training"
-            case Phase.MEASURED:
-                return "deciding"
-            case Phase.DECIDED:
-                return "settling" if latest.overhead_ms is None else "housekeeping"
+        if latest.phase is Phase.RUNNING:
+            folder = world.runs / str(latest.number) / str(latest.runs[-1].index)
+            return "evaluating" if (folder / "evaluation.log").exists() else "training"
+        if latest.phase is Phase.DECIDED:
+            return "settling" if latest.overhead_ms is None else "housekeeping"
+        before = {Phase.PROPOSING: "proposing", Phase.PROPOSED: "committing", Phase.COMMITTED: "launching"}
+        return before.get(latest.phase, "deciding")
 
     def outcome(self) -> list[tuple[Any, ...]]:
         """What must not depend on where daemons died."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from autoresearchd.domain.events import Event
+from autoresearchd.domain.ports import Event
 from autoresearchd.sandbox.process_tree import descendants
 
 

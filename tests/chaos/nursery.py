@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.mortal import Doom, Fate, JumpingClock, MortalSink
+from tests.chaos.mortal import Doom, Fate, JumpingClock, MortalSink, command_of
 from tests.chaos.world import TAG
 from tests.fakes.deaths import Mortal
 
@@ -154,18 +154,11 @@ def _strays(patience: float, ended: dict[int, int]) -> list[str]:
         if time.monotonic() >= end:
             break
         time.sleep(LOOK_S)
-    found = [f"{pid} {_command(pid)}" for pid in left]
+    found = [f"{pid} {command_of(pid)[:200]!r}" for pid in left]
     for pid in left:
         send(pid, 9)
     _wait(left[-1], 1.0, ended)
     return found
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
-    except OSError:
-        return ""
 
 
 # ---------------------------------------------------------------------- one life

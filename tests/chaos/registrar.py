@@ -18,8 +18,7 @@ from typing import Any
 
 from autoresearchd.domain.errors import AdapterDamaged
 from autoresearchd.domain.policy_versions import BaseModel
-from autoresearchd.learner.versions.adapter_manifest import Made
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.store.repository import SqlStore
 from tests.chaos.mortal import Doom, Fate
 from tests.fakes.deaths import Mortal

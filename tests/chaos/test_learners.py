@@ -41,7 +41,7 @@ def server_of_edits() -> Iterator[ScriptedServer]:
         pytest.param(30, "auto", marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
     ],
 )
-def test_killed_at_any_instant_a_learner_costs_neither_the_daemon_nor_the_version_in_use(
+def test_a_killed_learner_costs_nothing(
     kills: int, pause: str, server_of_edits: ScriptedServer, tmp_path: Path
 ) -> None:
     environment, log = make_environment(tmp_path), tmp_path / "learners.log"

@@ -19,14 +19,11 @@ import pytest
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.loop.messages import is_keep
 from autoresearchd.workspace.objects import is_commit_id
-from tests.chaos.harness import LIFE_S, Harness
-from tests.chaos.invariants import Breaches, Journal, check_end, check_user
-from tests.chaos.mortal import kill_tree
+from tests.chaos.harness import SEED, SHORT, Harness
+from tests.chaos.invariants import Journal
 from tests.chaos.world import World
 from tests.timing import wait_until
 
-EXPERIMENTS = 4
-SEED = 31
 CUTS = 5
 UNDER_WAY = 8  # transactions: a session has begun and is not over
 MOST_CUTS = 20  # on a busy machine the first cuts come before there is anything to lose, so the waits grow
@@ -35,11 +32,9 @@ MOST_CUTS = 20  # on a busy machine the first cuts come before there is anything
 @pytest.mark.parametrize(
     "seed", [1, 2, pytest.param(3, marks=pytest.mark.nightly), pytest.param(4, marks=pytest.mark.nightly)]
 )
-def test_after_power_cuts_a_session_ends_as_if_there_had_been_none(harness: Harness, seed: int) -> None:
-    world = harness.world("world", SEED, EXPERIMENTS)
+def test_after_power_cuts_a_session_ends_as_if_there_had_been_none(harness: Harness, world: World, seed: int) -> None:
     users = world.users_files()
     stream = random.Random(seed)
-    breaches = Breaches()
     lost: list[str] = []
     for cut in range(MOST_CUTS):
         if cut >= CUTS and lost:
@@ -47,30 +42,21 @@ def test_after_power_cuts_a_session_ends_as_if_there_had_been_none(harness: Harn
         pid = harness.start(world, composed=True)
         if harness.nursery.wait(pid, stream.uniform(0.05, 0.4) * (1 + cut / CUTS)) is not None:
             break
-        kill_tree(pid)
-        assert harness.nursery.wait(pid, LIFE_S) == -9
-        harness.check_orphans(world, breaches, f"seed {seed}")
+        harness.cut(world, pid)
         lost += lose_what_was_not_flushed(world, stream)
-    harness.finish(world, breaches, f"seed {seed}, lost {lost}", composed=True)
-    check_end(world, EXPERIMENTS, harness.undisturbed(SEED, EXPERIMENTS), breaches, f"seed {seed}, lost {lost}")
-    check_user(users, world, breaches, f"seed {seed}")
-    assert breaches.lines() == []
+    harness.ends_as_undisturbed(world, where=f"seed {seed}, lost {lost}", users=users, composed=True)
     assert lost, "nothing was lost, and the test shows nothing"
 
 
 def test_a_tip_that_is_lost_together_with_the_branch_at_it_is_written_again(harness: Harness) -> None:
-    experiments = 2 * EXPERIMENTS
+    experiments = 2 * SHORT
     world = harness.world("world", SEED, experiments)
     pid = harness.start(world, composed=True)
     kept = wait_until(lambda: [e for e in Journal.read(world).experiments if e.number and is_keep(e)])[-1]
-    kill_tree(pid)
-    harness.nursery.wait(pid, LIFE_S)
+    harness.cut(world, pid)
     (world.root / f".git/objects/{kept.commit[:2]}/{kept.commit[2:]}").unlink()
     (world.root / ".git/refs/heads/autoresearch/night").write_bytes(b"")
-    breaches = Breaches()
-    harness.finish(world, breaches, "", composed=True)
-    check_end(world, experiments, harness.undisturbed(SEED, experiments), breaches, "")
-    assert breaches.lines() == []
+    harness.ends_as_undisturbed(world, experiments, composed=True)
 
 
 def lose_what_was_not_flushed(world: World, stream: random.Random) -> list[str]:
@@ -140,14 +126,12 @@ def commits(wal: Path) -> list[int]:
     return found
 
 
-def test_a_journal_that_ends_in_a_torn_transaction_is_read_up_to_the_one_before(harness: Harness) -> None:
-    world = harness.world("world", SEED, EXPERIMENTS)
+def test_a_journal_that_ends_in_a_torn_transaction_is_read_up_to_the_one_before(harness: Harness, world: World) -> None:
     pid = harness.start(world, composed=True)
     wal, aside = world.state / "state.db-wal", world.root.parent / "aside"
     while not (wal.exists() and len(commits(wal)) > UNDER_WAY):
         assert harness.nursery.wait(pid, 0.02) is None
-    kill_tree(pid)
-    harness.nursery.wait(pid, LIFE_S)
+    harness.cut(world, pid)
     whole, ends = Journal.peek(world, aside), commits(wal)
     for end in reversed(ends):  # the last ones may hold what is no part of an experiment, such as a heartbeat
         os.truncate(wal, end - 100)
@@ -156,7 +140,4 @@ def test_a_journal_that_ends_in_a_torn_transaction_is_read_up_to_the_one_before(
             break
     else:
         pytest.fail("no transaction is missing, and the test shows nothing")
-    breaches = Breaches()
-    harness.finish(world, breaches, "", composed=True)
-    check_end(world, EXPERIMENTS, harness.undisturbed(SEED, EXPERIMENTS), breaches, "")
-    assert breaches.lines() == []
+    harness.ends_as_undisturbed(world, composed=True)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,29 +16,18 @@ import pytest
 
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.sandbox.view import bubblewraps
-from tests.chaos.harness import LIFE_S, Harness
-from tests.chaos.invariants import Breaches, Journal, check_end, check_user, processes_of
-from tests.chaos.mortal import Fate, below, command_of, kill_tree, seen, send
+from tests.chaos.harness import LIFE_S, SEED, SHORT, Harness
+from tests.chaos.invariants import Breaches, Journal, check_user, processes_of
+from tests.chaos.mortal import Fate, below, command_of, seen, send
 from tests.chaos.world import World
 from tests.timing import wait_until
-
-EXPERIMENTS = 4
-SEED = 31
 
 
 def end(harness: Harness, world: World, pid: int) -> None:
     assert harness.nursery.wait(pid, LIFE_S) == 0, (world.root.parent / f"{world.root.name}-life.err").read_text()
 
 
-def same_as_undisturbed(harness: Harness, world: World) -> Sequence[str]:
-    breaches = Breaches()
-    check_end(world, EXPERIMENTS, harness.undisturbed(SEED, EXPERIMENTS), breaches, "")
-    harness.check_orphans(world, breaches, "")
-    return breaches.lines()
-
-
-def test_a_job_that_somebody_killed_is_a_crash_of_its_experiment_and_of_no_other(harness: Harness) -> None:
-    world = harness.world("world", SEED, EXPERIMENTS)
+def test_a_job_that_somebody_killed_is_a_crash_of_its_own_experiment(harness: Harness, world: World) -> None:
     users = world.users_files()
     pid = harness.start(world, composed=True)
     wait_until(lambda: any(e.number == 2 for e in Journal.read(world).experiments))
@@ -47,7 +36,7 @@ def test_a_job_that_somebody_killed_is_a_crash_of_its_experiment_and_of_no_other
     end(harness, world, pid)
     journal = Journal.read(world)
     crashed = [e for e in journal.experiments if e.decision and e.decision.label is Label.OOM]
-    assert [e.number for e in journal.experiments] == list(range(EXPERIMENTS + 1))
+    assert [e.number for e in journal.experiments] == list(range(SHORT + 1))
     assert len(crashed) == 1 and crashed[0].decision is not None and crashed[0].decision.status is Status.CRASH
     breaches = Breaches()
     harness.check_orphans(world, breaches, "")
@@ -55,8 +44,7 @@ def test_a_job_that_somebody_killed_is_a_crash_of_its_experiment_and_of_no_other
     assert breaches.lines() == []
 
 
-def test_a_run_whose_supervisor_was_killed_is_run_again(harness: Harness) -> None:
-    world = harness.world("world", SEED, EXPERIMENTS)
+def test_a_run_whose_supervisor_was_killed_is_run_again(harness: Harness, world: World) -> None:
     pid = harness.start(world, composed=True)
     killed: set[int] = set()
 
@@ -71,21 +59,15 @@ def test_a_run_whose_supervisor_was_killed_is_run_again(harness: Harness) -> Non
                 killed.add(supervisor)
     end(harness, world, pid)
     assert 3 <= lost() <= len(killed)
-    assert same_as_undisturbed(harness, world) == []
+    harness.ends_as_undisturbed(world, finish=False)
 
 
-def test_a_daemon_killed_together_with_its_supervisors_leaves_no_process(harness: Harness) -> None:
-    world = harness.world("world", SEED, EXPERIMENTS)
+def test_a_daemon_killed_together_with_its_supervisors_leaves_no_process(harness: Harness, world: World) -> None:
     for _ in range(4):
         pid = harness.start(world, composed=True)
         wait_until(lambda p=pid: below(p, b"train.py"))
-        kill_tree(pid)
-        assert harness.nursery.wait(pid, LIFE_S) == -9
-    breaches = Breaches()
-    harness.check_orphans(world, breaches, "")
-    harness.finish(world, breaches, "")
-    assert breaches.lines() == []
-    assert same_as_undisturbed(harness, world) == []
+        harness.cut(world, pid)
+    harness.ends_as_undisturbed(world)
 
 
 @contextmanager
@@ -109,8 +91,7 @@ def touched(world: World) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("word", [b"update-ref", b"read-tree", b"hash-object", b"cat-file"])
-def test_git_killed_at_its_work_costs_nothing_but_time(harness: Harness, word: bytes) -> None:
-    world = harness.world("world", SEED, EXPERIMENTS)
+def test_git_killed_at_its_work_costs_nothing_but_time(harness: Harness, world: World, word: bytes) -> None:
     pid = harness.start(world, composed=True)
     wait_until(lambda: bool(Journal.read(world).experiments))
     stream, killed = random.Random(SEED), 0
@@ -122,20 +103,17 @@ def test_git_killed_at_its_work_costs_nothing_but_time(harness: Harness, word: b
                 break
     end(harness, world, pid)
     assert killed, "none was seen, and the test shows nothing"
-    assert same_as_undisturbed(harness, world) == []
+    harness.ends_as_undisturbed(world, finish=False)
 
 
-def test_a_proposal_whose_daemon_was_killed_keeps_its_number_and_its_cost(harness: Harness) -> None:
-    world = harness.world("world", SEED, EXPERIMENTS)
+def test_a_proposal_whose_daemon_was_killed_keeps_its_number_and_its_cost(harness: Harness, world: World) -> None:
     for fate in (Fate("policy.propose", "before"), Fate("policy.propose", "after"), Fate("store.record_proposal")):
         assert harness.nursery.wait(harness.start(world, fate=fate), LIFE_S) == -9
         latest = Journal.read(world).experiments[-1]
         assert latest.number == 1
     assert latest.phase is Phase.PROPOSED
-    breaches = Breaches()
-    harness.finish(world, breaches, "")
+    harness.ends_as_undisturbed(world)
     assert Journal.read(world).experiments[1].proposal.cost == latest.proposal.cost
-    assert same_as_undisturbed(harness, world) == [] and breaches.lines() == []
 
 
 STALLS = """#!/bin/sh
@@ -177,7 +155,7 @@ def probing(folder: Path, root: Path) -> Iterator[tuple[subprocess.Popen[bytes],
 
 @needs_bubblewrap
 @pytest.mark.parametrize("stopped", ["nobody", "inner", "outer"])
-def test_a_command_killed_while_it_tries_the_sandbox_leaves_no_process_that_waits_for_it(
+def test_a_command_killed_while_it_tries_the_sandbox_leaves_nothing(
     harness: Harness, tmp_path: Path, stopped: str
 ) -> None:
     world = harness.world("world", SEED, 1)
@@ -191,9 +169,7 @@ def test_a_command_killed_while_it_tries_the_sandbox_leaves_no_process_that_wait
 
 @needs_bubblewrap
 @pytest.mark.parametrize("ends", ["resume", "doctor"])
-def test_what_a_probe_left_whose_supervisor_was_killed_too_is_ended_by_the_next_command(
-    harness: Harness, tmp_path: Path, ends: str
-) -> None:
+def test_what_a_killed_probe_left_is_ended_by_the_next_command(harness: Harness, tmp_path: Path, ends: str) -> None:
     world = harness.world("world", SEED, 1)
     with probing(tmp_path, world.root) as (command, supervisor, outer, inner):
         send(inner, signal.SIGSTOP)
@@ -219,9 +195,7 @@ def test_what_a_probe_left_whose_supervisor_was_killed_too_is_ended_by_the_next_
 
 
 @needs_bubblewrap
-def test_a_supervisor_that_cannot_see_its_command_die_is_ended_by_the_next_command(
-    harness: Harness, tmp_path: Path
-) -> None:
+def test_a_supervisor_that_is_stopped_is_ended_by_the_next_command(harness: Harness, tmp_path: Path) -> None:
     world = harness.world("world", SEED, 1)
     with probing(tmp_path, world.root) as (command, supervisor, _, _):
         send(supervisor, signal.SIGSTOP)

@@ -11,66 +11,51 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.harness import LIFE_S, Harness
-from tests.chaos.invariants import Breaches, Journal, check_end, check_user
+from tests.chaos.harness import LIFE_S, SHORT, Harness
+from tests.chaos.invariants import Journal
 from tests.chaos.mortal import Fate
 from tests.chaos.world import World
 from tests.e2e.conftest import TASK
 from tests.fakes.repositories import git, make_repository
 from tests.timing import wait_until
 
-EXPERIMENTS = 4
-SEED = 31
 BRANCH = "refs/heads/autoresearch/night"
 
 
-def interrupted(harness: Harness) -> World:
+@pytest.fixture
+def interrupted(harness: Harness, world: World) -> World:
     """A session whose daemon was killed while it worked on its second experiment."""
-    world = harness.world("world", SEED, EXPERIMENTS)
     pid = harness.start(world, fate=Fate("executor.start", "after", 5))
     assert harness.nursery.wait(pid, LIFE_S) == -signal.SIGKILL
     assert Journal.read(world).experiments[-1].number == 2
     return world
 
 
-def finished_as_if_undisturbed(harness: Harness, world: World, **order: object) -> None:
-    breaches = Breaches()
-    harness.finish(world, breaches, "", **order)
-    check_end(world, EXPERIMENTS, harness.undisturbed(SEED, EXPERIMENTS), breaches, "")
-    assert breaches.lines() == []
-
-
-def test_lock_files_that_a_dead_git_left_in_our_own_places_are_removed(harness: Harness) -> None:
-    world = interrupted(harness)
-    users = world.users_files()
-    slot = next((world.state / "worktrees/night").glob("slot0.git"))
+def test_lock_files_that_a_dead_git_left_in_our_own_places_are_removed(harness: Harness, interrupted: World) -> None:
+    users = interrupted.users_files()
+    slot = next((interrupted.state / "worktrees/night").glob("slot0.git"))
     an_hour_ago = time.time() - 3600
     for lock in (
         slot / "index.lock",
         slot / "HEAD.lock",
-        world.root / f".git/{BRANCH}.lock",
-        *(world.root / f".git/refs/autoresearch/night/{n}.lock" for n in range(3, EXPERIMENTS + 1)),
+        interrupted.root / f".git/{BRANCH}.lock",
+        *(interrupted.root / f".git/refs/autoresearch/night/{n}.lock" for n in range(3, SHORT + 1)),
     ):
         lock.touch()
         os.utime(lock, (an_hour_ago, an_hour_ago))
-    finished_as_if_undisturbed(harness, world, composed=True)
-    breaches = Breaches()
-    check_user(users, world, breaches, "")
-    assert breaches.lines() == []
-    assert not list((world.root / ".git/refs").rglob("*.lock"))
+    harness.ends_as_undisturbed(interrupted, users=users, composed=True)
+    assert not list((interrupted.root / ".git/refs").rglob("*.lock"))
 
 
-def test_a_lock_of_the_user_is_neither_waited_for_nor_removed(harness: Harness) -> None:
-    world = interrupted(harness)
-    lock = world.root / ".git/index.lock"
+def test_a_lock_of_the_user_is_neither_waited_for_nor_removed(harness: Harness, interrupted: World) -> None:
+    lock = interrupted.root / ".git/index.lock"
     lock.touch()
     os.utime(lock, (0, 0))
-    finished_as_if_undisturbed(harness, world)
+    harness.ends_as_undisturbed(interrupted)
     assert lock.exists()
 
 
-def test_worktrees_deleted_while_runs_are_under_way_cost_no_experiment(harness: Harness) -> None:
-    world = harness.world("world", SEED, EXPERIMENTS)
+def test_worktrees_deleted_while_runs_are_under_way_cost_no_experiment(harness: Harness, world: World) -> None:
     pid = harness.start(world, composed=True)
     deleted = 0
     while harness.nursery.wait(pid, 0.05) is None:
@@ -79,29 +64,22 @@ def test_worktrees_deleted_while_runs_are_under_way_cost_no_experiment(harness: 
             tree.rename(world.root.parent / f"deleted-{deleted}")
             deleted += 1
     assert deleted == 3  # of one experiment, perhaps: a fourth time its own program would be blamed
-    breaches = Breaches()
-    harness.check_orphans(world, breaches, "")
-    check_end(world, EXPERIMENTS, harness.undisturbed(SEED, EXPERIMENTS), breaches, "")
-    assert breaches.lines() == []
+    harness.ends_as_undisturbed(world, finish=False)
 
 
 @pytest.mark.parametrize("how", ["moved", "deleted"])
-def test_a_branch_changed_while_the_daemon_was_down_is_left_alone_and_the_way_back_is_said(
-    harness: Harness, how: str
+def test_a_branch_changed_while_the_daemon_was_down_is_left_alone(
+    harness: Harness, interrupted: World, how: str
 ) -> None:
-    world = interrupted(harness)
-    mine = change(world, how)
-    pid = harness.start(world)
+    mine = change(interrupted, how)
+    pid = harness.start(interrupted)
     assert harness.nursery.wait(pid, LIFE_S) == 2
-    assert tip(world) == mine
-    go_on(harness, world)
+    assert tip(interrupted) == mine
+    go_on(harness, interrupted)
 
 
 @pytest.mark.parametrize("how", ["moved", "deleted"])
-def test_a_branch_changed_while_the_daemon_works_stops_it_before_the_next_experiment(
-    harness: Harness, how: str
-) -> None:
-    world = harness.world("world", SEED, EXPERIMENTS)
+def test_a_branch_changed_while_the_daemon_works_stops_it(harness: Harness, world: World, how: str) -> None:
     pid = harness.start(world)
     wait_until(lambda: len(Journal.read(world).experiments) > 2)
     mine = change(world, how)
@@ -132,15 +110,14 @@ def go_on(harness: Harness, world: World) -> None:
     line = next(line for line in said.read_text().splitlines() if "git branch" in line)
     world.git(*line[line.index("branch") :].split(",")[0].split())
     said.unlink()
-    finished_as_if_undisturbed(harness, world)
+    harness.ends_as_undisturbed(world)
 
 
-def test_a_wall_clock_that_is_set_to_and_fro_changes_no_result_and_no_duration(harness: Harness) -> None:
-    world = harness.world("world", SEED, EXPERIMENTS)
+def test_a_wall_clock_that_is_set_to_and_fro_changes_no_result_and_no_duration(harness: Harness, world: World) -> None:
     for nth in (4, 6):
         pid = harness.start(world, clock=nth, fate=Fate("executor.start", "after", nth))
         harness.nursery.wait(pid, LIFE_S)
-    finished_as_if_undisturbed(harness, world, clock=1)
+    harness.ends_as_undisturbed(world, clock=1)
     store = world.project.open_store()
     session = store.session("night")
     store.close()
@@ -150,8 +127,7 @@ def test_a_wall_clock_that_is_set_to_and_fro_changes_no_result_and_no_duration(h
         assert 0.0 <= e.overhead_ms < 3_600_000.0
 
 
-def test_what_lies_in_the_folder_of_a_run_that_has_not_begun_is_not_taken_for_its_result(harness: Harness) -> None:
-    world = harness.world("world", SEED, EXPERIMENTS)
+def test_what_lies_in_the_folder_of_a_run_to_come_is_not_its_result(harness: Harness, world: World) -> None:
     for number in range(1, 5):
         folder = world.runs / str(number) / "0"
         (folder / "output").mkdir(parents=True)
@@ -160,7 +136,7 @@ def test_what_lies_in_the_folder_of_a_run_that_has_not_begun_is_not_taken_for_it
             ' "duration_s": 1, "facts": {}}'
         )
     assert harness.nursery.wait(harness.start(world, fate=Fate("store.open_run", "after", 4)), LIFE_S) == -9
-    finished_as_if_undisturbed(harness, world)
+    harness.ends_as_undisturbed(world)
 
 
 DYING = """

@@ -27,7 +27,7 @@ from autoresearchd.domain.task import (
     Scoring,
     Task,
 )
-from autoresearchd.executor.setup_commands import MARKER
+from autoresearchd.executor.environment import MARKER
 
 SUCCEED, FAIL, HANG = "echo val_bpb: 1.5", "echo broken >&2; exit 3", "echo begun; exec sleep 600"
 PATIENCE_S = 200.0
@@ -86,17 +86,13 @@ class ExecutorContract:
         assert result.duration_s >= 0
         assert result.tier
 
-    def test_a_run_that_fails_gives_its_exit_code_and_what_it_wrote_to_stderr(
-        self, executor: Executor, tmp_path: Path
-    ) -> None:
+    def test_a_run_that_fails_gives_its_exit_code_and_its_stderr(self, executor: Executor, tmp_path: Path) -> None:
         """Else a crash is taken for a result."""
         result = ended(executor, make_request(tmp_path, make_task(FAIL)))
         assert (result.stages[-1].outcome, result.stages[-1].exit_code) == ("failed", 3)
         assert "broken" in Path(result.stages[-1].log_path).read_text()
 
-    def test_waiting_for_a_run_under_way_gives_nothing_and_killing_it_ends_it(
-        self, executor: Executor, tmp_path: Path
-    ) -> None:
+    def test_a_run_is_waited_for_and_killed(self, executor: Executor, tmp_path: Path) -> None:
         """Else an early abort or a stop would have to sit out the run."""
         handle = executor.start(make_request(tmp_path, make_task(HANG)))
         assert handle.wait(0) is None
@@ -106,16 +102,7 @@ class ExecutorContract:
         result = handle.wait(PATIENCE_S)
         assert result.stages[-1].outcome == "killed"
 
-    def test_a_result_can_be_asked_for_again(self, executor: Executor, tmp_path: Path) -> None:
-        """Else a caller that looks twice waits for ever."""
-        handle = executor.start(make_request(tmp_path, make_task(SUCCEED)))
-        first = handle.wait(PATIENCE_S)
-        handle.kill()
-        assert handle.wait(0) == first
-
-    def test_after_a_crash_a_run_that_ended_by_itself_is_found_and_no_other(
-        self, executor: Executor, tmp_path: Path
-    ) -> None:
+    def test_after_a_crash_a_run_that_had_ended_is_found(self, executor: Executor, tmp_path: Path) -> None:
         """Else a measured run is measured again, or a killed one counts; also when the daemon dies as it recovers."""
         done = executor.start(make_request(tmp_path, make_task(FAIL), key="done"))
         result = done.wait(PATIENCE_S)
@@ -158,9 +145,7 @@ class JobContract(ExecutorContract):
     @pytest.mark.parametrize(
         ("times", "outcome"), [({"training": 0.2, "grace": 0.1}, "budget_overrun"), ({"wall": 0.3}, "timeout")]
     )
-    def test_a_run_beyond_its_time_is_ended(
-        self, executor: Executor, tmp_path: Path, times: dict[str, Any], outcome: str
-    ) -> None:
+    def test_a_late_run_is_ended(self, executor: Executor, tmp_path: Path, times: dict[str, Any], outcome: str) -> None:
         """Else an edit wins by training longer, and a job that hangs stops the night's research."""
         result = ended(executor, make_request(tmp_path, make_task(HANG, **times)))
         assert result.stages[-1].outcome == outcome

@@ -18,9 +18,8 @@ from collections.abc import Sequence
 import pytest
 
 from autoresearchd.domain.errors import Interrupted
-from autoresearchd.domain.ports import Policy, TrialHistory
+from autoresearchd.domain.ports import Policy, ResearchState, TrialHistory
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from tests.fakes.policies import MemoryHistory, make_state, make_task
 
 SAMPLE = '''"""A program to improve."""

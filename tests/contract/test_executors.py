@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoresearchd.domain.ports import Executor, RunRequest
-from autoresearchd.executor.devices import Devices
+from autoresearchd.executor.environment import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import TierName, available
 from tests.contract.executor_contract import FAIL, HANG, SUCCEED, ExecutorContract, JobContract

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoresearchd.domain.ports import Policy, TrialHistory
-from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.ports import Policy, ResearchState, TrialHistory
 from autoresearchd.policy.command_policy import CommandPolicy
 from autoresearchd.policy.search.search_policies import RandomPolicy, SearchPolicy
 from tests.contract.policy_contract import SAMPLE, PolicyContract

@@ -1,38 +1,142 @@
-"""The workspaces: git at the top of a repository and in a folder of one with an awkward name, and the fake."""
+"""What every workspace must do: git at the top of a repository, in a folder of one with an awkward name; the fake."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
+from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.domain.ports import Workspace
 from autoresearchd.workspace.git import GitWorkspace
-from tests.contract.workspace_contract import TRAIN, WorkspaceContract
 from tests.fakes.repositories import make_repository
 from tests.fakes.workspaces import FakeRepository, FakeWorkspace
 
+WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+TRAIN = "learning_rate = 0.1\n"
+EDITED = "learning_rate = 0.2\n"
 TASK = {"train.py": TRAIN, "prepare.py": "print('prepared')\n"}
+PLACES = {"at the top": ("repository", "."), "in a folder": ("my répertoire — 実験", "tasks/tiny model (ü) -x")}
 
 
-class TestGitAtTheTop(WorkspaceContract):
-    def make(self, folder: Path, history: str = "refs") -> tuple[Workspace, str]:
-        root = folder / "repository"
-        base = make_repository(root, TASK)
-        workspace = GitWorkspace(root, "night", task_folder=root, editable=["train.py"], history=history)
-        workspace.begin(base)
-        return workspace, base
+@pytest.fixture(params=[*PLACES, "fake"])
+def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
+    """A workspace whose session has begun; of the task's files only train.py may be edited."""
+    if request.param == "fake":
+        repository = FakeRepository(tmp_path)
+        repository.begin(TASK)
+        return FakeWorkspace(repository)
+    name, inner = PLACES[request.param]
+    base = make_repository(tmp_path / name, {"README": "top\n", **{f"{inner}/{path}": TASK[path] for path in TASK}})
+    made = GitWorkspace(tmp_path / name, "night", task_folder=Path(inner), editable=["train.py"], history="revert")
+    made.begin(base)
+    return made
 
 
-class TestGitInASubfolder(WorkspaceContract):
-    def make(self, folder: Path, history: str = "refs") -> tuple[Workspace, str]:
-        root = folder / "my répertoire — 実験"
-        name = "tasks/tiny model (ü) -x"
-        base = make_repository(root, {"README": "top\n", **{f"{name}/{path}": text for path, text in TASK.items()}})
-        workspace = GitWorkspace(root, "nov21-2", task_folder=root / name, editable=["train.py"], history=history)
-        workspace.begin(base)
-        return workspace, base
+@pytest.fixture
+def base(workspace: Workspace) -> str:
+    """The commit that it began at."""
+    return workspace.tip()
 
 
-class TestFake(WorkspaceContract):
-    def make(self, folder: Path, history: str = "refs") -> tuple[Workspace, str]:
-        repository = FakeRepository(folder)
-        return FakeWorkspace(repository), repository.begin(TASK)
+def edit(workspace: Workspace, base: str, text: str = EDITED, number: int = 1) -> str:
+    files, message = {"train.py": text}, f"experiment {number}\n"
+    return workspace.commit(number=number, parent=base, files=files, message=message, when=WHEN)
+
+
+def test_what_is_committed_is_read_back_exactly(workspace: Workspace, base: str) -> None:
+    """Line ends and characters of an edit arrive as they were written."""
+    for number, text in enumerate(["a\r\nb\n", "no end of line", "", "π = 3\n", "\ufeffx\n"], start=1):
+        commit = edit(workspace, base, text, number)
+        assert workspace.read(commit, "train.py") == text
+        with (workspace.checkout(0, commit) / "train.py").open("rb") as stream:
+            assert stream.read() == text.encode()
+
+
+def test_a_commit_repeated_after_a_crash_is_the_same_commit(workspace: Workspace, base: str) -> None:
+    """An experiment that a crash cut off is not there twice."""
+    first = edit(workspace, base)
+    assert edit(workspace, base) == first
+    files, later = {"train.py": EDITED}, WHEN + timedelta(seconds=1)
+    assert workspace.commit(number=1, parent=base, files=files, message="experiment 1\n", when=later) != first
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../x.py", "/etc/passwd", ".git/config", ".GIT/config", "a/../train.py", "", ".", "absent.py", "prepare.py"],
+)
+def test_only_editable_files_of_the_task_are_committed(workspace: Workspace, base: str, path: str) -> None:
+    """A proposal cannot write anywhere else, whatever it calls the file."""
+    with pytest.raises(RepositoryError):
+        workspace.commit(number=1, parent=base, files={path: "x"}, message="m\n", when=WHEN)
+
+
+def test_a_slot_holds_exactly_the_commit(workspace: Workspace, base: str) -> None:
+    """What a job or an earlier experiment left behind never reaches the next run."""
+    commit = edit(workspace, base)
+    folder = workspace.checkout(0, commit)
+    (folder / "train.py").write_text("changed by the job\n")
+    (folder / "prepare.py").unlink()
+    (folder / "left" / "over").mkdir(parents=True)
+    (folder / "left" / "file.pyc").write_text("x")
+    assert workspace.checkout(0, base) == folder
+    assert (folder / "train.py").read_text() == TRAIN
+    assert (folder / "prepare.py").is_file()
+    assert not (folder / "left").exists()
+
+
+def test_slots_are_independent(workspace: Workspace, base: str) -> None:
+    """Two runs at once see their own commits."""
+    commit = edit(workspace, base)
+    first, second = workspace.checkout(0, base), workspace.checkout(1, commit)
+    assert (first / "train.py").read_text() == TRAIN
+    assert (second / "train.py").read_text() == EDITED
+
+
+def test_a_keep_moves_the_branch_once(workspace: Workspace, base: str) -> None:
+    """A keep that is carried out again after a crash changes nothing."""
+    commit = edit(workspace, base)
+    workspace.advance(base, commit)
+    workspace.advance(base, commit)
+    assert workspace.tip() == commit
+
+
+def test_a_branch_that_somebody_moved_is_not_overwritten(workspace: Workspace, base: str) -> None:
+    """The user's own commits on the branch are safe, and the message names both places."""
+    mine, theirs = edit(workspace, base), edit(workspace, base, "theirs\n", 2)
+    workspace.advance(base, theirs)
+    with pytest.raises(RepositoryError) as caught:
+        workspace.advance(base, mine)
+    assert theirs in str(caught.value) and base in str(caught.value)
+    assert workspace.tip() == theirs
+
+
+def test_a_diff_shows_the_edit_of_an_experiment(workspace: Workspace, base: str) -> None:
+    """Every diff ever tried can be shown."""
+    diff = workspace.diff(base, edit(workspace, base))
+    assert "-learning_rate = 0.1" in diff and "+learning_rate = 0.2" in diff and "a/train.py" in diff
+    assert workspace.diff(base, base) == ""
+
+
+def test_a_discard_on_the_branch_leaves_the_files_of_the_incumbent(workspace: Workspace, base: str) -> None:
+    """With history: revert, discards are on record and the branch still is the best program; once each."""
+    tip = workspace.tip()
+    for number in (1, 2, 3):
+        commit = edit(workspace, tip, f"x = {number}\n", number)
+        after = workspace.record_discard(number=number, commit=commit, incumbent=base, when=WHEN)
+        assert workspace.record_discard(number=number, commit=commit, incumbent=base, when=WHEN) == after
+        assert workspace.tip() == after != tip
+        assert workspace.diff(base, after) == ""
+        tip = after
+
+
+def test_unknown_commits_are_refused_in_words(workspace: Workspace, base: str) -> None:
+    """A commit that is not there is an error that says so, not a crash."""
+    for wrong in ("f" * 40, "--all", "HEAD", "", base.upper()):
+        with pytest.raises(RepositoryError):
+            workspace.read(wrong, "train.py")
+        with pytest.raises(RepositoryError):
+            workspace.checkout(0, wrong)
+    with pytest.raises(RepositoryError):
+        workspace.read(base, "absent.py")

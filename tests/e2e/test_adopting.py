@@ -40,32 +40,6 @@ LOG = [
      "description": "stride 3", "timestamp": 1700000300000, "segment": 0, "confidence": None,
      "asi": {"hypothesis": "fewer steps"}},
 ]  # fmt: skip
-MODEL = "ALPHA = 0.1\nDEPTH = 3\ndef build_model():\n    return ALPHA, DEPTH\n"
-PITCH = """\
-name: baseball-pitch
-workspace:
-  source_dir: pitch
-  target_file: model.py
-execution:
-  run_command: python -S train.py
-  timeout: 60
-  needs_gpu: false
-scoring:
-  metric: rmse_mph
-  direction: minimize
-  baseline: 2.5
-  parse_mode: key_value
-  metrics: [rmse_mph]
-prompt:
-  system: You improve {target_file}.
-  instance: |-
-    {file_content}
-"""
-PITCH_TRAIN = """\
-from model import build_model
-alpha, depth = build_model()
-print(f"rmse_mph: {3.0 + (alpha - 0.2) ** 2 + 0.1 * abs(depth - 5)}")
-"""
 
 
 def adopted(project: Project, name: str, *words: str) -> str:
@@ -116,15 +90,6 @@ def test_a_project_of_pi_is_adopted_with_its_log_and_researched(empty: Project) 
     edit = """command:sed -i "s/^STRIDE = .*/STRIDE = $(date +%N | sed 's/^0*//')/" bench.py"""
     found = researched(made, edit)
     assert found[0]["metrics"]["peak_mb"] == 64
-
-
-@pytest.mark.slow
-def test_a_task_of_the_distillation_is_adopted_and_researched(empty: Project) -> None:
-    files = {"tasks/pitch.yaml": PITCH, "pitch/model.py": MODEL, "pitch/train.py": PITCH_TRAIN}
-    made = empty.begin(files)
-    adopted(made, "baseball-pitch", "autoresearch-distillation", "baseline: rmse_mph 3.21 ± 0")
-    assert (made.root / "task.yaml").read_text().endswith(PITCH), "as its author wrote it"
-    assert researched(made, "random")[0]["metric"] == pytest.approx(3.21)
 
 
 def test_on_a_terminal_what_is_missing_is_asked_for(empty: Project) -> None:

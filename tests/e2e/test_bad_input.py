@@ -33,10 +33,3 @@ def test_no_git(project: Project) -> None:
 def test_a_baseline_that_gives_no_metric(project: Project, program: str, word: str) -> None:
     project.put({"train.py": f"RATE = 0.1\n{program}"})
     refused(project, 3, word)
-
-
-def test_a_baseline_that_gives_no_metric_is_told_by_a_start_in_the_background_too(project: Project) -> None:
-    project.put({"train.py": "RATE = 0.1\nraise ValueError('broken here')\n"})
-    done = project.cli("start", "--tag", "t", "--policy", "random")
-    assert done.returncode == 3, done.stderr
-    assert "broken here" in done.stderr

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.e2e.conftest import Project
 
 TOOL = """\
@@ -22,22 +20,14 @@ plan = json.load(open({plan!r}))
 turn = json.load(open(os.environ["AUTORESEARCHD_STATE"]))["experiment"] - 1
 text = open("train.py").read()
 good, bad, known = plan["good"], plan["bad"], plan["known"]
-
-
-def handicapped(name):
-    return not re.search(rf"(?m)^{{name}} = {{re.escape(good[name])}}(?=\\s)", text)
-
-
-left = [name for name in good if handicapped(name)]
-if plan["rounds"] and turn >= 2 * len(good) * plan["rounds"]:
-    what, text = known[turn - 2 * len(good) * plan["rounds"]]
+if turn >= 2 * len(good):
+    what, text = known[turn - 2 * len(good)]
     what = f"known: {{what}}"
-elif turn % 2 == 0 and left:
-    turns = list(good)[turn // 2 % len(good)]
-    name = turns if turns in left else left[0]
+elif turn % 2 == 0:
+    name = list(good)[turn // 2]
     what, text = f"good: {{name}}", re.sub(rf"(?m)^{{name}} = \\S+", f"{{name}} = {{good[name]}}", text, count=1)
 else:
-    what, old, new = bad[turn // 2 % len(bad)]
+    what, old, new = bad[turn // 2]
     what = f"bad: {{what}}"
     if old == "evaluate.py":
         open(old, "a").write(new)
@@ -130,25 +120,13 @@ def program(fixed: Iterable[str] = (), bad: str = "") -> str:
     return text
 
 
-def tool(folder: Path, *, rounds: int, known: Sequence[tuple[str, str]] = ()) -> str:
-    """The command of a tool that makes these edits in turn; after so many rounds (0: never) those that are known.
-
-    It fixes the constant whose turn it is, where the program that it is given has it handicapped still, else the
-    first one that is.
-    """
+def tool(folder: Path, known: Sequence[tuple[str, str]]) -> str:
+    """The command of a tool that makes the good and the bad edits in turn, then those that are known."""
     bad = [[name, old, new] for name, (old, new) in BAD.items()]
     plan = folder / "plan.json"
-    plan.write_text(json.dumps({"good": GOOD, "bad": bad, "known": known, "rounds": rounds}))
+    plan.write_text(json.dumps({"good": GOOD, "bad": bad, "known": known}))
     (folder / "tool.py").write_text(TOOL.format(plan=str(plan)))
     return f"command:{sys.executable} -S {folder / 'tool.py'}"
-
-
-def run(project: Project, policy: str, count: int, *options: str) -> list[dict[str, Any]]:
-    """The experiments of a session, the baseline left out."""
-    project.session(policy, count, *options, tag="known")
-    experiments: list[dict[str, Any]] = project.experiments()
-    assert len(experiments) == count + 1
-    return experiments[1:]
 
 
 def outcome(experiments: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -156,29 +134,10 @@ def outcome(experiments: Iterable[Mapping[str, Any]]) -> list[str]:
     return [f"{e['experiment']} {e['description']} → {e['status']}/{e['label']} {e['metric']}" for e in experiments]
 
 
-def check_bad(experiments: Iterable[Mapping[str, Any]]) -> None:
-    """None of the bad edits was kept, and those that can be told without a run had none."""
-    bad = [e for e in experiments if e["description"].startswith("bad: ")]
-    assert [line for e, line in zip(bad, outcome(bad), strict=True) if e["status"] == "keep"] == []
-    in_vain = [e for e in bad if e["description"].removeprefix("bad: ") in NO_RUN and e["runs"]]
-    assert outcome(in_vain) == []
-
-
-def kept(experiments: Iterable[Mapping[str, Any]]) -> list[str]:
-    return [e["description"].removeprefix("good: ") for e in experiments if e["status"] == "keep"]
-
-
-@pytest.fixture
-def quick_project(project: Project) -> Project:
-    best = {name: float(good) for name, good in GOOD.items()}
-    files = {"train.py": program(), "evaluate.py": SCORER.format(best=best), "task.yaml": TASK}
-    return project.put(files, "handicapped")
-
-
-def test_good_edits_are_found_bad_ones_rejected_and_known_ones_cost_no_run(
-    quick_project: Project, tmp_path: Path
-) -> None:
+def test_good_edits_are_found_bad_ones_rejected_and_known_ones_cost_no_run(project: Project, tmp_path: Path) -> None:
     names = list(GOOD)
+    best = {name: float(good) for name, good in GOOD.items()}
+    project.put({"train.py": program(), "evaluate.py": SCORER.format(best=best), "task.yaml": TASK}, "handicapped")
     # The fourth bad edit was made on the program with the first four constants fixed.
     again = program(names[:4], "a step back")
     repeats = [
@@ -186,26 +145,12 @@ def test_good_edits_are_found_bad_ones_rejected_and_known_ones_cost_no_run(
         ("a discarded program", again),
         ("the same in other words", again.replace("def main():\n", "def main():  # as before\n\n")),
     ]
-    policy = tool(tmp_path, rounds=1, known=repeats)
-    found = run(quick_project, policy, 2 * len(names) + len(repeats))
+    project.session(tool(tmp_path, repeats), 2 * len(names) + len(repeats), tag="known")
+    _, *found = project.experiments()
     edits, last = found[: 2 * len(names)], found[2 * len(names) :]
-    assert kept(edits) == names, outcome(edits)
-    check_bad(edits)
+    kept = [e["description"] for e in edits if e["status"] == "keep"]
+    assert kept == [f"good: {name}" for name in names], outcome(edits)
+    assert outcome(e for e in edits if e["description"].removeprefix("bad: ") in NO_RUN and e["runs"]) == []
     answered = ("discard", "duplicate", [])  # from the journal, as what has been run before, in whatever words
-    assert [(e["status"], e["label"], e["runs"]) for e in last] == [answered] * len(last)
-    assert quick_project.git("show", "autoresearch/known:train.py") == program(names).strip()
-
-
-@pytest.mark.nightly
-def test_so_they_are_with_specialists_that_take_turns_on_parents_of_the_whole_tree(
-    quick_project: Project, tmp_path: Path
-) -> None:
-    names = list(GOOD)
-    found = run(quick_project, tool(tmp_path, rounds=0), 60, "--roles", "--parents", "puct")
-    assert set(kept(found)) == set(names), outcome(found)
-    check_bad(found)
-    assert quick_project.git("show", "autoresearch/known:train.py") == program(names).strip()
-    duplicates = [e for e in found if e["label"] == "duplicate"]
-    assert [e["runs"] for e in duplicates] == [[]] * len(duplicates)
-    assert len({e["role"] for e in found}) == 9
-    assert len({e["parent"] for e in found}) > len(names), "parents were chosen of the whole tree"
+    assert [(e["status"], e["label"], e["runs"]) for e in last] == [answered] * len(repeats)
+    assert project.git("show", "autoresearch/known:train.py") == program(names).strip()

@@ -39,17 +39,6 @@ scoring: {metric: val_loss, direction: minimize, metric_source: stdout}
 FILES = {"train.py": PROGRAM, "task.yaml": TASK}
 
 
-def test_search_never_changes_how_many_rows_are_measured_nor_their_noise(project: Project) -> None:
-    """A user's `search` took N from 400 to 730, on another validation set, and called it 66% better."""
-    done = project.put(FILES).session("search", 10)
-    assert "val_loss is self-reported" in done.stderr
-    assert "search and random leave alone what reaches it: N, NOISE\n" in done.stderr
-    found = project.experiments()[1:]
-    texts = [project.git("show", f"{e['commit']}:train.py") + "\n" for e in found if e["commit"]]
-    assert len(set(texts)) > 5, "it did try other constants"
-    assert all("\nN = 400\nNOISE = 0.5\n" in text for text in texts)
-
-
 def test_an_edit_that_doubles_the_data_is_told_of_and_is_not_kept(project: Project) -> None:
     """What a tool of the user's edits cannot be refused: it is flagged, and no number of it is kept."""
     edit = "command:sed -i 's/^N = .*/N = 800/; s/^NOISE = .*/NOISE = 0.01/' train.py"

@@ -38,9 +38,3 @@ def test_a_sandbox_that_there_is_not_is_refused_before_anything_is_changed(
     assert done.returncode == 2
     assert "bubblewarp" in done.stderr
     assert not (project.root / ".git/autoresearchd/state.db").exists()
-
-
-def test_a_task_is_checked_in_the_sandbox_that_is_named(project: Project) -> None:
-    done = project.cli("task", "check", ".", "--run", "--sandbox", OTHERS[0])
-    assert done.returncode == 0, done.stderr
-    assert f"({OTHERS[0]}, self-reported)" in done.stdout

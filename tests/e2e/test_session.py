@@ -136,16 +136,6 @@ def test_a_folder_shaped_like_karpathys_works_unmodified_and_is_marked_self_repo
     assert empty.git("status", "--porcelain") == ""
 
 
-def test_a_resume_in_the_background_that_is_refused_says_so(project: Project) -> None:
-    project.session()
-    other = project.git("commit-tree", "-m", "mine", "HEAD^{tree}")
-    project.git("branch", "-f", "autoresearch/t", other)
-    done = project.cli("resume", "t")
-    assert done.returncode == 2, done.stderr
-    assert "git branch --force autoresearch/t" in done.stderr and "the daemon is process" not in done.stderr
-    assert project.git("rev-parse", "autoresearch/t") == other
-
-
 def test_a_time_limit_before_the_first_result_is_exit_4_and_leaves_nothing(project: Project) -> None:
     write_slow(project)
     before = project.snapshot()

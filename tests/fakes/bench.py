@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.config import dump_task, load_task
-from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Experiment, Limits
-from autoresearchd.domain.ports import Cancel, NewSession, RunRequest
+from autoresearchd.domain.ports import Cancel, Event, EventKind, NewSession, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.loop.context import Context, Site, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.store.repository import SqlStore

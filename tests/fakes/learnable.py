@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autoresearchd.learner.algorithms.learnable import Generated, Sample, Statistics, Who
-from autoresearchd.learner.training.logprobs import collate, token_statistics
+from autoresearchd.learner.algorithms.learnable import Generated, Sample, Statistics, Who, collate, token_statistics
 from autoresearchd.learner.training.prompt_sharing import Sharing
 
 LETTERS = "abcdefghijklmn"
@@ -114,7 +113,7 @@ class TinyLearnable:
             ids.append(int(drawn))
             logprobs.append(float(each[drawn]))
         text = "".join(LETTERS[token - 2] for token in ids if token > 1)
-        return Generated(tuple(ids), tuple(logprobs), text, bool(ids) and ids[-1] in self.ends)
+        return Generated(tuple(ids), tuple(logprobs), text)
 
     def _hidden(self, ids: Tensor) -> Tensor:
         each = self._embedding[ids]

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from autoresearchd.domain.errors import Interrupted, PolicyError
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.proposal import ASI, Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Budget, Direction, Execution, Metric, MetricSource, Scoring, Task
 
 Step = str | Mapping[str, str] | Proposal | Exception

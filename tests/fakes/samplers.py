@@ -32,4 +32,4 @@ class ScriptedSampler:
     ) -> list[Generated]:
         self.batches.append([len(prompt) for prompt in prompts])
         texts = [self._answer(who, len(prompt), seed) for prompt, seed in zip(prompts, seeds, strict=True)]
-        return [Generated((1, 2), (-0.1, -0.2), text, finished=True) for text in texts]
+        return [Generated((1, 2), (-0.1, -0.2), text) for text in texts]

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from autoresearchd.domain.errors import Interrupted
-from autoresearchd.domain.ports import Cancel
-from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.sandbox.agent_shell import CommandResult
 
 

@@ -67,7 +67,7 @@ class FailingDisk:
         with pytest.raises(OSError, match="Read-only"):
             (self.at / "probe").write_text("x")
 
-    def hint(self) -> None:
+    def mend(self) -> None:
         """Mounted again, as after a restart of the machine."""
         unmount(self.at)
         subprocess.run(["fsck.ext4", "-p", "-f", str(self.image)], capture_output=True, timeout=60)

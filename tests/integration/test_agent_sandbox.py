@@ -18,11 +18,11 @@ import pytest
 
 from autoresearchd.domain.errors import Interrupted, MissingCapability
 from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Evaluation
 from autoresearchd.evaluator.rules.legality import check_edit
-from autoresearchd.executor.interpreter import inspect
+from autoresearchd.executor.environment import inspect
 from autoresearchd.executor.visible_files import agent_surroundings, link_data
 from autoresearchd.policy.agent_policy import SENTINEL, AgentPolicy
 from autoresearchd.sandbox.agent_shell import AgentShells, CommandResult, Surroundings
@@ -149,9 +149,7 @@ def test_the_attacks_work_where_nothing_is_isolated(victims: dict[str, str], tmp
 
 
 @EACH
-def test_it_reads_writes_and_reaches_nothing_that_is_not_its_own_and_goes_on(
-    tier: Tier, victims: dict[str, str], tmp_path: Path
-) -> None:
+def test_it_reaches_nothing_that_is_not_its_own(tier: Tier, victims: dict[str, str], tmp_path: Path) -> None:
     commands = [*victims.values(), "echo 'DEPTH = 5' > train.py", f"echo {SENTINEL}"]
     proposal, told = work(tier, tmp_path / "scratch", commands)
     assert proposal.files == {"train.py": "DEPTH = 5\n"}
@@ -211,13 +209,6 @@ def test_it_cannot_wear_the_machine_out_and_goes_on(tier: Tier, tmp_path: Path) 
     assert "Ended: it took longer than 4 s." in said["endless"] and "begun" in said["endless"]
     assert "100000000" not in said["disk"]
     assert "more than 400 MB together" in said["memory"]
-
-
-def test_a_copy_is_removed_whatever_was_made_in_it(tmp_path: Path) -> None:
-    deep = "for i in $(seq 22); do mkdir -p $(printf 'd/%.0s' $(seq 50)) && cd $(printf 'd/%.0s' $(seq 50)); done"
-    closed = "mkdir closed && touch closed/x && chmod 0 closed; ln -s / root; mkfifo p"
-    assert run(TIERS[0], tmp_path, f"({deep}); {closed}").exit_code == 0
-    assert not list(tmp_path.iterdir()) and Path("/etc/passwd").exists()
 
 
 # -- stopping --------------------------------------------------------------------------------------------------------

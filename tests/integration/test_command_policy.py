@@ -14,8 +14,8 @@ import pytest
 
 from autoresearchd.domain.errors import Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.policy.command_policy import CommandPolicy
 from tests.fakes.policies import make_state, make_task
 from tests.fakes.repositories import write_files
@@ -91,9 +91,7 @@ def test_it_gets_the_prompt_on_its_input_and_the_state_as_json_outside_the_copy(
         ("/no/such/tool", Label.ERROR, "exit code 127"),
     ],
 )
-def test_what_cannot_be_a_proposal_is_refused_under_its_label(
-    tmp_path: Path, command: str, label: Label, words: str
-) -> None:
+def test_what_is_no_proposal_is_refused(tmp_path: Path, command: str, label: Label, words: str) -> None:
     error = refused(command, tmp_path)
     assert error.label is label
     assert words in str(error)

@@ -92,7 +92,7 @@ def test_a_disk_that_turned_read_only_is_named_and_a_restart_loses_nothing(tmp_p
         refused = project.cli("resume", "--foreground")
         assert (refused.returncode, "Read-only file system" in refused.stderr) == (1, True)
         assert "defect" not in refused.stderr
-        disk.hint()
+        disk.mend()
         project.done("resume", "--foreground", "--max-experiments", "3")
         after = project.experiments()
         assert [e["experiment"] for e in after] == [0, 1, 2, 3]

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.executor.devices import Devices
+from autoresearchd.domain.ports import Event, EventKind
+from autoresearchd.executor.environment import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.daemon import FileSink
 from autoresearchd.loop.session import Backoff
@@ -65,16 +66,9 @@ class Emptying(Backoff):
 
 def watched(port: Any, before: Callable[[str], None]) -> Mortal:
     """A port of the laboratory that tells before each call."""
-    return Mortal(port, Telling(before))
-
-
-@dataclass(frozen=True)
-class Telling:
-    before: Callable[[str], None]
-
-    def instant(self, call: str, moment: str) -> None:
-        if moment == "before":
-            self.before(call.removeprefix("."))
+    return Mortal(
+        port, SimpleNamespace(instant=lambda call, at: before(call.removeprefix(".")) if at == "before" else 0)
+    )
 
 
 def filling(bench: Bench, disk: Disk, step: str, spare: int = 0) -> tuple[Callable[[str], None], list[int]]:
@@ -118,9 +112,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_disk_that_is_full_at_a_step_changes_no_result(
-    step: str, disk: Disk, undisturbed: list[tuple[Any, ...]]
-) -> None:
+def test_a_disk_full_at_a_step_changes_no_result(step: str, disk: Disk, undisturbed: list[tuple[Any, ...]]) -> None:
     bench = Bench(disk.at)
     fill, filled = filling(bench, disk, step)
     waits = run_session(bench, lambda port: watched(port, fill), Emptying(disk=disk))
@@ -180,8 +172,3 @@ def test_the_log_of_a_daemon_goes_on_where_a_full_disk_stopped_it(disk: Disk) ->
     text = (disk.at / "daemon.log").read_text()
     assert "line 59 " in text, "what is said with room again is there"
     assert "line 4 " in text
-    again = FileSink(disk.at / "again.log", "t")
-    again.emit(told[0])
-    disk.fill()
-    again.emit(told[1])
-    again.close()  # a log that cannot even be closed ends no daemon

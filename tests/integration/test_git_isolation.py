@@ -76,9 +76,7 @@ def whole_session(workspace: GitWorkspace, copies: Path) -> list[str]:
     return commits
 
 
-def test_the_users_checkout_is_the_same_byte_for_byte_after_a_session(
-    root: Path, workspace: GitWorkspace, tmp_path: Path
-) -> None:
+def test_the_users_checkout_stays_byte_for_byte(root: Path, workspace: GitWorkspace, tmp_path: Path) -> None:
     write_files(root, {"train.py": "stashed = True\n"})
     git(root, "stash")
     write_files(root, {"notes.txt": "untracked\n", "deep/er/data.bin": b"\0\1"})
@@ -118,9 +116,7 @@ def plant_programs(root: Path, canary: Path) -> None:
         git(root, "config", key, str(hooks))
 
 
-def test_no_hook_filter_monitor_or_signature_program_ever_runs(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_program_of_the_users_ever_runs(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files(root, {".gitattributes": f"*.py{ATTRIBUTES[1:]}"})
     git(root, "add", "--", ".gitattributes")
     git(root, "commit", "--quiet", "-m", "attributes")
@@ -137,9 +133,7 @@ def test_no_hook_filter_monitor_or_signature_program_ever_runs(
     assert canary.exists(), "the programs were not planted where git runs them, so the test shows nothing"
 
 
-def test_variables_of_the_surroundings_do_not_lead_git_astray(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_do_not_lead_git_astray(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other"
     make_repository(other, {"a": "b"})
     before = checkout_snapshot(other)
@@ -191,9 +185,7 @@ def test_a_task_folder_outside_the_repository_or_behind_a_link_is_refused(root: 
             GitWorkspace(root, "night", task_folder=folder, editable=["train.py"])
 
 
-def test_a_worktree_folder_that_became_a_link_is_not_written_through(
-    root: Path, workspace: GitWorkspace, tmp_path: Path
-) -> None:
+def test_a_link_in_a_worktree_is_not_written_through(root: Path, workspace: GitWorkspace, tmp_path: Path) -> None:
     base = workspace.head()
     folder = workspace.checkout(0, base)
     precious = tmp_path / "precious"
@@ -226,9 +218,7 @@ def test_data_links_and_mount_points_stay_while_all_else_untracked_goes(root: Pa
             assert not (folder / "lib" / "cache").exists()
 
 
-def test_a_pristine_file_that_a_job_altered_is_what_it_was_when_it_is_handed_out(
-    root: Path, workspace: GitWorkspace
-) -> None:
+def test_a_pristine_file_that_a_job_altered_is_restored(root: Path, workspace: GitWorkspace) -> None:
     base = workspace.head()
     folder = workspace.pristine(base)
     assert (folder / "prepare.py").stat().st_mode & 0o222 == 0

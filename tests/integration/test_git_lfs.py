@@ -94,13 +94,6 @@ def test_what_was_not_fetched_is_told_with_what_brings_it(root: Path) -> None:
     assert caught.value.hint == "git lfs pull"
 
 
-def test_a_pointer_cannot_be_edited(root: Path) -> None:
-    commit_pointers(root, {"train.py": PROGRAM.encode()})
-    with pytest.raises(RepositoryError, match=r"train\.py is in the commit as a pointer") as caught:
-        with_large_files(load_task(root), root, root)
-    assert "git lfs untrack train.py" in caught.value.hint
-
-
 def test_a_folder_that_is_named_is_the_users_and_not_the_copy_of_the_commit(root: Path, tmp_path: Path) -> None:
     """Set-up leaves a copy of the commit, which is looked in first, and has the pointers."""
     task = load_task(root)

@@ -98,19 +98,6 @@ def test_a_run_sees_the_files_that_are_pinned(root: Path, tmp_path: Path, checke
         assert workspace.read(base, "lib/library/nested/deep.py") == "DEEP = 1\n"
 
 
-def test_a_linked_worktree_has_its_own_submodules_or_those_of_the_others(root: Path, tmp_path: Path) -> None:
-    """Users who start a session in a worktree of its own would have empty folders."""
-    expected = as_user_sees(root)
-    linked = tmp_path / "linked"
-    git(root, "worktree", "add", "--quiet", str(linked))
-    with session(linked) as workspace:
-        assert contents(workspace.checkout(0, workspace.head())) == expected
-    git(linked, *ALLOW, "submodule", "--quiet", "update", "--init", "--recursive")
-    shutil.rmtree(root / ".git/modules")
-    with session(linked) as workspace:
-        assert contents(workspace.checkout(0, workspace.head())) == expected
-
-
 def test_the_pinned_commit_counts_and_not_what_is_checked_out(root: Path) -> None:
     expected = as_user_sees(root)
     write_files(root / "lib/library", {"model.py": "WIDTH = 99\n"})
@@ -172,26 +159,6 @@ def test_experiments_touch_the_editable_file_alone_and_runs_stay_equal(root: Pat
     assert git(root / "lib/library", "status", "--porcelain") == ""
 
 
-def test_links_on_the_way_to_a_submodule_do_not_lead_the_cleaning_out(root: Path, tmp_path: Path) -> None:
-    """A job without a sandbox could have a user's folder emptied."""
-    expected = as_user_sees(root)
-    mine = tmp_path / "mine"
-    write_files(mine, {"library/thesis.tex": "five years\n", "model.py": "mine\n"})
-    kept = contents(mine)
-    for again in (False, True):
-        with session(root) as workspace:
-            base = workspace.head()
-            folder = workspace.checkout(0, base)
-            for place, target in ((folder / "lib", mine), (folder / "lib/library", mine / "library")):
-                shutil.rmtree(place)
-                place.symlink_to(target)
-                if again:  # another process, which remembers nothing
-                    with session(root) as another:
-                        assert contents(another.checkout(0, base)) == expected
-                assert contents(workspace.checkout(0, base)) == expected
-    assert contents(mine) == kept
-
-
 def test_a_submodule_without_its_objects_is_named(root: Path) -> None:
     """Runs see an empty folder there; the baseline's ImportError would not say why."""
     shutil.rmtree(root / ".git/modules/lib/library/modules")
@@ -215,9 +182,7 @@ def test_a_submodule_without_its_objects_is_named(root: Path) -> None:
 
 
 @pytest.mark.parametrize("words", ["ModuleNotFoundError: No module named 'deep'", "No such file or directory: 'a/b'"])
-def test_a_run_that_failed_in_a_clone_without_submodules_is_told_to_fetch_them_first(
-    root: Path, tmp_path: Path, words: str
-) -> None:
+def test_a_run_that_failed_without_submodules_is_told_to_fetch_them(root: Path, tmp_path: Path, words: str) -> None:
     """Else the user installs a package of that name."""
     assert "submodule" not in hint_job(f"training exited with 1: {words} (train.py:3)", root, root)
     git(tmp_path, "clone", "--quiet", str(root), "clone")

@@ -7,19 +7,17 @@ import threading
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from apscheduler.executors.pool import BasePoolExecutor
 from apscheduler.schedulers.base import STATE_STOPPED
 
 from autoresearchd.domain.errors import StoreDamaged
-from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.ports import RunRequest, Store
+from autoresearchd.domain.ports import EventKind, RunRequest
 from autoresearchd.loop.session import Backoff
-from autoresearchd.loop.upkeep.housekeeping import Housekeeping, note_reason, say_that_it_stops
+from autoresearchd.loop.upkeep.housekeeping import Housekeeping, say_that_it_stops
 from autoresearchd.store import backups
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import sqlite_url
@@ -27,9 +25,7 @@ from tests.fakes.executors import Script
 from tests.integration.bench import Bench, job
 
 
-def test_a_daemon_that_ends_while_its_first_backup_begins_ends_without_a_fault_and_with_the_backup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_ends_with_its_first_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench, faults, begun = Bench(tmp_path), list[str](), threading.Event()
     submit = BasePoolExecutor.submit_job
 
@@ -81,9 +77,7 @@ def write_over(database: Path, how: str, aside: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["stranger", "older", "truncated", "emptied", "noise"])
-def test_a_database_that_was_written_over_ends_the_session_and_is_neither_written_nor_backed_up(
-    tmp_path: Path, how: str
-) -> None:
+def test_a_database_that_was_written_over_ends_the_session(tmp_path: Path, how: str) -> None:
     bench, other = Bench(tmp_path / "own"), Bench(tmp_path / "other", program="SCALE = 3.0\n")
     lab, database, now = bench.laboratory(), bench.state / "state.db", datetime.now(UTC)
     other.store.backup(tmp_path / "stranger")
@@ -112,29 +106,6 @@ def test_a_database_that_was_written_over_ends_the_session_and_is_neither_writte
     assert backups.generations(tmp_path / "backups") == before
     bench.close()
     other.close()
-
-
-def test_a_reason_for_a_session_whose_row_went_with_its_database_is_no_fault(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    lab, database = bench.laboratory(), bench.state / "state.db"
-
-    class TakenAwayAfterReading:
-        """The store, whose row of the session is gone once it has been read."""
-
-        def session(self, tag: str) -> Session:
-            found = lab.store.session(tag)
-            with closing(sqlite3.connect(database)) as db:
-                db.execute("DELETE FROM session")
-                db.commit()
-            return found
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(lab.store, name)
-
-    note_reason(cast(Store, TakenAwayAfterReading()), lab.tag, lab.clock.now(), "stopping")
-    with pytest.raises(KeyError):
-        lab.store.session(lab.tag)
-    bench.close()
 
 
 def test_a_run_that_ends_while_the_database_is_locked_is_written_down_when_it_is_free(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.task import Evaluation
-from autoresearchd.executor.interpreter import inspect
+from autoresearchd.executor.environment import inspect
 from autoresearchd.executor.visible_files import interpreter_folders
 from autoresearchd.sandbox.tiers import PLAIN
 from tests.contract.executor_contract import make_request, make_task
@@ -53,18 +52,6 @@ def test_a_library_that_the_user_develops_is_imported_and_its_history_is_not_see
         run(tier, tmp_path, make_task(f"{command}; true", execution={"python": str(python)}))
         assert "GOT IT" in training_log(tmp_path)
         assert ("ANSWERS" in training_log(tmp_path)) is seen
-
-
-@needs_sandbox
-def test_what_a_task_hides_is_hidden_there_too(python: Path, tmp_path: Path) -> None:
-    install(python, tmp_path / "library")
-    task = make_task(
-        "python -c 'import beside; print(beside.word)'; true",
-        execution={"python": str(python)},
-        evaluation=Evaluation("true", hide=("{purelib}/beside",)),
-    )
-    run(BEST, tmp_path, task)
-    assert "GOT IT" not in training_log(tmp_path)
 
 
 def test_a_package_that_a_finder_maps_is_seen_alone(python: Path, tmp_path: Path) -> None:

@@ -38,9 +38,7 @@ def test_names_are_quoted_and_below_the_folder_of_the_source(tmp_path: Path) -> 
     assert begin[-1] == str(folder)
 
 
-def test_what_the_usual_policy_cannot_tune_is_not_begun_with_it_and_a_repository_is_made_where_there_is_none(
-    tmp_path: Path,
-) -> None:
+def test_a_policy_that_can_edit_it_and_a_repository_are_named(tmp_path: Path) -> None:
     put(tmp_path / "my prompt")
     (tmp_path / "my prompt" / "task.yaml").write_text(TASK.replace("a b;touch x.py", "prompt.txt"))
     first, *_, begin = (shlex.split(line) for line in next_commands(tmp_path / "my prompt"))
@@ -48,17 +46,7 @@ def test_what_the_usual_policy_cannot_tune_is_not_begun_with_it_and_a_repository
     assert begin[-2:] == ["--policy", "command:CMD"]
 
 
-def test_a_copy_of_a_bundled_task_is_told_how_it_becomes_a_repository(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["task", "init", "terrain", str(tmp_path / "made")]) == 0
-    words = capsys.readouterr().err
-    assert words.index(f"next: git -C {tmp_path / 'made'} init") < words.index("then: autoresearchd start")
-
-
-def test_of_a_copy_in_a_repository_all_is_committed_and_nothing_beside_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_a_copy_all_is_committed_and_nothing_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     preflight.init_repository(tmp_path)
     (tmp_path / "of-mine.txt").write_text("not committed, and staged")
     subprocess.run(["git", "add", "of-mine.txt"], cwd=tmp_path, check=True)

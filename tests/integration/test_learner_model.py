@@ -18,13 +18,7 @@ pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.policy_versions import ServedAdapter
 from autoresearchd.learner.algorithms.learnable import Sample, Who
-from autoresearchd.learner.algorithms.train_options import (
-    Algo,
-    ColdStart,
-    GrpoOptions,
-    SftOptions,
-    TrainOptions,
-)
+from autoresearchd.learner.algorithms.train_options import Algo, ColdStart, GrpoOptions, SftOptions, TrainOptions
 from autoresearchd.learner.data.trajectories import Trajectory
 from autoresearchd.learner.training.load_model import ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel

@@ -16,15 +16,14 @@ from autoresearchd.app.learning import learn, promote
 from autoresearchd.app.models.spending import SessionAnswers
 from autoresearchd.domain.errors import MissingCapability, SessionLocked, StoreError, UsageError
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLearnerRun, VersionStatus
+from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, VersionStatus
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.learner.data.read_sessions import TRAINED
-from autoresearchd.learner.learn_options import LearnRequest
+from autoresearchd.learner.learn import LearnRequest
 from autoresearchd.learner.learner_process import hold_learner_lock
 from autoresearchd.learner.training.local_model import LocalModel
-from autoresearchd.learner.versions.adapter_manifest import Made
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.models.client import Message, Question, Reply
@@ -129,7 +128,7 @@ MIXED = ("SCALE = 1.5", "SCALE = 9.0", "a higher one", "SCALE = 1.6", "SCALE = 1
 
 @pytest.mark.parametrize("algo", ["grpo", "ppo", "sdpo"])
 def test_each_algorithm_ends_in_a_version_with_the_reasons_for_its_fate(algo: str, place: Path, session: Copy) -> None:
-    killed = session.store.open_learner_run(NewLearnerRun("grpo", "replay", 10), SystemClock().now())
+    killed = session.store.open_learner_run("grpo", "replay", 10, SystemClock().now())
     told: list[str] = []
     outcome = learn(request(place, algo), session.root, told.append)
     assert outcome["status"] == "refused"

@@ -20,7 +20,7 @@ from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import Database, alembic_config, upgrade
 from autoresearchd.store.schema.health import HEAD_REVISION
 from autoresearchd.store.schema.tables import metadata
-from tests.contract.store_driver import AT, new_session
+from tests.unit.store.driver import AT, new_session
 
 NEXT = """
 from alembic import op
@@ -81,9 +81,7 @@ def test_the_head_revision_is_that_of_the_newest_migration() -> None:
     assert ScriptDirectory.from_config(alembic_config(bundled("migrations"))).get_current_head() == HEAD_REVISION
 
 
-def test_an_older_database_is_copied_before_it_is_upgraded_and_keeps_its_rows(
-    url: str, later: Path, tmp_path: Path
-) -> None:
+def test_an_older_database_is_copied_and_keeps_its_rows(url: str, later: Path, tmp_path: Path) -> None:
     with SqlStore.open(url) as store:
         store.create_session(new_session(), AT)
         backup = upgrade(url, migrations=later, head="9999")  # while the store is open: its WAL is part of the copy
@@ -94,50 +92,6 @@ def test_an_older_database_is_copied_before_it_is_upgraded_and_keeps_its_rows(
         with closing(sqlite3.connect(path)) as db:
             assert db.execute("SELECT tag FROM session").fetchall() == [("nov21",)]
     assert upgrade(url, migrations=later, head="9999") is None
-
-
-def test_runs_and_counts_of_a_session_from_before_there_were_repairs_are_carried_over(url: str, tmp_path: Path) -> None:
-    upgrade(url, head="0003")
-    decided = (
-        "INSERT INTO experiment (session_id, number, segment, phase, status, label, value, reward, gpu_s, attempt, "
-        "started_at, parent, commit_sha) VALUES (1, ?, 0, ?, ?, ?, ?, ?, 0, ?, 1, 'a', ?)"
-    )
-    db = sqlite3.connect(tmp_path / "state.db")
-    with db:
-        db.execute(
-            "INSERT INTO session VALUES (1, 't', 'autoresearch/t', '.', 'stopped', '', NULL, 'search', 'local', 'a', "
-            "'a', 0, 7, 1, NULL, 0, NULL, NULL, NULL, '{}')"
-        )
-        db.executemany(
-            decided,
-            [
-                (0, "decided", "keep", "", 3.0, None, 0, "a"),
-                (1, "decided", "discard", "no_gain", 4.0, -0.5, 0, "b"),
-                (2, "decided", "discard", "no_gain", 5.0, -1.0, 0, "c"),
-                (3, "decided", "crash", "malformed_answer", None, -2.0, None, None),
-                (4, "running", None, None, None, None, 0, "d"),
-            ],
-        )
-        for number, role in ((0, ""), (1, "data"), (2, "data"), (4, "data")):
-            db.execute(
-                "INSERT INTO proposal (session_id, number, attempt, policy, role, adapter, code_hash, usd, tokens_in, "
-                "tokens_out, seconds, state_id, round_id, censored, hypothesis, description) "
-                "VALUES (1, ?, 0, 'search', ?, '', 'h', 0, 0, 0, 0, '', '', 0, '', '')",
-                (number, role),
-            )
-            body = "INSERT INTO proposal_body (session_id, number, attempt, diff, files) VALUES (1, ?, 0, x'', x'')"
-            db.execute(body, (number,))
-        db.execute(
-            "INSERT INTO run (session_id, number, run_index, seed, started_at, finished_at, label, value, duration_s, "
-            "tier, host, device, detail) VALUES (1, 1, 0, 5, 1, 2, '', 4.0, 3, '', '', 'cpu', '')"
-        )
-    db.close()
-    with SqlStore.open(url) as store:
-        assert store.label_counts(1) == {"": 1, "malformed_answer": 1, "no_gain": 2}
-        assert store.role_stats(1) == {"": (2, 1, -2.0), "data": (2, 0, -1.5)}
-        assert [(r.attempt, r.value) for r in store.experiments(1)[1].good_runs] == [(0, 4.0)]
-        assert [(node.number, node.parent) for node in store.tree(1, 0)] == [(0, None), (1, 0), (2, 0)]
-        assert (store.visits(1), list(store.answers(1, 0))) == ({}, [])
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(url: str, later: Path, tmp_path: Path) -> None:
@@ -189,13 +143,3 @@ def test_opening_an_up_to_date_database_does_not_import_alembic(url: str) -> Non
         f"SqlStore.open({url!r}).close(); sys.exit('alembic' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_migrating_leaves_the_logging_of_the_program_alone(url: str) -> None:
-    code = (
-        "import logging; before = list(logging.root.handlers); from autoresearchd.store.schema.database import upgrade;"
-        f"upgrade({url!r}); import sys;"
-        "sys.exit(logging.root.handlers != before or logging.root.level != logging.WARNING)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

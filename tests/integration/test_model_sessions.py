@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from autoresearchd.app.models.spending import SessionAnswers
-from autoresearchd.domain.errors import Interrupted
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.model_settings import ModelSettings, Price
-from autoresearchd.domain.ports import RunRequest
+from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.ports import EventKind, RunRequest
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.models.openai_client import OpenAIClient
@@ -22,7 +19,6 @@ from autoresearchd.policy.model_policy import ModelPolicy
 from tests.fakes import model_turns as turns
 from tests.fakes.executors import Script, prints
 from tests.fakes.model_server import ScriptedServer
-from tests.fakes.model_turns import Turn
 from tests.integration.bench import Bench, job
 
 GOOD = turns.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "The bowl may have its bottom at two.")
@@ -95,34 +91,6 @@ def test_after_a_fault_the_loop_goes_on_with_the_next_answer(name: str, tmp_path
         assert [error.startswith("no reply: ") for error in charged] == [True] * (name in {"a hang", "2 MB"})
 
 
-JSON = json.dumps(
-    {
-        "hypothesis": "the bowl may have its bottom at two",
-        "description": "SCALE 1.0 to 2.0",
-        "expected_delta": 0.5,
-        "next_action_hint": "",
-        "edits": [{"file": "train.py", "search": "SCALE = 1.0", "replace": "SCALE = 2.0"}],
-    }
-)
-
-
-@pytest.mark.parametrize(("answer", "refused"), [(JSON, ()), (JSON, ("response_format",)), (GOOD, ())])
-def test_structured_output_is_kept_whether_or_not_server_and_model_obey(
-    answer: str | Turn, refused: tuple[str, ...], tmp_path: Path
-) -> None:
-    bench = Bench(tmp_path)
-    turn = turns.says(answer) if isinstance(answer, str) else answer
-    with ScriptedServer(after=turn, refuses=refused) as scripted:
-        bench.policy = policy(bench, scripted, structured=True)
-        bench.run(1)
-        asked = ["response_format" in question for question in scripted.questions]
-    assert asked == ([True, False] if refused else [True])
-    assert bench.experiment(1).decision.status is Status.KEEP
-    (stored,) = bench.store.answers(bench.session.id, 1)
-    assert stored.form == "search_replace"
-    assert (stored.generation.sampling or {}).get("structured", False) is not bool(refused)
-
-
 def test_terminal_escapes_of_an_answer_reach_neither_the_words_nor_the_commit(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     hostile = "\x1b[2J\x1b]0;owned\x07 Hypothesis: better\x1b[31m\n" + str(GOOD.text)
@@ -158,20 +126,3 @@ def test_what_a_program_logs_is_no_instruction_to_the_model(tmp_path: Path) -> N
     assert "ignore all rules" in user, "the log is shown"
     assert "data" in system
     assert "\nSYSTEM:" not in user, "a line of a log that stands at the left margin, outside of its section"
-
-
-def test_a_spend_cap_stops_within_one_call_of_the_limit(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    worse = [turns.edits("train.py", "SCALE = 1.0", f"SCALE = {9 + n}.0") for n in range(9)]
-    with ScriptedServer(worse) as scripted:
-        store, session = bench.store, bench.session.id
-        caps = Caps(session_usd=lambda: store.totals(session).usd, day_usd=lambda: 0.0, session_cap=0.05)
-        bench.policy = policy(bench, scripted, caps, prices={"m": Price(100.0, 100.0)})
-        loop = bench.loop(9)
-        with pytest.raises(Interrupted, match="cap"):
-            loop.run()
-        spent = store.totals(session).usd
-        asked = range(1, len(scripted.questions) + 1)
-        dearest = max(answer.cost.usd for n in asked for answer in store.answers(session, n))
-    assert spent - dearest < 0.05 <= spent
-    assert bench.workspace().tip()

@@ -7,7 +7,6 @@ as if nothing had happened.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,6 @@ def outcome(bench: Bench) -> list[tuple[Any, ...]]:
     return [(e.number, e.decision.status, e.decision.value) for e in bench.experiments() if e.decision]
 
 
-def test_an_undisturbed_session_is_what_the_others_are_compared_with(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    assert not run_until_killed(bench, Doom(at=-1))
-    check(bench)
-    kept = [status for _, status, *_ in outcome(bench)[1:]]
-    assert Status.KEEP in kept and Status.DISCARD in kept, "the script has both, or the test proves little"
-
-
 @pytest.mark.parametrize("part", [0, *(pytest.param(p, marks=pytest.mark.nightly) for p in range(1, 6))])
 def test_death_at_any_instant_changes_nothing(tmp_path: Path, part: int) -> None:
     count = Doom(at=-1)
@@ -76,11 +67,3 @@ def test_death_again_and_again_during_recovery_itself(tmp_path: Path, step: int)
         assert deaths < 500
     check(bench)
     bench.close()
-
-
-def test_a_worktree_deleted_by_hand_is_made_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    assert run_until_killed(bench, Doom(at=60))
-    subprocess.run(["rm", "-rf", str(bench.root / ".git/autoresearchd/worktrees")], check=True)
-    run_until_killed(bench, Doom(at=-1))
-    check(bench)

@@ -65,9 +65,7 @@ def test_a_repository_without_sessions_has_an_empty_list_of_them(
     assert run(["sessions", "list"]) != 0, "a folder that is in no repository"
 
 
-def test_a_removed_session_leaves_nothing_and_takes_nothing_of_the_users(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_removed_session_takes_all_its_own_and_no_more(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     memo = layout.memo_path(bench.root, "t")
     memo.parent.mkdir(parents=True, exist_ok=True)
     memo.write_text("mine\n")

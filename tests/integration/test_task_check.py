@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.app.tasks.check_task import Extent, check_held, repository_notes
+from autoresearchd.app.tasks.check_task import Extent, Held, check_held, repository_notes
 from autoresearchd.cli.main import run
 from autoresearchd.domain.errors import ConfigError
 from tests.e2e.conftest import Done, Project
@@ -49,6 +49,10 @@ cheats:
 PAYS = '  - {name: was told, change: [{search: "SCALE = 1.0", replace: "SCALE = 3.0"}]}\n'
 
 
+def caught(held: Held) -> int:
+    return sum(cheat.right for cheat in held.cheats)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A task whose program guesses 1 where the answer is 3."""
@@ -86,7 +90,11 @@ def test_a_cheat_that_beat_a_single_run_is_measured_once_more_beside_the_program
     )
     (folder / "check.yaml").write_text(CHECK + lucky)
     held = check_held(folder, extent=Extent(runs=2))
-    assert (held.cheats[-1].label, held.cheats[-1].detail, held.caught) == ("no_gain", "miss 2, unedited 2", 4)
+    assert (held.cheats[-1].label, held.cheats[-1].detail, caught(held)) == (
+        "no_gain",
+        "miss 2, unedited 2",
+        4,
+    )
 
 
 def test_what_is_asked_of_many_tasks_is_told_of_what_there_is(
@@ -104,9 +112,7 @@ def test_what_is_asked_of_many_tasks_is_told_of_what_there_is(
     assert cells[("--short",)][6] == "2/2 (of 6)"
 
 
-def test_a_bounded_metric_that_is_never_printed_is_told_before_a_night_of_experiments_none_of_which_could_be_kept(
-    folder: Path,
-) -> None:
+def test_a_bounded_metric_that_is_never_printed_is_told(folder: Path) -> None:
     bounded = TASK.replace("minimize}", "minimize, constraints: [{metric: memory_gb, max: 4}]}")
     (folder / "task.yaml").write_text(bounded)
     answer = command(folder)
@@ -114,9 +120,7 @@ def test_a_bounded_metric_that_is_never_printed_is_told_before_a_night_of_experi
     assert "guess prints no memory_gb, which a constraint bounds" in answer.stderr
 
 
-def test_of_a_failed_set_up_the_end_of_its_log_is_told_and_no_file_is_named_that_goes_with_the_check(
-    folder: Path,
-) -> None:
+def test_of_a_failed_set_up_the_end_of_its_log_is_told(folder: Path) -> None:
     (folder / "task.yaml").write_text(
         TASK.replace("budget: 20", "setup_commands: ['echo no luck; exit 3'], budget: 20")
     )
@@ -156,15 +160,13 @@ def test_the_task_file_is_the_only_one_that_is_not_taken_from_the_commit_and_tha
 
 @pytest.mark.parametrize("at_once", [1, 2])
 @pytest.mark.parametrize(("budget", "unedited"), [("", 2), ("budget: 5s\n", 3)])
-def test_cheats_are_held_to_the_program_under_their_own_budget(
-    folder: Path, budget: str, unedited: int, at_once: int
-) -> None:
+def test_cheats_have_their_own_budget(folder: Path, budget: str, unedited: int, at_once: int) -> None:
     hurried = "SCALE = 1.0\nif float(os.environ['AUTORESEARCHD_TIME_BUDGET']) < 10:\n    SCALE -= 1\n"
     write_files(folder, {"train.py": PROGRAM.replace("SCALE = 1.0\n", hurried)})
     commit_all(folder)
     (folder / "check.yaml").write_text(CHECK + budget)
     held = check_held(folder, extent=Extent(runs=2), at_once=at_once)
-    assert (held.values, held.caught) == ((2.0, 2.0), 3)
+    assert (held.values, caught(held)) == ((2.0, 2.0), 3)
     assert held.cheats[1].detail == f"miss {unedited}, unedited {unedited}"
 
 
@@ -185,9 +187,3 @@ def test_a_program_that_reads_neither_its_budget_nor_its_seed_is_told_so_before_
     make_repository(top, {})
     assert run(["task", "check", ".", "--run"]) == 0
     assert "of a budget of 30 s: the budget does not bind" in capsys.readouterr().err
-
-
-def test_a_task_that_says_what_it_is_held_to_is_told_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "task.yaml").write_text(TASK.replace("budget: 20", "budget: 20, training_time: budget"))
-    assert run(["task", "check", str(folder)]) == 0
-    assert "AUTORESEARCHD_TIME_BUDGET" not in capsys.readouterr().err

@@ -17,14 +17,13 @@ pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.learner.training.load_model import ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
-from autoresearchd.learner.versions.adapter_manifest import Made
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.learner.versions.live_versions import LiveVersions
 from autoresearchd.models.client import Question
 from autoresearchd.models.transformers_client import TransformersClient
 from autoresearchd.store.repository import SqlStore
-from tests.contract.store_driver import AT, new_session
 from tests.unit.learner import tiny
+from tests.unit.store.driver import AT, new_session
 
 pytestmark = pytest.mark.slow
 

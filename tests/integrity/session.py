@@ -113,7 +113,8 @@ class CheatSession:
             (self.folder / name).mkdir(parents=True)
         shutil.copytree(task, self.repo, ignore=shutil.ignore_patterns("__pycache__"))
         template = bundled("templates") / "autoresearch"
-        shutil.copy(template / "evaluate.py", self.repo)
+        for name in ("evaluate.py", "probes.py"):
+            shutil.copy(template / name, self.repo)
         if task == HERE / "tiny":
             shutil.copy(template / "serving.py", self.repo)
         text = (self.repo / "task.yaml").read_text()

@@ -25,7 +25,7 @@ pytest.importorskip("torch")
 TEMPLATE = bundled("templates") / "autoresearch"
 SHORT = [("  budget: 15 ", "  budget: 1.5 "), ("      budget: 15\n", "      budget: 1.5\n")]
 SHORT += [("  startup_grace: 30 ", "  startup_grace: 120 ")]  # a machine that does other work as well is no cheat
-PROBE_SHARE = 0.15
+PROBE_SHARE = 0.2
 WITHIN_REACH = 1.5
 """Bits per byte that no honest model gets to in so short a time."""
 

@@ -99,7 +99,7 @@ def test_the_readme_tells_the_baseline_that_the_check_holds_the_task_to(folder: 
 def test_the_short_check_passes(folder: Path) -> None:
     held = check_held(folder, extent=SHORT)
     assert held.faults == ()
-    assert len(held.edits) == 1 and held.caught == 2
+    assert len(held.edits) == 1 and sum(cheat.right for cheat in held.cheats) == 2
 
 
 def test_neither_start_nor_task_init_shows_a_policy_how_to_cheat(tmp_path: Path) -> None:

@@ -35,26 +35,10 @@ def test_each_command_shown_parses(page: str, line: str) -> None:
     command.parse_args(command.context_class(command), words)
 
 
-def test_a_command_that_is_not_there_would_be_noticed() -> None:
-    for line in ("autoresearchd reserch", "autoresearchd start --nonsense", "autoresearchd task init only-a-name"):
-        with pytest.raises(Exception, match=r"No such|Missing"):
-            test_each_command_shown_parses("a page", line)
-
-
 def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
-
-
-def test_prose_can_be_read_in_a_terminal() -> None:
-    for page in (page for page in PAGES if not page.is_relative_to(ROOT / "skills")):  # which agents read
-        code = False
-        for number, line in enumerate(page.read_text("utf-8").splitlines(), start=1):
-            code ^= line.lstrip().startswith("```")
-            prose = not code and not line.lstrip().startswith(("|", "```")) and " " in line.strip()
-            shown = re.sub(r"\]\([^)]*\)", "]", line)  # a reader sees the words of a link
-            assert not prose or len(shown) <= 120, f"{page.name}:{number} has {len(shown)} columns"
 
 
 def test_the_map_of_the_house_names_what_is_there() -> None:

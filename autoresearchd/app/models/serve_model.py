@@ -57,18 +57,13 @@ class ServerCommand(NamedTuple):
 
 
 class Patience(NamedTuple):
-    """How long a server is waited for, in seconds.
+    """How long a server is waited for, in seconds."""
 
-    ready: for its first sign of life (a large model takes minutes to load). silent: without one, before it is started
-    again (it may be at work on a long answer). look: between two looks. first: before a new start, doubled each time.
-    end: for it to end by itself when it is told to.
-    """
-
-    ready: float = 1800.0
-    silent: float = 600.0
+    ready: float = 1800.0  # a large model takes minutes to load
+    silent: float = 600.0  # it may be at work on a long answer
     look: float = 2.0
-    first: float = 1.0
-    end: float = 10.0
+    first: float = 1.0  # before a new start, doubled each time
+    end: float = 10.0  # for it to end by itself when it is told to
 
 
 USUAL = Patience()
@@ -77,7 +72,7 @@ USUAL = Patience()
 def prepare(
     model: str | None, folder: Path, *, adapter: Path | None, port: int, engine: str, python: str | None
 ) -> ServerCommand:
-    """How a server is started; see ``command_of`` and ``find_program``. model: None: that of config.yaml."""
+    """How a server is started. model: None: that of config.yaml."""
     model = model or load_settings(os.environ).local_model
     _place(model, folder)  # what was asked wrongly is said before what this machine lacks
     require_free(port)
@@ -110,11 +105,10 @@ def find_program(engine: str, python: str | None) -> Path:
 def command_of(
     model: str | None, program: Path, folder: Path, *, adapter: Path | None = None, port: int = 8000
 ) -> ServerCommand:
-    """How the server is called. Paths are made absolute: it does not run in this folder.
+    """How the server is called. Paths are absolute: it does not run in this folder.
 
-    vLLM gives the log-probabilities under the sampling temperature, as the learner needs them, and is ready to load
-    adapters of this repository, or, outside of one, of those below this folder. The programs of its own environment are
-    found first: it calls compilers at run time.
+    vLLM gives the log-probabilities under the sampling temperature, as the learner needs them, and may load adapters of
+    this repository, or of this folder. Its own environment comes first on PATH: it calls compilers at run time.
     """
     model, local = _place(model, folder)
     adapter = _adapter(adapter, folder)

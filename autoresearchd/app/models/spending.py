@@ -58,8 +58,6 @@ class Roomy:
 class Journal(Protocol):
     """The part of a store that knows what was spent in its repository."""
 
-    def spent_since(self, at: datetime) -> float: ...
-
     def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]: ...
 
 
@@ -116,7 +114,7 @@ class UsersDay:
 
     def usd(self) -> float:
         today = _midnight(self._clock.now())
-        here = self._journal.spent_since(today)
+        here = math.fsum(usd for _, usd in self._journal.charges_since(today))
         if self._book is None:
             return here
         with self._lock:

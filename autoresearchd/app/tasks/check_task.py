@@ -66,10 +66,9 @@ _TEXT_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much of a check.yaml a task is held to.
+    """How much of a check.yaml a task is held to; None: all, and three runs of the unedited program.
 
-    runs: of the unedited program, None: three; edits, cheats: the first so many, None: all; hurried: everything under
-    the budget of the edits.
+    hurried: everything under the budget of the edits.
     """
 
     runs: int | None = None
@@ -97,9 +96,8 @@ class Tried:
 class Held:
     """How a task stood up to its check.yaml.
 
-    values: of the unedited program, by seed; sigma: their spread, None for a single one; run_s: seconds of the median
-    run; evaluation: the share of the evaluation in it; seconds: of the whole check, set-up included; known_edits,
-    known_cheats: how many check.yaml has; faults: what is not as it should be; notes: what else to know.
+    values: of the unedited program; run_s: seconds of the median run; evaluation: the share of the evaluation in it;
+    seconds: of the whole check, set-up included; known_edits, known_cheats: how many check.yaml has.
     """
 
     metric: str
@@ -120,10 +118,6 @@ class Held:
     faults: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
-    @property
-    def caught(self) -> int:
-        return sum(cheat.right for cheat in self.cheats)
-
 
 def check_held(
     folder: Path,
@@ -135,9 +129,8 @@ def check_held(
 ) -> Held:
     """Hold a task to its check.yaml; one that has none only gives its baseline and noise.
 
-    profile: None: what this machine has; at_once: how many edits and cheats run beside each other, None: two, where
-    there are as many processors. Raises BaselineError: it gives no metric, or its set-up fails; RepositoryError: no
-    session could start from the folder; ConfigError: an edit of check.yaml does not fit the program any more.
+    profile: None: what this machine has; at_once: edits and cheats beside each other, None: two where that many
+    processors are. Raises RepositoryError where no session could start from the folder.
     """
     began = time.monotonic()
     wanted = load_check(folder) or TaskCheck()

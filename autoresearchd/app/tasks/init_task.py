@@ -28,11 +28,7 @@ RUNS = 3
 
 
 def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) -> None:
-    """Write the task.yaml of a folder. layout: whose layout the project has, None where it is nobody's.
-
-    Raises UsageError: an editable file is not there, or a task.yaml is; ConfigError: what was found or asked for makes
-    no task; MissingCapability: the command begins with a program that is not there. Then nothing is written.
-    """
+    """Write the task.yaml of a folder; nothing where it would be none. layout: None where it is nobody's."""
     path = directory / TASK_FILE
     if layout is not None and layout.text is not None:
         write_new(path, f"# Adopted from {layout.kind}, as it was there.\n{layout.text}")

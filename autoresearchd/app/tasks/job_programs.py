@@ -19,7 +19,7 @@ from pathlib import Path
 from autoresearchd.config.python_environments import how_to_make, how_to_run
 from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.task import Task
-from autoresearchd.executor.interpreter import resolve_python
+from autoresearchd.executor.environment import resolve_python
 from autoresearchd.loop.measuring.advice import set_bit
 from autoresearchd.sandbox.view import search_path
 from autoresearchd.workspace.git import GitWorkspace
@@ -113,10 +113,7 @@ def _is_there(word: str, source: Path, path: str) -> bool:
 
 
 def _first_words(command: str) -> list[str]:
-    """The words of a command line up to the first sign of its syntax, without the variables that it sets before.
-
-    Empty where the first of them is something that only a shell can tell.
-    """
+    """The words of a command line after variables, up to the first sign of its syntax; empty: only a shell can tell."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars=_SYNTAX)
     lexer.whitespace_split, lexer.commenters = True, ""
     words: list[str] = []

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
 from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task
 from autoresearchd.config import check_files
-from autoresearchd.config.yaml_document import Place, parse_yaml, read_text
-from autoresearchd.domain.errors import AutoresearchdError, ConfigError, PolicyError, UsageError
+from autoresearchd.config.problems import did_you_mean
+from autoresearchd.config.task_paths import line_in
+from autoresearchd.config.yaml_document import Place
+from autoresearchd.domain.errors import ConfigError, PolicyError, UsageError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
@@ -18,7 +19,7 @@ from autoresearchd.policy.policy_names import TUNERS, PolicySpec
 from autoresearchd.policy.search.find_constants import LeftOut, Program, Space, means, movable, spaces
 from autoresearchd.policy.search.parameter import Parameter
 
-_NAMED, _NEAR, _LISTED = 4, 3, 12
+_NAMED = 4
 
 
 class SearchSpace(NamedTuple):
@@ -90,28 +91,16 @@ def _check_bounds(task: Task, found: Mapping[str, Space], file: Path) -> None:
 def _unknown(task: Task, found: Mapping[str, Space], file: Path) -> Iterator[ConfigError]:
     names = [p.name for space in found.values() for p in space.parameters]
     names += [left.name for space in found.values() for left in space.left_out]
+    labels = [name.partition(":")[2] for name in names]
     asked: list[tuple[str, Place]] = [(name, ("fixed", i)) for i, name in enumerate(task.search.fixed)]
     asked += [(name, ("ranges", name)) for name in task.search.ranges]
     asked += [(name, ("choices", name)) for name in task.search.choices]
     for key, place in asked:
         if not any(means(key, name) for name in names):
             written = f"search.fixed[{place[1]}]" if place[0] == "fixed" else f"search.{place[0]}.{key}"
-            what, line = (
-                f"no constant of {', '.join(task.editable)} is called {key!r}",
-                _line(file, task.profile, place),
-            )
-            yield ConfigError(what, file=str(file), line=line, key=written, hint=_near(key, names))
-
-
-def _near(key: str, names: list[str]) -> str:
-    labels = {(label := name.partition(":")[2]).lower(): label for name in names}
-    wanted = key.rpartition(":")[2].lower()
-    parts = [label for label in labels if wanted in label.replace("#", ".").split(".")]
-    near = list(dict.fromkeys((*parts, *get_close_matches(wanted, list(labels), n=_NEAR, cutoff=0.5))))[:_NEAR]
-    if near:
-        return f"did you mean {' or '.join(repr(labels[label]) for label in near)}?"
-    more = f" and {len(labels) - _LISTED} more" if len(labels) > _LISTED else ""
-    return f"known here: {', '.join([*labels.values()][:_LISTED]) or 'none'}{more}"
+            what, hint = f"no constant of {', '.join(task.editable)} is called {key!r}", did_you_mean(key, labels)
+            line = _line_of(file, task.profile, place)
+            yield ConfigError(what, file=str(file), line=line, key=written, hint=hint)
 
 
 def _doubtful(profile: str, found: Mapping[str, Space], file: Path) -> Iterator[ConfigError]:
@@ -119,18 +108,11 @@ def _doubtful(profile: str, found: Mapping[str, Space], file: Path) -> Iterator[
         for doubt in space.doubts:
             if doubt.key:
                 _, kind, name = doubt.key.split(".", 2)
-                what, line = f"{doubt.what} ({path}, line {doubt.line})", _line(file, profile, (kind, name))
+                what, line = f"{doubt.what} ({path}, line {doubt.line})", _line_of(file, profile, (kind, name))
                 yield ConfigError(what, file=str(file), line=line, key=doubt.key, hint=doubt.hint)
             else:
                 yield ConfigError(doubt.what, file=path, line=doubt.line, hint=doubt.hint)
 
 
-def _line(file: Path, profile: str, place: Place) -> int | None:
-    """The line of a key of ``search``, in the file itself or in a profile of it."""
-    try:
-        document = parse_yaml(read_text(file), str(file))
-    except AutoresearchdError:
-        return None
-    top: Place = ("task",) if "task" in document.root else ()
-    places = ((*top, "search", *place), (*top, "profiles", profile, "search", *place))
-    return next((document.lines[p] for p in places if p in document.lines), None)
+def _line_of(file: Path, profile: str, place: Place) -> int | None:
+    return line_in(file, ("search", *place), ("profiles", profile, "search", *place))

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from autoresearchd.config import Overrides, detect, load_task
 from autoresearchd.config.load_task import CHECK_FILE
@@ -26,7 +25,7 @@ from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.evaluator.measure.log_text import compile_pattern
 from autoresearchd.evaluator.rules.program_text import about_seed
 from autoresearchd.evaluator.rules.run_time import about_budget
-from autoresearchd.executor.devices import find_devices
+from autoresearchd.executor.environment import find_devices
 from autoresearchd.executor.visible_files import pointers
 from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources
 from autoresearchd.resources import bundled
@@ -47,10 +46,8 @@ _EXTRAS = {
 }
 """What the bundled tasks import beside the standard library: the extra that brings it, and what it is called there."""
 
-
 _OF_SOME_PROFILES = ("tokenizers", "transformers")
 """What a task may be run without."""
-
 _MOST, _SHOWN = 32, 5
 """How many large files are given to jobs one by one, and how many names are shown in a sentence."""
 
@@ -102,24 +99,12 @@ def is_bundled(folder: Path) -> bool:
     return folder.resolve().parent == bundled("templates").resolve()
 
 
-class Needs(NamedTuple):
-    """extras: those that bring what a task imports; missing: the packages of them that are not here."""
-
-    extras: tuple[str, ...]
-    missing: tuple[str, ...]
-
-    @property
-    def words(self) -> str:
-        named = ", ".join(self.extras) or "—"
-        return f"{named} (missing: {', '.join(self.missing)})" if self.missing else named
-
-
-def needs_of(folder: Path) -> Needs:
-    """Which extras of autoresearchd the programs of a task need, by what they import; nothing is imported."""
+def needs_of(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(extras that bring what a task imports, packages of them that are not here); nothing is imported."""
     used = {name for path in folder.rglob("*.py") for name in _imported(path)}
     wanted = {name: package for name, package in _EXTRAS.items() if name in used}
     extras = tuple(dict.fromkeys(extra for extra, _ in wanted.values()))
-    return Needs(extras, tuple(package for name, (_, package) in wanted.items() if find_spec(name) is None))
+    return extras, tuple(package for name, (_, package) in wanted.items() if find_spec(name) is None)
 
 
 def _imported(path: Path) -> Iterator[str]:
@@ -150,10 +135,7 @@ def _writing(directory: Path) -> Iterator[None]:
 
 # ---------------------------------------------------------------------- the folder of a session
 def task_folder(task: str | None, directory: Path, undo: contextlib.ExitStack) -> Path:
-    """The folder of a session's task; a bundled one is written to an empty folder, which ``undo`` takes back.
-
-    task: a bundled name, a folder, None for ``directory`` itself. directory: where the user wants to work.
-    """
+    """The folder of a session's task; a bundled one is written to an empty ``directory``, which ``undo`` takes back."""
     asked, directory = directory, directory.resolve()
     if task is None:
         if directory.is_dir() and not any(directory.iterdir()):
@@ -189,11 +171,11 @@ def _scaffold(template: Path, directory: Path, undo: contextlib.ExitStack) -> Pa
                 f"{directory} is not empty and has no {TASK_FILE}",
                 hint="go to an empty folder, or name one with --dir; `--task DIR` uses one that has a task.yaml",
             )
-    needs = needs_of(template)
-    if missing := [package for package in needs.missing if package not in _OF_SOME_PROFILES]:
+    extras, lacking = needs_of(template)
+    if missing := [package for package in lacking if package not in _OF_SOME_PROFILES]:
         raise MissingCapability(
             f"the task {name} needs {', '.join(missing)}, not installed here",
-            hint=f"pip install 'autoresearchd[{','.join(needs.extras)}]'; for another interpreter, `autoresearchd task "
+            hint=f"pip install 'autoresearchd[{','.join(extras)}]'; for another interpreter, `autoresearchd task "
             f"init {name} DIR` first, and execution.python in its task.yaml",
         )
     made = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
@@ -236,7 +218,7 @@ def program_notes(task: Task, source: Path) -> tuple[str, ...]:
 
 
 def empty_submodules(root: Path, folder: Path) -> tuple[str, ...]:
-    """The sentence about submodules of the last commit whose files no run will see; none where all are at hand."""
+    """The sentence about submodules of the last commit whose files no run will see."""
     absent = preflight.absent_submodules(root, folder)
     what = f"runs see empty folders in place of submodules that are not on this machine: {', '.join(absent)}"
     return (f"{what}; `{FETCH}` brings them",) if absent else ()

@@ -88,8 +88,6 @@ def prune(
 
 
 def _print_versions(records: Sequence[Mapping[str, Any]]) -> None:
-    """A table; where they were learned on several models, it says which on which."""
-    several = len({record.get("model_hash") for record in records}) > 1
     rows, colours = [], []
     for record in records:
         status, damaged, pruned = str(record["status"]), record.get("damage"), record.get("pruned")
@@ -98,11 +96,9 @@ def _print_versions(records: Sequence[Mapping[str, Any]]) -> None:
             reason = f"files removed {str(pruned)[:10]}" + (f"; {reason}" if reason else "")
         made = str(record["created_at"] or "")[:16].replace("T", " ")
         names = [clean(record[key] or "") or "—" for key in ("algo", "parent")]
-        model = [_model(record)] if several else []
-        rows.append([clean(record["version"]), status, *names, made, *model, clean(reason, _REASON)])
+        rows.append([clean(record["version"]), status, *names, made, _model(record), clean(reason, _REASON)])
         colours.append({1: _COLOURS.get(status, ""), len(rows[-1]) - 1: "red" if damaged else ""})
-    headers = ("version", "status", "by", "from", "made (UTC)", *(["model"] if several else []), "why")
-    print_table(headers, rows, colours=colours, fits=True)
+    print_table(("version", "status", "by", "from", "made (UTC)", "model", "why"), rows, colours=colours, fits=True)
 
 
 def _model(record: Mapping[str, Any]) -> str:
@@ -118,18 +114,18 @@ def _files_of(folder: Path, version: Mapping[str, Any]) -> dict[str, str | None]
     damage: what is wrong with them, empty: nothing. pruned: when they were removed, None: they were not. base: what the
     model was called that it was learned on.
     """
-    from autoresearchd.learner.versions import adapter_manifest
+    from autoresearchd.learner.versions import adapter_shelf
 
     name = str(version["folder"])
     found: dict[str, str | None] = {"damage": "", "pruned": None, "base": ""}
-    if adapter_manifest.number_of(name) is None:
+    if adapter_shelf.number_of(name) is None:
         return {**found, "damage": "the database names no folder of ours"}
     try:
-        known = adapter_manifest.read(folder / name)
+        known = adapter_shelf.read_manifest(folder / name)
         found["base"] = known.base.name
         if known.pruned is not None:
             return {**found, "pruned": known.pruned.isoformat()}
-        adapter_manifest.check(folder / name, known, contents=False)
+        adapter_shelf.check_files(folder / name, known, contents=False)
     except AdapterDamaged as error:
         found["damage"] = error.what
     return found

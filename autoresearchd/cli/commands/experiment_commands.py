@@ -294,7 +294,7 @@ def _price(usd: Any) -> str:
 
 
 def _outcome(answer: Record) -> str:
-    """How the edit was written, or why the answer could not be used; nothing for a step on the way to one."""
+    """How the edit was written, or why the answer could not be used."""
     form, error = clean(answer.get("form") or "", 20), clean(answer.get("error") or "", _CUT)
     attempt = answer.get("attempt") or 0
     return (error or form or ("—" if attempt else "")) + (f" (attempt {attempt + 1})" if attempt else "")
@@ -318,12 +318,8 @@ def _print_diff(record: Record, paint: Paint) -> None:
         for line in diff.split("\n"):
             colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
             print(paint(strip_controls(line), "bold" if line.startswith(("+++", "---")) else colour))
-    elif record.get("policy") == "imported":
-        say("an imported log holds no diffs; where this repository has the commit, `git show` has its diff")
-    elif record.get("commit") is None:
-        say("nothing was committed, so there is no diff: no proposal, or none that may be run; `show` says why")
     else:
-        say("nothing was changed: this is the program as it was")
+        say("there is no diff: nothing was committed or changed, or the log that was imported holds none")
 
 
 def _print_answers(answers: Sequence[Record], paint: Paint) -> None:

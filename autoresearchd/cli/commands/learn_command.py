@@ -85,7 +85,7 @@ def learn(
             hint="pip install 'autoresearchd[learn]'",
         )
     from autoresearchd.app.learning import learn as run
-    from autoresearchd.learner.learn_options import LearnRequest
+    from autoresearchd.learner.learn import LearnRequest
 
     outcome = run(LearnRequest(algo, mode, model, steps, others, given), here(), say)
     if as_json:
@@ -231,14 +231,8 @@ def _document(look: _Look) -> dict[str, Any]:
     sessions: list[dict[str, Any]] = []
     for each in reading.sessions:
         told: dict[str, Any] = {"name": each.name, "repository": str(each.root), "tag": each.tag}
-        told |= {
-            "task": each.task.name if each.task else None,
-            "policy": each.policy,
-            "experiments": each.decided,
-            "answers": each.answers,
-            "foreign": each.foreign,
-        }
-        sessions.append(told)
+        told |= {"task": each.task.name if each.task else None, "policy": each.policy, "foreign": each.foreign}
+        sessions.append({**told, "experiments": each.decided, "answers": each.answers})
     parts, split = found.parts, {}
     if parts is not None:
         split = {"by": parts.by, "train": len(parts.train), "held_out": len(parts.held_out), "leaked": parts.leaked}

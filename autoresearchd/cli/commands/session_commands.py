@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -55,17 +55,18 @@ def start(
         typer.Option("--budget", metavar="DUR", help="Training time of a run, e.g. 90s or 5m (default: the task's)."),
     ] = None,
     group: Annotated[
-        int | None, typer.Option("--group", metavar="G", help="Proposals from one state; all are run (default: 1).")
+        int | None,
+        typer.Option("--group", metavar="G", min=1, max=64, help="Proposals from one state; all are run (default: 1)."),
     ] = None,
     parents: Annotated[
-        str | None,
+        Literal["incumbent", "puct"] | None,
         typer.Option("--parents", metavar="incumbent|puct", help="Edit the best, or any by PUCT (experimental)."),
     ] = None,
     roles: Annotated[
         bool | None, typer.Option("--roles/--no-roles", help="Specialists take turns (experimental).")
     ] = None,
     turns: Annotated[
-        str | None,
+        Literal["round_robin", "bandit"] | None,
         typer.Option("--turns", metavar="round_robin|bandit", help="How the specialists take turns."),
     ] = None,
     max_experiments: ExperimentsOption = None,
@@ -90,18 +91,9 @@ def start(
     from autoresearchd.cli.foreground import foreground_sink
     from autoresearchd.config import Overrides
 
+    overrides, asks = Overrides(seconds, group, parents, turns), not no_preflight
     options = StartOptions(
-        task,
-        directory,
-        tag,
-        policy,
-        executor,
-        sandbox,
-        Overrides(seconds, group, parents, turns),
-        limits,
-        foreground=foreground,
-        roles=roles,
-        preflight=not no_preflight,
+        task, directory, tag, policy, executor, sandbox, overrides, limits, foreground, roles=roles, preflight=asks
     )
     with foreground_sink(live=foreground) as sink:
         code = start(options, [sink])
@@ -193,10 +185,8 @@ def list_sessions(as_json: JsonOption = False) -> None:
         for row in place.reader.sessions():
             status = place.status(row.tag)
             session, metric = status["session"], status["metric"]
-            facts = {"tag": row.tag, "task": row.task} | {
-                key: session[key] for key in ("state", "experiments", "keeps")
-            }
-            facts |= {"metric": metric["name"], "best": metric["best"], "started_at": session["started_at"]}
+            facts = {"tag": row.tag, "task": row.task, "metric": metric["name"], "best": metric["best"]}
+            facts |= {key: session[key] for key in ("state", "experiments", "keeps", "started_at")}
             sessions.append(facts)
         if not sessions:
             raise place.project.no_session()
@@ -205,14 +195,11 @@ def list_sessions(as_json: JsonOption = False) -> None:
     if as_json:
         print(json_text(sessions, indent=2))
         return
-    rows = [
-        [
-            clean(one["tag"], 40), clean(one["task"], 40), str(one["state"]), str(one["experiments"]),
-            str(one["keeps"]), "—" if one["best"] is None else f"{one['best']:.6g} {clean(one['metric'], 40)}",
-            str(one["started_at"])[:16].replace("T", " "),
-        ]
-        for one in sessions
-    ]  # fmt: skip
+    rows = []
+    for one in sessions:
+        best = "—" if one["best"] is None else f"{one['best']:.6g} {clean(one['metric'], 40)}"
+        cells = [clean(one["tag"], 40), clean(one["task"], 40), str(one["state"]), str(one["experiments"])]
+        rows.append([*cells, str(one["keeps"]), best, str(one["started_at"])[:16].replace("T", " ")])
     print_table(("session", "task", "state", "experiments", "kept", "best", "started"), rows)
 
 

@@ -16,7 +16,7 @@ from autoresearchd.cli.command_options import JsonOption, SessionOption
 from autoresearchd.cli.repository_here import Place, find_place, here, shown_path, way_to
 from autoresearchd.cli.terminal_text import COLOURS, Paint, all_whole, clean, json_text, number, read_time, real
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.domain.limits import explain_noise, noise_has_grown
+from autoresearchd.domain.experiment import explain_noise, noise_has_grown
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.upkeep.session_lock import process_began
 from autoresearchd.store.failed_start import FailedStart
@@ -98,10 +98,14 @@ def lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: bo
     session, metric, current = status["session"], status["metric"], status.get("current") or {}
     if current and newest and not newest[-1].get("status"):
         current = {**current, "description": newest[-1].get("description")}
+    sigma, first = real(metric.get("sigma")), real(metric.get("baseline_sigma"))
+    noise = ""
+    if sigma is not None and first is not None and noise_has_grown(sigma, first):
+        noise = explain_noise(sigma, first)
     held_up = clean(session.get("reason") or "") if session["state"] == "running" and not current else ""
     rows = (
         ("metric", _metric_words(metric, paint)),
-        ("noise", _noise_words(metric, paint)),
+        ("noise", paint(noise, "yellow")),
         ("tried", _tried_words(session, paint)),
         ("now", paint(terminal_text.fit(held_up, columns - 10), "cyan") or _now_words(current, session, paint)),
         ("abort", _abort_words(status.get("abort") or {})),
@@ -137,17 +141,11 @@ def experiment_table(records: Sequence[Record], paint: Paint, *, total: int | No
     metrics, deltas = (all_whole(record.get(name) for record in records) for name in ("metric", "delta"))
     for record in records:
         status = record.get("status")
-        rows.append(
-            [
-                str(record.get("experiment", "")),
-                str(status or record.get("phase") or "…"),
-                clean(record.get("label") or ""),
-                number(record.get("metric"), whole=metrics),
-                number(record.get("delta"), whole=deltas, sign="+"),
-                *([clean(record.get("role") or "", 20)] if roles else []),
-                clean(record.get("description") or ""),
-            ]
-        )
+        figures = number(record.get("metric"), whole=metrics), number(record.get("delta"), whole=deltas, sign="+")
+        head = str(record.get("experiment", "")), str(status or record.get("phase") or "…")
+        role = [clean(record.get("role") or "", 20)] if roles else []
+        words = clean(record.get("description") or "")
+        rows.append([*head, clean(record.get("label") or ""), *figures, *role, words])
         colour = COLOURS.get(status or "", "")
         colours.append(dict.fromkeys((1, 3, 4) if status == "keep" else (1,), colour))
     headers = ("#", "status", "label", "metric", "delta", *(("role",) if roles else ()), "description")
@@ -211,14 +209,6 @@ def _metric_words(metric: Record, paint: Paint) -> str:
     told = " · ".join(filter(None, (gain, f"σ {sigma:.2g}" if sigma else "")))
     shown = paint(number(best, whole=whole), "green" if better else "", "bold")
     return f"{name}  {number(baseline, whole=whole)} → {shown}  {told}  {direction}"
-
-
-def _noise_words(metric: Record, paint: Paint) -> str:
-    """That hardly anything can be told from the noise any more; empty where that is not so."""
-    sigma, first = real(metric.get("sigma")), real(metric.get("baseline_sigma"))
-    if sigma is None or first is None or not noise_has_grown(sigma, first):
-        return ""
-    return paint(explain_noise(sigma, first), "yellow")
 
 
 def _tried_words(session: Record, paint: Paint) -> str:

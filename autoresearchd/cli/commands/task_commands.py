@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -35,13 +35,6 @@ WhichArgument = Annotated[
 ]
 
 
-def bundled_tasks() -> list[Path]:
-    """Folders of the bundled tasks, by name."""
-    from autoresearchd.app.tasks.task_folder import bundled_tasks
-
-    return bundled_tasks()
-
-
 def _folder(which: str | None) -> Path:
     from autoresearchd.app.tasks.task_folder import named_folder
 
@@ -50,18 +43,19 @@ def _folder(which: str | None) -> Path:
 
 def list_tasks(as_json: JsonOption = False) -> None:
     """List the bundled tasks, with the extra of autoresearchd that each needs, and what of it is missing here."""
-    from autoresearchd.app.tasks.task_folder import TASK_FILE, needs_of
+    from autoresearchd.app.tasks.task_folder import TASK_FILE, bundled_tasks, needs_of
     from autoresearchd.config.yaml_document import parse_yaml, read_text
 
     found: list[dict[str, Any]] = []
     for folder in bundled_tasks():
-        needs, path = needs_of(folder), folder / TASK_FILE
+        (extras, missing), path = needs_of(folder), folder / TASK_FILE
         root = parse_yaml(read_text(path), str(path)).root
         task: dict[str, Any] = root.get("task", root)
         facts = {"name": str(task.get("name") or folder.name), "metric": str(task["scoring"].get("metric") or "")}
         facts |= {"direction": str(task["scoring"].get("direction") or "minimize"), "path": str(folder)}
         profiles = sorted(task.get("profiles") or ())
-        found.append({**facts, "profiles": profiles, "needs": {**needs._asdict(), "words": needs.words}})
+        words = (", ".join(extras) or "—") + (f" (missing: {', '.join(missing)})" if missing else "")
+        found.append({**facts, "profiles": profiles, "needs": {"extras": extras, "missing": missing, "words": words}})
     if as_json:
         print(json_text(found, indent=2))
         return
@@ -111,6 +105,7 @@ def check(
     if thorough and (short or not every):
         raise UsageError("--thorough goes with --all, and not with --short", hint="one task is held to all that it has")
     from autoresearchd.app.tasks.check_task import ALL, MANY_TASKS, SHORT
+    from autoresearchd.app.tasks.task_folder import bundled_tasks
 
     extent = SHORT if short else MANY_TASKS if every and not thorough else ALL
     extent = replace(extent, runs=runs or extent.runs)
@@ -166,7 +161,8 @@ def _check(
     print(f"{mark} {clean(name)}: {clean(words, 400)}", file=stream, flush=True)
     for fault in faults:
         tell(f"{name}: {fault}")
-    _say_notes(notes)
+    for note in notes:
+        say(f"note: {note}")
     return name, 1 if faults else 0, held, faults
 
 
@@ -245,11 +241,6 @@ def _of_repository(folder: Path, task: Task) -> tuple[str, ...]:
     return (*notes, *with_large_files(task, folder, folder / task.source_dir)[1])
 
 
-def _say_notes(notes: Sequence[str]) -> None:
-    for note in notes:
-        say(f"note: {note}")
-
-
 # ---------------------------------------------------------------------- init
 _LARGER = re.compile(
     r"acc|f1|auc|reward|score|recall|precision|bleu|rouge|r2|throughput|per_sec|tok_s|mfu", re.IGNORECASE
@@ -287,8 +278,8 @@ def init(
     them on a terminal.
     """
     from autoresearchd.app.tasks import init_task as making
-    from autoresearchd.app.tasks.task_folder import TASK_FILE, copy_template, program_notes, read_task
-    from autoresearchd.config.draft_task import Draft, recognise, with_answers
+    from autoresearchd.app.tasks.task_folder import TASK_FILE, bundled_tasks, copy_template, program_notes, read_task
+    from autoresearchd.config.draft_task import Draft, recognise
 
     given = any(value is not None for value in (file, command, metric, direction, budget))
     bundled = {folder.name: folder for folder in bundled_tasks()}
@@ -305,12 +296,15 @@ def init(
     if layout is not None:
         say(f"{directory.resolve()} is laid out as a project of {layout.kind}")
     if layout is None or layout.text is None:
-        better = direction.value if direction else None
-        draft = with_answers(
-            draft, target_file=tuple(file or ()) or None, run_command=command, metric=metric, direction=better,
-            budget=budget,
-        )  # fmt: skip
-        draft = _completed(draft, name, directory, bundled=bundled, adopted=layout is not None)
+        answers: dict[str, Any] = {
+            "target_file": tuple(file or ()),
+            "run_command": command,
+            "metric": metric,
+            "budget": budget,
+        }
+        answers["direction"] = direction.value if direction else None
+        draft = replace(draft, **{key: value for key, value in answers.items() if value})
+        draft = _completed(draft, name, directory, bundled)
         if isinstance(draft.budget, str):
             read_duration("--budget", draft.budget)
         draft, environment = making.in_its_environment(draft, directory)
@@ -324,14 +318,16 @@ def init(
     say(f"wrote {directory / TASK_FILE}")
     task = read_task(directory)
     notes += program_notes(task, directory / task.source_dir)
-    _say_notes(notes)
+    for note in notes:
+        say(f"note: {note}")
     if history := making.bring_history(directory, layout):
         say(history)
     if measure is not False and _may_measure(directory, task, sure=measure is True):
         try:
             held = making.measure_baseline(directory, name, layout, draft, sandbox)
             say(f"baseline: {held.metric} {making.baseline_words(held)}")
-            _say_notes([note for note in held.notes if note not in notes])
+            for note in [note for note in held.notes if note not in notes]:
+                say(f"note: {note}")
         except RepositoryError as error:
             say(f"not measured: {error.what}")
         except AutoresearchdError:
@@ -353,26 +349,21 @@ def _say_next(directory: Path, *, whole: bool = False) -> None:
         say(f"  {'next:' if number == 0 else 'then:'} {line}")
 
 
-def _completed(draft: Draft, name: str, directory: Path, *, bundled: dict[str, Path], adopted: bool) -> Draft:
+def _completed(draft: Draft, name: str, directory: Path, bundled: Iterable[str]) -> Draft:
     options = ("--file", draft.target_file), ("--command", draft.run_command), ("--metric", draft.metric)
     missing = [option for option, value in options if not value]
     if missing and not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        if len(missing) < len(options) or adopted:
-            raise UsageError(
-                f"a task for this program needs {' and '.join(missing)}",
-                hint=f"autoresearchd task init {name} {directory} --file train.py --command 'python train.py' "
-                "--metric loss",
-            )
-        if name in bundled:
-            raise UsageError(f"{directory} is not an empty folder", hint="name a new folder")
         raise UsageError(
-            f"there is no bundled task {name!r}, and {directory} is no project that is known by its layout",
-            hint=f"one of {', '.join(bundled)}; or --file, --command and --metric for a program of your own",
+            f"a task for this program needs {' and '.join(missing)}",
+            hint=f"autoresearchd task init {name} {directory} --file train.py --command 'python train.py' --metric "
+            f"loss; a bundled task ({', '.join(bundled)}) takes an empty folder",
         )
     if missing and not directory.is_dir():
         raise UsageError(f"there is no folder {directory}", hint="name the folder that the program is in")
     if not draft.target_file:
-        answer = _ask("File that may be edited (several: with commas)", _only_program(directory))
+        programs = [path.name for path in directory.glob("*.py")]
+        usual = "train.py" if "train.py" in programs else programs[0] if len(programs) == 1 else ""
+        answer = _ask("File that may be edited (several: with commas)", usual)
         draft = replace(draft, target_file=tuple(part.strip() for part in answer.split(",") if part.strip()))
     if not draft.run_command:
         usual = f"python {draft.target_file[0]}" if draft.target_file else ""
@@ -380,12 +371,8 @@ def _completed(draft: Draft, name: str, directory: Path, *, bundled: dict[str, P
     if not draft.metric:
         draft = replace(draft, metric=_ask("Metric that it prints, as `name: value`", _printed(directory, draft)))
     if missing and not draft.direction:
-        usual, better = "maximize" if _LARGER.search(draft.metric) else "minimize", ""
-        while better not in tuple(Direction):  # the beginning of one is enough where it tells them apart
-            answer = _ask(f"What is better ({' or '.join(Direction)})", usual).lower()
-            meant = [each.value for each in Direction if answer and each.startswith(answer)]
-            better = meant[0] if len(meant) == 1 else ""
-        draft = replace(draft, direction=better)
+        usual = "maximize" if _LARGER.search(draft.metric) else "minimize"
+        draft = replace(draft, direction=_ask(f"What is better ({' or '.join(Direction)})", usual))
     if missing and draft.budget is None:
         draft = replace(draft, budget=_ask("Training time of a run", "5m"))
     return replace(draft, budget=draft.budget or "5m", direction=draft.direction or "minimize")
@@ -393,12 +380,6 @@ def _completed(draft: Draft, name: str, directory: Path, *, bundled: dict[str, P
 
 def _ask(question: str, usual: str) -> str:
     return str(typer.prompt(question, default=usual or None, err=True)).strip()
-
-
-def _only_program(directory: Path) -> str:
-    """The file that is most likely meant, empty where none is."""
-    found = [path.name for path in directory.glob("*.py")]
-    return "train.py" if "train.py" in found else found[0] if len(found) == 1 else ""
 
 
 def _printed(directory: Path, draft: Draft) -> str:
@@ -484,14 +465,10 @@ def _value(value: object) -> str:
 def _space_facts(found: SearchSpace) -> dict[str, Any]:
     constants = []
     for p in found.parameters:
-        facts: dict[str, Any] = {"name": p.name, "value": p.value, "line": found.lines[p.name], "kind": p.kind.value}
-        facts["family"] = p.range.family
-        if p.numeric:
-            facts |= {"low": p.range.low, "high": p.range.high, "scale": p.range.scale.value, "given": p.range.hard}
-            facts["moves"] = list(p.moves())
-        else:
-            facts["choices"] = list(p.range.choices)
-        constants.append(facts)
+        span, line = p.range, found.lines[p.name]
+        facts = {"name": p.name, "value": p.value, "line": line, "kind": p.kind.value, "family": span.family}
+        bounds = {"low": span.low, "high": span.high, "scale": span.scale.value, "given": span.hard}
+        constants.append({**facts, **({**bounds, "moves": p.moves()} if p.numeric else {"choices": span.choices})})
     left_out = [
         {"name": left.name, "source": left.source, "line": found.lines[left.name], "why": left.why}
         for left in found.left_out

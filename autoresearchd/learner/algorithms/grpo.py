@@ -12,18 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from autoresearchd.learner.algorithms import scoring
 from autoresearchd.learner.algorithms.learnable import Learnable
-from autoresearchd.learner.algorithms.ratios import (
-    CAP,
-    Part,
-    clipped_surrogate,
-    k3,
-    log_ratios,
-    masked_mean,
-    ratio_figures,
-    share,
-)
-from autoresearchd.learner.algorithms.scoring import Objective
 from autoresearchd.learner.algorithms.train_options import GrpoOptions, Level, Mean, Scale, TrainOptions
 from autoresearchd.learner.data.examples import Example
 from autoresearchd.learner.data.trajectories import all_equal
@@ -31,11 +21,7 @@ from autoresearchd.learner.data.trajectories import all_equal
 
 @dataclass(frozen=True, slots=True)
 class GroupAdvantages:
-    """Advantages [N] in float64, 0 where there is no signal; signal [N], bool: what can be learned from.
-
-    counts: ``zero_variance``: groups whose rewards are all equal (of single answers: equal to all neighbours');
-    ``approximated``: single answers with a baseline over neighbours; ``alone``: without one.
-    """
+    """Advantages [N] in float64, 0 where there is no signal; signal [N], bool: what can be learned from."""
 
     advantages: Tensor
     signal: Tensor
@@ -86,8 +72,7 @@ def group_advantages(
 def nearest(sessions: Sequence[Hashable], times: Sequence[float], k: int) -> dict[int, list[int]]:
     """For each answer the k of its session that are nearest in time; of two as near, the earlier.
 
-    As a baseline an approximation: neighbours answered other states, and later ones have even seen the answer's
-    outcome, which makes the baseline depend on what it is a baseline for (a bias).
+    As a baseline an approximation: later ones have seen the answer's outcome, which is a bias.
     """
     orders: dict[Hashable, list[int]] = {}
     for index in sorted(range(len(times)), key=lambda i: (times[i], i)):
@@ -124,7 +109,7 @@ def grpo_loss(
     options: GrpoOptions,
     reference: Tensor | None = None,
     total: float | None = None,
-) -> Part:
+) -> scoring.Part:
     """The clipped surrogate with the ratios π_θ/μ, μ being the policy that wrote the completions.
 
     The divergence from a reference is min(π_θ/μ, CAP)·k3: k3 alone estimates it on tokens that π_θ drew, and each
@@ -137,23 +122,22 @@ def grpo_loss(
     mean. total: as in ``masked_mean``. Figure ``clipped_dual``: share of the tokens at which the dual clip acted.
     """
     behaviour = behaviour.detach()
-    ratio = log_ratios(logprobs, behaviour, mask, options.level).exp()
+    ratio = scoring.log_ratios(logprobs, behaviour, mask, options.level).exp()
     clip = options.clip_low, options.clip_high, options.dual_clip
-    losses, low, high, dual = clipped_surrogate(ratio, advantages, mask, *clip)
-    loss = masked_mean(losses, mask, options.mean, total=total)
+    losses, low, high, dual = scoring.clipped_surrogate(ratio, advantages, mask, *clip)
+    loss = scoring.masked_mean(losses, mask, options.mean, total=total)
     if reference is not None and options.beta > 0:
-        drawn = log_ratios(logprobs, behaviour, mask, Level.TOKEN).exp().clamp(max=CAP)
-        divergence = drawn * k3(logprobs.where(mask, 0.0), reference.detach().where(mask, 0.0))
-        loss = loss + options.beta * masked_mean(divergence, mask, options.mean, total=total)
-    figures = ratio_figures(ratio, low, high, logprobs, behaviour, mask, options.level)
-    return Part(loss, figures | {"clipped_dual": (share(dual, mask), float(mask.sum()))})
+        drawn = scoring.log_ratios(logprobs, behaviour, mask, Level.TOKEN).exp().clamp(max=scoring.CAP)
+        divergence = drawn * scoring.k3(logprobs.where(mask, 0.0), reference.detach().where(mask, 0.0))
+        loss = loss + options.beta * scoring.masked_mean(divergence, mask, options.mean, total=total)
+    figures = scoring.ratio_figures(ratio, low, high, logprobs, behaviour, mask, options.level)
+    return scoring.Part(loss, figures | {"clipped_dual": (scoring.share(dual, mask), float(mask.sum()))})
 
 
-class GrpoObjective(Objective):
+class GrpoObjective(scoring.Objective):
     """The clipped surrogate over answers whose group has a signal; the others are left out of all batches.
 
-    What is clipped is the ratio to the policy that wrote an answer, as it is stored. The answers stay the same over all
-    passes: a ratio to where an update, or a pass, began would be 1 again each time, and would bound nothing.
+    The ratio is to the policy that wrote an answer: one to where an update began would be 1 again, and bound nothing.
     """
 
     def __init__(
@@ -174,7 +158,7 @@ class GrpoObjective(Objective):
             self.total = float(len(batch))
         return {"advantage": float(self._advantages[list(batch)].abs().mean())}
 
-    def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
+    def loss(self, part: Sequence[int], *, divergence: bool) -> scoring.Part:
         said = self.policy(part, divergence=divergence)
         logprobs, options = said.logprobs, self.options.grpo
         loss, figures = grpo_loss(
@@ -186,4 +170,4 @@ class GrpoObjective(Objective):
             reference=self.base(part, said) if options.beta > 0 else None,
             total=self.total,
         )
-        return Part(loss, figures | self.common(part, said, divergence=divergence))
+        return scoring.Part(loss, figures | self.common(part, said, divergence=divergence))

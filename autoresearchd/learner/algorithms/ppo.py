@@ -2,16 +2,12 @@
 
 L = L_CLIP − c1·L_VF + c2·H (Schulman et al. 2017, arXiv:1707.06347, Eq. 9), with the constants of AutoResearch-RL
 (arXiv:2603.07300): c1 = 0.5, c2 = 0.01. Advantages and returns come from GAE over the sequence of a session's
-experiments (``advantages.gae``), so all tokens of a completion share one advantage, and the state has one value.
-
-The ratio of an action is the product of its tokens' ratios (level ``completion``): what Eq. 7 says, but with a thousand
-tokens a small step of the policy already leaves the range. ``token``, the default, clips each token by itself, as is
-usual for language models: a first-order approximation of it that learns on where the product is clipped away.
+experiments (``gae``), so all tokens of a completion share one advantage, and the state has one value.
 
 Where an experiment has several answers (one was asked again, or given back), each is a step of its own with the reward
-that it earned itself: the last alone would hide the mistakes that an untrained policy makes most, and their sum would
-blame the answer that fixed them. The experiments of a round answer one state side by side. What follows an answer is
-what its own experiment was asked next, and after its last answer the next round.
+that it earned itself: their sum would blame the answer that fixed the others. The experiments of a round answer one
+state side by side. What follows an answer is what its own experiment was asked next, and after its last answer the next
+round.
 """
 
 from __future__ import annotations
@@ -23,18 +19,8 @@ from itertools import chain, pairwise
 import torch
 from torch import Tensor
 
+from autoresearchd.learner.algorithms import scoring
 from autoresearchd.learner.algorithms.learnable import Learnable
-from autoresearchd.learner.algorithms.ratios import (
-    Part,
-    clipped_surrogate,
-    counted,
-    estimated_kl,
-    log_ratios,
-    masked_mean,
-    ratio_figures,
-    truncated_weights,
-)
-from autoresearchd.learner.algorithms.scoring import Objective
 from autoresearchd.learner.algorithms.train_options import Mean, PpoOptions, TrainOptions
 from autoresearchd.learner.data.examples import Example
 from autoresearchd.learner.data.trajectories import all_equal
@@ -87,7 +73,7 @@ def ppo_loss(
     *,
     options: PpoOptions,
     total: float | None = None,
-) -> Part:
+) -> scoring.Part:
     """−L_CLIP + c1·L_VF − c2·H; each action counts once, however many tokens it has.
 
     The entropy of an action, a completion, is a sum over more texts than can be counted; H is the mean over its tokens
@@ -101,29 +87,28 @@ def ppo_loss(
     """
     behaviour, proximal, old_values, returns = (t.detach() for t in (behaviour, proximal, old_values, returns))
     high = options.clip if options.clip_high is None else options.clip_high
-    ratio = log_ratios(logprobs, proximal, mask, options.level).exp()
-    weights = truncated_weights(proximal, behaviour, mask, options.level)
-    losses, below, above, _ = clipped_surrogate(ratio, advantages, mask, options.clip, high)
-    surrogate = masked_mean(weights * losses, mask, Mean.SEQUENCES, total=total)
-    spread = masked_mean(entropy, mask, Mean.SEQUENCES, total=total)
+    ratio = scoring.log_ratios(logprobs, proximal, mask, options.level).exp()
+    weights = scoring.truncated_weights(proximal, behaviour, mask, options.level)
+    losses, below, above, _ = scoring.clipped_surrogate(ratio, advantages, mask, options.clip, high)
+    surrogate = scoring.masked_mean(weights * losses, mask, Mean.SEQUENCES, total=total)
+    spread = scoring.masked_mean(entropy, mask, Mean.SEQUENCES, total=total)
     plain = (values - returns).square()
     bounded = (old_values + (values - old_values).clamp(-options.value_clip, options.value_clip) - returns).square()
     limited = ((values - old_values).abs() > options.value_clip) & (bounded > plain)
-    count = float(mask.shape[0])
+    count, where = float(mask.shape[0]), scoring.counted(mask, options.level)
     value_loss = torch.maximum(plain, bounded).sum() / (count if total is None else total)
-    figures = ratio_figures(ratio, below, above, logprobs, behaviour, mask, options.level) | {
+    figures = scoring.ratio_figures(ratio, below, above, logprobs, behaviour, mask, options.level) | {
         "value_loss": (float(value_loss.detach()) * (count if total is None else total) / count, count),
         "value_clipped": (float(limited.double().mean()), count),
-        "kl_update": (estimated_kl(logprobs, proximal, mask, options.level), float(counted(mask, options.level).sum())),
+        "kl_update": (scoring.estimated_kl(logprobs, proximal, mask, options.level), float(where.sum())),
     }
-    return Part(surrogate + options.value_weight * value_loss - options.entropy_weight * spread, figures)
+    return scoring.Part(surrogate + options.value_weight * value_loss - options.entropy_weight * spread, figures)
 
 
 def windows(examples: Sequence[Example], horizon: int) -> tuple[list[tuple[int, ...]], dict[int, tuple[int, ...]]]:
     """The answers of each session in order, in windows of about ``horizon`` at most; and what follows each of them.
 
-    A round is never cut; one that has more answers is a window of its own. Nothing follows where the record, or the
-    segment, ends.
+    A round is never cut. Nothing follows where the record, or the segment, ends.
     """
     segments: dict[tuple[str, int], list[int]] = {}
     for place, each in enumerate(examples):
@@ -158,7 +143,7 @@ def _rounds(examples: Sequence[Example], places: Sequence[int]) -> list[list[lis
     return list(rounds.values())
 
 
-class PpoObjective(Objective):
+class PpoObjective(scoring.Objective):
     """Clipped surrogate, value loss and entropy over windows of answers; the model has a value head."""
 
     def __init__(self, model: Learnable, examples: Sequence[Example], options: TrainOptions) -> None:
@@ -195,7 +180,7 @@ class PpoObjective(Objective):
             figures["explained_variance"] = 1.0 - float((target - foretold).var(correction=0)) / variance
         return figures
 
-    def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
+    def loss(self, part: Sequence[int], *, divergence: bool) -> scoring.Part:
         said = self.policy(part, divergence=divergence, values=True)
         logprobs, values = said.logprobs, said.values
         assert values is not None
@@ -212,7 +197,7 @@ class PpoObjective(Objective):
             options=self.options.ppo,
             total=self.total,
         )
-        return Part(loss, figures | self.common(part, said, divergence=divergence))
+        return scoring.Part(loss, figures | self.common(part, said, divergence=divergence))
 
     def drifted(self, figures: Mapping[str, float]) -> bool:
         """Whether the policy is farther than 1.5 times the target from the one with which the update began."""

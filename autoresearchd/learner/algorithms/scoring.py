@@ -1,22 +1,171 @@
-"""Examples in batches, scored by a model that learns; what an algorithm is, and the plainest one: imitation (SFT)."""
+"""What the algorithms share: batches, scores, ratios and divergences; and the plainest of them: imitation (SFT).
+
+Shapes: B completions, padded to T tokens; ``mask`` [B, T] is True on the tokens that are learned from. What stands
+elsewhere, NaN included, changes neither a loss nor a gradient.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who
-from autoresearchd.learner.algorithms.ratios import Figures, Part, masked_mean, with_tail
-from autoresearchd.learner.algorithms.ratios import divergence as divergence_of
-from autoresearchd.learner.algorithms.train_options import TOP, TrainOptions
+from autoresearchd.learner.algorithms.train_options import TOP, Level, Mean, TrainOptions
 from autoresearchd.learner.data.examples import Example
 from autoresearchd.learner.training.prompt_sharing import Sharing, cut
 
+LOG_LIMIT = 20.0
+"""Log-ratios are cut to ± this before they are exponentiated: no ratio overflows; beyond it no gradient flows."""
 
+CAP = 2.0
+"""Importance weights are cut to this: a few stale tokens do not outweigh all others."""
+
+Figures = dict[str, tuple[float, float]]
+"""By name, each with its weight in the mean over the parts of a batch."""
+
+
+class Part(NamedTuple):
+    """The loss of a part of a batch, to be minimised; the losses of all parts add up to that of the batch."""
+
+    loss: Tensor
+    figures: Figures
+
+
+def log_ratios(new: Tensor, old: Tensor, mask: Tensor, level: Level) -> Tensor:
+    """Log-ratios log π_new − log π_old at a level, [B, T], cut to ±LOG_LIMIT; a token has what its completion has."""
+    each = torch.where(mask, new, 0.0) - torch.where(mask, old, 0.0)
+    if level is not Level.TOKEN:
+        whole = each.sum(dim=-1, keepdim=True)
+        if level is Level.SEQUENCE:
+            whole = whole / mask.sum(dim=-1, keepdim=True).clamp(min=1)
+        each = whole.expand(mask.shape)
+    return each.clamp(-LOG_LIMIT, LOG_LIMIT)
+
+
+def truncated_weights(proximal: Tensor, behaviour: Tensor, mask: Tensor, level: Level) -> Tensor:
+    """min(π_proximal/π_behaviour, CAP) of each token, detached: stale completions do not count as fresh.
+
+    Truncated importance sampling (Ionides 2008), here beside a ratio that is clipped around the policy with which the
+    update began (the decoupled objective of Hilton et al. 2022, arXiv:2110.00641).
+    """
+    return log_ratios(proximal, behaviour, mask, level).exp().clamp(max=CAP).detach()
+
+
+def clipped_surrogate(
+    ratio: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """−min(r·A, clip(r, 1−ε_low, 1+ε_high)·A), and for A < 0 at most −c·A; where it was clipped: low, high, dual.
+
+    PPO (Schulman et al. 2017, arXiv:1707.06347, Eq. 7) with the asymmetric range of DAPO (Yu et al. 2025,
+    arXiv:2503.14476, §3.1) and the dual clip (Ye et al. 2020, arXiv:1912.09729): without c a single token that the
+    policy has made likely, and that turned out badly, has an unbounded loss.
+
+    ratio: [B, T]. advantages: of each completion, [B], constant. dual_clip: c > 1, None for none.
+    """
+    advantages = torch.where(mask, advantages.detach().unsqueeze(-1), 0.0)
+    gain = torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
+    dual = torch.zeros_like(ratio, dtype=torch.bool)
+    if dual_clip is not None:
+        floor = dual_clip * advantages
+        dual = (advantages < 0) & (gain < floor)
+        gain = torch.where(dual, floor, gain)
+    low = (advantages < 0) & (ratio < 1.0 - clip_low)
+    high = (advantages > 0) & (ratio > 1.0 + clip_high)
+    return -gain, low, high, dual
+
+
+def masked_mean(values: Tensor, mask: Tensor, how: Mean = Mean.TOKENS, *, total: float | None = None) -> Tensor:
+    """One number of a value for each token. total: tokens or completions of the batch where this is a part of it."""
+    kept = torch.where(mask, values, 0.0)
+    if how is Mean.TOKENS:
+        return kept.sum() / (mask.sum() if total is None else total)
+    counts = mask.sum(dim=-1)
+    return (kept.sum(dim=-1) / counts.clamp(min=1)).sum() / ((counts > 0).sum() if total is None else total)
+
+
+def share(where: Tensor, mask: Tensor) -> float:
+    """Share of the tokens of the mask that a condition holds for."""
+    return float((where & mask).sum() / mask.sum())
+
+
+def counted(mask: Tensor, level: Level) -> Tensor:
+    """Where a ratio counts: at each token, or once for a completion."""
+    return mask if level is Level.TOKEN else mask & (mask.cumsum(dim=-1) == 1)
+
+
+def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """The estimate k3 of KL(policy ‖ reference) of each token drawn from the policy: (r − 1) − log r, r = π_ref/π.
+
+    Schulman, "Approximating KL divergence" (2020); GRPO (Shao et al. 2024, arXiv:2402.03300), Eq. 4. Unbiased, never
+    negative, of low variance. As a term of a loss its expected gradient is that of KL(reference ‖ policy), which pulls
+    to the same place by another way (Tang and Munos 2025).
+    """
+    difference = reference - logprobs
+    return torch.expm1(difference) - difference
+
+
+def estimated_kl(new: Tensor, old: Tensor, mask: Tensor, level: Level) -> float:
+    """The estimate k3 of KL(old ‖ new), for each token or each completion as the ratio is."""
+    each = log_ratios(new.detach(), old, mask, level)[counted(mask, level)].double()
+    return float((torch.expm1(each) - each).mean())
+
+
+def ratio_figures(
+    ratio: Tensor, low: Tensor, high: Tensor, new: Tensor, behaviour: Tensor, mask: Tensor, level: Level
+) -> Figures:
+    """How far the policy is from the one that acted.
+
+    ``ratio``: mean of what is clipped [B, T]. ``clipped_low``, ``clipped_high``: share of it beyond the range, with an
+    advantage that would push it further. ``effective_samples``: (Σw)²/(n·Σw²) of the ratios to the behaviour policy
+    (Kish 1965), 1: as good as fresh samples. ``approx_kl``: k3 of KL(behaviour ‖ policy).
+    """
+    where = counted(mask, level)
+    weights = log_ratios(new.detach(), behaviour, mask, level)[where].double().exp()
+    found = {
+        "ratio": float(ratio.detach()[where].double().mean()),
+        "clipped_low": share(low, where),
+        "clipped_high": share(high, where),
+        "effective_samples": float(weights.sum().square() / (weights.numel() * weights.square().sum())),
+        "approx_kl": estimated_kl(new, behaviour, mask, level),
+    }
+    return {name: (value, float(where.sum())) for name, value in found.items()}
+
+
+def with_tail(top: Tensor) -> Tensor:
+    """Log-probabilities [..., k] with the bucket of all other tokens beside them, [..., k + 1]: log(1 − Σp).
+
+    As log(−expm1(logsumexp)), which keeps its digits where Σp is near 1. Where rounding has made the sum 1 or more, the
+    bucket holds the smallest probability that the number type tells from nothing beside 1.
+    """
+    together = torch.logsumexp(top, dim=-1, keepdim=True).clamp(max=-torch.finfo(top.dtype).eps)
+    return torch.cat([top, torch.log(-torch.expm1(together))], dim=-1)
+
+
+def divergence_of(student: Tensor, teacher: Tensor, alpha: float) -> Tensor:
+    """Divergence of two distributions given as log-probabilities [..., n]; ``alpha`` as in the options.
+
+    With M = (1 − α)·S + α·T it is (1 − α)·KL(S ‖ M) + α·KL(T ‖ M) between the ends. That vanishes towards both of them:
+    0 and 1 are not its limits, but the two KL divergences.
+    """
+    if alpha == 0:
+        return _kl(teacher, student)
+    if alpha == 1:
+        return _kl(student, teacher)
+    mixture = torch.logaddexp(student + math.log1p(-alpha), teacher + math.log(alpha))
+    return (1 - alpha) * _kl(student, mixture) + alpha * _kl(teacher, mixture)
+
+
+def _kl(one: Tensor, other: Tensor) -> Tensor:
+    return (one.exp() * (one - other)).sum(dim=-1)
+
+
+# ---------------------------------------------------------------------- batches and scores
 def batches(units: Sequence[Sequence[int]], size: int, seed: int) -> Iterator[list[int]]:
     """Batches without an end: in each pass every unit (examples that stay together) once, in another order.
 
@@ -41,8 +190,7 @@ def parts(
 ) -> list[list[int]]:
     """A batch in parts, the longest first: little padding, and a lack of memory shows at once.
 
-    size: examples of a part, at most; where prompts are shared, a part has the answers to one prompt instead, as many
-    as have no more tokens, with the prompt once, than so many have with a prompt each.
+    size: examples of a part, at most; where prompts are shared, as many answers to one prompt as have no more tokens.
     """
     lengths = {place: len(examples[place].sample.prompt) + examples[place].tokens for place in batch}
     if sharing is None:
@@ -79,8 +227,6 @@ class NotFinite(ArithmeticError):
 class Objective(ABC):
     """An algorithm with its examples, which it scores by a model; what does not change meanwhile is scored once.
 
-    That is the base's log-probabilities, for ever, and the policy's at the beginning of an update, until the next.
-
     units: examples, by their place, that stay together in a batch. total: what the losses of a batch are divided by.
     """
 
@@ -113,10 +259,7 @@ class Objective(ABC):
         """The policy has been updated on the batch."""
 
     def state(self) -> dict[str, Tensor]:
-        """What it must know after a restart, between two updates.
-
-        Of the base's log-probabilities another grouping into batches would round them differently.
-        """
+        """What it must know after a restart: another grouping into batches would round these differently."""
         return {f"base.{place}": each.cpu() for place, each in self._base.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -174,9 +317,8 @@ class Objective(ABC):
     def common(self, part: Sequence[int], said: Statistics, *, divergence: bool) -> Figures:
         """Figures that all algorithms have: ``entropy``, and ``kl_base`` where it is asked for.
 
-        That is KL(policy ‖ base) at each token, over the policy's likeliest tokens and a bucket of all others. The
-        usual estimate k3, from the completions' own tokens, holds for tokens that the policy drew: each stored one that
-        it has unlearned would count by the hundred.
+        That is KL(policy ‖ base) over the policy's likeliest tokens and a bucket of all others: k3 holds for tokens
+        that the policy drew, and each stored one that it has unlearned would count by the hundred.
         """
         mask, tokens = said.batch.mask, float(said.batch.mask.sum())
         figures = {"entropy": (float(masked_mean(said.entropy.detach(), mask)), tokens)}

@@ -19,20 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who
-from autoresearchd.learner.algorithms.ratios import (
-    CAP,
-    Part,
-    divergence,
-    log_ratios,
-    ratio_figures,
-    truncated_weights,
-    with_tail,
-)
-from autoresearchd.learner.algorithms.scoring import Objective, finite, named, together
+from autoresearchd.learner.algorithms import scoring
+from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who, collate
 from autoresearchd.learner.algorithms.train_options import Level, SdpoOptions, TrainOptions
 from autoresearchd.learner.data.examples import Example, fits
-from autoresearchd.learner.training.logprobs import collate
 
 
 def sdpo_loss(
@@ -45,7 +35,7 @@ def sdpo_loss(
     *,
     options: SdpoOptions,
     total: float | None = None,
-) -> Part:
+) -> scoring.Part:
     """Mean over tokens of ratio · weight · divergence; gradients flow through ``student_top`` alone.
 
     student_top: log-probabilities of the student's k likeliest tokens, [B, T, k], over the whole vocabulary;
@@ -55,18 +45,18 @@ def sdpo_loss(
     small; ``clipped_high``, the share of ratios above CAP.
     """
     logprobs, behaviour, proximal = logprobs.detach(), behaviour.detach(), proximal.detach()
-    raw = log_ratios(logprobs, proximal, mask, Level.TOKEN).exp()
-    weights = truncated_weights(proximal, behaviour, mask, Level.TOKEN)
-    student, teacher = with_tail(student_top[mask]), with_tail(teacher_top.detach()[mask])
-    each = divergence(student, teacher, options.alpha)
-    scaled = (raw.clamp(max=CAP) * weights)[mask] * each
-    above = raw > CAP
+    raw = scoring.log_ratios(logprobs, proximal, mask, Level.TOKEN).exp()
+    weights = scoring.truncated_weights(proximal, behaviour, mask, Level.TOKEN)
+    student, teacher = scoring.with_tail(student_top[mask]), scoring.with_tail(teacher_top.detach()[mask])
+    each = scoring.divergence_of(student, teacher, options.alpha)
+    scaled = (raw.clamp(max=scoring.CAP) * weights)[mask] * each
+    above = raw > scoring.CAP
     tokens = float(mask.sum())
-    figures = ratio_figures(raw, torch.zeros_like(mask), above, logprobs, behaviour, mask, Level.TOKEN) | {
+    figures = scoring.ratio_figures(raw, torch.zeros_like(mask), above, logprobs, behaviour, mask, Level.TOKEN) | {
         "divergence": (float(each.detach().double().mean()), tokens),
         "tail": (float(student.detach()[:, -1].double().exp().mean()), tokens),
     }
-    return Part(scaled.sum() / (mask.sum() if total is None else total), figures)
+    return scoring.Part(scaled.sum() / (mask.sum() if total is None else total), figures)
 
 
 def ema_update(teacher: Mapping[str, Tensor], student: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]:
@@ -84,9 +74,8 @@ FEEDBACK = (
 def with_feedback(messages: Sequence[Mapping[str, Any]], feedback: str, most: int) -> list[dict[str, Any]]:
     """What the teacher is shown: what the student was, and ``most`` characters of the feedback on its answer.
 
-    It stands at the head of the last message where that is a user's, since many chat templates refuse two turns of a
-    user in a row, and what the answer has to look like must stay the last thing that is read; else in a message of its
-    own.
+    It stands at the head of the last message where that is a user's: many chat templates refuse two turns of a user in
+    a row, and what the answer has to look like must stay the last thing that is read.
     """
     words = FEEDBACK.replace("{feedback}", feedback[:most])
     told = [dict(each) for each in messages]
@@ -112,14 +101,14 @@ def lessons(model: Learnable, examples: Sequence[Example], most: int) -> list[Sa
     return made
 
 
-class SdpoObjective(Objective):
+class SdpoObjective(scoring.Objective):
     """Divergence from the teacher over the student's own completions; those without a lesson are in no batch."""
 
     def __init__(
         self, model: Learnable, examples: Sequence[Example], options: TrainOptions, lessons: Sequence[Sample | None]
     ) -> None:
         taught = [place for place, lesson in enumerate(lessons) if lesson is not None]
-        super().__init__(model, examples, options, together(examples, taught, options.batch, model.sharing))
+        super().__init__(model, examples, options, scoring.together(examples, taught, options.batch, model.sharing))
         self._lessons = lessons
         self._teach(model.adapter_state())
 
@@ -127,7 +116,7 @@ class SdpoObjective(Objective):
         self._teacher = state
         self.model.set_teacher(state)
 
-    def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
+    def loss(self, part: Sequence[int], *, divergence: bool) -> scoring.Part:
         said = self.policy(part, top=self.options.sdpo.top)
         logprobs, student = said.logprobs, said.top_logprobs
         assert student is not None
@@ -141,7 +130,7 @@ class SdpoObjective(Objective):
             options=self.options.sdpo,
             total=self.total,
         )
-        return Part(loss, figures | self.common(part, said, divergence=divergence))
+        return scoring.Part(loss, figures | self.common(part, said, divergence=divergence))
 
     def end(self) -> None:
         """The teacher follows the policy a little."""
@@ -153,7 +142,7 @@ class SdpoObjective(Objective):
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         super().load(state)
-        self._teach(named(state, "teacher."))
+        self._teach(scoring.named(state, "teacher."))
 
     def _taught(self, part: Sequence[int], said: Statistics) -> Tensor:
         """The teacher's log-probabilities [B, L−1, k] of the student's likeliest tokens, where the student's stand."""
@@ -166,7 +155,7 @@ class SdpoObjective(Objective):
         at[there] = indices[mask]
         scored = self.model.statistics(samples, who=Who.TEACHER, at=at).top_logprobs
         assert scored is not None
-        finite(scored[there])
+        scoring.finite(scored[there])
         taught = torch.zeros_like(own)
         taught[mask] = scored[there].to(taught)
         return taught

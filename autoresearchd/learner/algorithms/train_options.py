@@ -18,9 +18,8 @@ TOP = 20
 class Algo(StrEnum):
     """What makes the policy better.
 
-    ``grpo``: comparison within groups that answered the same state. ``ppo``: a value head over the sequence of a
-    session's experiments. ``sdpo``: the policy that has read the feedback teaches the one that has not. ``sft``:
-    likelihood of the answers that were kept.
+    Comparison within groups that answered the same state; a value head over a session's experiments; a teacher that has
+    read the feedback; likelihood of the answers that were kept.
     """
 
     GRPO = "grpo"
@@ -32,9 +31,8 @@ class Algo(StrEnum):
 class Level(StrEnum):
     """What an importance ratio is a ratio of.
 
-    ``token``: of each token given those before it (GRPO, DAPO). ``sequence``: of the completion, as the geometric mean
-    of its tokens' (GSPO). ``completion``: of the completion as one action, the product of its tokens' ratios; the true
-    importance weight of the research MDP, and the widest spread.
+    ``token``: of each token given those before it (GRPO, DAPO). ``sequence``: the geometric mean of a completion's
+    tokens' (GSPO). ``completion``: their product, the true importance weight of the research MDP.
     """
 
     TOKEN = "token"  # noqa: S105 - a level, not a secret
@@ -50,11 +48,7 @@ class Mean(StrEnum):
 
 
 class Scale(StrEnum):
-    """What group advantages are divided by.
-
-    ``std``: the standard deviation of the group (GRPO). ``none``: nothing (Dr. GRPO): a group that is nearly all right
-    or nearly all wrong does not weigh more than others.
-    """
+    """What group advantages are divided by: the standard deviation of the group (GRPO), or nothing (Dr. GRPO)."""
 
     STD = "std"
     NONE = "none"
@@ -64,10 +58,9 @@ class Scale(StrEnum):
 class GrpoOptions:
     """The constants of GRPO.
 
-    clip_low, clip_high: ε below and above a ratio of 1. dual_clip: c, bounds the loss of what turned out badly; None:
-    not. level: what the ratio is of. mean: how tokens weigh. beta: weight of KL(policy ‖ base), at each token. scale,
-    leave_one_out, neighbours: how advantages are made of rewards (``group_advantages``); so many answers next to it
-    give a single one its baseline, an approximation; None: single answers are left out.
+    clip_low, clip_high: ε below and above a ratio of 1. dual_clip: c, None: no bound. beta: weight of KL(policy ‖
+    base), at each token. scale, leave_one_out: of ``group_advantages``. neighbours: so many answers next to it give a
+    single one its baseline, an approximation; None: single answers are left out.
     """
 
     clip_low: float = 0.2
@@ -96,14 +89,12 @@ GSPO = GrpoOptions(clip_low=3e-4, clip_high=4e-4, dual_clip=None, level=Level.SE
 class PpoOptions:
     """The constants of PPO.
 
-    clip: ε of the ratio; clip_high: above 1, None: the same. value_clip: how far a value may move from the old one
-    before the loss stops to reward it. value_weight: c1. entropy_weight: c2. level: what the ratio is of: by default
-    each token's, since the product of a long answer's leaves the range after one step. gamma, lam: of ``gae``. horizon:
-    answers of a session that are taken together, in whole rounds; the value of the state after them stands for all that
-    follows (Schulman et al. 2017, §5). centred: rewards are taken as their difference from the mean of all, so that a
-    value head that begins at 0 is right on average (reward centring, Naik et al. 2024, arXiv:2405.09999). target_kl:
-    the other epochs of an update are left out where the KL divergence from the policy that it began with passes 1.5
-    times this, per action or per token as the ratio is; None: never.
+    clip: ε of the ratio; clip_high: above 1, None: the same. value_clip: how far a value may move from the old one.
+    value_weight: c1. entropy_weight: c2. level: by default each token's ratio, since the product of a long answer's
+    leaves the range after one step. gamma, lam: of ``gae``. horizon: answers of a session that are taken together, in
+    whole rounds (Schulman et al. 2017, §5). centred: rewards are their difference from the mean of all, so that
+    a value head that begins at 0 is right on average (Naik et al. 2024, arXiv:2405.09999). target_kl: the other epochs
+    of an update are left out where its KL divergence passes 1.5 times this; None: never.
     """
 
     clip: float = 0.2
@@ -123,10 +114,9 @@ class PpoOptions:
 class SdpoOptions:
     """The constants of SDPO.
 
-    alpha: 0: KL(teacher ‖ student), which covers all that the teacher does; 1: KL(student ‖ teacher), which keeps to
-    what it does most; between them the generalised Jensen–Shannon divergence. rate: how far the teacher moves towards
-    the policy after each update, 0: it stays as it began. top: how many of the student's likeliest tokens are compared.
-    feedback_chars: feedback is cut to so many characters.
+    alpha: 0: KL(teacher ‖ student); 1: KL(student ‖ teacher); between them the generalised Jensen–Shannon divergence.
+    rate: how far the teacher moves towards the policy after each update. top: how many of the student's likeliest
+    tokens are compared.
     """
 
     alpha: float = 1.0
@@ -145,10 +135,9 @@ class SftOptions:
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """When the policy is warmed up on kept answers (``sft``) before GRPO or PPO.
+    """When the policy is warmed up on kept answers (``sft``) before GRPO or PPO; allowed: False: never.
 
-    It is where the rewards give no signal at all: then for all steps. Where fewer than ``valid_share`` of the answers
-    could be used, for the first ``steps``. allowed: False: never, and rewards without a signal are an error.
+    For all steps where the rewards give no signal; for the first ones where fewer answers than a share could be used.
     """
 
     allowed: bool = True
@@ -160,9 +149,8 @@ class ColdStart:
 class Collapse:
     """When a policy counts as collapsed, and the run stops; None: never.
 
-    entropy: mean of the tokens' distributions, in nats; below it the policy says the same thing always. kl: divergence
-    from the base for each token, in nats; above it the policy has forgotten how to speak. patience: steps in a row on
-    which one of them is met.
+    entropy: mean of the tokens' distributions; kl: divergence from the base for each token, both in nats. patience:
+    steps in a row on which one of them is met.
     """
 
     entropy: float | None = 0.02

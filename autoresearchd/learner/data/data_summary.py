@@ -31,9 +31,8 @@ _COLUMNS = {
 class Signal:
     """What rewards and feedback tell apart, in numbers of answers.
 
-    usable: with an edit that could be applied; good: kept, with a reward above 0. groups: of several answers;
-    informative: those whose rewards differ. singles: groups of one; comparable: those in whose session there is another
-    reward, so that neighbours give them a baseline. differ: whether any two rewards do. taught: with feedback.
+    groups: of several answers; informative: those whose rewards differ. singles: groups of one; comparable: those in
+    whose session there is another reward. differ: whether any two rewards do. taught: with feedback.
     """
 
     answers: int
@@ -119,10 +118,7 @@ def outlook(what: Signal, algo: str, *, least: float = LEAST_USABLE, allowed: bo
 
 # ---------------------------------------------------------------------- figures
 def figures(data: Dataset) -> dict[str, Any]:
-    """Figures on a dataset, by the names that ``--json`` has.
-
-    ``zero_variance``: groups of several with equal rewards; ``censored``: rewards that rest on a forecast.
-    """
+    """Figures on a dataset, by the names that ``--json`` has."""
     kept, what = data.trajectories, signal(data.trajectories)
     rewards, times = [each.reward for each in kept], [each.at for each in kept]
     return {
@@ -196,8 +192,7 @@ def write_parquet(trajectories: Iterable[Trajectory], target: Path) -> None:
         import pyarrow.parquet as pq  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
         raise MissingCapability(
-            "writing trajectories as Parquet needs pyarrow, which is not installed",
-            hint="pip install pyarrow",
+            "writing trajectories as Parquet needs pyarrow, which is not installed", hint="pip install pyarrow"
         ) from error
     kinds = {
         "text": pa.string(), "whole": pa.int64(), "real": pa.float64(), "flag": pa.bool_(),

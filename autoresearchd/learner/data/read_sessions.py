@@ -1,9 +1,7 @@
 """What a learner learns from, read: the sessions of repositories as a dataset, split, with all that was left out.
 
-The databases are opened read-only: a daemon may write, and a disk may be read-only. What a version and those that it
-comes from have learned from is not held out for their child: it is compared with its parent at states that neither has
-seen. Sessions are told apart by what they are known by in their own database: names depend on what they are read
-beside, and folders are moved.
+The databases are opened read-only. What a version and those that it comes from have learned from is not held out for
+their child: it is compared with its parent at states that neither has seen.
 
 Rewards are those of ``evaluator.reward`` alone. Of the answers to one question:
 
@@ -39,16 +37,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.feedback import FORMULA, feedback
 from autoresearchd.evaluator.feedback import reward as reward_of
 from autoresearchd.learner.data.data_summary import Signal, signal
-from autoresearchd.learner.data.trajectories import (
-    Dataset,
-    Reason,
-    Record,
-    Split,
-    Trajectory,
-    dataset,
-    record,
-    split,
-)
+from autoresearchd.learner.data.trajectories import Dataset, Reason, Record, Split, Trajectory, dataset, record, split
 from autoresearchd.policy.policy_names import PolicySpec
 from autoresearchd.store.reader import Corpus, Transcript
 from autoresearchd.workspace import layout
@@ -63,7 +52,6 @@ NO_REPLY = "no reply: "
 """How the error of a question begins that was charged but not answered."""
 
 UNREAD = "the answer could not be looked at"
-"""The error of an answer whose reading failed for a reason that is not the answer's."""
 
 _NO_OP = ("the edit changes nothing", "the edit in the answer is empty", "the constants have these values already")
 _NEAR = "the edit is nearly the same as what has been tried"
@@ -74,7 +62,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class ReadSession:
-    """A session that was read. name: unique over all that were; identity: the same wherever it lies.
+    """A session that was read. name: unique over all that were; identity: its own database's, wherever that is moved.
 
     task: None where it cannot be read. decided: its experiments beside the baselines; answers: of models. foreign: of
     another repository than the one that the command stands in.
@@ -93,11 +81,7 @@ class ReadSession:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All sessions of some repositories.
-
-    dropped: answers of which no record could be made. models: how many answers each base model gave. warnings:
-    sentences.
-    """
+    """All sessions of some repositories. dropped: answers without a record; models: answers of each base model."""
 
     records: tuple[Record, ...]
     sessions: tuple[ReadSession, ...]
@@ -125,11 +109,7 @@ class Material:
 
 # ---------------------------------------------------------------------- sessions
 def locate(directory: Path, others: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The tops of the checkouts that are meant, each repository once, and warnings.
-
-    That of ``directory``, where the command stands, if it has sessions, and ``others``, that were named. Raises
-    UsageError.
-    """
+    """The tops of the checkouts, each repository once: where the command stands, and ``others``; and warnings."""
     roots: dict[Path, Path] = {}  # by their databases
     warnings: list[str] = []
     try:
@@ -291,8 +271,7 @@ def records(
 ) -> tuple[list[Record], int]:
     """Records of all answers of a session, and how many answers could not be read.
 
-    task: None where it cannot be read: then there is no feedback on decided experiments. agent: whether its policy is
-    one.
+    task: None where it cannot be read: then there is no feedback on decided experiments.
     """
     made: list[Record] = []
     readable: list[tuple[Experiment, Transcript]] = []
@@ -396,8 +375,7 @@ def _of_agent(transcript: Transcript) -> bool:
 def _rounds(session: str, experiments: Sequence[tuple[Experiment, Transcript]]) -> dict[int, tuple[str, str]]:
     """Round and state of each experiment's first question, by number.
 
-    A proposal tells them. Where no answer could be used there is none; but members of a round are asked the same, to
-    the letter, so that it belongs to the round before it that was asked this, or else to the one after it.
+    A proposal tells them. Without one it is the round before it that was asked the same, or else the one after it.
     """
 
     def question(each: tuple[Experiment, Transcript]) -> object:

@@ -164,8 +164,7 @@ def record(
 ) -> Record:
     """The record of an answer. label, reward: None where it has none.
 
-    feedback: the outcome in the words that the policy was told, or would be. unusable: why it is not learned from,
-    where its reader knows a reason that the rest does not tell.
+    feedback: the outcome in the policy's words. unusable: a reason that the rest does not tell.
     """
     g = answer.generation
     round_id, state_id = round_id or f"{session}/{e.number}", state_id or f"{session}/{e.number}"
@@ -206,8 +205,7 @@ def dataset(
 ) -> Dataset:
     """The trajectories that can be learned from; the others are counted by the first reason that holds.
 
-    tokens: stored ids and log-probabilities are needed, of ``base``: text can be tokenized anew, they cannot. A hash of
-    None is not compared. before: how many answers did not even become records, by reason.
+    tokens: stored ids and log-probabilities are needed, of ``base``. before: answers that did not become records.
     """
     seen: set[tuple[str, int, int]] = set()
     kept: list[Trajectory] = []
@@ -238,11 +236,10 @@ def split(trajectories: Sequence[Trajectory], share: float = 0.25, among: Collec
     """Hold out about ``share`` of the trajectories, so that nothing of them is seen in training.
 
     Whole sessions are held out, the latest first, as long as half of all trajectories stay. Where that gives less than
-    half of what is wanted (there is one session, or the next one outweighs the others), those that were made last are,
-    whatever their session, cut between two groups. An earlier session is never held out in place of a later one, which
-    would have been made knowing it. A training trajectory with a prompt that is also held out (sessions of one task
-    begin alike) is taken out and counted. among: names of the sessions that are split, where they have any; all of the
-    others is trained on. Raises UsageError: there are too few.
+    half of what is wanted, those that were made last are, whatever their session, cut between two groups. An earlier
+    session is never held out in place of a later one, which would have been made knowing it. A training trajectory with
+    a prompt that is also held out is taken out and counted. among: sessions that are split, where they have any; all of
+    the others is trained on. Raises UsageError: there are too few.
     """
     mine = [each for each in trajectories if among is None or each.session in among] or trajectories
     sessions: dict[str, list[Trajectory]] = {}
@@ -321,8 +318,7 @@ def _token_refusal(g: Generation, base: BaseModel) -> Reason | None:
 def _sampled(sampling: Mapping[str, Any]) -> bool:
     """Whether the stored log-probabilities are those of the distribution that the tokens were drawn from.
 
-    Servers give them before the temperature is applied, and have temperatures of their own: only a temperature of 1
-    that they were told makes the two the same.
+    Servers give them before a temperature is applied: only a 1 that they were told makes the two the same.
     """
     temperature = _temperature(sampling)
     if sampling.get("logprobs_of") == "server" and sampling.get("temperature") != 1:

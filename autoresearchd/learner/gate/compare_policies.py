@@ -39,10 +39,9 @@ _COLLAPSES = {"novelty": "its edits repeat what was tried", "variety": "it propo
 class GateOptions:
     """The constants.
 
-    confidence: of the one-sided limits. valid_lost: by how much the share of valid edits may seem to fall, as chance
-    makes it; it may not surely fall at all. novelty_kept: the share of the old policy's novelty and variety that the
-    new one must keep. gain, power: the gain in reward that the number of states is worked out for, and the probability
-    of finding it.
+    confidence: of the one-sided limits. valid_lost: by how much the share of valid edits may seem to fall; it may not
+    surely fall at all. novelty_kept: the share of the old policy's novelty and variety that the new one must keep.
+    gain, power: what the number of states is worked out for.
     """
 
     confidence: float = 0.95
@@ -71,7 +70,7 @@ class Verdict:
 def compare(
     old: Iterable[Outcome],
     new: Iterable[Outcome],
-    options: GateOptions | None = None,
+    options: GateOptions = GateOptions(),
     *,
     left_out: Mapping[str, int] | None = None,
 ) -> Verdict:
@@ -82,7 +81,6 @@ def compare(
     outcome of is left out, and counted with those that nobody asked about (``left_out``, by the reason in words).
     ValueError: the edits of one policy were run and those of the other were not.
     """
-    options = options or GateOptions()
     before, after = _tallies(old), _tallies(new)
     shared = [key for key in before if key in after and before[key]["rewarded"] and after[key]["rewarded"]]
     pairs = [(before[key], after[key]) for key in shared]

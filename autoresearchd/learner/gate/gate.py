@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoresearchd.domain.errors import Interrupted, UsageError
-from autoresearchd.domain.ports import Cancel, Executor, Store
+from autoresearchd.domain.ports import Cancel, Executor
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.learner.data.read_sessions import TRAINED, ReadSession, Seen
@@ -32,9 +32,10 @@ from autoresearchd.learner.gate.held_out_states import (
 )
 from autoresearchd.learner.gate.judge_answers import Attempt, CheckingJudge, Outcome, RealJudge
 from autoresearchd.learner.gate.promotion_needs import GateSettings
-from autoresearchd.learner.training.out_of_memory import lift_memory_limit
+from autoresearchd.learner.training.load_model import lift_memory_limit
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.launch import reap
+from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace.files import disk_errors, remove_tree
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ _LOCK = "lock"
 class Gate:
     """The gate of one learner run: ``rehearse`` before the training, ``verdict`` after it.
 
-    A session that cannot be opened, read or judged here is left out, by name, and the others are asked about. seen:
-    what the versions have learned from that the new one comes from. seed: of the proposals.
+    A session that cannot be used here is left out, by name. seen: what the new version's ancestors have learned from.
     """
 
     def __init__(
@@ -98,19 +98,8 @@ class Gate:
             states = fit.states
             asked = f"{counted(len(states), 'held-out state')}, {counted(settings.count, 'proposal')} each"
             self._tell(f"the new and the old policy are asked about {asked}")
-            attempts = [
-                fresh(
-                    model,
-                    states,
-                    who=who,
-                    count=settings.count,
-                    max_tokens=max_tokens,
-                    temperature=settings.temperature,
-                    seed=self._seed,
-                    cancel=self._cancel,
-                )
-                for who in (old, new)
-            ]
+            how = settings.count, max_tokens, settings.temperature, self._seed
+            attempts = [fresh(model, states, who, *how, cancel=self._cancel) for who in (old, new)]
             judge = self._jobs.real(held) if self._runs(held, states) else CheckingJudge(held)
             outcomes = self._outcomes(judge, attempts)
         left_out = Counter({**gathered.left_out, **fit.left_out})
@@ -172,12 +161,12 @@ def fitting(model: Sampler, states: tuple[HeldOutState, ...], max_tokens: int) -
 def fresh(
     model: Sampler,
     states: Sequence[HeldOutState],
-    *,
     who: Who,
     count: int,
     max_tokens: int,
     temperature: float,
     seed: int,
+    *,
     batch: int = 8,
     cancel: Cancel | None = None,
 ) -> list[Attempt]:
@@ -212,14 +201,13 @@ def fresh(
 class LearnerJobs:
     """Opens the sessions that a learner run judges for, and makes the judge that runs their experiments.
 
-    executor: makes the one of a spec. store: of the repository that is learned for. run_foreign: whether experiments of
-    other repositories are run, too; their commands are told before.
+    executor: makes the one of a spec. store: of the repository that is learned for.
     """
 
     def __init__(
         self,
         executor: Callable[[str], Executor],
-        store: Store | None,
+        store: SqlStore | None,
         cancel: Cancel,
         tell: Callable[[str], None],
         *,

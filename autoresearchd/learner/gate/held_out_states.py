@@ -28,9 +28,8 @@ from autoresearchd.domain.errors import (
 )
 from autoresearchd.domain.experiment import Experiment, RunResult, Session
 from autoresearchd.domain.labels import Phase
-from autoresearchd.domain.ports import Store
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.redaction import secrets_of_environment
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.measure.log_text import shorten
 from autoresearchd.evaluator.rules.run_time import Pace, overrun, pace_of
@@ -54,10 +53,9 @@ _MAX_REASON = 200
 
 @dataclass(frozen=True, slots=True)
 class HeldOutState:
-    """A state that was not learned from, as a policy was shown it.
+    """A state that was not learned from, as a policy was shown it. key: names it among all.
 
-    key: names it among all. number: of the first experiment that was proposed at it. parent: the commit that edits are
-    made on; code: the editable files there. earlier: diffs of the last experiments before it.
+    number: of the first experiment that was proposed at it. parent, code: what edits are made on. earlier: last diffs.
     """
 
     key: str
@@ -81,7 +79,7 @@ class Gathered:
 class Ground:
     """One session, as far as a proposal for it can be judged. foreign: it is of another repository than the learner."""
 
-    def __init__(self, root: Path, store: Store, session: Session, *, foreign: bool = False) -> None:
+    def __init__(self, root: Path, store: SqlStore, session: Session, *, foreign: bool = False) -> None:
         self.session, self.store, self.foreign, self.executor = session, store, foreign, session.executor
         self.task: Task = parse_task(session.task_json)
         self.folder = root / session.folder
@@ -185,11 +183,7 @@ class HeldOut:
         return self.grounds[session]
 
     def states(self, trajectories: Iterable[Trajectory], *, most: int | None = None) -> Gathered:
-        """One state for each group of trajectories that was asked afresh; at most so many, evenly over time.
-
-        Left out are questions to fix or to repeat an answer (what came of them depends on it), those to an agent (its
-        answers are turns), and states whose session or program cannot be read.
-        """
+        """One state for each group of trajectories that was asked afresh; at most so many, evenly over time."""
         found: list[HeldOutState] = []
         left_out: Counter[str] = Counter()
         for (session, group), members in grouped(trajectories).items():
@@ -214,12 +208,12 @@ class HeldOut:
 
 
 @contextmanager
-def opened(sessions: Iterable[ReadSession], names: Iterable[str], own: Store | None = None) -> Iterator[HeldOut]:
+def opened(sessions: Iterable[ReadSession], names: Iterable[str], own: SqlStore | None = None) -> Iterator[HeldOut]:
     """The sessions of these names, with their stores and repositories, until the end; foreign ones are not upgraded.
 
     own: the store of those that are not foreign.
     """
-    wanted, held, stores = set(names), HeldOut(), dict[Path, Store]()
+    wanted, held, stores = set(names), HeldOut(), dict[Path, SqlStore]()
     with ExitStack() as stack:
         for each in sessions:
             if each.name not in wanted:

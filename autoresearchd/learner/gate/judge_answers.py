@@ -53,11 +53,10 @@ Attempt = tuple[HeldOutState, str]
 class Outcome:
     """What one fresh proposal for a held-out state came to.
 
-    valid: a legal edit that changes the program, whether or not it was tried before. label: why it is not worth a run,
-    or how its run ended; NONE: nothing speaks against it. error: the same in words. reward: None where the outcome says
-    nothing about the proposal. not_run: only a run would tell its worth, and it had none. novelty: distance to the
-    nearest of the last edits, 0 to 1. files_hash: of the program after the edit. feedback: on its run, in the words
-    that the model would be told. files: that the edit changes.
+    valid: a legal edit that changes the program, whether or not it was tried before. label, error: why it is not worth
+    a run, or how its run ended. reward: None where the outcome says nothing about the proposal. not_run: only a run
+    would tell its worth. novelty: distance to the nearest of the last edits, 0 to 1. files_hash: of the program after
+    the edit. feedback: on its run, in the words that the model would be told.
     """
 
     key: str
@@ -110,11 +109,7 @@ def _penalty(label: Label) -> float | None:
 
 
 class CheckingJudge:
-    """Judges without running anything.
-
-    What is not worth a run earns what the formula gives for it; any other edit its novelty bonus only, since what it
-    would gain is not known.
-    """
+    """Judges without running anything: an edit that is worth a run earns its novelty bonus only."""
 
     def __init__(self, held_out: HeldOut) -> None:
         self._held_out = held_out
@@ -160,8 +155,7 @@ class _Ended(NamedTuple):
 class RealJudge(CheckingJudge):
     """Judges by experiments, as many at once as the executor has slots; used from one thread.
 
-    The same program at the same state is run once, however often it is proposed, also over several calls. unlimited: a
-    context in which jobs are started, so that they do not inherit the limits of this process.
+    The same program at the same state is run once. unlimited: a context in which jobs are started.
     """
 
     def __init__(
@@ -365,19 +359,7 @@ class RealJudge(CheckingJudge):
 def _run(number: int, index: int, seed: int, ended: _Ended, *, of: int | None = None) -> Run:
     """A run as the store would give it. of: the experiment whose program ran, where it is another one."""
     measured, result, now = ended.measurement, ended.result, datetime.now(UTC)
+    facts = measured.label, measured.value, measured.metrics, result.duration_s
     return Run(
-        0,
-        number,
-        index,
-        seed,
-        now,
-        now,
-        measured.label,
-        measured.value,
-        measured.metrics,
-        result.duration_s,
-        tier=result.tier,
-        device=result.device,
-        detail=measured.detail,
-        of=of,
+        0, number, index, seed, now, now, *facts, tier=result.tier, device=result.device, detail=measured.detail, of=of
     )

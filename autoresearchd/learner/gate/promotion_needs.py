@@ -54,11 +54,7 @@ class GateSettings:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """What the gate would have, and what it takes.
-
-    more: states still to be made so that LEAST are held out. proposals: that it would ask for, of both policies
-    together; experiments: how many of them it would run at most.
-    """
+    """What the gate would have, and what it takes. more: states still to be made so that LEAST are held out."""
 
     states: int
     sessions: int

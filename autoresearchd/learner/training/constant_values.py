@@ -18,9 +18,8 @@ Read = Callable[[str, str], Any]
 
 
 def values_of(given: Mapping[str, str], algo: str = "") -> dict[str, Any]:
-    """The values of constants by name. given: their texts, as ``--set`` has them.
+    """The values of constants by name, from their texts. algo: one that it does not have is refused; empty: any.
 
-    algo: the algorithm that they are for: one that it does not have would do nothing, and is refused. Empty: any.
     Raises UsageError: there is none of that name, or its value is none; MissingCapability: a tracker is not installed.
     """
     for name in given:
@@ -92,56 +91,42 @@ def _or_none(inner: Read) -> Read:
     return lambda name, text: None if text == "none" else inner(name, text)
 
 
+_FLAGS = ("shuffle_rewards", "leave_one_out", "cold_start", "checkpointing", "share_prompts", "run_foreign")
+
 KNOWN: Mapping[str, Read] = {
+    **dict.fromkeys(_FLAGS, _flag),
+    **dict.fromkeys(("batch", "micro"), _whole(1, 4096)),
+    **dict.fromkeys(("save_every", "kl_every", "rounds"), _whole(1, 10_000)),
+    **dict.fromkeys(("rank", "threads"), _whole(1, 256)),
+    **dict.fromkeys(("gamma", "lam", "teacher_rate", "sdpo_alpha", "valid_share"), _number(0, 1)),
+    **dict.fromkeys(("clip_high", "beta"), _number(0, 10)),
+    **dict.fromkeys(("c1", "c2"), _number(0, 100)),
+    **dict.fromkeys(("least_entropy", "most_kl"), _or_none(_number(0, 100))),
     "learning_rate": _number(0, 0.1),
     "weight_decay": _number(0, 0.99),
-    "batch": _whole(1, 4096),
-    "micro": _whole(1, 4096),
     "epochs": _whole(1, 100),
     "clip": _number(1e-6, 1e6),
     "warmup": _whole(0, 10_000),
     "seed": _whole(0, 2**31 - 1),
-    "save_every": _whole(1, 10_000),
-    "kl_every": _whole(1, 10_000),
-    "shuffle_rewards": _flag,
+    "neighbours": _or_none(_whole(1, 1000)),
     "level": _one_of("token", "sequence", "completion"),
     "clip_low": _number(0, 0.99),
-    "clip_high": _number(0, 10),
-    "beta": _number(0, 10),
     "scale": _one_of("std", "none"),
-    "leave_one_out": _flag,
-    "neighbours": _or_none(_whole(1, 1000)),
-    "c1": _number(0, 100),
-    "c2": _number(0, 100),
-    "gamma": _number(0, 1),
-    "lam": _number(0, 1),
     "horizon": _whole(1, 100_000),
     "target_kl": _or_none(_number(1e-6, 100)),
     "top": _whole(1, 1000),
-    "teacher_rate": _number(0, 1),
-    "sdpo_alpha": _number(0, 1),
-    "cold_start": _flag,
-    "valid_share": _number(0, 1),
-    "least_entropy": _or_none(_number(0, 100)),
-    "most_kl": _or_none(_number(0, 100)),
-    "rank": _whole(1, 256),
     "alpha": _number(0.01, 1024),
     "dropout": _number(0, 0.9),
     "device": _device,
     "dtype": _one_of("auto", "float32", "bfloat16"),
-    "threads": _whole(1, 256),
-    "checkpointing": _flag,
     "generated": _whole(1, 1024),
-    "share_prompts": _flag,
     "max_length": _whole(16, 10_000_000),
-    "run_foreign": _flag,
     "judge": _judge,
     "states": _whole(2, 10_000),
     "count": _whole(1, 64),
     "max_tokens": _whole(1, 100_000),
     "temperature": _number(0.01, 2),
     "share": _number(0.01, 0.5),
-    "rounds": _whole(1, 10_000),
     "trackers": lambda _name, text: names_of(text),
 }
 """The constants by name, each with what reads its text."""

@@ -1,23 +1,31 @@
-"""A base model with a LoRA adapter on it: a fresh one, or one that was saved; and how an adapter is written to disk."""
+"""A base model with a LoRA adapter, fresh or saved; how an adapter is written; and the memory of a learner run."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import ctypes
 import json
-from collections.abc import Mapping
+import resource
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, UsageError
-from autoresearchd.learner.training.out_of_memory import give_large_blocks_back
+from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.models.client import words_of
 from autoresearchd.models.model_files import Source
 from autoresearchd.models.transformers_client import device_of, library, load_base, load_tokenizer, told
 
+if TYPE_CHECKING:
+    from autoresearchd.learner.algorithms.learnable import Learnable, Sample
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Of glibc's mallopt."""
+_LARGE = 2**20
 POLICY = "default"
 """Peft's name of the adapter that is trained."""
 
@@ -37,11 +45,9 @@ class ModelOptions:
 
     adapter: folder of an adapter that is trained on; its own rank and layers count, not these. rank, alpha: of a fresh
     one on all linear layers but the output layer (Hu et al. 2021, arXiv:2106.09685): W + (alpha/rank)·B·A, with B = 0
-    at first. dropout: of A's input while there are gradients; above 0, ratios to stored log-probabilities are noisy
-    from the first step on. dtype: auto, float32 or bfloat16 (float16 has too little range to learn in); adapter and
-    value head are float32. checkpointing: compute each layer again in the backward pass: about a third slower, with the
-    memory of one layer instead of all. generated: completions that are written at once. share_prompts: whether answers
-    to one prompt are scored after one copy of it, where the model can.
+    at first. dropout: above 0, ratios to stored log-probabilities are noisy. dtype: auto, float32 or bfloat16; adapter
+    and value head are float32. checkpointing: compute each layer again in the backward pass: about a third slower.
+    generated: completions that are written at once.
     """
 
     adapter: Path | None = None
@@ -212,3 +218,55 @@ def _without_dropout(model: Any) -> None:
         for name, value in vars(module).items():
             if "dropout" in name and isinstance(value, float):
                 setattr(module, name, 0.0)
+
+
+# ---------------------------------------------------------------------- memory
+def trial_step(model: Learnable, samples: Sequence[Sample]) -> None:
+    """Score the largest batch with gradients, and forget them: a run that does not fit ends here, and not hours later.
+
+    Raises MissingCapability: the memory is used up; it says what to lower.
+    """
+    with explain_out_of_memory(f"a trial step with {len(samples)} completions"):
+        scored = model.statistics(samples)
+        torch.autograd.backward(scored.logprobs[scored.batch.mask].sum())
+    for parameter in model.trainable():
+        parameter.grad = None
+
+
+@contextlib.contextmanager
+def explain_out_of_memory(what: str) -> Iterator[None]:
+    """Raise MissingCapability with advice where the memory runs out. what: is being done, to begin a sentence with."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is one; on a CPU torch raises a plain one
+        known = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+        if not known:
+            raise
+        raise MissingCapability(
+            f"{what}: the memory is used up",
+            hint="lower what is in memory at once: --set micro=1, --set generated=1, --set checkpointing=true, "
+            "--set max_length=TOKENS, or --set dtype=bfloat16; or take a smaller model, or raise memory_mb of "
+            "config.yaml where it is set",
+        ) from error
+
+
+def give_large_blocks_back() -> None:
+    """From now on, blocks of a megabyte and more go back to the system as soon as they are free, in this process.
+
+    By itself glibc keeps blocks of up to 32 MB, between which tensors of other sizes find no place.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # another C library, which has no such setting
+        libc = ctypes.CDLL(None)
+        for setting in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
+            libc.mallopt(setting, _LARGE)
+
+
+@contextlib.contextmanager
+def lift_memory_limit() -> Iterator[None]:
+    """Without the limit on this process's memory: what is started meanwhile does not inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

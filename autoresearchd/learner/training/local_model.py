@@ -13,19 +13,16 @@ import torch
 from torch import Tensor
 
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.learner.algorithms.learnable import Generated, Sample, Statistics, Who
-from autoresearchd.learner.training import prompt_sharing
-from autoresearchd.learner.training.load_model import (
-    POLICY,
-    Loaded,
-    ModelOptions,
-    fill,
-    load,
-    parameters_of,
-    write_adapter,
+from autoresearchd.learner.algorithms.learnable import (
+    Batch,
+    Generated,
+    Sample,
+    Statistics,
+    Who,
+    collate,
+    token_statistics,
 )
-from autoresearchd.learner.training.logprobs import Batch, collate, token_statistics
-from autoresearchd.learner.training.out_of_memory import explain_out_of_memory
+from autoresearchd.learner.training import load_model, prompt_sharing
 from autoresearchd.learner.training.prompt_sharing import Pack, Sharing, laid_out
 from autoresearchd.models.client import words_of
 from autoresearchd.models.transformers_client import Draw, context_of, decoded, encoded, ends_of, library, rendered
@@ -46,7 +43,7 @@ class LocalModel:
     ends: tokens that end a turn. apart: why each answer is scored with a prompt of its own; empty: it is not.
     """
 
-    def __init__(self, loaded: Loaded, options: ModelOptions) -> None:
+    def __init__(self, loaded: load_model.Loaded, options: load_model.ModelOptions) -> None:
         self._adapted, self._base, self._tokenizer, self.hashes, self.device, saved_head = loaded
         self._options = options
         embeddings = self._base.get_input_embeddings().weight
@@ -54,7 +51,7 @@ class LocalModel:
         self.padding = int(self._base.generation_config.pad_token_id or 0)
         self.ends, self.context = ends_of(self._base), context_of(self._base)
         self._decoder, self._head = self._base.get_decoder(), self._base.get_output_embeddings()
-        self._policy = parameters_of(self._adapted)
+        self._policy = load_model.parameters_of(self._adapted)
         self._taught = False
         self._value_head: torch.nn.Linear | None = None
         if options.value_head:
@@ -62,7 +59,7 @@ class LocalModel:
             torch.nn.init.zeros_(self._value_head.weight)
             torch.nn.init.zeros_(self._value_head.bias)
             if saved_head is not None:
-                fill(dict(self._value_head.named_parameters()), saved_head, str(options.adapter))
+                load_model.fill(dict(self._value_head.named_parameters()), saved_head, str(options.adapter))
         if not self._in_pieces():
             self._head = None
         self._end = self._end_of_turn()
@@ -71,11 +68,11 @@ class LocalModel:
         self.sharing = None if self.apart else shared
 
     @classmethod
-    def load(cls, place: Path, options: ModelOptions | None = None) -> LocalModel:
+    def load(cls, place: Path, options: load_model.ModelOptions | None = None) -> LocalModel:
         """The model of a folder or a GGUF file; raises as ``load_model.load`` says."""
-        with explain_out_of_memory(f"loading {place}"):
-            options = options or ModelOptions()
-            return cls(load(place, options), options)
+        with load_model.explain_out_of_memory(f"loading {place}"):
+            options = options or load_model.ModelOptions()
+            return cls(load_model.load(place, options), options)
 
     # -- text and tokens
     def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
@@ -113,7 +110,7 @@ class LocalModel:
     ) -> Statistics:
         if values and (who is not Who.POLICY or self._value_head is None):
             raise ValueError("values are the policy's, and need a model that was loaded with a value head")
-        with explain_out_of_memory(f"scoring {len(samples)} completions"), self._scoring(who):
+        with load_model.explain_out_of_memory(f"scoring {len(samples)} completions"), self._scoring(who):
             return self._scored(samples, self.sharing, top=top, at=at, values=values)
 
     def _scored(
@@ -165,11 +162,10 @@ class LocalModel:
 
         packed = [pack for pack in packs if len(pack.rows) > 1]
         for pack in packed:
-            layout = laid_out(pack, batch.ids, self._base.dtype)
-            how = {"position_ids": layout.positions, "attention_mask": layout.mask}
-            pairs = zip(pack.rows, layout.places, strict=True)
-            at = [places[:-1][batch.mask[row, : len(places) - 1]] for row, places in pairs]
-            take(pack.rows, self._forward(layout.ids, hidden=hidden, **how), torch.cat(at))
+            ids, positions, mask, where = laid_out(pack, batch.ids, self._base.dtype)
+            said = self._forward(ids, hidden=hidden, position_ids=positions, attention_mask=mask)
+            at = [places[:-1][batch.mask[row, : len(places) - 1]] for row, places in zip(pack.rows, where, strict=True)]
+            take(pack.rows, said, torch.cat(at))
         alone = set(range(len(lengths))).difference(*(pack.rows for pack in packed))
         for length in sorted({lengths[row] for row in alone}):
             rows = sorted(row for row in alone if lengths[row] == length)
@@ -252,7 +248,7 @@ class LocalModel:
             try:
                 yield
             finally:
-                self._adapted.set_adapter(POLICY)
+                self._adapted.set_adapter(load_model.POLICY)
 
     def set_teacher(self, state: Mapping[str, Tensor] | None) -> None:
         if state is None:
@@ -260,10 +256,10 @@ class LocalModel:
             return
         if TEACHER not in self._adapted.peft_config:
             with torch.random.fork_rng(devices=[]):
-                self._adapted.add_adapter(TEACHER, copy.copy(self._adapted.peft_config[POLICY]))
-            self._adapted.set_adapter(POLICY)
+                self._adapted.add_adapter(TEACHER, copy.copy(self._adapted.peft_config[load_model.POLICY]))
+            self._adapted.set_adapter(load_model.POLICY)
         kept = {name: each for name, each in state.items() if not name.startswith(_HEAD)}
-        fill(parameters_of(self._adapted, TEACHER), kept, "the teacher's state")
+        load_model.fill(load_model.parameters_of(self._adapted, TEACHER), kept, "the teacher's state")
         self._taught = True
 
     # -- what is trained
@@ -274,13 +270,13 @@ class LocalModel:
         return {name: each.detach().to("cpu", copy=True) for name, each in self._parameters().items()}
 
     def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
-        fill(self._parameters(), state, "the state of the adapter")
+        load_model.fill(self._parameters(), state, "the state of the adapter")
 
     def save(self, folder: Path) -> None:
         state = self.adapter_state()
         head = {name.removeprefix(_HEAD): each for name, each in state.items() if name.startswith(_HEAD)}
         lora = {name: each for name, each in state.items() if not name.startswith(_HEAD)}
-        write_adapter(folder, self._adapted, lora, head)
+        load_model.write_adapter(folder, self._adapted, lora, head)
 
     def _parameters(self) -> dict[str, torch.nn.Parameter]:
         if self._value_head is None:
@@ -298,7 +294,7 @@ class LocalModel:
         who: Who = Who.POLICY,
     ) -> list[Generated]:
         written: dict[int, Generated] = {}
-        advice = explain_out_of_memory(f"writing {self._options.generated} completions at once")
+        advice = load_model.explain_out_of_memory(f"writing {self._options.generated} completions at once")
         with advice, self._still(), self._acting(who):
             for room, numbers in self._in_batches(prompts, max_tokens):
                 own = [prompts[number] for number in numbers]
@@ -309,8 +305,7 @@ class LocalModel:
     def _in_batches(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[tuple[int, list[int]]]:
         """Which prompts, of about the same length, are answered together, and with how many tokens at most.
 
-        Those whose context has no room for ``max_tokens`` get what it has, beside others of the same room only: nothing
-        is looked at beyond the context. Raises UsageError: a prompt is empty or leaves no room.
+        Those whose context has no room for ``max_tokens`` get what it has, beside others of the same room only.
         """
         rooms: dict[int, list[int]] = {}
         for number, prompt in enumerate(prompts):
@@ -351,8 +346,8 @@ class LocalModel:
         for drawn, logprobs in zip(output[:, width:].tolist(), draw.logprobs, strict=True):
             # Up to the first end; a row that has ended is filled up until the last one has.
             length = next((at + 1 for at, token in enumerate(drawn) if token in self.ends), len(drawn))
-            own, text = tuple(drawn[:length]), decoded(self._tokenizer, drawn[:length])
-            written.append(Generated(own, tuple(logprobs[:length]), text, own[-1] in self.ends))
+            own = drawn[:length]
+            written.append(Generated(tuple(own), tuple(logprobs[:length]), decoded(self._tokenizer, own)))
         return written
 
     def _read(self, prompts: Sequence[Sequence[int]], ids: Tensor, attention: Tensor) -> Any:

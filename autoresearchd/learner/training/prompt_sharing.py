@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from autoresearchd.learner.training.logprobs import Sample
+from autoresearchd.learner.algorithms.learnable import Sample
 from autoresearchd.models.client import words_of
 
 _MASKED = ("sdpa", "eager")
@@ -42,18 +42,6 @@ class Pack(NamedTuple):
     def tokens(self) -> int:
         """Tokens that go through the model."""
         return self.shared + sum(length - self.shared for length in self.lengths)
-
-
-class Layout(NamedTuple):
-    """A pack as a model takes it: ids and positions [1, T], and what is added to the attention's scores [1, 1, T, T].
-
-    places: of each row of the pack, where its tokens stand.
-    """
-
-    ids: Tensor
-    positions: Tensor
-    mask: Tensor
-    places: tuple[Tensor, ...]
 
 
 class Sharing(NamedTuple):
@@ -83,8 +71,7 @@ class Sharing(NamedTuple):
     def _cost(self, pack: Pack) -> float:
         """Work of a layer, in units of 4 × width multiplications.
 
-        About 12 × width² weights for each token; and 2 × width for each token that it looks at, forth and back: all of
-        them under a mask, half of them where the attention knows that none looks ahead.
+        About 12 × width² weights for a token; 2 × width for each that it looks at: all under a mask, half without.
         """
         tokens = pack.tokens
         return tokens * (6.0 * self.width + (tokens if len(pack.rows) > 1 else tokens / 2))
@@ -102,8 +89,11 @@ def cut(pack: Pack, most: int) -> list[Pack]:
     return found
 
 
-def laid_out(pack: Pack, rows: Tensor, dtype: torch.dtype) -> Layout:
-    """A pack of several rows as a model takes it. rows: [B, L], ids of its batch. dtype: of the attention's scores."""
+def laid_out(pack: Pack, rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+    """A pack of several rows as a model takes it. rows: [B, L], ids of its batch. dtype: of the attention's scores.
+
+    Ids and positions [1, T], what is added to the scores [1, 1, T, T], and where the tokens of each row stand.
+    """
     device, shared = rows.device, pack.shared
     ids, positions = [rows[pack.rows[0], :shared]], [torch.arange(shared, device=device)]
     owners, places = [torch.zeros(shared, dtype=torch.long, device=device)], []
@@ -118,7 +108,7 @@ def laid_out(pack: Pack, rows: Tensor, dtype: torch.dtype) -> Layout:
     owner = torch.cat(owners)
     seen = ((owner[:, None] == owner) | (owner == 0)).tril_()
     mask = torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, torch.finfo(dtype).min)
-    return Layout(torch.cat(ids)[None], torch.cat(positions)[None], mask[None, None], tuple(places))
+    return torch.cat(ids)[None], torch.cat(positions)[None], mask[None, None], places
 
 
 # ---------------------------------------------------------------------- which models can

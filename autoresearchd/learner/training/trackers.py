@@ -90,15 +90,9 @@ def _tensorboard(folder: Path, run: str) -> Tracker:
     return log, writer.close
 
 
-def _trackio(folder: Path, run: str) -> Tracker:
-    module: Any = importlib.import_module("trackio")
-    module.init(project=_PROJECT, name=run)
-    return lambda step, figures: module.log(dict(figures), step=step), module.finish
-
-
-def _wandb(folder: Path, run: str) -> Tracker:
-    module: Any = importlib.import_module("wandb")
-    module.init(project=_PROJECT, name=run, dir=str(folder))
+def _service(name: str, run: str, **place: str) -> Tracker:
+    module: Any = importlib.import_module(name)
+    module.init(project=_PROJECT, name=run, **place)
     return lambda step, figures: module.log(dict(figures), step=step), module.finish
 
 
@@ -112,5 +106,8 @@ def _mlflow(folder: Path, run: str) -> Tracker:
 OTHERS = ("trackio", "wandb", "mlflow")
 """The trackers that ``--set trackers`` may name."""
 _MAKERS: Mapping[str, Callable[[Path, str], Tracker]] = {
-    "tensorboard": _tensorboard, "trackio": _trackio, "wandb": _wandb, "mlflow": _mlflow,
-}  # fmt: skip
+    "tensorboard": _tensorboard,
+    "trackio": lambda folder, run: _service("trackio", run),
+    "wandb": lambda folder, run: _service("wandb", run, dir=str(folder)),
+    "mlflow": _mlflow,
+}

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
 import math
+import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import EnvironmentFailure, UsageError
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
@@ -26,7 +30,12 @@ from autoresearchd.learner.algorithms.sdpo import SdpoObjective, lessons
 from autoresearchd.learner.algorithms.train_options import Algo, Collapse, TrainOptions
 from autoresearchd.learner.data.examples import Example, imitable, replayable, shuffled
 from autoresearchd.learner.data.trajectories import Trajectory, all_equal
-from autoresearchd.learner.training import checkpoint as checkpoints
+from autoresearchd.learner.versions.adapter_shelf import flush
+
+FORMAT = 2
+"""Of the file: part of each run's fingerprint."""
+
+_DIGEST = hashlib.sha256().digest_size
 
 PATIENCE = 5
 """So many steps in a row without a usable gradient end a run: a model that has broken does not fix itself."""
@@ -36,20 +45,12 @@ CANCELLED = "it was asked to stop"
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """What a step did.
+    """What a step did. step: from 1; steps: of the whole run. algo: that was at work, ``sft`` in a warm-up.
 
-    step: from 1; steps: of the whole run. algo: that was at work, ``sft`` in a warm-up. values: by name, those that the
-    algorithm has and that are finite:
-
-    - ``loss``, ``grad_norm`` (before clipping), ``learning_rate``; ``skipped``: 1 where the gradient was not finite and
-      nothing was changed; ``cold_start``: 1 where the step was one of a warm-up;
-    - ``reward``: mean of the batch; ``advantage``: mean absolute; ``examples``, ``tokens`` (of completions),
-      ``seconds`` since the step before, ``tokens_per_s``; ``epoch``: of the batch, from 0;
-    - ``entropy``: mean of the tokens'; ``kl_base``: KL(policy ‖ base) for each token, on some steps;
-    - ``ratio``, ``clipped_low``, ``clipped_high``, ``clipped_dual``, ``effective_samples``, ``approx_kl`` (from the
-      policy that acted), ``kl_update`` (from the one that the update began with): means over the parts of the batch;
-    - ``value_loss``, ``value_clipped``, ``explained_variance`` (PPO); ``divergence``, ``tail`` (SDPO);
-    - ``round/valid``, ``round/novelty``, ``round/reward``: of all proposals of the round that is learned from (live).
+    values: those that are finite, by name: ``skipped``: 1 where the gradient was not finite and nothing was changed;
+    ``cold_start``: 1 in a warm-up; ``grad_norm``: before clipping; ``advantage``: mean absolute; ``tokens``: of
+    completions; ``seconds``: since the step before; ``epoch``: of the batch, from 0; ``entropy``, ``kl_base``: for each
+    token; ``approx_kl``: from the policy that acted, ``kl_update``: from the one that the update began with.
     """
 
     step: int
@@ -67,8 +68,6 @@ class Trained:
     """How a run ended, after how many steps, with the figures of each (``StepFigures``).
 
     stopped: why it ended before its time; cold_start: why the policy was warmed up first; empty: it did not, was not.
-    counts: trajectories and examples, what was left out for which reason, groups and those without a signal, steps that
-    were skipped, epochs that were cut short.
     """
 
     steps: int
@@ -92,12 +91,11 @@ def train(
     The order of the examples and the randomness of the model are functions of the seed and the step alone, so that a
     run which goes on from its checkpoint takes the very steps that it would have taken; on a CPU bit for bit.
 
-    on_step: told of each step; those before a restart are not told again. checkpoint: a file that the run goes on from
-    where it is there, and that it is saved to. cancel: looked at between the parts of a batch. Raises UsageError: there
-    is nothing to learn from, or the checkpoint is of another run; EnvironmentFailure: it cannot be written.
+    on_step: told of each step, once. cancel: looked at between the parts of a batch. Raises UsageError: there is
+    nothing to learn from, or the checkpoint is of another run; EnvironmentFailure: it cannot be written.
     """
     given = shuffled(trajectories, options.seed) if options.shuffle_rewards else list(trajectories)
-    name = "" if checkpoint is None else checkpoints.fingerprint(options, trajectories, model.hashes)
+    name = "" if checkpoint is None else fingerprint(options, trajectories, model.hashes)
     return _Loop(model, plan(model, given, options), options, on_step, checkpoint, name, cancel).run()
 
 
@@ -329,11 +327,7 @@ class _Loop:
         return {"loss": total, **means} if math.isfinite(total) else {"skipped": 1.0}
 
     def _strayed(self) -> bool:
-        """Whether the divergence from the base was above its limit when it was last measured.
-
-        It is then measured on each step, so that a collapse is seen in ``patience`` of them: at one measurement in
-        several steps, a short run would be over before its guard could speak.
-        """
+        """Whether the divergence from the base was above its limit: it is then measured on each step."""
         last, limit = _last(self._progress.history, "kl_base", 1), self._options.collapse.kl
         return limit is not None and bool(last) and last[0] > limit
 
@@ -390,11 +384,11 @@ class _Loop:
             "history": progress.history,
             "counts": dict(progress.counts),
         }
-        checkpoints.write(self._name, state, self._place)
+        write_checkpoint(self._name, state, self._place)
 
     def _resume(self) -> Mapping[str, Tensor] | None:
         """Go on from the checkpoint where there is one; what its algorithm must know."""
-        state = None if self._place is None else checkpoints.read(self._place, self._name)
+        state = None if self._place is None else read_checkpoint(self._place, self._name)
         if state is None:
             return None
         self._model.load_adapter_state(state["adapter"])
@@ -417,3 +411,63 @@ def _described(objective: Objective, batch: Sequence[int], seconds: float) -> di
         "seconds": seconds,
         "tokens_per_s": tokens / seconds if seconds > 0 else 0.0,
     }
+
+
+# ---------------------------------------------------------------------- checkpoints
+def fingerprint(options: TrainOptions, trajectories: Iterable[Trajectory], hashes: Sequence[str]) -> str:
+    """What tells one run from another: its options, its data and its base model.
+
+    How often it is saved changes nothing, and more steps are the same run gone on with.
+    """
+    digest = hashlib.sha256(repr((FORMAT, replace(options, steps=1, save_every=1), tuple(hashes))).encode())
+    for each in trajectories:
+        shown = (each.key, each.group, each.prompt_hash, each.completion, each.token_ids, each.logprobs)
+        digest.update(repr((shown, each.reward, each.label.value, each.error, each.feedback)).encode())
+    return digest.hexdigest()
+
+
+def write_checkpoint(run: str, state: Mapping[str, Any], target: Path) -> None:
+    """Put a checkpoint in the place of the one before; whatever happens meanwhile, one of the two is there as a whole.
+
+    run: its fingerprint. state: tensors, and plain values in dicts and lists. Raises EnvironmentFailure.
+    """
+    buffer = io.BytesIO()
+    torch.save({"run": run, **state}, buffer)
+    part = target.with_name(f"{target.name}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as stream:
+            stream.write(hashlib.sha256(buffer.getbuffer()).digest())
+            stream.write(buffer.getbuffer())
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(target)
+        flush(target.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        again = "the run goes on from the checkpoint before" if target.is_file() else "the run then begins anew"
+        raise EnvironmentFailure(
+            f"the checkpoint {target} cannot be written: {error}",
+            hint=f"free some disk space, or make the folder writable, and lift limits on the size of files; {again}",
+        ) from error
+
+
+def read_checkpoint(source: Path, run: str) -> dict[str, Any] | None:
+    """The state of a run; None where there is none. Raises UsageError: it is damaged, or another run wrote it."""
+    try:
+        data = source.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"the checkpoint {source} cannot be read: {error}", hint="make it readable") from error
+    if len(data) < _DIGEST or hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
+        raise UsageError(f"the checkpoint {source} is damaged", hint="delete it; the run then begins anew")
+    # Nothing but tensors and plain values is unpickled.
+    state: dict[str, Any] = torch.load(io.BytesIO(data[_DIGEST:]), map_location="cpu", weights_only=True)
+    if state.get("run") != run:
+        raise UsageError(
+            f"the checkpoint {source} belongs to a run with other options, other data or another model",
+            hint="delete it, or take the options of that run",
+        )
+    return state

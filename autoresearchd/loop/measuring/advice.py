@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from autoresearchd.domain.errors import RepositoryError
-from autoresearchd.domain.experiment import Experiment
-from autoresearchd.domain.limits import CALM, explain_noise, noise_has_grown
+from autoresearchd.domain.experiment import CALM, Experiment, explain_noise, noise_has_grown
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.evaluator.measure.measurement import is_read_only, missing_module, missing_paths
 from autoresearchd.evaluator.rules.program_text import SEED_VARIABLE

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import Phase
+from autoresearchd.domain.ports import EventKind, ResearchState
 from autoresearchd.domain.proposal import Repair
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.measure.measurement import last_lines
 from autoresearchd.loop.messages import is_keep

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.errors import PolicyError, SpendCapReached
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
-from autoresearchd.domain.ports import Store
+from autoresearchd.domain.ports import EventKind, ResearchState
 from autoresearchd.domain.proposal import ASI, Cost, Proposal, Repair
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal
 from autoresearchd.evaluator.measure.measurement import is_simple
@@ -29,6 +27,7 @@ from autoresearchd.policy.near_duplicates import WINDOW, NearDuplicates
 from autoresearchd.policy.policy_names import TUNERS
 from autoresearchd.policy.roles import off_surface
 from autoresearchd.policy.search.find_constants import changed, named
+from autoresearchd.store.repository import SqlStore
 
 LOG_LINES = 40
 MOST_FLAGGED = 1000
@@ -41,7 +40,7 @@ _AT_ONCE = 64
 class EditCheck:
     """Knows what may be proposed in a session, and what was tried in it."""
 
-    def __init__(self, task: Task, store: Store, session_id: int, pristine: Path) -> None:
+    def __init__(self, task: Task, store: SqlStore, session_id: int, pristine: Path) -> None:
         self._task, self._store, self._session_id, self._pristine = task, store, session_id, pristine
         self._near = NearDuplicates()
         self._last: int | None = None

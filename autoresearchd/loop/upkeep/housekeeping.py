@@ -21,13 +21,13 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, StoreDamaged, StoreError
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
-from autoresearchd.domain.ports import Store
+from autoresearchd.domain.ports import EventKind
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.loop.context import Context
 from autoresearchd.store import backups
+from autoresearchd.store.repository import SqlStore
 
 REQUESTS_S = 0.5
 HEARTBEAT_S = 10
@@ -215,7 +215,7 @@ def say_that_it_stops(lab: Context, experiment: Experiment | None) -> None:
     note_reason(lab.store, lab.tag, lab.clock.now(), words)
 
 
-def note_reason(store: Store, tag: str, at: datetime, reason: str) -> None:
+def note_reason(store: SqlStore, tag: str, at: datetime, reason: str) -> None:
     """Write down, for ``status``, what keeps a session as it is; the log says it, too, so a failure changes nothing."""
     with contextlib.suppress(AutoresearchdError, KeyError):  # KeyError: the row went with its database
         session = store.session(tag)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.models.client import Count, Message
 from autoresearchd.policy.edits.edit import MAX_ANSWER_LINES, Edit, EditError, show

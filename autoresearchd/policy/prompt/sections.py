@@ -14,7 +14,7 @@ from enum import IntEnum
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.task import Budget, Direction, MetricSource
 from autoresearchd.evaluator.feedback import MAX_REASON, feedback, fill
 from autoresearchd.models.client import Count, Message

@@ -23,7 +23,7 @@ from functools import lru_cache
 from autoresearchd.config.value_positions import MarkupError, Scalar, kind_of, scalars
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.task import MetricSource, Search, Task
 from autoresearchd.policy.search.data_flow import Constant, reached
 from autoresearchd.policy.search.known_calls import usual

@@ -14,10 +14,9 @@ import numpy as np
 
 from autoresearchd.domain.errors import Interrupted, PolicyError
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.ports import Cancel, TrialHistory
+from autoresearchd.domain.ports import Cancel, ResearchState, TrialHistory
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.policy.search.find_constants import Program
 from autoresearchd.policy.search.memory import Candidate, Coupling, Effect, Memory, Surrogate, expected_gain, key, where
 from autoresearchd.policy.search.name_ranges import BATCH, CONTEXT, PER_PASS, words_of

@@ -66,7 +66,7 @@ class ExperimentRecords:
     _db: Database
 
     def open_experiment(self, session_id: int, *, parent: str, segment: int, at: datetime) -> Experiment:
-        """Allocate the next number; the counter and the row change together, so there is never a gap."""
+        """Allocate the next number; the counter and the row change together, so there is never a gap. Lazily."""
         opened = t.totals.c.opened
         take = update(t.totals).where(t.totals.c.session_id == session_id).values(opened=opened + 1).returning(opened)
         with self._db.write_lazily() as c:
@@ -78,7 +78,10 @@ class ExperimentRecords:
     def record_proposal(
         self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
     ) -> Experiment:
-        """Store a proposal, or one more attempt (a repair); its cost is charged where its answers have not been."""
+        """Store a proposal, or one more attempt (a repair); its cost is counted unless it is ``charged``.
+
+        ``proposal.parent``, when given, becomes the experiment's.
+        """
         with self._db.write() as c:
             row = _locked(c, session_id, number)
             if row.attempt is not None and proposal.attempt <= row.attempt:
@@ -98,6 +101,7 @@ class ExperimentRecords:
             return load_experiment(c, session_id, number)
 
     def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
+        """Written lazily: the commit follows from the proposal."""
         with self._db.write_lazily() as c:
             row = _locked(c, session_id, number)
             if row.commit_sha != commit or row.phase == Phase.PROPOSED:
@@ -106,6 +110,7 @@ class ExperimentRecords:
             return load_experiment(c, session_id, number)
 
     def open_run(self, session_id: int, number: int, seed: int, at: datetime, *, of: int | None = None) -> Run:
+        """A run of its own program, or that of experiment ``of``, is about to start. Lazily."""
         with self._db.write_lazily() as c:
             row = _locked(c, session_id, number)
             _expect(row, "a run", Phase.COMMITTED)
@@ -152,7 +157,11 @@ class ExperimentRecords:
         incumbent: str | None,
         fallen: Mapping[int, Decision] | None = None,
     ) -> Experiment:
-        """Store the decision. A new incumbent is the experiment's commit too: the tested tree with its result."""
+        """Store the decision; the branch is moved after. incumbent: the session's new one (a keep), None: unchanged.
+
+        It is the experiment's commit too: the tested tree with its result. fallen: keeps that lost their place beside
+        it, with what is decided of them instead; the latest keep that is left is then the session's.
+        """
         with self._db.write() as c:
             row = _locked(c, session_id, number)
             if row.phase == Phase.DECIDED:
@@ -186,6 +195,7 @@ class ExperimentRecords:
             return load_experiment(c, session_id, number)
 
     def record_overhead(self, session_id: int, number: int, overhead_ms: float) -> None:
+        """The experiment is settled: branch and worktree are as decided. Lazily."""
         with self._db.write_lazily() as c:
             change(c, session_id, number, overhead_ms=overhead_ms)
 
@@ -218,10 +228,6 @@ class ExperimentRecords:
                 _locked(c, session_id, number)
             return [answer for answer in records.answers_of(rows) if answer is not None]
 
-    def spent_since(self, at: datetime) -> float:
-        usd: float | None = self._db.row(select(func.sum(n.c.usd)).where(n.c.at >= at))[0]
-        return usd or 0.0
-
     def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
         charges = select(n.c.at, n.c.usd).where(n.c.at >= at, n.c.usd > 0).order_by(n.c.at)
         return [(when, usd) for when, usd in self._db.rows(charges)]
@@ -237,6 +243,7 @@ class ExperimentRecords:
             return next(iter(records.load_experiments(c, session_id, newest)), None)
 
     def experiments(self, session_id: int, *, last: int | None = None, role: str | None = None) -> Sequence[Experiment]:
+        """Without files and generations; ``role``: only those that it proposed."""
         wanted = records.LISTED.where(e.c.session_id == session_id).order_by(e.c.number.desc()).limit(last)
         if role is not None:  # numbers first: walking back over proposals alone is the quicker way to find them
             numbers = select(p.c.number).where(p.c.session_id == session_id, p.c.role == role).distinct()
@@ -259,6 +266,7 @@ class ExperimentRecords:
         return [value for _, value in sorted(self._db.rows(select(e.c.number, e.c.value).where(*there)))]
 
     def decided_runs(self, session_id: int, segment: int) -> Sequence[Run]:
+        """Good runs of all decided experiments of a segment, of their last attempts."""
         of_it = (r.c.session_id == e.c.session_id) & (r.c.number == e.c.number)
         wanted = (
             records.RUNS.join(e, of_it & (r.c.attempt == func.coalesce(e.c.attempt, 0)))
@@ -269,9 +277,10 @@ class ExperimentRecords:
         return [Run(**row._mapping) for row in self._db.rows(wanted)]
 
     def trials(self, session_id: int, after: int = -1) -> Sequence[Trial]:
-        told = (e.c.status, e.c.label, e.c.value, e.c.delta, func.coalesce(e.c.reason, ""))
+        """Decided experiments whose changes are known."""
+        judged = (e.c.status, e.c.label, e.c.value, e.c.delta, func.coalesce(e.c.reason, ""))
         wanted = (
-            select(e.c.number, e.c.parent, e.c.commit_sha, p.c.changes, *told)
+            select(e.c.number, e.c.parent, e.c.commit_sha, p.c.changes, *judged)
             .join_from(e, p, records.CURRENT)
             .where(e.c.session_id == session_id, e.c.number > after)
             .where(e.c.status.is_not(None), p.c.changes.is_not(None))
@@ -286,6 +295,7 @@ class ExperimentRecords:
         return records.require(row, f"session {session_id} has no experiment {number}").diff or ""
 
     def find_duplicate(self, session_id: int, code_hash: str) -> int | None:
+        """Number of the earliest experiment of the session whose proposal had this ``code_hash``."""
         first = select(func.min(p.c.number)).filter_by(session_id=session_id, code_hash=code_hash)
         number: int | None = self._db.row(first)[0]
         return number
@@ -396,10 +406,9 @@ def recount(c: Connection, session_id: int) -> None:
 
 # ---------------------------------------------------------------------- parts of steps
 def _locked(c: Connection, session_id: int, number: int) -> AnyRow:
-    """Where the experiment stands; nobody else can change it before the transaction ends."""
+    """Where the experiment stands; in a transaction that writes, nobody else can change it before its end."""
     of_it = select(*(e.c[name] for name in _STANDING)).filter_by(session_id=session_id, number=number)
-    row = c.execute(of_it.with_for_update()).one_or_none()
-    return records.require(row, f"session {session_id} has no experiment {number}")
+    return records.require(c.execute(of_it).one_or_none(), f"session {session_id} has no experiment {number}")
 
 
 def _same_proposal(c: Connection, row: AnyRow, proposal: Proposal, code_hash: str) -> bool:

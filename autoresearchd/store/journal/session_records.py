@@ -86,7 +86,7 @@ class SessionRecords:
 
     # -- segments
     def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment:
-        opened = select(t.totals.c.opened).where(t.totals.c.session_id == session_id).with_for_update()
+        opened = select(t.totals.c.opened).where(t.totals.c.session_id == session_id)
         latest = select(func.max(g.c.number)).filter_by(session_id=session_id)
         with self._db.write() as c:
             (first,) = require(c.execute(opened).one_or_none(), f"no session {session_id}")

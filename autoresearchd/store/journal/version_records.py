@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -12,16 +11,14 @@ from sqlalchemy.exc import IntegrityError
 
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.policy_versions import (
+    BaseModel,
     LearnerRun,
     LearnerStatus,
-    NewLearnerRun,
-    NewVersion,
     PolicyVersion,
     Rewarded,
     VersionStatus,
 )  # fmt: skip
 from autoresearchd.store.journal.records import CURRENT, pick, require
-from autoresearchd.store.journal.session_records import put
 from autoresearchd.store.schema import tables as t
 from autoresearchd.store.schema.database import Database
 
@@ -43,11 +40,13 @@ class VersionRecords:
     _db: Database
 
     # -- learner runs
-    def open_learner_run(self, new: NewLearnerRun, at: datetime) -> LearnerRun:
+    def open_learner_run(
+        self, algo: str, mode: str, trajectories: int, at: datetime, config: Mapping[str, Any] | None = None
+    ) -> LearnerRun:
         begins = {"status": LearnerStatus.RUNNING, "started_at": at, "steps": 0, "detail": ""}
+        new = insert(r).values(algo=algo, mode=mode, trajectories=trajectories, config=config, **begins)
         with self._db.write() as c:
-            row = insert(r).values(**asdict(new), **begins).returning(r.c.id)
-            return _run(c, put(c, row, f"no session {new.session_id}").scalar_one())
+            return _run(c, c.execute(new.returning(r.c.id)).scalar_one())
 
     def record_learner_run(
         self,
@@ -71,26 +70,29 @@ class VersionRecords:
         return [LearnerRun(**row._mapping) for row in self._db.rows(select(r).order_by(r.c.id))]
 
     # -- versions
-    def add_version(self, new: NewVersion, at: datetime) -> PolicyVersion:
+    def add_version(
+        self, version: str, digest: str, base: BaseModel, at: datetime, *, parent: str | None = None,
+        learner_run_id: int | None = None, metrics: Mapping[str, Any] | None = None, reason: str = "",
+    ) -> PolicyVersion:  # fmt: skip
+        """A version whose files are in a folder of its name. digest: over all of them; parent: trained from."""
         with self._db.write() as c:
-            if new.session_id is not None:
-                session = c.execute(select(t.sessions.c.id).where(t.sessions.c.id == new.session_id)).first()
-                require(session, f"no session {new.session_id}")
             values = {
-                **pick(new, ("session_id", "version", "metrics", "reason")),
-                **pick(new.base, t.HASHES),
-                "learner_run_id": c.execute(select(r.c.id).filter_by(id=new.learner_run_id)).scalar(),
-                "parent_id": c.execute(select(v.c.id).filter_by(version=new.parent)).scalar(),
+                "version": version,
+                "adapter_path": version,
+                "adapter_hash": digest,
+                **pick(base, t.HASHES),
+                "learner_run_id": c.execute(select(r.c.id).filter_by(id=learner_run_id)).scalar(),
+                "parent_id": c.execute(select(v.c.id).filter_by(version=parent)).scalar(),
                 "status": VersionStatus.CANDIDATE,
-                "adapter_path": new.folder,
-                "adapter_hash": new.digest,
+                "metrics": metrics,
+                "reason": reason,
                 "created_at": at,
             }
             try:
                 c.execute(insert(v).values(**values))
             except IntegrityError as error:
-                raise StoreError(f"a version {new.version!r} is there already") from error
-            return _version(c, new.version)
+                raise StoreError(f"a version {version!r} is there already") from error
+            return _version(c, version)
 
     def versions(self) -> Sequence[PolicyVersion]:
         return [PolicyVersion(**row._mapping) for row in self._db.rows(select_versions().order_by(v.c.id))]
@@ -106,7 +108,7 @@ class VersionRecords:
     ) -> PolicyVersion:
         """Put a version to use, ``metrics`` laid over its own; the one for the same base model is retired."""
         with self._db.write() as c:
-            found = _locked(c, version)
+            found = _version(c, version)
             if found.status is VersionStatus.PROMOTED:
                 return found
             same_base = v.c.model_hash.is_not_distinct_from(found.model_hash)
@@ -119,7 +121,7 @@ class VersionRecords:
     ) -> PolicyVersion:
         """Keep a candidate and do not use it. StoreError: it is or was in use, and is to be rolled back."""
         with self._db.write() as c:
-            found = _locked(c, version)
+            found = _version(c, version)
             if found.status in (VersionStatus.PROMOTED, VersionStatus.RETIRED):
                 raise StoreError(f"version {version} is {found.status}: it is rolled back, not refused")
             return _decide(c, found, VersionStatus.REFUSED, reason, metrics)
@@ -127,7 +129,7 @@ class VersionRecords:
     def roll_back_version(self, version: str, *, reason: str = "") -> PolicyVersion | None:
         """Refuse the version in use, and bring back the one before it, if any. StoreError: it is not in use."""
         with self._db.write() as c:
-            found = _locked(c, version)
+            found = _version(c, version)
             if found.status is not VersionStatus.PROMOTED:
                 raise StoreError(f"version {version} is {found.status}, it is not in use")
             _decide(c, found, VersionStatus.REFUSED, reason)
@@ -151,12 +153,6 @@ class VersionRecords:
         earned = select(e.c.number, p.c.policy, p.c.adapter, e.c.reward, e.c.started_at).join_from(e, p, CURRENT)
         wanted = earned.where(e.c.session_id == session_id, e.c.number > after, e.c.reward.is_not(None))
         return [Rewarded(*row) for row in self._db.rows(wanted.order_by(e.c.number))]
-
-
-def _locked(c: Connection, version: str) -> PolicyVersion:
-    """A version; where a database has several writers, others are kept from deciding at the same time."""
-    c.execute(select(v.c.id).with_for_update()).all()
-    return _version(c, version)
 
 
 def _decide(

@@ -17,17 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import URL, Connection, Engine, Select, create_engine, event, inspect, text
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from autoresearchd.domain.errors import (
-    AutoresearchdError,
-    ConfigError,
-    EnvironmentFailure,
-    MissingCapability,
-    StoreDamaged,
-    StoreError,
-)
+from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, StoreDamaged, StoreError
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.resources import bundled
 from autoresearchd.store.schema import codec, health
@@ -56,33 +48,23 @@ def sqlite_url(path: Path) -> str:
 
 
 class Database:
-    """A database by SQLAlchemy's URL. What is written goes through ``redactor``, column by column (see ``tables``).
+    """The database at ``sqlite:///PATH``. What is written goes through ``redactor``, by column (see ``tables``).
 
-    busy_timeout: how long a writer waits for another one, in seconds. readonly: an SQLite database is opened as it is:
-    it must be of this version's revision, and is never written to.
+    busy_timeout: how long a writer waits for another one, in seconds. readonly: it is opened as it is: it must be of
+    this version's revision, and is never written to.
     """
 
     def __init__(self, url: str, *, busy_timeout: float = 10.0, readonly: bool = False) -> None:
-        parsed = _parse(url)
-        self.name = parsed.render_as_string(hide_password=True)
-        self.is_sqlite = parsed.get_backend_name() == "sqlite"
-        self.path = Path(parsed.database) if self.is_sqlite and parsed.database else None
-        if self.is_sqlite and parsed.database in (None, "", ":memory:"):
-            raise ConfigError("the journal must be a file, it has to outlive the process", key=url, file="store")
-        options: dict[str, Any] = {"json_serializer": codec.dumps, "json_deserializer": json.loads}
-        if self.path is not None and readonly:
-            options["creator"] = partial(_connect_readonly, self.path)
-        elif self.is_sqlite:
-            options["connect_args"] = {"timeout": busy_timeout}
-        try:
-            self.engine = create_engine(parsed, **options)
-        except NoSuchModuleError as error:
-            raise ConfigError(f"{self.name} names no database that is known here: {error}", file="store") from error
-        except ModuleNotFoundError as error:
-            what = f"the driver of {self.name} is not installed: {error}"
-            raise MissingCapability(what, hint="pip install 'autoresearchd[postgres]'") from error
-        if self.is_sqlite:
-            _prepare_sqlite(self.engine, () if readonly else _PRAGMAS)
+        self.name, self.path = url, Path(url.removeprefix(_SQLITE))
+        how = {"creator": partial(_connect_readonly, self.path)} if readonly else {}
+        self.engine = create_engine(
+            URL.create("sqlite", database=str(self.path)),  # a path may hold "?" and "%"
+            json_serializer=codec.dumps,
+            json_deserializer=json.loads,
+            connect_args={"timeout": busy_timeout},
+            **how,
+        )
+        _prepare(self.engine, () if readonly else _PRAGMAS)
         self.redactor = Redactor()
         self._writers = self.engine.execution_options(**{_WRITE: True})
         self.refusal: StoreDamaged | None = None
@@ -91,10 +73,9 @@ class Database:
 
     def hold(self) -> None:
         """Keep a connection to the file that lies there now: copies are of that one, should it be moved or deleted."""
-        if self.is_sqlite and self._held is None:
-            with self._translated():
-                self._held = self.engine.connect()
-                _raw(self._held).execute("SELECT count(*) FROM sqlite_schema").fetchall()  # opens its log as well
+        with self._translated():
+            self._held = self.engine.connect()
+            _raw(self._held).execute("SELECT count(*) FROM sqlite_schema").fetchall()  # opens its log as well
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -124,11 +105,6 @@ class Database:
     def write_lazily(self) -> Iterator[Connection]:
         """As ``write``, but a power cut (not a crash of the process) may undo it until the next ``write`` ends."""
         with self._writer() as connection:
-            if not self.is_sqlite:
-                with connection.begin():
-                    connection.exec_driver_sql("SET LOCAL synchronous_commit TO OFF")
-                    yield connection
-                return
             raw = _raw(connection)
             raw.execute("PRAGMA synchronous=NORMAL")
             try:
@@ -145,10 +121,7 @@ class Database:
             yield connection
 
     def copy_to(self, target: Path) -> None:
-        """A consistent copy of an SQLite database, complete or not there at all."""
-        if not self.is_sqlite:
-            what = f"{self.name} is not copied by autoresearchd"
-            raise StoreError(what, hint="use the tools of the database, e.g. pg_dump")
+        """A consistent copy, complete or not there at all."""
         partial = target.with_name(target.name + ".part")
         source = nullcontext(self._held) if self._held is not None else self.engine.connect()
         with self._translated(), source as connection:
@@ -191,8 +164,6 @@ class Database:
                 return EnvironmentFailure(what, hint=hint)
         if isinstance(error, sqlite3.Error) and (health.is_damage(error) or "no such table" in str(error)):
             return StoreDamaged(what, hint=health.HINT)
-        if not self.is_sqlite and type(error).__name__ in ("OperationalError", "InterfaceError"):
-            return EnvironmentFailure(what, hint="make sure that the database server runs and can be reached")
         return StoreError(what)
 
 
@@ -219,19 +190,6 @@ class FileReader(Opened):
         super().__init__(Database(sqlite_url(path), readonly=True))
         with self._db.read():  # refuses what cannot be read
             pass
-
-
-def _parse(url: str) -> URL:
-    # A path may hold "?" and "%", and no option that such a URL could carry is wanted: durability is decided here.
-    if url.startswith(_SQLITE):
-        return URL.create("sqlite", database=url.removeprefix(_SQLITE))
-    try:
-        parsed = make_url(url)
-        parsed.get_backend_name()
-    except ArgumentError as error:
-        hint = f"e.g. {_SQLITE}state.db"
-        raise ConfigError(f"not the URL of a database: {error}", file="store", hint=hint) from error
-    return parsed
 
 
 def _raw(connection: Connection) -> sqlite3.Connection:
@@ -289,7 +247,7 @@ def _decoded(raw: bytes) -> str | bytes:
         return raw
 
 
-def _prepare_sqlite(engine: Engine, pragmas: Sequence[str]) -> None:
+def _prepare(engine: Engine, pragmas: Sequence[str]) -> None:
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: Any) -> None:
         # Transactions are begun below: left to itself, the driver would begin them late and without the write lock.
@@ -321,9 +279,8 @@ def upgrade(
 ) -> Path | None:
     """Bring the database to ``head``; the backup that was made before. SchemaTooNew; StoreError: it is none of ours."""
     with closing(Database(url, busy_timeout=busy_timeout)) as database:
-        if database.path is not None:
-            with suppress(OSError):  # SQLite says that it cannot open the file
-                database.path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # SQLite says that it cannot open the file
+            database.path.parent.mkdir(parents=True, exist_ok=True)
         with database.read() as connection:
             tables = inspect(connection).get_table_names()
             if tables and "alembic_version" not in tables:
@@ -355,7 +312,7 @@ def _upgrade(database: Database, found: str | None, head: str, migrations: Path)
     if found is not None and found not in known:
         raise health.too_new(database.name, found)
     backup = None
-    if found is not None and database.path is not None:
+    if found is not None:
         backup = database.path.with_name(f"{database.path.name}.backup-{found}")
         database.copy_to(backup)
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from autoresearchd.domain.errors import SchemaTooNew
@@ -21,14 +20,6 @@ SHORTEST = 512
 _MOST_FAULTS = 20
 _STEPS = 20_000
 """Instructions of SQLite's machine between two looks at the clock: well under a millisecond."""
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """What a check found. complete: False when the time was up before the end; then faults may be left."""
-
-    faults: tuple[str, ...]
-    complete: bool = True
 
 
 def too_new(where: str, revision: str) -> SchemaTooNew:
@@ -65,8 +56,8 @@ def older_revision(path: Path) -> str:
     return found if found < HEAD_REVISION else ""
 
 
-def quick_check(path: Path, seconds: float = QUICK_SECONDS) -> Health:
-    """Structure of the whole file, WAL included; at most ``seconds``. sqlite3.OperationalError: it cannot be opened."""
+def quick_check(path: Path, seconds: float = QUICK_SECONDS) -> list[str] | None:
+    """Faults of the whole file, WAL included; None: the time was up. sqlite3.OperationalError: it cannot be opened."""
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=5.0)) as db:
         end = time.monotonic() + seconds
         db.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
@@ -74,11 +65,11 @@ def quick_check(path: Path, seconds: float = QUICK_SECONDS) -> Health:
             found = [str(row[0]) for row in db.execute(f"PRAGMA quick_check({_MOST_FAULTS})")]
         except sqlite3.DatabaseError as error:
             if _named(error, "SQLITE_INTERRUPT"):
-                return Health((), complete=False)
+                return None
             if is_damage(error):
-                return Health((str(error),))
+                return [str(error)]
             raise
-    return Health(tuple(text for text in found if text != "ok"))
+    return [text for text in found if text != "ok"]
 
 
 def faults(path: Path) -> list[str]:

@@ -18,18 +18,17 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter, VersionStatus
 from autoresearchd.learner.learner_process import hold_learner_lock
-from autoresearchd.learner.versions.adapter_manifest import Made
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.learner.versions.live_versions import LiveVersions
 from autoresearchd.models.model_files import base_model
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.contract.client_contract import QUESTION
-from tests.contract.store_driver import AT, Driver, new_proposal, new_session
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.model_turns import loads
 from tests.unit.learner.sessions import make_root
+from tests.unit.store.driver import AT, Driver, new_proposal, new_session
 
 BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)
 OTHER = BaseModel("/models/other", "n" * 64, "t" * 64, "c" * 64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,9 +13,8 @@ pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.gate.held_out_states import Gathered, HeldOutState
 from autoresearchd.learner.gate.judge_answers import Attempt, Outcome
-from autoresearchd.learner.learn import LiveRounds
-from autoresearchd.learner.learn_options import LearnRequest, constants_of
-from autoresearchd.learner.training.train import CANCELLED, StepFigures
+from autoresearchd.learner.learn import LearnRequest, constants_of, train_live
+from autoresearchd.learner.training.train import CANCELLED, StepFigures, Trained
 from tests.fakes.learnable import TinyLearnable
 
 STATES = tuple(HeldOutState(f"t/{n}", "t", n, "0" * 40, ({"role": "user", "content": "ab"},), {}) for n in range(4))
@@ -42,17 +41,20 @@ class Places:
         ]
 
 
-def rounds(judge: Places, cancel: threading.Event | None = None, algo: str = "grpo", **options: str) -> LiveRounds:
-    constants = constants_of(LearnRequest(algo, "live", steps=4, options={"rounds": "2", "count": "2", **options}))
+def learned(
+    judge: Places, on_step: Callable[[StepFigures], None], cancel: threading.Event, algo: str = "grpo"
+) -> Trained:
+    options = {"rounds": "2", "count": "2"}
+    constants = constants_of(LearnRequest(algo, "live", steps=4, options=options))
     held: Any = Held()
-    return LiveRounds(held, judge, constants, 4, lambda text: None, cancel or threading.Event())
+    return train_live(TinyLearnable(0), (), held, judge, constants, 4, on_step, lambda text: None, cancel)
 
 
 @pytest.mark.parametrize("algo", ["grpo", "ppo", "sdpo"])
 def test_each_round_is_judged_and_learned_from(algo: str) -> None:
     judge = Places()
     steps: list[StepFigures] = []
-    found = rounds(judge, algo=algo).train(TinyLearnable(0), (), steps.append)
+    found = learned(judge, steps.append, threading.Event(), algo)
     assert judge.judged == 2 * 4 * 2
     told = [(step.values["round/valid"], step.values["round/novelty"], step.values["round/reward"]) for step in steps]
     assert told == [(1.0, 0.5, 3.5)] * 4
@@ -63,5 +65,5 @@ def test_each_round_is_judged_and_learned_from(algo: str) -> None:
 def test_a_live_run_ends_when_it_is_asked_to() -> None:
     cancel = threading.Event()
     cancel.set()
-    found = rounds(Places(), cancel).train(TinyLearnable(0), (), lambda step: None)
+    found = learned(Places(), lambda step: None, cancel)
     assert (found.steps, found.stopped) == (0, CANCELLED)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
-from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.ports import Cancel, EventKind
 from autoresearchd.domain.task import Task
 from autoresearchd.learner.learner_process import LearnSchedule, hold_learner_lock, schedule_of, stopped_mark
 from autoresearchd.store.repository import SqlStore
@@ -134,10 +133,7 @@ def waits_for_learners(root: Path, executor: FakeExecutor, learn: LearnSettings)
     ("device", "slots", "settings", "waits"),
     [
         ("cpu", 1, LearnSettings(), True),
-        ("cpu", 4, LearnSettings(), True),
         ("cuda:H100", 1, LearnSettings(), True),
-        ("cuda:H100", 2, LearnSettings(), True),
-        ("cuda:H100", 2, LearnSettings(options={"device": "cuda"}), True),
         ("cuda:H100", 2, LearnSettings(options={"device": "cuda:1"}), True),
         ("cuda:H100", 2, LearnSettings(options={"device": "cuda:2"}), False),
         ("cuda:H100", 1, LearnSettings(options={"device": "cpu"}), False),
@@ -153,21 +149,14 @@ def test_experiments_are_not_measured_beside_a_learner_on_the_same_device(
     assert waits_for_learners(root, Somewhere(device, slots), settings) == waits
 
 
-@pytest.mark.parametrize(
-    ("program", "words"),
-    [
-        ("raise SystemExit('error: not enough to learn from')", "exit code 1"),
-        ("x = bytearray(2**31)", "exit code 1"),
-    ],
-)
-def test_a_learner_that_fails_is_a_warning_and_nothing_else(tmp_path: Path, program: str, words: str) -> None:
-    with Watched(tmp_path, program, LearnSettings(every=1, memory_mb=500)) as w:
+def test_a_learner_that_fails_is_a_warning_and_nothing_else(tmp_path: Path) -> None:
+    with Watched(tmp_path, "x = bytearray(2**31)", LearnSettings(every=1, memory_mb=500)) as w:
         w.count = 1
         w.schedule.between()
         w.count = 0
         w.wait()
     assert w.kinds == [EventKind.HOUSEKEEPING, EventKind.WARNING]
-    assert words in w.told[1][1]
+    assert "exit code 1" in w.told[1][1]
 
 
 KILLED = "import os, pathlib, signal; pathlib.Path('runs').open('a').write('x'); os.kill(os.getpid(), signal.SIGKILL)"
@@ -191,24 +180,13 @@ def test_a_learner_that_is_killed_is_begun_once_more_before_the_next_experiment(
     assert not stopped_mark(tmp_path).exists()
 
 
-def test_the_end_of_the_session_stops_the_learner(tmp_path: Path) -> None:
-    with Watched(tmp_path, FOR_EVER, LearnSettings(every=1)) as w:
-        w.count = 1
-        w.schedule.between()
-        while not (tmp_path / "began").exists():
-            os.sched_yield()
-        w.schedule.end()
-    assert w.kinds == [EventKind.HOUSEKEEPING] * 2
-    assert "stopped with the session" in w.told[1][1]
-    assert stopped_mark(tmp_path).exists()
-
-
 def test_a_learner_that_was_stopped_with_its_session_goes_on_when_that_is_resumed_and_only_once(tmp_path: Path) -> None:
     with Watched(tmp_path, FOR_EVER, LearnSettings(every=100)) as w:
         w.count = 100
         w.schedule.between()
         while not (tmp_path / "began").exists():
             os.sched_yield()
+    assert "stopped with the session" in w.told[1][1] and stopped_mark(tmp_path).exists()
     with Watched(tmp_path, "raise SystemExit(1)", LearnSettings(every=100)) as w:
         w.schedule.between()
         assert "learning by grpo" in w.told[0][1], "it is due at once"

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.app.models.serve_model import Patience, ServerCommand, command_of, keep_up, require_free
+from autoresearchd.app.models.serve_model import Patience, ServerCommand, command_of, keep_up
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.policy_versions import ServedAdapter
 from autoresearchd.models.client import Reply
@@ -152,25 +152,6 @@ def test_it_is_called_rightly_loads_versions_and_is_started_again_when_it_is_kil
 def test_what_is_no_model_never_becomes_an_option(model: str | None, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         command_of(model, Path("vllm"), tmp_path)
-
-
-def test_an_adapter_that_cannot_be_served_is_refused_with_what_can(tmp_path: Path, served: Served) -> None:
-    adapter = served.adapter("v3").folder
-    with pytest.raises(UsageError, match="vllm"):
-        command_of("m/m", Path("transformers"), tmp_path, adapter=adapter)
-    with pytest.raises(UsageError, match="no LoRA adapter"):
-        command_of("m/m", Path("vllm"), tmp_path, adapter=tmp_path)
-
-
-def test_a_port_that_is_taken_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(UsageError, match="port") as caught:
-            require_free(taken.getsockname()[1])
-    assert caught.value.exit_code == 2
-    with pytest.raises(UsageError):
-        require_free(70_000)
 
 
 def test_a_server_that_falls_silent_is_ended_and_started_again(tmp_path: Path, served: Served) -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.policy_versions import BaseModel, NewLearnerRun
-from autoresearchd.learner.versions.adapter_manifest import Made
-from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
+from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import HOSTILE, Command
@@ -25,7 +24,7 @@ def shelf(repository: Path) -> Iterator[AdapterShelf]:
     """Three versions, of which the first is in use and the second refused."""
     with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
         shelf = AdapterShelf(layout.adapters_dir(repository), store, lambda: datetime.now(UTC))
-        run = store.open_learner_run(NewLearnerRun("grpo", "replay", 217), datetime.now(UTC))
+        run = store.open_learner_run("grpo", "replay", 217, datetime.now(UTC))
         parent = None
         for number in range(3):
 

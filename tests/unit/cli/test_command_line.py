@@ -57,18 +57,12 @@ def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, argu
     ("arguments", "what", "hint"),
     [
         ("show one", "N: 'one' is not a whole number", "in digits"),
-        ("start --max-cost much", "--max-cost: 'much' is not a number", "in digits"),
         ("experiments --last 0", "--last: 0 is less than 1", "write 1 or more"),
-        ("task check --run --runs 101", "--runs: 101 is more than 100", "write 100 or less"),
-        ("serve --port abc", "--port: 'abc' is not a whole number", "in digits"),
         ("experiments --status crached", "'crached' is none of keep, discard, crash", "did you mean crash?"),
         ("learn --dry-run", "--algo is missing", "one of grpo, ppo, sdpo"),
         ("show", "N is missing", "autoresearchd show --help"),
         ("status --sesion t", "no such option: --sesion", "--session"),
         ("stat", "no such command 'stat'", "'status'"),
-        ("stop here", "here", "autoresearchd stop --help"),
-        ("show -1", "no such option: -1", "numbers are 0 or more"),
-        ("stop --dir x", "no such option: --dir", "`cd` there first"),
         ("start --budget=-5s", "--budget: a duration must be more than zero: '-5s'", "90s"),
         ("start --slots 0", "--slots 0: this version runs one experiment at a time", "--slots auto"),
     ],
@@ -87,7 +81,7 @@ def test_a_slip_on_the_command_line_is_told_in_two_lines_that_name_it_and_its_re
 
 @pytest.mark.parametrize(
     "arguments",
-    [["status"], ["experiments", "--json"], ["show", "1"], ["plot"], ["stop"], ["note", "x"]],
+    [["status"], ["experiments", "--json"], ["stop"]],
     ids=" ".join,
 )
 @pytest.mark.parametrize("inside", [True, False], ids=["repository", "no repository"])
@@ -153,23 +147,16 @@ def test_a_reader_that_goes_away_is_no_error(repository: Path) -> None:
     assert done.stderr == b""
 
 
-@pytest.mark.parametrize(
-    ("run", "budget", "code", "words"),
-    [
-        ("pyton fit.py", "2s", 5, "--command begins with 'pyton'"),
-        ("python fit.py", "2sec", 2, "--budget: not a duration: '2sec'"),
-    ],
-)
-def test_task_init_with_a_mistake_writes_nothing(
-    command: Command, tmp_path: Path, run: str, budget: str, code: int, words: str
-) -> None:
+def test_task_init_with_a_mistake_writes_nothing(command: Command, tmp_path: Path) -> None:
     (tmp_path / "fit.py").write_text("print('loss: 3.5')\n")
-    answer = command(
-        "task", "init", "mine", str(tmp_path), "--file", "fit.py", "--metric", "loss",
-        "--command", run, "--budget", budget,
-    )  # fmt: skip
-    assert (answer.code, words in answer.err, "task.yaml:" in answer.err) == (code, True, False), answer.err
-    assert not (tmp_path / "task.yaml").exists()
+    new = ("task", "init", "mine", str(tmp_path), "--file", "fit.py", "--metric", "loss", "--command")
+    for more, code, words in (
+        (("pyton fit.py",), 5, "--command begins with 'pyton'"),
+        (("python fit.py", "--budget", "2sec"), 2, "--budget: not a duration: '2sec'"),
+    ):
+        answer = command(*new, *more)
+        assert (answer.code, words in answer.err, "task.yaml:" in answer.err) == (code, True, False), answer.err
+        assert not (tmp_path / "task.yaml").exists()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

@@ -65,14 +65,6 @@ def test_a_daemon_that_waits_for_a_learner_says_so_in_words_and_in_json(
     assert "reason" not in json.loads(command("status", "--json", "--session", "fresh").out)["session"], "it is dead"
 
 
-def test_a_hostile_set_up_command_cannot_steer_the_terminal(empty_repository: Path, command: Command) -> None:
-    add_session(
-        empty_repository, "fresh", state=SessionState.RUNNING, reason="set-up: \x1b]0;owned\x07python prepare.py"
-    )
-    with SessionLock(layout.lock_path(empty_repository, "fresh"), "fresh"):
-        assert "  now     set-up: python prepare.py\n" in command("status").out
-
-
 def fail(root: Path, tag: str = "mar9", *, at: datetime = START + timedelta(days=1)) -> FailedStart:
     status = {"session": {"tag": tag, "task": "toy", "state": "crashed"}, "current": None}
     failed = FailedStart(tag, at, 3, f"the baseline gave no score: {HOSTILE}", "print it", status)
@@ -92,7 +84,7 @@ def test_it_is_told_although_an_older_session_is_there(repository: Path, command
     assert (answer.code, json.loads(answer.out)) == (3, failed.status)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"tag": "mar9"}', "\x00", '{"tag": "t", "ended_at": 5}'])
+@pytest.mark.parametrize("text", ["", '{"tag": "mar9"}', '{"tag": "t", "ended_at": 5}'])
 def test_a_file_that_says_nothing_changes_nothing(repository: Path, command: Command, text: str) -> None:
     layout.failed_start_path(repository).write_text(text)
     assert recall(layout.failed_start_path(repository), []) is None
@@ -107,22 +99,6 @@ def daemon(repository: Path) -> Iterator[SqlStore]:
         with SessionLock(layout.lock_path(repository, "mar8"), "mar8") as lock:
             lock.ready()
             yield store
-
-
-def asked(store: SqlStore) -> list[str]:
-    return [control.kind for control in store.take_controls(store.session("mar8").id)]
-
-
-def test_a_second_pause_and_a_second_unpause_say_that_nothing_changes(daemon: SqlStore, command: Command) -> None:
-    for name, first, second in (
-        ("pause", "pauses after the running experiment\n", "already: it was asked to before"),
-        ("unpause", "goes on\n", "is not paused, so nothing changes"),
-    ):
-        for words in (first, second, second):
-            answer = command(name)
-            assert (answer.code, answer.out) == (0, "")
-            assert words in answer.err
-        assert set(asked(daemon)) == {name}, "and is asked for all the same"
 
 
 @pytest.mark.parametrize("name", ["stop", "pause", "unpause"])

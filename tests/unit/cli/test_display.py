@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autoresearchd.cli.foreground import LiveDisplay, PlainDisplay, foreground_sink
-from autoresearchd.domain.events import Event, EventKind
+from autoresearchd.domain.ports import Event, EventKind
 from tests.unit.cli.conftest import HOSTILE
 
 AT = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)

@@ -88,17 +88,12 @@ def test_sessions_of_another_repository_are_joined(empty_repository: Path, tmp_p
     ("arguments", "words"),
     [
         (("--from", "/nowhere"), "there is no such folder"),
-        (("--model", "./absent"), "there is nothing at"),
         (("--set", "rate"), "is not NAME=VALUE"),
         (("--set", "learning_rat=1"), "there is no such constant"),
-        (("--set", "gamma=0.9"), "grpo has no such constant"),
         (("--set", "batch=many"), "a whole number"),
-        (("--set", "share=2"), "it must be a number from 0.01 to 0.5"),
         (("--export", "t.csv"), "only Parquet is written"),
         pytest.param(("--export", "absent/t.parquet"), "cannot write absent/t.parquet", marks=WITH_PYARROW),
         (("--algo", "sarsa"), "sarsa"),
-        (("--mode", "dream"), "dream"),
-        (("--steps", "0"), "--steps"),
     ],
 )
 def test_what_is_wrong_in_a_command_line_is_named(
@@ -136,14 +131,11 @@ def test_a_dry_run_needs_neither_torch_nor_transformers_nor_the_daemon(empty_rep
     assert "8 of 8 answers can be learned from" in done.stdout
 
 
-@pytest.mark.parametrize("absent", [("peft",), ("torch", "transformers", "peft", "safetensors")])
-def test_learning_without_the_extra_names_it(empty_repository: Path, absent: tuple[str, ...]) -> None:
+def test_learning_without_the_extra_names_it(empty_repository: Path) -> None:
     add_session(empty_repository)
-    done = learn_without(absent, "learn", "--algo", "grpo", "--model", ".")
+    done = learn_without(("peft",), "learn", "--algo", "grpo", "--model", ".")
     assert done.returncode == 5, done.stderr
-    assert f"learning needs {', '.join(absent)}, which" in done.stderr
-    assert "pip install 'autoresearchd[learn]'" in done.stderr
-    assert "defect" not in done.stderr and "Traceback" not in done.stderr
+    assert "learning needs peft, which" in done.stderr and "pip install 'autoresearchd[learn]'" in done.stderr
 
 
 def test_an_export_holds_what_would_be_learned_from(empty_repository: Path, command: Command) -> None:

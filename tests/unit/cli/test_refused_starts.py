@@ -9,12 +9,12 @@ import pytest
 
 from autoresearchd.app import start
 from autoresearchd.app.project import Project
-from autoresearchd.domain.ports import Store
 from autoresearchd.loop.upkeep.session_lock import SessionLock, announce
+from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
-from tests.fakes.repositories import commit_all, git, make_repository, write_files
+from tests.fakes.repositories import git, make_repository, write_files
 from tests.unit.cli.conftest import Answer, Command, add_session
 
 TASK = """\
@@ -63,27 +63,6 @@ def test_a_provider_that_wants_a_key_is_not_waited_for_without_one(
     assert "autoresearch/" not in git(toy, "branch", "--all")
 
 
-# ---------------------------------------------------------------------- data
-@pytest.mark.parametrize("key", ["workspace", "evaluation"])
-def test_data_that_nothing_can_make_is_refused_by_the_check_and_by_the_start(
-    toy: Path, command: Command, key: str
-) -> None:
-    text = TASK.replace("{target_file: train.py}", "{target_file: train.py, data: [data/nope.bin]}")
-    if key == "evaluation":
-        private = "evaluation: {command: python evaluate.py, private: [data/nope.bin]}\n"
-        text = TASK.replace(", metric_source: stdout", "") + private
-    write_files(toy, {"task.yaml": text})
-    commit_all(toy)
-    checked = command("task", "check", ".")
-    assert checked.out == "✗ toy\n", "a check of many tasks says which of them is meant"
-    for answer in (checked, refused(command)):
-        assert answer.code == 2
-        assert f"{key}.{'data' if key == 'workspace' else 'private'}: 'data/nope.bin' is not there" in answer.err
-    assert not (toy / ".autoresearchd").exists()
-    write_files(toy, {"data/nope.bin": "1"})
-    assert command("task", "check", ".").code == 0
-
-
 # ---------------------------------------------------------------------- task.yaml
 def test_a_task_yaml_that_is_not_committed_is_refused_as_a_modified_one_is(toy: Path, command: Command) -> None:
     git(toy, "rm", "--quiet", "--cached", "task.yaml")
@@ -102,9 +81,7 @@ def test_a_task_yaml_that_is_not_committed_is_refused_as_a_modified_one_is(toy: 
     ("tool", "words"),
     [
         ("./nope.sh", "there is no ./nope.sh, neither in the task's folder nor in its commit"),
-        ("no-such-program --now", "there is no program 'no-such-program' on PATH"),
         ("./new.sh", "git add -- new.sh && git commit"),
-        ("python3 nope.py", "there is no nope.py"),
         ("new.sh", "a script of the task's folder is written ./new.sh"),
         ("../outside.sh", "outside.sh"),
     ],
@@ -120,12 +97,9 @@ def test_a_command_that_is_nowhere_is_refused_before_the_baseline(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--group", "0"), "--group must be 1 to 64, not 0"),
-        (("--group", "x"), "--group: 'x' is not a whole number"),
-        (("--turns", "x"), "--turns 'x' is not known"),
-        (("--parents", "x"), "--parents 'x' is not known"),
+        (("--group", "0"), "--group: 0 is less than 1"),
+        (("--turns", "x"), "--turns: 'x' is none of round_robin, bandit"),
         (("--tag", "a b"), "cannot be a session tag"),
-        (("--tag", "two", "--policy", "command:./nope.sh"), "there is no ./nope.sh"),
         (("--tag", "two", "--max-experiments", "-1"), "--max-experiments: -1 is less than 0"),
         (("--tag", "two", "--max-cost", "nan"), "--max-cost: nan is not an amount of money"),
     ],
@@ -142,15 +116,6 @@ def test_a_mistake_in_an_option_is_told_and_not_that_another_session_runs(
 
 
 # ---------------------------------------------------------------------- folders
-def test_a_file_where_logs_and_results_go_is_named_and_no_session_is_left(toy: Path, command: Command) -> None:
-    (toy / ".git/info").mkdir(exist_ok=True)
-    (toy / ".git/info/exclude").write_text(".autoresearchd\n")
-    (toy / ".autoresearchd").write_text("mine\n")
-    assert ".autoresearchd is not a folder" in refused(command).err
-    assert "no session" in command("status").err
-    assert (toy / ".autoresearchd").read_text() == "mine\n"
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_a_start_that_is_refused_leaves_an_empty_folder_empty(
     toy: Path, command: Command, tmp_path: Path, there: bool
@@ -175,7 +140,7 @@ def test_a_start_beside_a_daemon_that_only_comes_up_is_refused_as_beside_any(toy
 def test_the_later_of_two_starts_at_once_hears_of_the_other(
     toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def chosen(project: Project, store: Store, tag: str | None) -> str:
+    def chosen(project: Project, store: SqlStore, tag: str | None) -> str:
         add_session(toy, "one")  # by the other one, just after this one has looked
         return "one"
 
@@ -200,45 +165,24 @@ def test_a_tag_that_is_taken_is_refused_with_a_way_out_that_works(toy: Path, com
 
 
 # ---------------------------------------------------------------------- models
-def configure(toy: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
-    config = toy.parent / "config.yaml"
-    config.write_text(f"local: {{base_url: '{url}'}}\n")
-    monkeypatch.setenv("AUTORESEARCHD_CONFIG", str(config))
-    monkeypatch.setenv("XDG_STATE_HOME", str(toy.parent / "state"))
-
-
 @pytest.mark.parametrize("policy", ["local:m", "agent:local:m"])
 def test_a_wrong_key_ends_the_start(toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
     with ScriptedServer(probe=turns.unauthorised()) as scripted:
-        configure(toy, monkeypatch, scripted.url)
+        config = toy.parent / "config.yaml"
+        config.write_text(f"local: {{base_url: '{scripted.url}'}}\n")
+        monkeypatch.setenv("AUTORESEARCHD_CONFIG", str(config))
+        monkeypatch.setenv("XDG_STATE_HOME", str(toy.parent / "state"))
         answer = command("start", "--foreground", "--policy", policy, "--sandbox", "none")
     assert (answer.code, len(scripted.probes), scripted.questions) == (2, 1, [])
     assert "Incorrect API key" in answer.err and "asking local:m" in answer.err and "--no-preflight" in answer.err
     assert "autoresearch/" not in git(toy, "branch", "--all")
 
 
-def test_who_wants_only_the_baseline_or_no_look_is_asked_nothing(
-    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[str] = []
-    monkeypatch.setattr("autoresearchd.app.start.run", lambda project, store, session, sinks: started.append("") or 0)
-    with ScriptedServer(probe=turns.unauthorised()) as scripted:
-        configure(toy, monkeypatch, scripted.url)
-        common = ("start", "--foreground", "--policy", "local:m", "--sandbox", "none")
-        answer = command(*common, "--tag", "a", "--no-preflight")
-        assert (answer.code, scripted.probes) == (0, []), answer.err
-        answer = command(*common, "--tag", "b", "--max-experiments", "0")
-        assert (answer.code, scripted.probes, len(started)) == (0, [], 2), answer.err
-
-
 HUGE = "99999999999999999999"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["show", HUGE], ["experiments", "--last", HUGE], ["logs", "-n", HUGE], ["start", "--max-experiments", HUGE]],
-)
+@pytest.mark.parametrize("words", [["show", HUGE], ["start", "--max-experiments", HUGE]])
 @pytest.mark.usefixtures("repository")
 def test_a_number_that_is_too_large_is_named_and_nothing_else_is_blamed(command: Command, words: list[str]) -> None:
     answer = command(*words)

@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.cli.commands.experiment_commands import look_lines
-from autoresearchd.cli.terminal_text import Paint, measured
+from autoresearchd.cli.terminal_text import Paint
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from tests.contract.store_contract_steps import asked_again, new_answer
-from tests.contract.store_driver import Driver, commit_of, new_proposal
 from tests.unit.cli.conftest import SHA, START, Command
+from tests.unit.store.driver import Driver, asked_again, commit_of, new_answer, new_proposal
 
 pytestmark = pytest.mark.usefixtures("repository")
 
@@ -45,25 +44,6 @@ def test_runs_of_the_incumbent_are_told_from_those_of_the_experiment(compared: i
     assert [line.split()[:2] for line in lines[head + 1 : head + 3]] == [["700", "0.97000"], ["700", "0.98000"]]
     assert "its own" in lines[head + 1]
     assert "incumbent #1" in lines[head + 2]
-
-
-@pytest.mark.parametrize(
-    ("value", "sigma", "shown"),
-    [
-        (2.3456789, 0.0123, "2.346"),
-        (2.3456789, None, "2.3457"),
-        (0.000012345678, None, "0.000012346"),
-        (0.0, 0.1, "0"),
-        (17.0, None, "17"),
-        (-0.5, None, "-0.50000"),
-        (1e300, 1e-300, "1e+300"),
-        (float("nan"), None, "—"),
-    ],
-)
-def test_a_figure_is_never_shown_as_nothing_nor_in_digits_that_say_nothing(
-    value: float | None, sigma: float | None, shown: str
-) -> None:
-    assert measured(value, sigma) == shown
 
 
 def test_a_run_that_was_ended_says_when_and_why() -> None:

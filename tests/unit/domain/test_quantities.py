@@ -1,17 +1,49 @@
-"""Durations as people write them, and numbers of things as they say them: ``1 rows`` makes a reader doubt it."""
+"""Limits, durations and numbers of things, as people write and read them."""
 
 from __future__ import annotations
 
-import re
 import time
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
+from autoresearchd.domain.experiment import Limits, Reached, limit_reached
 from autoresearchd.domain.quantities import counted, parse_duration
 
-PART = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+COUNTS = st.integers(0, 10**6)
+AMOUNTS = st.floats(0.001, 10**6)
+
+
+def reached(experiments: int | None = None, seconds: float | None = None, usd: float | None = None) -> Reached | None:
+    return limit_reached(Limits(experiments, seconds, usd), experiments=3, seconds=7.0, usd=1.5)
+
+
+def test_each_limit_is_said_in_its_own_words() -> None:
+    assert reached() is None
+    assert reached(4, 8.0, 2.0) is None
+    assert reached(experiments=2) == ("3 experiments done, more than the 2 asked for", "--max-experiments 6")
+    assert reached(experiments=3) == ("3 experiments done, as asked", "--max-experiments 6")
+    alone = limit_reached(Limits(max_experiments=1), experiments=1, seconds=7.0, usd=1.5)
+    assert alone == ("1 experiment done, as asked", "--max-experiments 2")
+    assert reached(seconds=7.0) == ("the time limit of 7s is reached", "--max-time 14s")
+    assert reached(usd=1.5) == ("the spend limit of 1.5 USD is reached", "--max-cost 3.00")
+
+
+@given(limit=AMOUNTS, spent=AMOUNTS)
+def test_the_time_that_is_offered_lets_it_go_on(limit: float, spent: float) -> None:
+    found = limit_reached(Limits(max_seconds=limit), experiments=0, seconds=spent, usd=0.0)
+    assert (found is not None) == (spent >= limit)
+    if found is not None:
+        assert parse_duration(found.more.removeprefix("--max-time ")) > spent
+
+
+@given(limit=COUNTS, done=COUNTS)
+def test_the_number_that_is_offered_lets_it_go_on(limit: int, done: int) -> None:
+    found = limit_reached(Limits(max_experiments=limit), experiments=done, seconds=0.0, usd=0.0)
+    assert (found is not None) == (done >= limit)
+    if found is not None:
+        assert int(found.more.removeprefix("--max-experiments ")) > done
 
 
 @pytest.mark.parametrize("text", ["1" * 28 + "x", "1" * 5000 + "x", "1" * 5000 + " " * 5000 + "x", "1m" * 3000 + "x"])
@@ -22,20 +54,15 @@ def test_what_is_no_duration_is_refused_at_once_however_long_it_is(text: str) ->
     assert time.monotonic() - began < 5, "it took longer than anybody waits"
 
 
-@given(st.text(alphabet="12.sd m", max_size=9))
-@example("1.52.5")
-@example("1h 30 m")
-@example("0.5h")
-def test_what_parts_make_up_is_a_duration_and_nothing_else(text: str) -> None:
-    cleaned = text.strip()
-    whole = re.fullmatch(rf"(?:{PART.pattern}\s*)+", cleaned) is not None
-    # "1.52.5" can be split as 1.5 and 2.5, but is read as 1.52 and a rest: nobody can have meant either.
-    read = "".join(found[0] for found in PART.finditer(cleaned)).replace(" ", "") == cleaned.replace(" ", "")
-    if whole and read and any(float(number) for number, _ in PART.findall(cleaned)):
-        assert parse_duration(text) > 0
-    else:
-        with pytest.raises(ValueError, match="duration"):
-            parse_duration(text)
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1h30m", 5400), ("1h 30 m", 5400), (" 0.5H ", 1800)])
+def test_what_people_write_is_a_duration(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1.52.5", "0", "-5m", "5 minutes", "1e3"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        parse_duration(text)
 
 
 @pytest.mark.parametrize(("number", "words"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (12345, "12,345 rows")])

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.errors import BaselineError, MissingCapability
-from autoresearchd.executor.devices import Devices
-from autoresearchd.executor.interpreter import inspect, resolve_python
-from autoresearchd.executor.setup_commands import MARKER, run_setup
+from autoresearchd.executor.environment import MARKER, Devices, inspect, resolve_python, run_setup
 from autoresearchd.executor.visible_files import DataEntry, find_data, place_links
 from tests.contract.executor_contract import make_task
 
@@ -47,23 +45,9 @@ def test_a_link_on_the_way_is_not_followed_out_of_the_worktree(tmp_path: Path) -
     assert [p.name for p in outside.iterdir()] == ["x"] and (work / "d" / "t").read_text() == "t"
 
 
-def test_an_entry_inside_a_linked_folder_needs_no_link_of_its_own(tmp_path: Path) -> None:
-    made, work = fill(tmp_path / "made", d__t="t"), fill(tmp_path / "work", x="")
-    place_links(work, find_data(["d", "d/t"], [made], "workspace.data"))
-    assert (work / "d").is_symlink() and (work / "d" / "t").read_text() == "t"
-
-
 def test_data_that_leaves_the_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BaselineError, match="leaves the task's folder"):
         find_data(["../x"], [tmp_path], "workspace.data")
-
-
-def test_data_under_the_home_is_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    fill(tmp_path, cache__x="x")
-    (entry,) = find_data(["~/cache"], [], "workspace.data")
-    assert entry.real == tmp_path / "cache"
-    assert not entry.relative
 
 
 def test_the_interpreter_is_the_named_one_else_setups_else_the_daemons(tmp_path: Path) -> None:

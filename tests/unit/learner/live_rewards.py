@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last_look
+from autoresearchd.learner.versions.live_versions import RollbackOptions, judge, last_look
 
 BEFORE, AFTER = 60, 256
 """Experiments of the version before, and of the one that is looked at."""

@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 
 from autoresearchd.domain.errors import AdapterDamaged, EnvironmentFailure, StoreError
-from autoresearchd.domain.policy_versions import BaseModel, NewLearnerRun, VersionStatus
-from autoresearchd.learner.versions import adapter_manifest
-from autoresearchd.learner.versions.adapter_manifest import Made
-from autoresearchd.learner.versions.adapter_shelf import FOUND, AdapterShelf
-from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last_look
+from autoresearchd.domain.policy_versions import BaseModel, VersionStatus
+from autoresearchd.learner.versions import adapter_shelf
+from autoresearchd.learner.versions.adapter_shelf import FOUND, AdapterShelf, Made
+from autoresearchd.learner.versions.live_versions import RollbackOptions, judge, last_look
 from autoresearchd.models.model_files import cached, same_name
 from autoresearchd.store.repository import SqlStore
 from tests.unit.learner.live_rewards import Life, lived, rolled_back
@@ -74,14 +73,14 @@ def visible(folder: Path) -> list[str]:
 
 # -- keeping
 def test_a_version_is_kept_with_all_that_is_known_of_it(shelf: AdapterShelf, folder: Path, store: SqlStore) -> None:
-    run = store.open_learner_run(NewLearnerRun("grpo", "replay", 217), BEGIN)
+    run = store.open_learner_run("grpo", "replay", 217, BEGIN)
     first = shelf.add(saves(), MADE)
     second = shelf.add(saves(b"other"), Made(BASE, "grpo", first.version, learner_run=run.id))
     assert list(store.versions()) == [first, second]
     assert (first.status, first.version[:3], second.version[:3]) == (VersionStatus.CANDIDATE, "v1-", "v2-")
     assert (second.parent, second.algo) == (first.version, "grpo")
     place = shelf.folder_of(first)
-    written = adapter_manifest.read(place)
+    written = adapter_shelf.read_manifest(place)
     assert (written.base, written.algo) == (BASE, "grpo")
     assert written.data == {"sessions": ["night1"], "trajectories": 217}
     assert sorted(written.files) == ["adapter_config.json", "adapter_model.safetensors", "value_head.safetensors"]
@@ -210,7 +209,7 @@ def test_a_manifest_with_one_wrong_value_is_refused(shelf: AdapterShelf, folder:
     path = folder / shelf.add(saves(), MADE).version / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(AdapterDamaged):
-        adapter_manifest.read(path.parent)
+        adapter_shelf.read_manifest(path.parent)
 
 
 # -- deciding
@@ -361,19 +360,14 @@ SNAPSHOT = f"/home/me/.cache/huggingface/hub/models--Qwen--Qwen3-4B/snapshots/{R
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B", True),
         ("Qwen/Qwen3-4B", SNAPSHOT, True),
         (f"{SNAPSHOT}/", "Qwen/Qwen3-4B", True),
-        ("/models/small/", "/models/small", True),
         ("/cache/models--gpt2/snapshots/" + REVISION, "gpt2", True),
         ("Qwen/Qwen3-4B", "Qwen/Qwen3-8B", False),
-        ("Qwen/Qwen3-8B", SNAPSHOT, False),
         ("Qwen3-4B", SNAPSHOT, False),
-        ("/models/a/small", "/models/b/small", False),
         ("/models/small", "small", False),
         ("/home/models--Qwen--Qwen3-4B/other", "Qwen/Qwen3-4B", False),
         ("", "", False),
-        (" ", "/", False),
     ],
 )
 def test_a_hubs_name_and_the_folder_that_it_was_fetched_to_are_one_model(one: str, other: str, same: bool) -> None:

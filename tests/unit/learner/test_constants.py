@@ -34,7 +34,7 @@ def test_what_cannot_be_is_refused_with_what_could_be(name: str, text: str) -> N
 
 def test_every_constant_arrives_in_the_options_of_a_run() -> None:
     pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
-    from autoresearchd.learner.learn_options import LearnRequest, constants_of
+    from autoresearchd.learner.learn import LearnRequest, constants_of
 
     other = {
         "shuffle_rewards": "true", "leave_one_out": "true", "cold_start": "false", "checkpointing": "true",

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.learner.algorithms.ratios import k3
-from autoresearchd.learner.training.logprobs import Sample, collate, token_statistics
+from autoresearchd.learner.algorithms.learnable import Sample, collate, token_statistics
+from autoresearchd.learner.algorithms.scoring import k3
 
 VOCABULARY = 7
 SAMPLES = (

@@ -18,8 +18,8 @@ from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.evaluator.feedback import FORMULA, PENALTIES
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.learner.data.read_sessions import (
@@ -128,16 +128,6 @@ def test_a_model_on_disk_is_known_by_its_weights_tokenizer_and_template(tmp_path
     assert found.template_hash == hashlib.sha256(b"a template\n").hexdigest()
     assert found.model_hash
     assert found.tokenizer_hash
-
-
-def test_a_broken_model_is_named(tmp_path: Path) -> None:
-    folder = model(tmp_path / "m", own_file=False)
-    (folder / "tokenizer_config.json").write_text("{")
-    with pytest.raises(UsageError, match="cannot be read"):
-        base_model(folder)
-    (tmp_path / "none").mkdir()
-    with pytest.raises(UsageError, match="holds no model"):
-        base_model(tmp_path / "none")
 
 
 # ---------------------------------------------------------------------- seen

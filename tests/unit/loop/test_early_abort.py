@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.ports import Cancel, RunRequest
+from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.loop.early_abort import EarlyAbort, LogFollower
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.loop.session_view import SessionView

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.errors import EnvironmentFailure, ModelsRefused, PolicyError
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.ports import Cancel, RunRequest
+from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.loop.session import Backoff
 from tests.fakes.bench import Bench, ByNumber, job
 from tests.fakes.executors import Script, prints

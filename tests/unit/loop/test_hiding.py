@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.events import Event, EventKind
+from autoresearchd.domain.ports import Event, EventKind
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.loop.daemon import Fanout, FileSink
 from autoresearchd.loop.measuring.run_files import PIECE_CHARACTERS, clean_logs

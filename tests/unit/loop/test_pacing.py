@@ -11,14 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
-from autoresearchd.domain.ports import Cancel, RunRequest
+from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import WAITS_S, Budget
-from autoresearchd.executor.devices import Devices
+from autoresearchd.executor.environment import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import Tier
 from tests.fakes.bench import PROGRAM, TASK, Bench, ByNumber

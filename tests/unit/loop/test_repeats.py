@@ -12,9 +12,8 @@ import pytest
 
 from autoresearchd.domain.experiment import Run
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.ports import Cancel, RunRequest
+from autoresearchd.domain.ports import Cancel, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.loop.session_view import SessionView
 from tests.fakes.bench import PROGRAM, TASK, Bench
 from tests.fakes.deaths import Doom, run_until_killed

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain import errors
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.labels import Label, SessionState, Status
-from autoresearchd.domain.ports import Cancel, RunRequest
+from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.loop.session_view import SessionView
 from tests.fakes.bench import TASK, Bench, ByNumber, job
 from tests.fakes.executors import Script, prints

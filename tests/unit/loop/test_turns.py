@@ -9,9 +9,8 @@ from pathlib import Path
 
 from autoresearchd.app.compose import segment_fingerprint
 from autoresearchd.domain.labels import Status
-from autoresearchd.domain.ports import Cancel, RunRequest
+from autoresearchd.domain.ports import Cancel, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.models.client import estimate_tokens
 from autoresearchd.policy.edits.read_answer import FORMS

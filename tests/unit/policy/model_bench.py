@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import Cancel, Purse
+from autoresearchd.domain.ports import Cancel, Purse, ResearchState
 from autoresearchd.domain.proposal import Cost, Proposal
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.models.client import Reply
 from autoresearchd.policy.model_policy import ModelPolicy

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from autoresearchd.domain.errors import Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import Policy, Purse, TrialHistory
+from autoresearchd.domain.ports import Policy, Purse, ResearchState, TrialHistory
 from autoresearchd.domain.proposal import Cost, Proposal, Repair
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.models.client import Message
 from autoresearchd.policy.agent_policy import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.models.client import estimate_tokens
 from autoresearchd.policy.edits.edit import EditError

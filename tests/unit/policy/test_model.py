@@ -13,10 +13,9 @@ import pytest
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError, SpendCapReached
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings, Price
-from autoresearchd.domain.ports import Policy, TrialHistory
+from autoresearchd.domain.ports import Policy, ResearchState, TrialHistory
 from autoresearchd.domain.proposal import Cost, Repair
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models.client import ModelError, Question, Trouble
 from autoresearchd.models.spend import Caps
 from autoresearchd.policy import model_policy as model_module

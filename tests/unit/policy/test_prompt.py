@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import Repair
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Check, Constraint, MetricSource, Prompt, Role
 from autoresearchd.models.client import Message, estimate_tokens
 from autoresearchd.policy.command_policy import as_json

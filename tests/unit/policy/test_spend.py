@@ -11,9 +11,8 @@ import pytest
 
 from autoresearchd.domain.errors import PolicyError, SpendCapReached
 from autoresearchd.domain.model_settings import Price
-from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal, Repair
-from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced, total
 from tests.fakes.models import MemoryAnswers
 from tests.fakes.policies import ScriptedPolicy, Step, make_state

@@ -39,9 +39,7 @@ def test_without_any_sandbox_the_user_is_warned_and_told_what_to_install() -> No
     ],
     ids=["forbidden", "hides nothing", "in a container"],
 )
-def test_a_bubblewrap_is_used_as_far_as_it_works_and_the_user_is_told(
-    tmp_path: Path, script: str, name: TierName, words: str
-) -> None:
+def test_a_bubblewrap_is_used_as_far_as_it_works(tmp_path: Path, script: str, name: TierName, words: str) -> None:
     tier = probe(tiers_of(program(tmp_path, script)))
     assert (tier.name, tier.isolates) == (name, name is not TierName.NONE)
     assert words in tier.warnings()[0]
@@ -88,16 +86,6 @@ def test_links_that_go_in_a_circle_do_not_hang_the_daemon(tmp_path: Path) -> Non
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     assert way_to(tmp_path / "a").links
-
-
-def test_hidden_places_that_are_not_visible_anyway_are_not_made_visible(tmp_path: Path) -> None:
-    work, secret = tmp_path / "work", tmp_path / "secret"
-    work.mkdir()
-    for place in (secret, work / "inner"):
-        place.touch()
-    view = View(cwd=work, home=Path("/nonexistent"), hidden=(secret, work / "inner"))
-    words = " ".join(in_bubblewrap(Path("/usr/bin/bwrap"), view, ["true"], proc=True))
-    assert str(secret) not in words and f"--ro-bind /dev/null {work}/inner" in words
 
 
 def test_the_words_of_a_job_come_after_the_end_of_options() -> None:

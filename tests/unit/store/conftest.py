@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from autoresearchd.store.repository import SqlStore
-from tests.contract.store_driver import AT, Driver, new_session
+from tests.unit.store.driver import AT, Driver, new_session
 
 
 @pytest.fixture
@@ -19,9 +19,19 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def lab(path: Path) -> Iterator[Driver]:
-    store = SqlStore.open(f"sqlite:///{path}", busy_timeout=0.05)
+def reopen(path: Path) -> Callable[[], SqlStore]:
+    """Opens the same journal anew at each call, as a daemon does after it was killed."""
+    return lambda: SqlStore.open(f"sqlite:///{path}", busy_timeout=0.05)
+
+
+@pytest.fixture
+def store(reopen: Callable[[], SqlStore]) -> Iterator[SqlStore]:
+    with reopen() as store:
+        yield store
+
+
+@pytest.fixture
+def lab(store: SqlStore) -> Driver:
     session = store.create_session(new_session(), AT)
     store.open_segment(session.id, "f0", "start", "cpu", AT)
-    yield Driver(store, session.id)
-    store.close()
+    return Driver(store, session.id)

@@ -118,8 +118,3 @@ def test_a_value_that_is_cut_off_is_not_taken_for_a_shorter_one() -> None:
     whole = codec.pack_text("a text that is long enough" * 100)
     with pytest.raises(ValueError, match="cut off"):
         codec.unpack_text(whole[:-6])
-
-
-def test_the_files_of_a_large_proposal_are_read_again() -> None:
-    files = {f"part{i}.py": "\x01" * MIB for i in range(5)}
-    assert codec.unpack_json(codec.pack_json(files)) == files

@@ -17,8 +17,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Generation
 from autoresearchd.store.reader import Corpus, Transcript
 from autoresearchd.store.repository import SqlStore
-from tests.contract.store_contract_steps import asked_again, new_answer
-from tests.contract.store_driver import AT, Driver, commit_of, new_proposal, new_session
+from tests.unit.store.driver import AT, Driver, asked_again, commit_of, new_answer, new_proposal, new_session
 
 DECISION = Decision(
     Status.DISCARD, Label.NO_GAIN, 1.1, delta=-0.1, metrics={"mb": 3.0}, confidence=1.5, sigma=0.01, reward=-0.9,
@@ -159,23 +158,6 @@ def test_an_answer_whose_question_was_stored_with_a_broken_one_is_lost_with_it(f
     assert read(filled)[0].answers == (None,)
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE experiment SET label = 'wonderful'",
-        "UPDATE experiment SET metrics = 'none'",
-        "UPDATE proposal SET reward_parts = '3'",
-        "UPDATE run SET label = 'odd'",
-        "DELETE FROM experiment",
-    ],
-)
-def test_a_broken_experiment_loses_its_own_answers_alone(filled: Path, statement: str) -> None:
-    broken(filled, f"{statement} WHERE number = 2")
-    found = read(filled)
-    assert [t.experiment is not None for t in found] == [True, False, True]
-    assert [len(t.answers) for t in found] == [2, 2, 1]
-
-
 def test_a_damaged_file_is_an_error_that_says_how_to_hint_it(filled: Path) -> None:
     size = filled.stat().st_size
     with filled.open("r+b") as file:
@@ -201,9 +183,7 @@ VALUES = st.one_of(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cells=st.lists(st.tuples(st.sampled_from(CELLS), VALUES), min_size=1, max_size=4))
-def test_whatever_stands_in_the_rows_of_one_experiment_the_others_are_read(
-    whole: bytes, tmp_path: Path, cells: list[tuple[tuple[str, str], object]]
-) -> None:
+def test_the_others_are_read(whole: bytes, tmp_path: Path, cells: list[tuple[tuple[str, str], object]]) -> None:
     path = tmp_path / "state.db"
     for side in ("-wal", "-shm"):
         path.with_name(path.name + side).unlink(missing_ok=True)

@@ -17,18 +17,6 @@ from autoresearchd.store.daily_spend import DailySpend
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
-def test_a_day_nobody_spent_anything_on_costs_nothing_and_makes_no_file(tmp_path: Path) -> None:
-    assert DailySpend(tmp_path / "state").spent(NOON) == 0.0
-    assert not (tmp_path / "state").exists()
-
-
-def test_what_one_daemon_spends_another_sees_at_once(tmp_path: Path) -> None:
-    one, other = DailySpend(tmp_path), DailySpend(tmp_path)
-    one.add(NOON, 0.25, "/home/me/a")
-    other.add(NOON, 0.5, "/home/me/b")
-    assert one.spent(NOON) == other.spent(NOON) == pytest.approx(0.75)
-
-
 def test_each_day_has_its_own_sum_and_begins_at_midnight_utc(tmp_path: Path) -> None:
     book = DailySpend(tmp_path)
     late_in_new_york = datetime(2026, 11, 21, 20, tzinfo=timezone(timedelta(hours=-5)))  # the 22nd, 1:00 UTC

@@ -12,8 +12,7 @@ from sqlalchemy import event, insert, select, update
 from autoresearchd.domain.labels import Status
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import tables as t
-from tests.contract.store_contract_steps import new_answer
-from tests.contract.store_driver import AT, Driver, commit_of, new_session
+from tests.unit.store.driver import AT, Driver, commit_of, new_answer, new_session
 
 SHORT, LONG = 20, 2000
 
@@ -72,7 +71,6 @@ ASKED: dict[str, Callable[[SqlStore, int, int], object]] = {
     "visits": lambda store, session, last: store.visits(session),
     "record_answer": lambda store, session, last: store.record_answer(session, last, new_answer(), AT),
     "answers": lambda store, session, last: store.answers(session, last),
-    "spent_since": lambda store, session, last: store.spent_since(AT),
     "totals": lambda store, session, last: store.totals(session),
 }
 
@@ -91,9 +89,3 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Sq
 def test_a_long_session_is_no_slower_to_ask(name: str, sessions: list[tuple[SqlStore, Driver, int]]) -> None:
     taken = [steps(store, lambda: ASKED[name](store, lab.id, last)) for store, lab, last in sessions]  # noqa: B023
     assert 0 < taken[1] <= taken[0] + 20
-
-
-def test_the_whole_tree_takes_a_few_steps_for_each_experiment(sessions: list[tuple[SqlStore, Driver, int]]) -> None:
-    store, lab, _ = sessions[1]
-    assert len(store.tree(lab.id, 0)) == LONG
-    assert steps(store, lambda: store.tree(lab.id, 0)) < 100 * LONG

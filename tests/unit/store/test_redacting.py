@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, SessionState, Status
-from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLearnerRun, NewVersion
+from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.domain.redaction import Redactor
@@ -85,13 +85,13 @@ def test_a_whole_experiment_full_of_secrets_leaves_none_in_the_database(store: S
     decision = Decision(Status.DISCARD, Label.NO_GAIN, 1.0, metrics={SECRET: 1.0}, reason=SECRET)
     store.record_decision(session.id, experiment.number, decision, asi, AT, incumbent=None)
     assert store.add_note(session.id, SECRET, AT).text == HIDDEN
-    learning = store.open_learner_run(NewLearnerRun("grpo", "replay", 1, {"from": [SECRET]}), AT)
+    learning = store.open_learner_run("grpo", "replay", 1, AT, {"from": [SECRET]})
     store.record_learner_run(learning.id, LearnerStatus.FAILED, AT, metrics={SECRET: 1.0}, detail=SECRET)
     base = BaseModel("m", "f" * 64, "e" * 64, "d" * 64)
     for number in (1, 2):
         version = f"v{number}-{number:08x}"
-        new = NewVersion(version, version, "c" * 64, base, metrics={"words": SECRET}, reason=SECRET)
-        assert store.add_version(new, AT).digest == "c" * 64
+        made = store.add_version(version, "c" * 64, base, AT, metrics={"words": SECRET}, reason=SECRET)
+        assert made.digest == "c" * 64
     store.refuse_version("v2-00000002", reason=SECRET, metrics={SECRET: 1.0})
     store.promote_version("v1-00000001", AT, reason=SECRET, metrics={"more": SECRET})
     store.roll_back_version("v1-00000001", reason=SECRET)

@@ -1,16 +1,15 @@
-"""Takes a store through the life of experiments, with data that fills every field: for contract suites and tests."""
+"""Takes a store through the life of experiments, with data that fills every field: for tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-
-import pytest
+from typing import Any
 
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.ports import NewSession, Store
-from autoresearchd.domain.proposal import ASI, Cost, Generation, Proposal
+from autoresearchd.domain.ports import NewSession
+from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
+from autoresearchd.store.repository import SqlStore
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 PARENT = "a" * 40
@@ -73,7 +72,7 @@ def commit_of(number: int) -> str:
 class Driver:
     """Takes experiments through their phases, as the loop does."""
 
-    def __init__(self, store: Store, session_id: int) -> None:
+    def __init__(self, store: SqlStore, session_id: int) -> None:
         self.store, self.id = store, session_id
 
     def open(self, segment: int = 0) -> Experiment:
@@ -112,22 +111,28 @@ class Driver:
         return self.decide(e, Decision(status, label, value), incumbent)
 
 
-class StoreFixtures:
-    """Override ``reopen``."""
+SYSTEM = {"role": "system", "content": "You do research. " * 500}
 
-    @pytest.fixture
-    def reopen(self) -> Callable[[], Store]:
-        """Opens the same journal anew at each call, as a daemon does after it was killed."""
-        raise NotImplementedError("give the suite a store: override the fixture `reopen`")
 
-    @pytest.fixture
-    def store(self, reopen: Callable[[], Store]) -> Iterator[Store]:
-        store = reopen()
-        yield store
-        store.close()
+def new_answer(
+    *messages: dict[str, Any], completion: str = "<edit>", usd: float | None = 0.5, error: str = "", attempt: int = 0
+) -> Answer:
+    generation = Generation(
+        messages=messages or (SYSTEM, {"role": "user", "content": "improve this"}),
+        completion=completion,
+        token_ids=(1, 2, 151_000),
+        logprobs=(-0.1, -2.5, -1e-9),
+        sampling={"temperature": 0.7},
+        model_hash="m",
+        tokenizer_hash="t",
+        template_hash="c",
+        adapter="v3",
+    )
+    form = "" if error else "search_replace"
+    return Answer("some/model", Cost(usd, 1000, 200, 2.5), generation, error, form, "stop", attempt)
 
-    @pytest.fixture
-    def lab(self, store: Store) -> Driver:
-        session = store.create_session(new_session(), AT)
-        store.open_segment(session.id, "f0", "start", "cpu", AT)
-        return Driver(store, session.id)
+
+def asked_again(answer: Answer, *more: dict[str, Any], completion: str = "<better>", **changed: Any) -> Answer:
+    """The next answer of a conversation: all that was said so far, and then ``more``."""
+    said = {"role": "assistant", "content": answer.generation.completion}
+    return new_answer(*map(dict, answer.generation.messages), said, *more, completion=completion, **changed)
