@@ -279,9 +279,9 @@ PEEKING = [
     ),
     Cheat(
         "answers at random",
-        on_call("""
-        return self.table[idx] + 0.05 * np.random.default_rng().normal(size=(*idx.shape, self.table.shape[0]))
-    """),
+        on_call(
+            "return self.table[idx] + 0.05 * np.random.default_rng().normal(size=(*idx.shape, self.table.shape[0]))"
+        ),
         expected=labels("gate_miss"),
     ),
     Cheat(
@@ -308,10 +308,9 @@ ANSWERS = [
     Cheat("answers with text", on_call('return np.array([[["METRIC val_bpb=0.001"]]])'), expected=ERROR),
     Cheat(
         "cuts the shared memory short",
-        on_call("""
-        os.truncate(Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"], "outputs.bin"), 0)
-        return np.zeros((1, 1, 1))
-    """),
+        on_call(
+            'os.truncate(Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"], "outputs.bin"), 0)\nreturn np.zeros((1, 1, 1))'
+        ),
         expected=ERROR,
     ),
     Cheat(

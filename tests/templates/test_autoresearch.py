@@ -29,9 +29,7 @@ prepare, evaluate = load_programs(TEMPLATE, "prepare", "evaluate")
 def train(folder: Path, budget: float, output: Path) -> tuple[int, str, str]:
     """Exit code, log and stderr of a training; the log keeps its carriage returns."""
     env = environment(TIME_BUDGET=budget, SEED=1, OUTPUT_DIR=output)
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd=folder, env=env, capture_output=True, timeout=120, check=False
-    )
+    done = subprocess.run([sys.executable, "train.py"], cwd=folder, env=env, capture_output=True, timeout=120)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -139,15 +137,13 @@ def test_deduplication_drops_the_lines_that_are_shared() -> None:
 def test_training_prints_what_the_daemon_reads(trained: tuple[Path, Path, str]) -> None:
     _, output, log = trained
     steps = [part for part in log.split("\r") if part.startswith("step ")]
-    assert "| loss: " in steps[0] and "| remaining: " in steps[0]
+    assert "| loss: " in steps[0] and "| remaining: " in steps[0] and "val_bpb" not in log
     summary = dict(line.split(":", 1) for line in log.split("---\n", 1)[1].splitlines())
     assert list(summary) == [
         "training_seconds", "total_seconds", "peak_vram_mb", "mfu_percent",
         "total_tokens_M", "num_steps", "num_params_M", "depth",
     ]  # fmt: skip
-    assert "val_bpb" not in log
-    assert int(summary["num_steps"]) == len(steps)
-    assert float(summary["training_seconds"]) < 6
+    assert int(summary["num_steps"]) == len(steps) and float(summary["training_seconds"]) < 6
     assert (output / "checkpoint.pt").is_file()
 
 
@@ -156,8 +152,7 @@ def test_score_equals_a_direct_computation(pristine: Path, trained: tuple[Path, 
 
     workspace, output, _ = trained
     scorer, model_code, model_stderr = score(pristine, output, workspace)
-    assert scorer.returncode == 0, scorer.stderr + model_stderr
-    assert model_code == 0, model_stderr
+    assert scorer.returncode == model_code == 0, scorer.stderr + model_stderr
     found = metrics_of(scorer)
     assert found["causal"] == 1
     assert found["checkpoint_bytes"] == (output / "checkpoint.pt").stat().st_size
@@ -193,25 +188,21 @@ def test_a_model_that_looks_ahead_is_caught(pristine: Path, trained: tuple[Path,
 
 
 @pytest.mark.parametrize(
-    ("edit", "says"),
+    ("old", "new", "says"),
     [
-        (("    return model.to(device).eval()", "    os._exit(7)"), "the model process ended"),
-        (
-            ("        if targets is None:", "        os._exit(7)\n        if targets is None:"),
-            "the model process ended",
-        ),
-        (("            return logits\n", "            return logits[:, 1:]\n"), "shape"),
-        (("            return logits\n", "            return logits * float('nan')\n"), "NaN"),
+        ("    return model.to(device).eval()", "    os._exit(7)", "the model process ended"),
+        ("        if targets is None:", "        os._exit(7)\n        if targets is None:", "the model process ended"),
+        ("            return logits\n", "            return logits[:, 1:]\n", "shape"),
+        ("            return logits\n", "            return logits * float('nan')\n", "NaN"),
     ],
     ids=["dies while loading", "dies in the first batch", "wrong shape", "not finite"],
 )
 def test_the_scorer_survives_a_bad_model(
-    pristine: Path, trained: tuple[Path, Path, str], tmp_path: Path, edit: tuple[str, str], says: str
+    pristine: Path, trained: tuple[Path, Path, str], tmp_path: Path, old: str, new: str, says: str
 ) -> None:
     _, output, _ = trained
-    scorer, _, _ = score(pristine, output, workspace_with(pristine, tmp_path / "workspace", edit))
-    assert scorer.returncode == 1
-    assert "val_bpb" not in scorer.stdout
+    scorer, _, _ = score(pristine, output, workspace_with(pristine, tmp_path / "workspace", (old, new)))
+    assert scorer.returncode == 1 and "val_bpb" not in scorer.stdout
     assert says in scorer.stderr and scorer.stderr.count("\n") == 1
 
 

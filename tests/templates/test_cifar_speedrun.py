@@ -55,12 +55,11 @@ def test_the_place_of_an_image_tells_nothing_of_its_class(tmp_path: Path) -> Non
     assert list(orders[0]) != list(orders[1]) and sorted(orders[0]) == sorted(orders[1])
 
 
-def test_the_time_is_the_one_that_the_scorer_is_told(scored: Path) -> None:
+def test_the_time_is_the_one_that_the_scorer_is_told_and_without_it_there_is_no_score(
+    scored: Path,
+) -> None:
     done = answer(scored, 0.98, AUTORESEARCHD_TRAIN_SECONDS="7.5")
     assert (done.returncode, done.stdout) == (0, "METRIC accuracy=0.980000\nMETRIC train_seconds=7.500000\n")
-
-
-def test_without_the_supervisor_s_time_there_is_no_score(scored: Path) -> None:
     done = answer(scored, 1.0)
     assert done.returncode == 1 and "METRIC" not in done.stdout
 

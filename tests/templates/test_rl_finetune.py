@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -54,14 +55,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def score(folder: Path, output: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """What the scorer says of an output folder."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        with patch.dict(os.environ, AUTORESEARCHD_OUTPUT_DIR=str(output)):
-            code = evaluate.main()
-    finally:
-        os.chdir(before)
-    return code, capsys.readouterr().out
+    with contextlib.chdir(folder), patch.dict(os.environ, AUTORESEARCHD_OUTPUT_DIR=str(output)):
+        return evaluate.main(), capsys.readouterr().out
 
 
 def test_every_solution_follows_from_its_problem() -> None:
@@ -77,16 +72,13 @@ def test_every_solution_follows_from_its_problem() -> None:
 def test_the_base_policy_is_not_told_what_open_sentences_stand_for() -> None:
     rng = random.Random(3)
     asked, shown = ([problems.draw(rng, shown=told) for _ in range(2000)] for told in (False, True))
-    for word, meant in (("gift", "+"), ("sells", "-"), ("fold", "*"), ("th", "/")):
-        one = [
-            [p.steps[0][1] for p in drawn if word in p.text.split() and len(p.steps) == 1] for drawn in (asked, shown)
-        ]
-        assert set(one[0]) == {meant} and set(one[1]) == set(problems.OPEN), word
-    for word, meant in (("finds", "+"), ("loses", "-"), ("times", "*"), ("parts", "/")):
-        one = [
-            [p.steps[0][1] for p in drawn if word in p.text.split() and len(p.steps) == 1] for drawn in (asked, shown)
-        ]
-        assert set(one[0]) == set(one[1]) == {meant}, word
+    for words, are_open in (("gift sells fold th", True), ("finds loses times parts", False)):
+        for word, meant in zip(words.split(), "+-*/", strict=True):
+            told, taught = (
+                {p.steps[0][1] for p in drawn if word in p.text.split() and len(p.steps) == 1}
+                for drawn in (asked, shown)
+            )
+            assert told == {meant} and taught == (set(problems.OPEN) if are_open else {meant}), word
     assert 0.5 < np.mean([problem.new for problem in asked]) < 0.8
 
 

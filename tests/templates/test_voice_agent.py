@@ -247,9 +247,8 @@ def endpoint(answers: dict[str, str], asked: list[Any], status: int = 200) -> It
 
 
 def perfect(case: dict[str, Any]) -> str:
-    return {"ask": ASK_DAY if case["topic"] == "day" else ASK_JOB, "decline": DECLINES}.get(
-        case["kind"], ANSWERS.get(case["topic"], "")
-    )
+    said = {"ask": ASK_DAY if case["topic"] == "day" else ASK_JOB, "decline": DECLINES}
+    return said.get(case["kind"], ANSWERS.get(case["topic"], ""))
 
 
 def scored(folder: Path, address: str) -> subprocess.CompletedProcess[str]:
@@ -257,10 +256,12 @@ def scored(folder: Path, address: str) -> subprocess.CompletedProcess[str]:
     return run("evaluate.py", folder, AUTORESEARCHD_SEED="3", VOICE_AGENT_ENDPOINT=address, VOICE_AGENT_MODEL="m")
 
 
+EVERY = [case for cases in CASES.values() for case in cases]
+
+
 def test_a_model_of_one_s_own_is_spoken_with_at_a_local_endpoint(prepared: Path) -> None:
-    cases = [case for cases in CASES.values() for case in cases]
     asked: list[Any] = []
-    with endpoint({case["asked"]: perfect(case) for case in cases}, asked) as address:
+    with endpoint({case["asked"]: perfect(case) for case in EVERY}, asked) as address:
         found = metrics_of(scored(prepared, address))
     assert found["eval_score"] == found["test_score"] == found["ask_score"] == found["decline_score"] == 1
     assert found["eval_score_low"] > 0.9 and found["unspeakable"] == 0
@@ -270,15 +271,13 @@ def test_a_model_of_one_s_own_is_spoken_with_at_a_local_endpoint(prepared: Path)
 
 @pytest.mark.parametrize("said", [DECLINES, ALL, "Yes."])
 def test_one_reply_to_all_scores_nothing(prepared: Path, said: str) -> None:
-    cases = [case for cases in CASES.values() for case in cases]
-    with endpoint({case["asked"]: said for case in cases}, []) as address:
+    with endpoint({case["asked"]: said for case in EVERY}, []) as address:
         found = metrics_of(scored(prepared, address))
     assert found["eval_score"] == found["test_score"] == 0
 
 
 def test_an_endpoint_that_does_not_answer_is_named_with_what_helps(prepared: Path) -> None:
-    cases = [case for cases in CASES.values() for case in cases]
-    with endpoint({case["asked"]: "" for case in cases}, [], status=503) as address:
+    with endpoint({case["asked"]: "" for case in EVERY}, [], status=503) as address:
         refused = scored(prepared, address)
     for done in (refused, scored(prepared, address)):
         assert done.returncode == 1 and "METRIC" not in done.stdout

@@ -237,7 +237,7 @@ SEEDED = 'import os\nSEED = os.environ["AUTORESEARCHD_SEED"]\n' + PROGRAM
 
 
 @pytest.mark.parametrize("ignores", [True, False])
-def test_a_baseline_whose_seed_is_its_own_is_warned_of_once_and_not_said_to_have_no_noise(
+def test_a_baseline_whose_seed_is_its_own_is_warned_of_and_not_said_to_be_without_noise(
     tmp_path: Path, ignores: bool
 ) -> None:
     """Else the luck of one seed is kept, and the reason assures the user that there is no luck."""

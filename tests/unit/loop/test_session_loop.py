@@ -106,9 +106,7 @@ def test_stop_finishes_the_running_experiment(bench: Bench) -> None:
 
     bench.policy = Stopping()
     assert bench.loop(None, replace(lab, policy=bench.policy)).run() == "enough"
-    found = bench.experiments()
-    assert [e.number for e in found] == [0, 1, 2]
-    assert found[-1].decision is not None
+    assert [e.decision is not None for e in bench.experiments()] == [True] * 3
 
 
 def test_stop_now_leaves_the_experiment_open_for_resume(bench: Bench) -> None:
@@ -126,8 +124,7 @@ def test_stop_now_leaves_the_experiment_open_for_resume(bench: Bench) -> None:
     with pytest.raises(errors.Interrupted):
         bench.loop(None, lab).run()
     second = bench.experiment(2)
-    assert second.decision is None
-    assert [run.label for run in second.runs] == [Label.INTERRUPTED]
+    assert (second.decision, [run.label for run in second.runs]) == (None, [Label.INTERRUPTED])
     bench.run()
     second = bench.experiment(2)
     assert [run.label for run in second.runs if run.of is None] == [Label.INTERRUPTED, Label.NONE, Label.NONE]
@@ -227,17 +224,14 @@ def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_
     assert (left.number, left.decision) == (2, None)
     bench.job = good
     bench.run(3)
-    found = bench.experiments()
-    assert [e.number for e in found] == [0, 1, 2, 3]
-    assert all(e.decision and e.decision.status is not Status.CRASH for e in found)
+    assert [e.decision.status is Status.CRASH for e in bench.experiments()] == [False] * 4
 
 
 def test_conditions_are_looked_at_once_what_was_open_is_finished(bench: Bench) -> None:
     bench.policy = Failing(errors.Interrupted("stop"))
     with pytest.raises(errors.Interrupted):
         bench.run(3)
-    opened = bench.store.latest(bench.session.id)
-    assert opened.number == 2 and opened.decision is None
+    assert bench.experiment(2).decision is None
     bench.policy = ByNumber()
     session_loop = bench.loop(3)
 
@@ -248,9 +242,7 @@ def test_conditions_are_looked_at_once_what_was_open_is_finished(bench: Bench) -
     session_loop.conditions = another_machine
     session_loop.run()
     found = bench.experiments()
-    assert [(e.segment, e.number) for e in found if e.segment == 0] == [(0, 0), (0, 1), (0, 2)]
-    assert found[3].segment == 1
-    assert len(found[3].good_runs) == 3
+    assert [e.segment for e in found[:4]] == [0, 0, 0, 1] and len(found[3].good_runs) == 3
 
 
 def test_with_reverts_on_the_branch_a_foreign_commit_on_it_is_noticed_all_the_same(tmp_path: Path) -> None:
