@@ -120,7 +120,7 @@ EFFICIENCY, NOVELTY, NOVEL_FROM = 0.2, 0.1, 0.3
 FLOOR = 1e-4
 """The smallest σ, as a share of the incumbent's value."""
 PENALTIES: Mapping[Label, float] = {
-    **{label: -2.0 for label, rule in RULES.items() if rule.status is Status.CRASH},
+    **{label: -2.0 for label, status in RULES.items() if status is Status.CRASH},
     Label.METRIC_TAMPERING: -5.0,
     Label.NOT_CAUSAL: -5.0,
     Label.CHECK_FAILED: -2.0,
@@ -128,7 +128,7 @@ PENALTIES: Mapping[Label, float] = {
     Label.NO_OP: -0.5,
 }
 """By label, in place of everything else."""
-_NONE = frozenset({Label.STALE_PARENT, *(label for label, rule in RULES.items() if rule.status is None)})
+_NONE = frozenset({Label.STALE_PARENT, *(label for label, status in RULES.items() if status is None)})
 """Labels that say nothing about the proposal."""
 
 

@@ -96,7 +96,7 @@ def _is_doubted(view: SessionView, e: Experiment) -> bool:
         return False
     for before in islice(reversed(view.recent), RECENT - 1):  # one less after a restart, when e is among the last
         own = before.last_own
-        ended = None if own is None else RULES[own.label].status
+        ended = None if own is None else RULES[own.label]
         if ended is None:  # no job was spent on it, or it was taken from it
             continue
         beside = any(run.of == rival and run.counts for run in before.runs)

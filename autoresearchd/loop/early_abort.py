@@ -281,9 +281,7 @@ class EarlyAbort:
         self._faults += not isinstance(error, (EnvironmentFailure, OSError))
         self._on = self._on and self._faults < MOST_FAULTS
         self.end(watched)
-        what = "early abort failed and " + (
-            "lets this run go on" if self._on else "is off until the daemon starts anew"
-        )
+        what = f"early abort failed and {'lets this run go on' if self._on else 'is off until the daemon starts anew'}"
         number = watched.run.experiment if watched else None
         if isinstance(error, EnvironmentFailure):  # a full disk, a database that is locked: no fault of ours
             self._context.emit(EventKind.WARNING, f"{what}: {error}", experiment=number)

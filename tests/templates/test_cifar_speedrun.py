@@ -11,15 +11,12 @@ import pytest
 
 from autoresearchd.config import load_task
 from autoresearchd.resources import bundled
-from tests.templates.programs import is_no_score, load_program, run_program
+from tests.templates.programs import is_no_score, load_programs, run_program
 
 FOLDER = bundled("templates") / "cifar-speedrun"
-load = partial(load_program, FOLDER)
 run = partial(run_program, FOLDER)
 WANTED = 1500
-
-
-prepare, check_program = load("prepare"), load("check_program")
+prepare, check_program, evaluate = load_programs(FOLDER, "prepare", "check_program", "evaluate")
 
 
 @pytest.fixture
@@ -40,7 +37,7 @@ def answer(folder: Path, right: float, **values: str) -> subprocess.CompletedPro
 def test_the_gate_is_above_the_floor_of_a_single_run(profile: str, gate: float) -> None:
     task = load_task(FOLDER, profile=profile)
     assert [(c.metric, c.min) for c in task.scoring.constraints] == [("accuracy", gate)]
-    assert load("evaluate").FLOORS[profile] < gate, "what is near the gate is judged over several seeds"
+    assert evaluate.FLOORS[profile] < gate, "what is near the gate is judged over several seeds"
 
 
 def test_the_place_of_an_image_tells_nothing_of_its_class(tmp_path: Path) -> None:

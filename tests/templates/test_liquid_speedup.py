@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,14 +15,11 @@ from typing import Any
 import pytest
 
 from autoresearchd.resources import bundled
-from tests.templates.programs import load_program, run_together
+from tests.templates.programs import load_programs, run_together
 
 FOLDER = bundled("templates") / "liquid-speedup"
-load = partial(load_program, FOLDER)
 SHORT = ("BATCHES = 160", "BATCHES = 40")
-
-
-reference, workload = load("reference"), load("workload")
+reference, workload = load_programs(FOLDER, "reference", "workload")
 
 
 def copy(folder: Path, more: str = "") -> Path:

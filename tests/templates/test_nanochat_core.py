@@ -83,16 +83,15 @@ def test_the_right_choice_is_what_the_text_says(texts: list[bytes]) -> None:
             assert len(question.context + max(question.choices, key=len)) <= questions.WIDTH
 
 
-def test_no_bracket_or_depth_is_right_more_often_than_another(texts: list[bytes]) -> None:
+def test_no_bracket_or_depth_is_right_more_often_and_only_a_name_to_copy_stands_in_its_context(
+    texts: list[bytes],
+) -> None:
     asked = questions.questions(texts, 60, np.random.default_rng(1))
     for kind in ("brackets", "indent"):
         right = [question.group for question in asked[kind]]
         assert len({right.count(group) for group in right}) == 1, kind
         assert len(set(right)) == questions.KINDS[kind]
-
-
-def test_a_name_to_copy_stands_in_its_context_and_the_others_do_not(texts: list[bytes]) -> None:
-    for question in questions.questions(texts, 40, np.random.default_rng(1))["copy"]:
+    for question in asked["copy"]:
         assert [choice in question.context for choice in question.choices] == [True, False, False, False]
 
 

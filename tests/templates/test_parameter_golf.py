@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from autoresearchd.resources import bundled
 from tests.templates.programs import environment, evaluated, load_program, metrics_of, score
 
 FOLDER = bundled("templates") / "parameter-golf"
-load = partial(load_program, FOLDER)
+prepare = load_program(FOLDER, "prepare")
 HONEST = """
 import numpy as np
 import torch
@@ -76,11 +75,10 @@ def known(logit: int) -> bytes:
 def test_the_text_that_is_asked_about_is_hidden_from_the_job() -> None:
     evaluation = load_task(FOLDER).evaluation
     hidden = {path.removeprefix("{purelib}/") for path in evaluation.hide} if evaluation else set()
-    assert hidden == set(load("prepare").HELD_OUT)
+    assert hidden == set(prepare.HELD_OUT)
 
 
 def test_validation_text_stands_nowhere_in_the_training_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare = load("prepare")
     shared, own = b"the_line_that_both_have = 1\n", b"a_line_of_its_own_that_is_long = 2\n"
     texts = {f"{folder}/test_a.py": shared * 5 + own * 9 + b"pass\n" for folder in prepare.HELD_OUT}
     monkeypatch.setattr(prepare, "sources", lambda package: {**texts, f"{package}/a.py": shared * 9 + b"pass\n"})

@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 
 from autoresearchd.resources import bundled
-from tests.templates.programs import is_no_score, load_program, metrics_of, run_program
+from tests.templates.programs import is_no_score, load_programs, metrics_of, run_program
 
 FOLDER = bundled("templates") / "sft-classifier"
-load = partial(load_program, FOLDER)
 run = partial(run_program, FOLDER)
 GROUPS = ("rec.autos", "sci.space", "talk.politics")
 WANTED = 90
-
-
-prepare, evaluate = load("prepare"), load("evaluate")
+prepare, evaluate = load_programs(FOLDER, "prepare", "evaluate")
 
 
 def table(count: int, seed: int) -> str:

@@ -233,7 +233,7 @@ def decide(
     if label is Label.NONE:
         label, why = _outcome(verdict, rule, least)
     gain = bounded(verdict.gain, verdict.better, now, experiment.number, incumbent.number)
-    if RULES[label].status is Status.KEEP:
+    if RULES[label] is Status.KEEP:
         controlled = case.controlled(now, simpler=label is Label.SIMPLER)
         if isinstance(controlled, NextRun):
             return controlled
@@ -242,14 +242,14 @@ def decide(
         label, why = (Label.NO_GAIN, refused) if refused else (label, why)
     if label is Label.NONE and gain < least:
         label, why = (Label.SIMPLER, _TIE) if simpler else (Label.NO_GAIN, _too_small(gain, least))
-    if RULES[label].status is Status.KEEP:
+    if RULES[label] is Status.KEEP:
         doubt = case.doubtful_gate(now)
         if doubt and len(experiment.counted_runs) <= rule.most:
             return NextRun(None, None, doubt)
         if doubt:
             label, why = Label.GATE_MISS, doubt
     overruled = identical or (label is Label.NO_GAIN and verdict.better >= rule.keep_at)
-    status = RULES[label].status or Status.DISCARD
+    status = RULES[label] or Status.DISCARD
     value, before, own = _mean_value(good), incumbent_value(task, now, incumbent), now.noise(incumbent.number)
     return Decision(
         status,
@@ -330,12 +330,12 @@ def _failed(experiment: Experiment) -> Run | None:
 
 
 def _crash(label: Label, reason: str) -> Decision:
-    return Decision(RULES[label].status or Status.CRASH, label, reason=_sentence(reason))
+    return Decision(RULES[label] or Status.CRASH, label, reason=_sentence(reason))
 
 
 def _label_of(run: Run) -> Label:
     """The label of a run that failed, also where it says nothing of it."""
-    if run.label is Label.NONE or RULES[run.label].status in (Status.KEEP, None):
+    if run.label is Label.NONE or RULES[run.label] in (Status.KEEP, None):
         return Label.METRIC_MISSING if run.value is None else Label.NON_FINITE
     return run.label
 
@@ -437,7 +437,7 @@ def _no_baseline(task: Task, experiment: Experiment, log: str) -> BaselineError:
 # ---------------------------------------------------------------------- no run at all
 def decide_failed_proposal(label: Label, reason: str) -> Decision:
     """Record a proposal that never became a run. A label that is no failure counts as an error."""
-    if RULES[label].status in (None, Status.KEEP):
+    if RULES[label] in (None, Status.KEEP):
         label = Label.ERROR
     return _crash(label, reason or f"{label.value}: no proposal")
 

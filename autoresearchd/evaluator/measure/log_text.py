@@ -95,7 +95,7 @@ def tells(text: str, what: str) -> bool:
 
 ALLOWANCE_S, FREE_S = 1.0, 20e-6
 """Processor time for one text, beyond what is free for each of its lines."""
-LINE_S = 5.0
+LINE_S = 2.0
 """By the clock, for one line: a good one may have to wait for a busy machine."""
 MOST_CHARACTERS = 512
 
@@ -175,7 +175,8 @@ def _parse_log(text: str, scoring: Scoring, mode: str | None = None) -> dict[str
         )
     # The pattern alone decides on the names that it gives; the other forms may add to them.
     matcher = LineMatcher(scoring.pattern or "", key="scoring.pattern")
-    named = _group_names(matcher.regex, scoring.metric.name)
+    groups = matcher.regex.groupindex  # ``value`` is the task's metric; without a name group 1 is
+    named = tuple(scoring.metric.name if g in ("value", "metric") else g for g in groups) or (scoring.metric.name,)
     return {k: v for k, v in _scan(text, "auto", known).items() if k not in named} | _search(text, matcher, named)
 
 
@@ -293,11 +294,6 @@ def _parse_result_file(text: str, scoring: Scoring) -> dict[str, float]:
 
 
 # ---------------------------------------------------------------------- the task's own pattern
-def _group_names(regex: re.Pattern[str], primary: str) -> tuple[str, ...]:
-    """Which metrics a pattern gives: its named groups (``value`` is the task's metric), else the metric by group 1."""
-    return tuple(primary if name in ("value", "metric") else name for name in regex.groupindex) or (primary,)
-
-
 def _search(text: str, matcher: LineMatcher, names: tuple[str, ...]) -> dict[str, float]:
     """Lines from the last to the first, until each group has a value."""
     groups: tuple[str | int, ...] = tuple(matcher.regex.groupindex) or (1,)

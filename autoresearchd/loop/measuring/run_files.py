@@ -222,7 +222,7 @@ class Seals:
         found = [f"{what} in the pristine copy" for what in broken(self.pristine, self.files.read_pristine())]
         if self.workspace.is_dir():
             found += [f"{what} in the worktree" for what in broken(self.edited, self.files.read(self.workspace))]
-        if not found or RULES[measurement.label].status is None:
+        if not found or RULES[measurement.label] is None:
             return measurement
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         detail = "what the metric rests on did not stay as it was: " + "; ".join(found[:_NAMED]) + more

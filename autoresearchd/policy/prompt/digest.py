@@ -238,7 +238,7 @@ def _verdicts(tries: Sequence[_Try], sigma: float | None) -> tuple[str, ...]:
     known = f" (σ = {sigma:.3g})" if sigma is not None else ""
     aborted = [t.number for t in tries if t.decision.label is Label.ABORTED_EARLY]
     noise = [t.number for t in tries if t.decision.label is Label.NO_GAIN and t.delta > 0]
-    refused = [t.number for t in tries if RULES[t.decision.label].status is Status.CHECKS_FAILED]
+    refused = [t.number for t in tries if RULES[t.decision.label] is Status.CHECKS_FAILED]
     named = {
         "ended early, because their curves promised no gain": aborted,
         f"measured better, but by no more than noise{known}": noise,

@@ -160,8 +160,8 @@ def test_one_failed_run_fails_the_experiment_however_good_the_others_are() -> No
 def test_no_labelled_run_is_ever_kept_even_with_a_value(label: Label) -> None:
     d = decided(task(), experiment(run(0.0001, label)), incumbent(*STEADY))
     assert d.status is not Status.KEEP and d.value is None
-    if RULES[label].status not in (None, Status.KEEP):
-        assert (d.status, d.label) == (RULES[label].status, label)
+    if RULES[label] not in (None, Status.KEEP):
+        assert (d.status, d.label) == (RULES[label], label)
 
 
 def test_interrupted_runs_do_not_count_against_an_experiment() -> None:
@@ -268,7 +268,7 @@ class TestBaseline:
         d = decide_baseline(task(), experiment(*runs, number=0))
         assert (d.status, d.label, d.value, d.sigma, dict(d.metrics)) == (Status.KEEP, Label.NONE, 2.0, 1.0, {})
 
-    @pytest.mark.parametrize("label", [label for label in Label if RULES[label].status is Status.CRASH])
+    @pytest.mark.parametrize("label", [label for label in Label if RULES[label] is Status.CRASH])
     def test_without_a_good_run_the_error_names_label_detail_log_and_cure(self, label: Label) -> None:
         failed = experiment(run(None, label, detail="went wrong"), number=0)
         with pytest.raises(BaselineError) as caught:
@@ -291,7 +291,7 @@ class TestBaseline:
 def test_a_failed_proposal_is_never_kept_and_always_closed(label: Label) -> None:
     d = decide_failed_proposal(label, "two\nlines")
     assert d.status in (Status.DISCARD, Status.CRASH, Status.CHECKS_FAILED) and d.reason == "two lines."
-    if RULES[label].status not in (None, Status.KEEP):
+    if RULES[label] not in (None, Status.KEEP):
         assert d.label is label
 
 

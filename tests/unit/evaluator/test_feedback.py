@@ -46,7 +46,7 @@ def test_the_tasks_own_words_are_used() -> None:
     ],
 )
 def test_each_outcome_has_its_own_words(label: Label, key: str) -> None:
-    decision = Decision(RULES[label].status or Status.CRASH, label, reason="Because.")
+    decision = Decision(RULES[label] or Status.CRASH, label, reason="Because.")
     assert told(decision, **{key: "MINE {reason}"}) == "MINE Because."
     assert "Because." in told(decision)
 
@@ -87,10 +87,10 @@ def test_thrift_is_no_reward_for_a_program_that_got_worse() -> None:
 def test_no_outcome_pays_better_than_an_honest_failure() -> None:
     """Else a policy would learn to crash, to repeat itself or to cheat."""
     honest = total(Label.NO_GAIN, -1e9)
-    for label, rule in RULES.items():
-        if rule.status in (Status.CRASH, Status.CHECKS_FAILED):
+    for label, status in RULES.items():
+        if status in (Status.CRASH, Status.CHECKS_FAILED):
             assert total(label, 1e9) < honest, label
-    rewarded = [label for label, rule in RULES.items() if rule.status is not None and label != "stale_parent"]
+    rewarded = [label for label, status in RULES.items() if status is not None and label != "stale_parent"]
     worst = min(total(label, 0.0) for label in rewarded)
     assert worst == total(Label.METRIC_TAMPERING) == total(Label.NOT_CAUSAL)
     assert total(Label.DUPLICATE, None) < 0 and total(Label.NO_OP, None) < 0
