@@ -41,6 +41,16 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_prose_can_be_read_in_a_terminal() -> None:
+    for page in (page for page in PAGES if not page.is_relative_to(ROOT / "skills")):  # which agents read
+        code = False
+        for number, line in enumerate(page.read_text("utf-8").splitlines(), start=1):
+            code ^= line.lstrip().startswith("```")
+            prose = not code and not line.lstrip().startswith(("|", "```")) and " " in line.strip()
+            shown = re.sub(r"\]\([^)]*\)", "]", line)  # a reader sees the words of a link
+            assert not prose or len(shown) <= 120, f"{page.name}:{number} has {len(shown)} columns"
+
+
 def test_the_map_of_the_house_names_what_is_there() -> None:
     text = (ROOT / "docs/contributing.md").read_text("utf-8")
     packages = {p.parent.name for p in (ROOT / "autoresearchd").glob("*/__init__.py")}

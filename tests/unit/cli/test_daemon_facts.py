@@ -101,6 +101,19 @@ def daemon(repository: Path) -> Iterator[SqlStore]:
             yield store
 
 
+def test_a_second_pause_and_a_second_unpause_say_that_nothing_changes(daemon: SqlStore, command: Command) -> None:
+    for name, first, second in (
+        ("pause", "pauses after the running experiment\n", "already: it was asked to before"),
+        ("unpause", "goes on\n", "is not paused, so nothing changes"),
+    ):
+        for words in (first, second, second):
+            answer = command(name)
+            assert (answer.code, answer.out) == (0, "")
+            assert words in answer.err
+        asked = {control.kind for control in daemon.take_controls(daemon.session("mar8").id)}
+        assert asked == {name}, "and is asked for all the same"
+
+
 @pytest.mark.parametrize("name", ["stop", "pause", "unpause"])
 @pytest.mark.usefixtures("repository")
 def test_without_a_daemon_it_is_said_that_nothing_runs_and_how_it_goes_on(command: Command, name: str) -> None:
