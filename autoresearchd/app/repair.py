@@ -426,7 +426,7 @@ class Restorer:
             found = measure_run(self._task, result, run_dir)
             seed = derive_seed(self._session.seed, e.number, "run", counted)
             self._draft.add_run(self._session.id, e.number, index, seed, e.started_at, found, result)
-            counted += RULES[found.label].status is not None
+            counted += RULES[found.label] is not None
             if found.label is Label.NONE and not is_baseline:
                 return  # a later one may be of the incumbent's program, run again beside this; nothing here tells
 
@@ -442,7 +442,7 @@ class Restorer:
             return Decision(Status.KEEP, Label.NONE, value, reason=f"the baseline, from {counted(len(values), 'run')}")
         failed = next((run for run in e.counted_runs if run.label is not Label.NONE), None)
         if failed is not None and not is_baseline and value is None:
-            status = RULES[failed.label].status or Status.CRASH
+            status = RULES[failed.label] or Status.CRASH
             return Decision(status, failed.label, reason=f"{failed.label.value}: {failed.detail}")
         if value is not None:
             reason = "it is not on the branch, so it was not kept; the decision itself was " + LOST

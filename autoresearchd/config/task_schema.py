@@ -403,7 +403,7 @@ class TaskFile(Section):
 
 # ---------------------------------------------------------------------- check.yaml
 _SEARCHED, _WHOLE = ("replace", "before", "after"), ("append", "prepend", "text")
-_EXPECTABLE = sorted(label for label in Label if RULES[label].status is not None and label is not Label.NONE)
+_EXPECTABLE = sorted(label for label in Label if RULES[label] is not None and label is not Label.NONE)
 _is_outcome = must(_EXPECTABLE.__contains__, "is not an outcome's label", f"take one of {', '.join(_EXPECTABLE)}")
 _Outcomes = tuple[Annotated[Line, _is_outcome], ...]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -56,13 +55,6 @@ class Label(StrEnum):
     DISK_FULL = "disk_full"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What a label decides; None: the experiment stays open."""
-
-    status: Status | None
-
-
 _LABELS = {
     Status.KEEP: "NONE SIMPLER",
     Status.DISCARD: "NO_GAIN ABORTED_EARLY GATE_MISS SIZE_BLOCKED CONSTRAINT STALE_PARENT DUPLICATE NO_OP",
@@ -70,7 +62,8 @@ _LABELS = {
     Status.CHECKS_FAILED: "METRIC_TAMPERING NOT_CAUSAL CHECK_FAILED",
     None: "INTERRUPTED HOST_LOST DISK_FULL",
 }
-RULES = {Label[name]: Rule(status) for status, names in _LABELS.items() for name in names.split()}
+RULES = {Label[name]: status for status, names in _LABELS.items() for name in names.split()}
+"""What a label decides; None: the experiment stays open."""
 
 NEVER_RUN = frozenset({Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER, Label.DUPLICATE, Label.NO_OP})
 """No job was spent, so that nothing is known of the edit."""

@@ -46,7 +46,9 @@ class StopSwitch:
 
     def __init__(self) -> None:
         self.now, self.paused = threading.Event(), threading.Event()
-        self._soon, self._asked = threading.Event(), threading.Event()
+        self._soon = threading.Event()
+        self.asked = False
+        """Whether anybody has asked to stop, so that the next one who does means at once."""
         self.reason = ""
         self.signal: int | None = None
         self._announcing = threading.Lock()
@@ -54,11 +56,6 @@ class StopSwitch:
     def is_set(self) -> bool:
         """Whether to stop once the running experiment is decided."""
         return self._soon.is_set()
-
-    @property
-    def asked(self) -> bool:
-        """Whether anybody has asked to stop, so that the next one who does means at once."""
-        return self._asked.is_set()
 
     def end(self, reason: str) -> None:
         """Stop once the running experiment is decided; no request, so the first that comes still lets it end."""
@@ -71,7 +68,7 @@ class StopSwitch:
         self.reason = self.reason or reason  # before the loop can see that it is to stop
         if now or self.asked:
             self.now.set()
-        self._asked.set()
+        self.asked = True
         self.end(reason)
 
     def announce(self) -> bool:

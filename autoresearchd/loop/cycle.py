@@ -163,7 +163,7 @@ class Cycle:
         if result is None:
             clean_logs(context.site.run_dir(e.number, run.index), context.redactor)
         ended = replace(run, finished_at=now, label=m.label, value=m.value, metrics=m.metrics, detail=m.detail)
-        counts = RULES[m.label].status is not None
+        counts = RULES[m.label] is not None
         last = counts and next_run(self._view, replace(e, runs=(*e.runs[:-1], ended))) is None
         e = context.store.close_run(run.id, m, result, now, last=last)
         fell = self._view.fall_back(e) if e.fallen else ""

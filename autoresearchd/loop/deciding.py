@@ -14,9 +14,9 @@ from itertools import islice
 from autoresearchd.domain.errors import BaselineError, RepositoryError
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import RULES, Label, Status
+from autoresearchd.evaluator.feedback import Reward, novelty, resources_saved, reward
 from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline
 from autoresearchd.evaluator.keep.keep_rule import KeepRule
-from autoresearchd.evaluator.reward import Reward, novelty, resources_saved, reward
 from autoresearchd.evaluator.rules import run_time
 from autoresearchd.evaluator.rules.program_text import is_simpler
 from autoresearchd.loop.context import Context
@@ -96,7 +96,7 @@ def _is_doubted(view: SessionView, e: Experiment) -> bool:
         return False
     for before in islice(reversed(view.recent), RECENT - 1):  # one less after a restart, when e is among the last
         own = before.last_own
-        ended = None if own is None else RULES[own.label].status
+        ended = None if own is None else RULES[own.label]
         if ended is None:  # no job was spent on it, or it was taken from it
             continue
         beside = any(run.of == rival and run.counts for run in before.runs)

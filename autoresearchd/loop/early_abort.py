@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure
+from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Experiment, Measurement, Run
 from autoresearchd.domain.labels import Label, Phase
 from autoresearchd.domain.ports import EventKind
@@ -25,7 +25,7 @@ from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, Look, Reason
 from autoresearchd.evaluator.abort.forecast import Z90
 from autoresearchd.evaluator.keep.keep_rule import cumulative
-from autoresearchd.evaluator.measure.logged_curve import CurveParser
+from autoresearchd.evaluator.measure.log_text import CurveParser
 from autoresearchd.loop.measuring.run_files import open_plain
 from autoresearchd.loop.messages import is_baseline, is_keep
 from autoresearchd.loop.session_view import SessionView
@@ -148,18 +148,15 @@ class EarlyAbort:
         watched.next = now + self._every
         try:
             look = self._look(watched, now)
+            if look is None:
+                return None
+            figures = {name: value for name, value in asdict(look).items() if value is not None}
+            more = {"probability": self._misses_the_bar(look), "sentence": look.explain()}
+            self._context.store.record_look(watched.run.id, {**figures, **more})
         except Exception as error:  # noqa: BLE001 the run goes on; recorded with its traceback
             self._fail(error, watched)
             return None
-        if look is None:
-            return None
         self._faults = 0
-        try:
-            figures = {name: value for name, value in asdict(look).items() if value is not None}
-            more = {"probability": misses_the_bar(look, self._direction), "sentence": look.explain()}
-            self._context.store.record_look(watched.run.id, {**figures, **more})
-        except Exception as error:  # noqa: BLE001 the decision does not hang on it; recorded with its traceback
-            self._report(error, "a look at this run was not written down", watched)
         return look if look.abort else None
 
     def _look(self, watched: WatchedRun, now: float) -> Look | None:
@@ -226,8 +223,7 @@ class EarlyAbort:
             except (KeyError, ValueError, TypeError) as error:
                 context.emit(EventKind.WARNING, f"early abort learns anew, its state cannot be read: {error}")
                 policy.reset()
-        found = context.store.experiments(context.session_id, last=newest - after) if newest > after else ()
-        for e in found:
+        for e in context.store.experiments(context.session_id, last=newest - after) if newest > after else ():
             if e.number > after and e.segment == view.segment and e.phase is Phase.DECIDED:
                 self._since_saved += 1
                 self._observe(policy, e)
@@ -284,18 +280,22 @@ class EarlyAbort:
         """Report it; this run is not looked at any more."""
         self._faults += not isinstance(error, (EnvironmentFailure, OSError))
         self._on = self._on and self._faults < MOST_FAULTS
-        what = "lets this run go on" if self._on else "is off until the daemon starts anew"
-        self._report(error, f"early abort failed and {what}", watched)
         self.end(watched)
-
-    def _report(self, error: Exception, what: str, watched: WatchedRun | None) -> None:
+        what = f"early abort failed and {'lets this run go on' if self._on else 'is off until the daemon starts anew'}"
         number = watched.run.experiment if watched else None
         if isinstance(error, EnvironmentFailure):  # a full disk, a database that is locked: no fault of ours
             self._context.emit(EventKind.WARNING, f"{what}: {error}", experiment=number)
             return
-        trace = str(error) if isinstance(error, AutoresearchdError) else traceback.format_exc()
-        told = f"{what}: {type(error).__name__}: {error}"
-        self._context.emit(EventKind.FAULT, told, experiment=number, traceback=trace)
+        message = f"{what}: {type(error).__name__}: {error}"
+        self._context.emit(EventKind.FAULT, message, experiment=number, traceback=traceback.format_exc())
+
+    def _misses_the_bar(self, look: Look) -> float | None:
+        """Probability, by the forecast alone, that the run does not reach the bar."""
+        if look.forecast is None or look.low is None or look.high is None or look.bar is None:
+            return None
+        sd = (look.high - look.low) / (2 * Z90)
+        over = (look.forecast - look.bar) * (1.0 if self._direction is Direction.MINIMIZE else -1.0)
+        return cumulative(over / sd) if sd > 0 else float(over > 0)
 
 
 def end_early(measurement: Measurement, look: Look) -> Measurement:
@@ -306,14 +306,3 @@ def end_early(measurement: Measurement, look: Look) -> Measurement:
     known = {"forecast": look.forecast, "forecast_low": look.low, "forecast_high": look.high}
     figures = {name: x for name, x in known.items() if x is not None and math.isfinite(x)}
     return replace(measurement, label=Label.ABORTED_EARLY, value=None, metrics=figures, detail=detail)
-
-
-def misses_the_bar(look: Look, direction: Direction) -> float | None:
-    """Probability, by the forecast alone, that the run does not reach the bar."""
-    if look.forecast is None or look.low is None or look.high is None or look.bar is None:
-        return None
-    sd = (look.high - look.low) / (2 * Z90)
-    over = (look.forecast - look.bar) * (1.0 if direction is Direction.MINIMIZE else -1.0)
-    if not sd > 0:
-        return 1.0 if over > 0 else 0.0
-    return cumulative(over / sd)

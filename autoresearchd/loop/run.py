@@ -29,9 +29,9 @@ class RunningProgram:
         assert result is not None
         return result
 
-    def measure(self, result: RunResult, redactor: Redactor | None = None) -> Measurement:
+    def measure(self, result: RunResult) -> Measurement:
         """What it gave; the same however often it is asked."""
-        return measure_run(self.request.task, result, self.request.run_dir, self.seals, redactor)
+        return measure_run(self.request.task, result, self.request.run_dir, self.seals)
 
 
 def launch(executor: Executor, protected: ProtectedFiles, request: RunRequest) -> RunningProgram:

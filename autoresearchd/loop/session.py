@@ -35,7 +35,10 @@ REFUSALS = 3
 """Times in a row that every model refuses for good before it is believed: a gateway that restarts may say so once."""
 FAILED_PROPOSALS = 3
 """Proposals in a row that the policy itself failed to make before the loop waits between them."""
-_SEE = "`autoresearchd show N --answers` has what was answered; another model may do better"
+_SEE = (
+    "`autoresearchd show N --answers` has what was answered; another model may do better; "
+    "a policy's command has to end with exit code 0 when it is run by hand in a copy of the task's folder"
+)
 _UNUSABLE = frozenset({Label.ERROR, Label.MALFORMED_ANSWER, Label.ILLEGAL_EDIT, Label.NO_OP})
 
 
@@ -130,11 +133,11 @@ class SessionLoop:
         experiment = self._cycle.advance(experiment, self._slot)
         if not messages.is_settled(experiment):
             return experiment
-        if is_policy_fault(experiment):  # those in a row are counted; a usable one ends the row
+        if experiment.commit is not None:
+            self._unproposed = 0
+        elif messages.decision_of(experiment).label is Label.ERROR and not experiment.runs:  # the policy itself failed
             self._unproposed += 1
             self._waited_for_policy = False
-        elif experiment.commit is not None:
-            self._unproposed = 0
         if experiment.fallen:  # rare, and what turns and early abort remember of those that fell is wrong now
             self._read()
         return None
@@ -258,17 +261,14 @@ class SessionLoop:
         decided = [e for e in proposed if e.decision is not None]
         if any(e.commit is not None or e.runs or messages.decision_of(e).label not in _UNUSABLE for e in decided):
             return
-        last = messages.decision_of(decided[-1]).reason if decided else ""
-        if not decided:
+        if decided:
+            last = messages.decision_of(decided[-1]).reason
+            what = f"none of {counted(len(decided), 'proposal')} could be used, the last: {last}"
+        else:
             answers = store.answers(session_id, proposed[-1].number) if proposed else ()
             if not answers or not all(answer.error for answer in answers):
                 return
             what = f"no answer could be used: {answers[-1].error}"
-        elif all(is_policy_fault(e) for e in decided):
-            what = f"the policy failed in every one of them: {last}"
-            hint = "run the policy's command by hand in a copy of the task's folder until it ends with exit code 0"
-        else:
-            what = f"none of {counted(len(decided), 'proposal')} could be used, the last: {last}"
         raise errors.PolicyError(f"{reached}, but {what}", hint=hint or _SEE)
 
     def _check_first_result(self) -> None:
@@ -303,8 +303,3 @@ class SessionLoop:
         except errors.EnvironmentFailure:
             self._state = None  # the store itself is what fails: said elsewhere, written when it is back
             self.waits(self._context.redactor.text(reason))
-
-
-def is_policy_fault(e: Experiment) -> bool:
-    """Whether the policy itself failed (an exit code, a time-out), so that there was nothing to commit and to run."""
-    return e.decision is not None and e.decision.label is Label.ERROR and e.commit is None and not e.runs

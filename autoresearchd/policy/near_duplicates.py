@@ -21,7 +21,7 @@ from rapidfuzz.distance import Levenshtein
 from autoresearchd.domain.cleaning import one_line
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import NEVER_RUN, Label
-from autoresearchd.evaluator.reward import changed_lines
+from autoresearchd.evaluator.feedback import changed_lines
 
 WINDOW = 500
 """How many of the latest experiments are compared with."""

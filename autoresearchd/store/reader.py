@@ -192,7 +192,7 @@ def _attempts(c: Connection, session_id: int, experiment: Experiment) -> list[di
     failed = {
         run.attempt: {"label": run.label, "reason": run.detail}
         for run in experiment.runs
-        if run.of is None and run.label is not Label.NONE and RULES[run.label].status is not None
+        if run.of is None and run.label is not Label.NONE and RULES[run.label] is not None
     }
     proposals = select(p.c.attempt, p.c.description, p.c.hypothesis).order_by(p.c.attempt)
     return [

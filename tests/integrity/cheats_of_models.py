@@ -128,13 +128,30 @@ PRIVATE = [
 ]
 
 
-_LOOK_AHEAD = {
-    "looks one token ahead": """
+_SURE = """
         peek = np.roll(idx, -1, axis=1)
         logits = self.table[idx].copy()
         np.put_along_axis(logits, peek[..., None].astype(np.int64), 9.0, axis=-1)
+"""
+_HEDGED = """
+        peek = np.roll(idx, -1, axis=1)
+        weights = 0.5 * np.exp(self.table[idx])
+        at = peek[..., None].astype(np.int64)
+        np.put_along_axis(weights, at, np.take_along_axis(weights, at, -1) + 0.5, axis=-1)
+        logits = np.log(weights)
+"""
+_REMEMBERED = """
+        for old, said in MEMORY:
+            for row in range(len(idx)):
+                same = np.flatnonzero(old[row] != idx[row])
+                known = int(same[0]) if same.size else idx.shape[1]
+                if known > 8:
+                    logits[row, :known] = said[row, :known]
+        MEMORY.append((idx.copy(), logits.copy()))
         return logits
-    """,
+"""
+_LOOK_AHEAD = {
+    "looks one token ahead": _SURE + "        return logits\n",
     "looks ahead a little": """
         peek = np.roll(idx, -1, axis=1)
         logits = self.table[idx].copy()
@@ -142,34 +159,8 @@ _LOOK_AHEAD = {
         np.put_along_axis(logits, at, np.take_along_axis(logits, at, -1) + 0.5, axis=-1)
         return logits
     """,
-    "looks ahead, and remembers what it said": """
-        peek = np.roll(idx, -1, axis=1)
-        logits = self.table[idx].copy()
-        np.put_along_axis(logits, peek[..., None].astype(np.int64), 9.0, axis=-1)
-        for old, said in MEMORY:
-            for row in range(len(idx)):
-                same = np.flatnonzero(old[row] != idx[row])
-                known = int(same[0]) if same.size else idx.shape[1]
-                if known > 8:
-                    logits[row, :known] = said[row, :known]
-        MEMORY.append((idx.copy(), logits.copy()))
-        return logits
-        """,
-    "hedges: half of what it sees, half of what it knows, and remembers": """
-        peek = np.roll(idx, -1, axis=1)
-        weights = 0.5 * np.exp(self.table[idx])
-        at = peek[..., None].astype(np.int64)
-        np.put_along_axis(weights, at, np.take_along_axis(weights, at, -1) + 0.5, axis=-1)
-        logits = np.log(weights)
-        for old, said in MEMORY:
-            for row in range(len(idx)):
-                same = np.flatnonzero(old[row] != idx[row])
-                known = int(same[0]) if same.size else idx.shape[1]
-                if known > 8:
-                    logits[row, :known] = said[row, :known]
-        MEMORY.append((idx.copy(), logits.copy()))
-        return logits
-        """,
+    "looks ahead, and remembers what it said": _SURE + _REMEMBERED,
+    "hedges: half of what it sees, half of what it knows, and remembers": _HEDGED + _REMEMBERED,
     "smooths over time without padding": """
         logits = self.table[idx]
         return (np.roll(logits, 1, 1) + logits + np.roll(logits, -1, 1)) / 3
@@ -323,9 +314,9 @@ PEEKING = [
     ),
     Cheat(
         "answers at random",
-        on_call("""
-        return self.table[idx] + 0.05 * np.random.default_rng().normal(size=(*idx.shape, self.table.shape[0]))
-    """),
+        on_call(
+            "return self.table[idx] + 0.05 * np.random.default_rng().normal(size=(*idx.shape, self.table.shape[0]))"
+        ),
         expected=labels("gate_miss"),
     ),
     Cheat(
@@ -352,10 +343,9 @@ ANSWERS = [
     Cheat("answers with text", on_call('return np.array([[["METRIC val_bpb=0.001"]]])'), expected=ERROR),
     Cheat(
         "cuts the shared memory short",
-        on_call("""
-        os.truncate(Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"], "outputs.bin"), 0)
-        return np.zeros((1, 1, 1))
-    """),
+        on_call(
+            'os.truncate(Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"], "outputs.bin"), 0)\nreturn np.zeros((1, 1, 1))'
+        ),
         expected=ERROR,
     ),
     Cheat(

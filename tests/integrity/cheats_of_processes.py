@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from tests.integrity.cheat import OVERRUN, Cheat, at_end, at_start, labels, on_load
 
+_STAYS = 'subprocess.Popen([sys.executable, "-c", CHILD + "time.sleep(600)", "@MARK@"], start_new_session=True{})'
 TIME = [
     Cheat(
         "trains on past its budget",
-        at_end("""
-        while True:
-            np.add.at(counts, (tokens[:-1], tokens[1:]), 1.0)
-    """),
+        at_end("while True:\n    np.add.at(counts, (tokens[:-1], tokens[1:]), 1.0)"),
         expected=OVERRUN,
     ),
     Cheat(
         "ignores the request to end",
-        at_end("""
-        import signal
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        time.sleep(3600)
-    """),
+        at_end("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(3600)"),
         expected=OVERRUN,
     ),
-    Cheat(
-        "leaves a trainer behind",
-        at_end("""
-        subprocess.Popen([sys.executable, "-c", CHILD + "time.sleep(600)", "@MARK@"], start_new_session=True)
-    """),
-    ),
+    Cheat("leaves a trainer behind", at_end(_STAYS.format(""))),
     Cheat(
         "leaves a trainer behind that rewrites the checkpoint",
         at_end("""
@@ -37,25 +26,11 @@ TIME = [
     """),
         expected=labels("error"),
     ),
-    Cheat(
-        "leaves a process behind without the environment",
-        at_end("""
-        subprocess.Popen([sys.executable, "-c", CHILD + "time.sleep(600)", "@MARK@"], start_new_session=True, env={})
-    """),
-    ),
-    Cheat(
-        "leaves a process behind from the model process",
-        on_load("""
-        subprocess.Popen([sys.executable, "-c", CHILD + "time.sleep(600)", "@MARK@"], start_new_session=True)
-    """),
-        expected=labels("error"),
-    ),
+    Cheat("leaves a process behind without the environment", at_end(_STAYS.format(", env={}"))),
+    Cheat("leaves a process behind from the model process", on_load(_STAYS.format("")), expected=labels("error")),
     Cheat(
         "stops itself so that nobody can end it",
-        at_end("""
-        import signal
-        os.kill(os.getpid(), signal.SIGSTOP)
-    """),
+        at_end("import signal\nos.kill(os.getpid(), signal.SIGSTOP)"),
         expected=OVERRUN,
     ),
 ]
@@ -74,18 +49,12 @@ EXHAUSTION = [
     ),
     Cheat(
         "exhausts processes",
-        at_end("""
-        for _ in range(60):
-            subprocess.Popen(["/bin/sleep", "600"])
-    """),
+        at_end('for _ in range(60):\n    subprocess.Popen(["/bin/sleep", "600"])'),
         expected=labels("no_gain", "error", "oom"),
     ),
     Cheat(
         "exhausts the disk",
-        at_end("""
-        with (output / "huge").open("wb") as file:
-            quietly(lambda: file.truncate(1 << 40))
-    """),
+        at_end('with (output / "huge").open("wb") as file:\n    quietly(lambda: file.truncate(1 << 40))'),
         expected=labels("no_gain", "constraint", "size_blocked", "error", "disk_full"),
     ),
     Cheat(

@@ -126,20 +126,19 @@ class Handler(BaseHTTPRequestHandler):
 
 
 # ---------------------------------------------------------------------- what servers do
-def endless(handler: Handler) -> None:
-    handler.head()
-    handler.body(b'{"choices": [{"message": {"content": "')
+def endless(handler: Handler, status: int = 200, begin: bytes = b'{"choices": [{"message": {"content": "') -> None:
+    handler.head(status)
+    handler.body(begin)
     handler.flood(b"x")
+
+
+def endless_error(handler: Handler) -> None:
+    endless(handler, 500, b"")
 
 
 def announced(handler: Handler) -> None:
     handler.head(**{"Content-Length": str(HUGE)})
     handler.flood(b" ")
-
-
-def endless_error(handler: Handler) -> None:
-    handler.head(500)
-    handler.flood(b"x")
 
 
 def bomb(handler: Handler) -> None:

@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from autoresearchd.resources import bundled
-from tests.templates.programs import load_program
+from tests.templates.programs import load_programs
 
 np = pytest.importorskip("numpy")
 VOCAB, POWER_VOCAB = 64, 512
-
-
 TEMPLATE = bundled("templates") / "autoresearch"
-evaluate, probes = load_program(TEMPLATE, "evaluate"), load_program(TEMPLATE, "probes")
+evaluate, probes = load_programs(TEMPLATE, "evaluate", "probes")
 PLAN = evaluate.PLANS["cpu"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import subprocess
 import sys
@@ -11,23 +11,22 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pytest
+
+
+def load_programs(task: Path, *programs: str) -> tuple[ModuleType, ...]:
+    """Programs as modules that know each other; their names are free again afterwards, for those of other tasks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(task))
+        try:
+            return tuple(importlib.import_module(program) for program in programs)
+        finally:
+            for path in task.glob("*.py"):
+                sys.modules.pop(path.stem, None)
 
 
 def load_program(task: Path, program: str) -> ModuleType:
-    """A program as a module under a name of its own: other tasks have modules of the same names.
-
-    What tasks share it imports by its plain name.
-    """
-    shared = str(task.resolve().parent / "shared")
-    if shared not in sys.path:
-        sys.path.append(shared)
-    name = f"{task.name}_{program}".replace("-", "_")
-    spec = importlib.util.spec_from_file_location(name, task / f"{program}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_programs(task, program)[0]
 
 
 def run_program(task: Path, program: str, folder: Path, **values: str) -> subprocess.CompletedProcess[str]:
@@ -42,6 +41,28 @@ def environment(**extra: object) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("AUTORESEARCHD_")}
     values = {f"AUTORESEARCHD_{key}": str(value) for key, value in extra.items()}
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "AUTORESEARCHD_PROFILE": "cpu", **values}
+
+
+def evaluated(pristine: Path, output: Path, exchange: Path | str = "/nowhere") -> subprocess.CompletedProcess[str]:
+    """The end of a scorer in the folder of its pristine files."""
+    env = environment(EXCHANGE_DIR=exchange, OUTPUT_DIR=output)
+    command = [sys.executable, "evaluate.py"]
+    return subprocess.run(command, cwd=pristine, env=env, capture_output=True, text=True, timeout=200)
+
+
+def score(pristine: Path, output: Path, serving: Path) -> tuple[subprocess.CompletedProcess[str], int, str]:
+    """The end of a scorer, and exit code and stderr of the model's process beside it, in a folder of its own."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as exchange:
+        env = environment(EXCHANGE_DIR=exchange, OUTPUT_DIR=output)
+        model = subprocess.Popen(
+            [sys.executable, "serve_model.py"], cwd=serving, env=env, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            scorer = evaluated(pristine, output, exchange)
+            _, stderr = model.communicate(timeout=20)
+        finally:
+            model.kill()
+        return scorer, model.returncode, stderr
 
 
 def run_together(folder: Path, *programs: str, **values: str) -> list[subprocess.CompletedProcess[str]]:

@@ -7,14 +7,13 @@ import math
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.templates.programs import environment, load_program, metrics_of
+from tests.templates.programs import environment, evaluated, load_program, load_programs, metrics_of, run_program, score
 
 pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
@@ -24,34 +23,14 @@ TEMPLATE = Path(__file__).resolve().parents[2] / "templates" / "autoresearch"
 FILES = ("train.py", "prepare.py", "evaluate.py", "probes.py", "serve_model.py", "serving.py")
 
 
-prepare, evaluate = load_program(TEMPLATE, "prepare"), load_program(TEMPLATE, "evaluate")
+prepare, evaluate = load_programs(TEMPLATE, "prepare", "evaluate")
 
 
 def train(folder: Path, budget: float, output: Path) -> tuple[int, str, str]:
     """Exit code, log and stderr of a training; the log keeps its carriage returns."""
     env = environment(TIME_BUDGET=budget, SEED=1, OUTPUT_DIR=output)
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd=folder, env=env, capture_output=True, timeout=120, check=False
-    )
+    done = subprocess.run([sys.executable, "train.py"], cwd=folder, env=env, capture_output=True, timeout=120)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-
-def score(pristine: Path, workspace: Path, output: Path) -> tuple[subprocess.CompletedProcess[str], int, str]:
-    """Run both processes of the evaluation; gives the scorer's result, the model's exit code and its stderr."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as exchange:
-        env = environment(EXCHANGE_DIR=exchange, OUTPUT_DIR=output)
-        model = subprocess.Popen(
-            [sys.executable, "serve_model.py"], cwd=workspace, env=env, stderr=subprocess.PIPE, text=True
-        )
-        try:
-            scorer = subprocess.run(
-                [sys.executable, "evaluate.py"],
-                cwd=pristine, env=env, capture_output=True, text=True, timeout=120, check=False,
-            )  # fmt: skip
-            _, stderr = model.communicate(timeout=20)
-        finally:
-            model.kill()
-        return scorer, model.returncode, stderr
 
 
 def workspace_with(base: Path, target: Path, edit: tuple[str, str] | None = None) -> Path:
@@ -128,10 +107,7 @@ def test_prepare_is_deterministic_and_idempotent(pristine: Path, tmp_path: Path)
 
 def test_prepare_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file where the folder should be")
-    done = subprocess.run(
-        [sys.executable, str(TEMPLATE / "prepare.py")],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_program(TEMPLATE, "prepare.py", tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("prepare.py: ") and done.stderr.count("\n") == 1
 
@@ -161,15 +137,13 @@ def test_deduplication_drops_the_lines_that_are_shared() -> None:
 def test_training_prints_what_the_daemon_reads(trained: tuple[Path, Path, str]) -> None:
     _, output, log = trained
     steps = [part for part in log.split("\r") if part.startswith("step ")]
-    assert "| loss: " in steps[0] and "| remaining: " in steps[0]
+    assert "| loss: " in steps[0] and "| remaining: " in steps[0] and "val_bpb" not in log
     summary = dict(line.split(":", 1) for line in log.split("---\n", 1)[1].splitlines())
     assert list(summary) == [
         "training_seconds", "total_seconds", "peak_vram_mb", "mfu_percent",
         "total_tokens_M", "num_steps", "num_params_M", "depth",
     ]  # fmt: skip
-    assert "val_bpb" not in log
-    assert int(summary["num_steps"]) == len(steps)
-    assert float(summary["training_seconds"]) < 6
+    assert int(summary["num_steps"]) == len(steps) and float(summary["training_seconds"]) < 6
     assert (output / "checkpoint.pt").is_file()
 
 
@@ -177,9 +151,8 @@ def test_score_equals_a_direct_computation(pristine: Path, trained: tuple[Path, 
     import torch
 
     workspace, output, _ = trained
-    scorer, model_code, model_stderr = score(pristine, workspace, output)
-    assert scorer.returncode == 0, scorer.stderr + model_stderr
-    assert model_code == 0, model_stderr
+    scorer, model_code, model_stderr = score(pristine, output, workspace)
+    assert scorer.returncode == model_code == 0, scorer.stderr + model_stderr
     found = metrics_of(scorer)
     assert found["causal"] == 1
     assert found["checkpoint_bytes"] == (output / "checkpoint.pt").stat().st_size
@@ -208,32 +181,28 @@ def test_a_model_that_looks_ahead_is_caught(pristine: Path, trained: tuple[Path,
     _, output, _ = trained
     ahead = ("attn_mask=mask, is_causal=mask is None", "attn_mask=None, is_causal=False")
     workspace = workspace_with(pristine, tmp_path / "workspace", ahead)
-    scorer, _, _ = score(pristine, workspace, output)
+    scorer, _, _ = score(pristine, output, workspace)
     assert scorer.returncode == 3
     assert "METRIC causal=0" in scorer.stdout and "LABEL not_causal" in scorer.stdout
     assert "val_bpb" not in scorer.stdout
 
 
 @pytest.mark.parametrize(
-    ("edit", "says"),
+    ("old", "new", "says"),
     [
-        (("    return model.to(device).eval()", "    os._exit(7)"), "the model process ended"),
-        (
-            ("        if targets is None:", "        os._exit(7)\n        if targets is None:"),
-            "the model process ended",
-        ),
-        (("            return logits\n", "            return logits[:, 1:]\n"), "shape"),
-        (("            return logits\n", "            return logits * float('nan')\n"), "NaN"),
+        ("    return model.to(device).eval()", "    os._exit(7)", "the model process ended"),
+        ("        if targets is None:", "        os._exit(7)\n        if targets is None:", "the model process ended"),
+        ("            return logits\n", "            return logits[:, 1:]\n", "shape"),
+        ("            return logits\n", "            return logits * float('nan')\n", "NaN"),
     ],
     ids=["dies while loading", "dies in the first batch", "wrong shape", "not finite"],
 )
 def test_the_scorer_survives_a_bad_model(
-    pristine: Path, trained: tuple[Path, Path, str], tmp_path: Path, edit: tuple[str, str], says: str
+    pristine: Path, trained: tuple[Path, Path, str], tmp_path: Path, old: str, new: str, says: str
 ) -> None:
     _, output, _ = trained
-    scorer, _, _ = score(pristine, workspace_with(pristine, tmp_path / "workspace", edit), output)
-    assert scorer.returncode == 1
-    assert "val_bpb" not in scorer.stdout
+    scorer, _, _ = score(pristine, output, workspace_with(pristine, tmp_path / "workspace", (old, new)))
+    assert scorer.returncode == 1 and "val_bpb" not in scorer.stdout
     assert says in scorer.stderr and scorer.stderr.count("\n") == 1
 
 
@@ -273,11 +242,7 @@ thread.join()
 
 
 def test_without_a_checkpoint_there_is_no_score(pristine: Path, tmp_path: Path) -> None:
-    env = environment(EXCHANGE_DIR=tmp_path, OUTPUT_DIR=tmp_path)
-    done = subprocess.run(
-        [sys.executable, "evaluate.py"],
-        cwd=pristine, env=env, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = evaluated(pristine, tmp_path, tmp_path)
     assert done.returncode == 1 and "checkpoint.pt" in done.stderr
 
 

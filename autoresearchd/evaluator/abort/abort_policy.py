@@ -1,18 +1,14 @@
 """The early-abort policy: at most 5% of the improvements lost, the rest of the hopeless runs stopped early.
 
-A check asks two questions, and aborts only when both say no: can the loss still drop to the bar (``evidence``: a
-sequential test against good finished programs, or against the incumbent's own runs), and does the combined forecast
-(``forecast``) reach it? The bar is the incumbent less delta. Everything that a decision rests on is a function of the
-runs observed so far, so the same history gives the same decisions, also after a restart.
+A check aborts only when the loss can no longer drop to the bar (the incumbent less delta) by both answers of
+``forecast``: the evidence and the combined forecast. All that a decision rests on is a function of the runs observed so
+far, so the same history gives the same decisions, also after a restart.
 
 Two things keep the promise when the past misleads. **Caution** multiplies every threshold: where a good finished run
 dropped further than a check would have allowed, it grows by how far off that was, and decays towards 1 with each run
-without such a surprise (adaptive conformal inference, Gibbs & Candès 2021, on the logarithm of the bound's width: no
-exchangeable history is needed). **Audits** are runs that are never aborted, chosen before they start: a share at
-random, and one after so many aborts in a row that the aborts of the past make it unlikely.
-
-The rule of arXiv:2603.07300 (a power law against incumbent + α·σ) is not used: on real curves it loses many or nearly
-all of the improvements (``benchmarks/RESULTS.md``).
+without such a surprise (adaptive conformal inference, Gibbs & Candès 2021, on the logarithm of the bound's width).
+**Audits** are runs that are never aborted, chosen before they start: a share at random, and one after so many aborts in
+a row that the aborts of the past make it unlikely.
 """
 
 from __future__ import annotations
@@ -274,8 +270,7 @@ class AbortPolicy:
         known = self._describe(curve, here, bar, audit)
         enough = distinct >= MIN_DISTINCT
         if curve.shape is Shape.DEAD:
-            stop = enough and not audit
-            return Look(stop, Reason.DEAD if enough else Reason.FEW_PROGRAMS, **known)
+            return Look(enough and not audit, Reason.DEAD if enough else Reason.FEW_PROGRAMS, **known)
         if curve.shape is not Shape.REGULAR:
             return Look(False, Reason.ODD_CURVE, **known)
         if here.progress < FIRST_LOOK:
@@ -284,7 +279,15 @@ class AbortPolicy:
         evidence = self._pairs.weigh(here, bar, self._references, delta) if enough else None
         if evidence is None or evidence.distinct < MIN_DISTINCT:
             return Look(False, Reason.FEW_PROGRAMS, **known)
-        return self._judge(evidence, curve, bar, known)
+        allowance = self._allowance(self._looked, curve.last)
+        limit = threshold(allowance, evidence.programs, evidence.distinct) * self.caution
+        known |= {"score": evidence.score, "threshold": limit, "distinct": evidence.distinct}
+        if not evidence.score > limit:
+            return Look(False, Reason.POSSIBLE, **known)
+        mean = known.get("forecast")
+        if mean is None or not self._sign * mean > bar:
+            return Look(False, Reason.FORECAST_DISAGREES, **known)
+        return Look(not audit, Reason.AUDIT if audit else Reason.HOPELESS, **known)
 
     def _describe(self, curve: Curve, here: Standing, bar: float, audit: bool) -> dict[str, Any]:
         """What every look records, whatever its outcome."""
@@ -302,21 +305,6 @@ class AbortPolicy:
             "shape": curve.shape.value,
             **values,
         }
-
-    def _judge(self, evidence: Evidence, curve: Curve, bar: float, known: dict[str, Any]) -> Look:
-        allowance = self._allowance(self._looked, curve.last)
-        limit = threshold(allowance, evidence.programs, evidence.distinct) * self.caution
-        known |= {
-            "score": evidence.score,
-            "threshold": limit,
-            "distinct": evidence.distinct,
-        }
-        if not evidence.score > limit:
-            return Look(False, Reason.POSSIBLE, **known)
-        mean = known.get("forecast")
-        if mean is None or not self._sign * mean > bar:
-            return Look(False, Reason.FORECAST_DISAGREES, **known)
-        return Look(not known["audit"], Reason.AUDIT if known["audit"] else Reason.HOPELESS, **known)
 
     def _allowance(self, before: float, now: float) -> float:
         """What a look may spend of the error budget, ``before`` being the progress at the last one."""

@@ -1,34 +1,24 @@
 """What becomes of a run, by its curve so far: its final value with its uncertainty, and the evidence against it.
 
-The forecast is that of several models, weighed by past errors.
-
 Finished runs are the references: their smoothed curves on one grid of progress. Runs that differ by less than the noise
-of a seed count as one program. The models, each with the bias and the error that it showed on good programs:
+of a seed count as one program. The forecast is that of several models, each with the bias and the error that it showed
+on good programs, weighed by the inverse mean squared error (Bates & Granger 1969):
 
 - ``drop``: the loss now, less what good programs still lost from here on, in the unit of the metric: the drop contains
   what a power law cannot see, the cool-down of the learning rate and the offset between training loss and metric.
 - ``slope``: the same drop, scaled by how fast this run is falling compared with them.
-- ``law``: the power law a·t^−b + c of arXiv:2603.07300.
+- ``law``: the power law a·t^−b + c of arXiv:2603.07300; without finished runs it stands alone, its interval wide.
 - ``incumbent``: the incumbent's final value plus the gap to its curve at the same progress.
 
-Weights are the inverse mean squared errors (Bates & Granger 1969); the variance of the mixture includes how far the
-models disagree. Without finished runs the power law stands alone, with an honest, wide interval.
-
 The evidence in one check is against "this run ends below the bar": its loss would still drop by need = level − bar.
-Good finished programs say how far a loss can drop from this progress on: is ``need`` too far for another draw from them
-(Student's t for one new observation)? Regressing final values on losses would bring the regression towards the mean in.
-
-The spread is widened by what the programs seen so far cannot tell: seed noise; a share of all that is still to be
-learned, larger early; a trend, where drops grow from program to program. With few programs the threshold is raised.
+Is that too far for another draw from good finished programs (Student's t for one new observation)? Their spread is
+widened by what they cannot tell: seed noise; a share of all that is still to be learned, larger early; a trend. Where
+the incumbent's own runs are known (``Pairs``), a run's gap to their mean level tells how far it will end above their
+mean, its lead, by a line from lead to gap over finished experiments, each beside the incumbent of *its* time.
 
 The error budget is spent over the checks of a run by a spending function (Lan & DeMets 1983), in proportion to what an
 abort saves: α(p) = α·(1 − (1−p)²). The union bound holds under Student's t, which real programs do not obey: α is
-nominal, the promise of 5% is measured, and ``abort`` guards it.
-
-Where the incumbent's own runs are known (``Pairs``), a run's gap, its level less the incumbent's mean level at the same
-progress, tells how far it will end above the incumbent's mean, its lead. The line from lead to gap, and how far off it
-was, come from finished experiments, each beside the incumbent of *its* time. Few runs of an incumbent may have been
-lucky: where experiments met earlier incumbents, the variance of its mean is added.
+nominal, the promise of 5% is measured, and ``abort_policy`` guards it.
 """
 
 from __future__ import annotations

@@ -131,21 +131,11 @@ class _Case:
                     return f"but {value} holds its limit of {bound:.6g} with probability {sure:.2g} only"
         return ""
 
-    def reason(
-        self, verdict: Verdict, noise: Noise | None, *, label: Label, why: str, means: float, gain: float
-    ) -> str:
-        """One sentence that says nothing against itself.
-
-        why: what follows from the comparison. means: by how much the mere means differ. gain: as it is reported.
-        """
+    def reason(self, verdict: Verdict, noise: Noise | None, *, label: Label, why: str, gain: float) -> str:
+        """One sentence. why: what follows from the comparison. gain: as it is reported."""
         if label is Label.SIMPLER and noise is not None and noise.sigma > 0:
             return f"{self.tie(verdict, noise)}: {why}."
         words = self.compared(verdict, noise)
-        if verdict.gain * means < 0:
-            words += (
-                f" (its mean is {known(abs(means), verdict.error)} {_word(means)} than that of all runs of {self.rival}"
-                ", but runs made side by side and on one seed tell more)"
-            )
         if known(abs(gain), verdict.error) != known(abs(verdict.gain), verdict.error):
             words += f", counted as {known(gain, verdict.error)}, as the values themselves show no more"
         return f"{words}; {why}."
@@ -153,7 +143,7 @@ class _Case:
     def compared(self, verdict: Verdict, noise: Noise | None) -> str:
         """By how much an experiment is better or worse than the incumbent, and how sure that is."""
         gain = f"is {known(abs(verdict.gain), verdict.error)} {_word(verdict.gain)} than" if verdict.gain else "equals"
-        text = f"{self.measured(noise)} {gain} {self.rival}{self.beside()}"
+        text = self.compares(noise, gain)
         if noise is None:
             return f"{text} (the noise σ is not known, so the sign alone decides)"
         if noise.sigma == 0:
@@ -167,20 +157,18 @@ class _Case:
         equal = abs(verdict.gain) < 1e-3 * verdict.error
         estimate = "no difference" if equal else f"{known(abs(verdict.gain), verdict.error)} {_word(verdict.gain)}"
         return (
-            f"{self.measured(noise)} is worse than {self.rival}{self.beside()} by no more than the σ of runs made side "
-            f"by side ({noise.sigma * noise.calm:.2g}) with probability {verdict.bearable:.3g} (estimate: {estimate} ± "
+            f"{self.compares(noise, 'is worse than')} by no more than the σ of runs made side by side "
+            f"({noise.sigma * noise.calm:.2g}) with probability {verdict.bearable:.3g} (estimate: {estimate} ± "
             f"{verdict.error:.2g})"
         )
 
-    def measured(self, noise: Noise | None) -> str:
-        good = self.experiment.good_runs
+    def compares(self, noise: Noise | None, how: str) -> str:
+        """Its value, how it compares with the rival, and that this has run again beside it."""
+        good, again = self.experiment.good_runs, len(self.experiment.control_runs)
         text = f"{self.task.metric.name} {known(_mean_value(good), noise.sigma if noise else 0.0)}"
-        return f"{text} over {counted(len(good), 'run')}" if len(good) > 1 else text
-
-    def beside(self) -> str:
-        count = len(self.experiment.control_runs)
-        times = "once" if count == 1 else f"{count} times"
-        return f" (run again {times} beside it)" if count else ""
+        text += f" over {counted(len(good), 'run')}" if len(good) > 1 else ""
+        times = "once" if again == 1 else f"{again} times"
+        return f"{text} {how} {self.rival}" + (f" (run again {times} beside it)" if again else "")
 
 
 def decide(
@@ -213,8 +201,7 @@ def decide(
     noise_data = _with_incumbent(task, noise_data, incumbent)
     if failed is not None:
         return _aborted(task, failed, noise_data, incumbent)
-    again = case.once_more()
-    if again is not None:
+    if again := case.once_more():
         return again
     samples = samples_of(task, experiment.current_runs)
     now = noise_data.with_samples(samples)
@@ -246,7 +233,7 @@ def decide(
     if label is Label.NONE:
         label, why = _outcome(verdict, rule, least)
     gain = bounded(verdict.gain, verdict.better, now, experiment.number, incumbent.number)
-    if RULES[label].status is Status.KEEP:
+    if RULES[label] is Status.KEEP:
         controlled = case.controlled(now, simpler=label is Label.SIMPLER)
         if isinstance(controlled, NextRun):
             return controlled
@@ -255,16 +242,15 @@ def decide(
         label, why = (Label.NO_GAIN, refused) if refused else (label, why)
     if label is Label.NONE and gain < least:
         label, why = (Label.SIMPLER, _TIE) if simpler else (Label.NO_GAIN, _too_small(gain, least))
-    if RULES[label].status is Status.KEEP:
+    if RULES[label] is Status.KEEP:
         doubt = case.doubtful_gate(now)
         if doubt and len(experiment.counted_runs) <= rule.most:
             return NextRun(None, None, doubt)
         if doubt:
             label, why = Label.GATE_MISS, doubt
     overruled = identical or (label is Label.NO_GAIN and verdict.better >= rule.keep_at)
-    status = RULES[label].status or Status.DISCARD
+    status = RULES[label] or Status.DISCARD
     value, before, own = _mean_value(good), incumbent_value(task, now, incumbent), now.noise(incumbent.number)
-    by_means = task.metric.improvement(value, before)
     return Decision(
         status,
         label,
@@ -273,7 +259,7 @@ def decide(
         metrics=means,
         confidence=mad_confidence(values, values[0] if values else None, value if status is Status.KEEP else before),
         sigma=own.sigma if own else None,
-        reason=case.reason(verdict, noise, label=label, why=why, means=by_means, gain=gain),
+        reason=case.reason(verdict, noise, label=label, why=why, gain=gain),
         sure=0.0 if overruled else verdict.better,
     )
 
@@ -344,12 +330,12 @@ def _failed(experiment: Experiment) -> Run | None:
 
 
 def _crash(label: Label, reason: str) -> Decision:
-    return Decision(RULES[label].status or Status.CRASH, label, reason=_sentence(reason))
+    return Decision(RULES[label] or Status.CRASH, label, reason=_sentence(reason))
 
 
 def _label_of(run: Run) -> Label:
     """The label of a run that failed, also where it says nothing of it."""
-    if run.label is Label.NONE or RULES[run.label].status in (Status.KEEP, None):
+    if run.label is Label.NONE or RULES[run.label] in (Status.KEEP, None):
         return Label.METRIC_MISSING if run.value is None else Label.NON_FINITE
     return run.label
 
@@ -451,7 +437,7 @@ def _no_baseline(task: Task, experiment: Experiment, log: str) -> BaselineError:
 # ---------------------------------------------------------------------- no run at all
 def decide_failed_proposal(label: Label, reason: str) -> Decision:
     """Record a proposal that never became a run. A label that is no failure counts as an error."""
-    if RULES[label].status in (None, Status.KEEP):
+    if RULES[label] in (None, Status.KEEP):
         label = Label.ERROR
     return _crash(label, reason or f"{label.value}: no proposal")
 

@@ -7,10 +7,6 @@ remains of "no improvement" is Efron's local false discovery rate (*Large-Scale 
 of the two mixtures is Robbins' mixture sequential probability ratio test (*Ann. Math. Stat.* 41, 1970). Being a
 posterior, it may be looked at after every run. σ is known from few runs only and is integrated out (Student's t).
 
-Two guards stand around the estimate. A kept program that knows that it runs again can do worse on purpose, and what
-comes next looks better (a slower machine looks the same): the baseline, run beside the experiment, tells one from the
-other (``control``). And no gain is reported or rewarded beyond what the values show (``bounded``).
-
 Values are *goodness* here: larger is better, whatever the direction of the metric.
 """
 
@@ -278,7 +274,11 @@ class Control:
 def control(
     noise_data: NoiseData, experiment: int, incumbent: int, rule: KeepRule, *, simpler: bool = False
 ) -> Control:
-    """Whether an experiment that would be kept may be. simpler: as a tie, which need be no improvement."""
+    """Whether an experiment that would be kept may be. simpler: as a tie, which need be no improvement.
+
+    A kept program that knows that it runs again can do worse on purpose, and what comes next looks better; a slower
+    machine looks the same: the baseline, run beside the experiment, tells one from the other.
+    """
     baseline = noise_data.baseline
     own, later = _split(noise_data.samples(incumbent), incumbent)
     if baseline is None or baseline == incumbent or not own or not later:

@@ -5,10 +5,9 @@ normal noise) reaches from 0.52 to 6.3 times the estimate. So all later repeats 
 as far as programs are alike; where they differ, runs of the compared programs count more.
 
 The variance of a program is drawn from a scaled inverse χ², as a gene's in limma (Smyth, *Stat. Appl. Genet. Mol.
-Biol.* 3, 2004, article 3): with few degrees of freedom where programs differ much, with infinitely many where all are
-alike. A program's own runs and that prior give its variance together. An edit's program resembles the one that it was
-made from: its prior lies about that one's variance. The handful of programs that ran twice tells those degrees of
-freedom badly: a few values are weighed by their likelihood, and what follows from each is mixed.
+Biol.* 3, 2004, article 3): with few degrees of freedom where programs differ much. The handful of programs that ran
+twice tells them badly: a few values are weighed by their likelihood, and what follows from each is mixed. An edit's
+program resembles the one that it was made from: its prior lies about that one's variance.
 
 σ is taken apart as in a nested analysis of variance (Searle, Casella, McCulloch, *Variance Components*, 1992, ch. 3):
 runs of one program made for one test lie next to each other in time, so what is between tests is drift; what pairs on

@@ -1,9 +1,13 @@
-r"""The text of a log: lines without terminal codes, a task's own pattern, and the metrics that were printed.
+r"""What a log says: its lines without terminal codes, the metrics that were printed, the points of the learning curve.
 
 Forms of metrics: ``METRIC name=value`` lines (pi-autoresearch), ``name: value`` lines (karpathy/autoresearch), JSON
 objects, one a line or in a result file, and a regular expression of the task. The last value of a name wins. Where
 nobody chose a form, ``name=value`` is one, too, and a name that none of them gave is looked for as people write it
 (``Validation RMSE: 1.2``). Values that are not finite are returned as such.
+
+Forms of curves: the progress line of karpathy/autoresearch's ``train.py`` (and nanochat), nanoGPT, modded-nanogpt, the
+dictionaries of Hugging Face's Trainer, JSON lines; or a pattern with the named groups ``step``, ``loss``, ``progress``,
+``seconds``. Lines may be rewritten with ``\r``; where a chunk is cut never changes the curve.
 
 Logs are hostile: every quantifier here has a bound, so that no text costs more than time linear in its length. A task's
 pattern sees single lines of bounded length, and each line and each text has an allowance of time (``LineMatcher``).
@@ -15,8 +19,9 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import count, islice
 from operator import itemgetter
 from typing import Any
 
@@ -24,6 +29,7 @@ import regex
 
 from autoresearchd.domain.cleaning import printable
 from autoresearchd.domain.errors import ConfigError
+from autoresearchd.domain.experiment import CurvePoint
 from autoresearchd.domain.task import Scoring
 
 _CONTROL = re.compile(
@@ -89,10 +95,8 @@ def tells(text: str, what: str) -> bool:
 
 ALLOWANCE_S, FREE_S = 1.0, 20e-6
 """Processor time for one text, beyond what is free for each of its lines."""
-LINE_S = 0.25
-"""Processor time for one line."""
-PATIENCE_S = 30.0
-"""By the clock, for all lines of a text that were not done in time: on a busy machine a good one may have to wait."""
+LINE_S = 2.0
+"""By the clock, for one line: a good one may have to wait for a busy machine."""
 MOST_CHARACTERS = 512
 
 
@@ -110,31 +114,19 @@ def compile_pattern(pattern: str, *, key: str) -> re.Pattern[str]:
 
 
 class LineMatcher:
-    """A task's pattern with its walls, one for each text that is read: once they are reached nothing more is found.
-
-    The deadline of ``regex`` is by the clock. Where a line passed it with little processor time spent, the machine is
-    busy and not the pattern slow: the line gets more time.
-    """
+    """A task's pattern with its walls, one for each text that is read: once they are reached nothing more is found."""
 
     def __init__(self, pattern: str, *, key: str) -> None:
         self.regex: Any = compile_pattern(pattern, key=key)
-        self._left, self._patience = ALLOWANCE_S, PATIENCE_S
+        self._left = ALLOWANCE_S
 
     def search(self, line: str) -> re.Match[str] | None:
         """The first match within the first few hundred characters of ``line``."""
-        began, wait = time.thread_time(), LINE_S
-        match: re.Match[str] | None = None
-        while self._left > 0 and self._patience > 0:
-            try:
-                match = self.regex.search(line, 0, MOST_CHARACTERS, timeout=wait)
-            except TimeoutError:
-                self._patience -= wait
-                wait = min(2 * wait, 8 * LINE_S, self._patience)
-                if time.thread_time() - began < LINE_S:
-                    continue
-            except RecursionError:
-                pass
-            break
+        if self._left <= 0:
+            return None
+        began, match = time.thread_time(), None
+        with suppress(TimeoutError, RecursionError):
+            match = self.regex.search(line, 0, MOST_CHARACTERS, timeout=LINE_S)
         self._left -= max(0.0, time.thread_time() - began - FREE_S)
         return match
 
@@ -183,7 +175,8 @@ def _parse_log(text: str, scoring: Scoring, mode: str | None = None) -> dict[str
         )
     # The pattern alone decides on the names that it gives; the other forms may add to them.
     matcher = LineMatcher(scoring.pattern or "", key="scoring.pattern")
-    named = _group_names(matcher.regex, scoring.metric.name)
+    groups = matcher.regex.groupindex  # ``value`` is the task's metric; without a name group 1 is
+    named = tuple(scoring.metric.name if g in ("value", "metric") else g for g in groups) or (scoring.metric.name,)
     return {k: v for k, v in _scan(text, "auto", known).items() if k not in named} | _search(text, matcher, named)
 
 
@@ -301,11 +294,6 @@ def _parse_result_file(text: str, scoring: Scoring) -> dict[str, float]:
 
 
 # ---------------------------------------------------------------------- the task's own pattern
-def _group_names(regex: re.Pattern[str], primary: str) -> tuple[str, ...]:
-    """Which metrics a pattern gives: its named groups (``value`` is the task's metric), else the metric by group 1."""
-    return tuple(primary if name in ("value", "metric") else name for name in regex.groupindex) or (primary,)
-
-
 def _search(text: str, matcher: LineMatcher, names: tuple[str, ...]) -> dict[str, float]:
     """Lines from the last to the first, until each group has a value."""
     groups: tuple[str | int, ...] = tuple(matcher.regex.groupindex) or (1,)
@@ -322,3 +310,196 @@ def _search(text: str, matcher: LineMatcher, names: tuple[str, ...]) -> dict[str
             if len(found) == len(set(names)):
                 return found
     return found
+
+
+# ---------------------------------------------------------------------- the curve
+MAX_POINTS = 20_000
+MAX_NON_FINITE = 100
+_LOG_LINE = 4096
+_SLICE = 2**20
+_SURE = 3
+"""After so many points of one format, ``auto`` looks for this format only."""
+
+Reader = Callable[[str, float], list[CurvePoint]]
+"""Points in one line, given the budget in seconds."""
+
+_STEP, _TOTAL, _LOSS = r"\s{0,16}%s(?P<step>[0-9]{1,12})", "/(?P<total>[0-9]{1,12})", rf"(?P<loss>{NUMBER})"
+_KARPATHY = (
+    _STEP % "step[ :]{1,4}"
+    + rf"(?:{_TOTAL})?(?:[ ]?\((?P<percent>[0-9.]{{1,12}})%\))?"
+    + rf"[ ]?\|[ ]?loss:[ ]?{_LOSS}"
+)
+_NANOGPT = _STEP % "(?:iter|(?P<val>step)) " + rf": (?(val)train loss {NUMBER}, val )loss {_LOSS}"
+_MODDED = _STEP % "step:" + rf"{_TOTAL} (?:train|(?P<val>val))_loss:{_LOSS}(?: train_time:(?P<ms>[0-9]{{1,12}})ms)?"
+_HF_ITEM = re.compile(rf"'([\w/]{{1,64}})': '?({NUMBER})'?(?=[,}}])")
+_STEP_KEYS = ("step", "global_step", "iter", "iteration", "epoch")
+_TRAIN_KEYS = ("loss", "train_loss", "training_loss", "train/loss")
+_VALIDATION_KEYS = ("val_loss", "eval_loss", "validation_loss", "val/loss", "eval/loss")
+_SECONDS_KEYS = ("seconds", "elapsed_s", "elapsed", "training_seconds", "train_time_s")
+
+
+class CurveParser:
+    """Reads a log piece by piece; points stay in its order.
+
+    pattern: ``auto``, or a regular expression with groups ``loss`` and perhaps ``step``, ``progress``, ``seconds``.
+    budget: in seconds, which ties progress and seconds together; 0: unknown. Points whose loss is not finite are kept
+    in ``non_finite``, and ``diverged`` says that the last one was such.
+    """
+
+    def __init__(self, pattern: str = "auto", budget: float = 0.0) -> None:
+        self._budget = budget if math.isfinite(budget) and budget > 0 else 0.0
+        self._formats: tuple[Reader, ...] = FORMATS if pattern == "auto" else (_reader_of(pattern),)
+        self._votes = dict.fromkeys(self._formats, 0)
+        self._needs_loss = pattern == "auto"
+        self._rest = ""
+        self._points: list[CurvePoint] = []
+        self._latest: CurvePoint | None = None
+        self._count, self._stride = 0, 1
+        self.non_finite: list[CurvePoint] = []
+        self.diverged = False
+
+    @property
+    def points(self) -> tuple[CurvePoint, ...]:
+        """The curve so far, evenly thinned to at most ``MAX_POINTS``; first and last point are always in it."""
+        last = () if self._latest is None or self._points[-1] is self._latest else (self._latest,)
+        return (*self._points, *last)
+
+    def feed(self, chunk: str) -> None:
+        """Take the next piece of the log. A line is read once its end has been seen."""
+        *lines, rest = (self._rest + chunk.replace("\r", "\n")).split("\n")
+        self._rest = rest[:_LOG_LINE]
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: str) -> None:
+        if self._needs_loss and "loss" not in line:
+            return
+        for point in self._read(without_control_codes(line[:_LOG_LINE])):
+            self.diverged = not math.isfinite(point.loss)
+            if not self.diverged:
+                self._add(point)
+            elif len(self.non_finite) < MAX_NON_FINITE:
+                self.non_finite.append(point)
+            else:
+                self.non_finite[-1] = point  # the first ones, and the newest: how long it has gone on
+
+    def _add(self, point: CurvePoint) -> None:
+        if self._count % self._stride == 0 and len(self._points) >= MAX_POINTS - 1:  # full: every second one goes
+            del self._points[1::2]
+            self._stride *= 2
+        if self._count % self._stride == 0:
+            self._points.append(point)
+        self._count, self._latest = self._count + 1, point
+
+    def _read(self, line: str) -> list[CurvePoint]:
+        for reader in self._formats:
+            if points := reader(line, self._budget):
+                self._votes[reader] += len(points)
+                self._formats = (reader,) if self._votes[reader] >= _SURE else self._formats
+                return [p for p in points if math.isfinite(p.step)]
+        return []
+
+
+def read_curve(text: str, pattern: str = "auto", budget: float = 0.0) -> CurveParser:
+    """A CurveParser that has read a whole log, in slices, so that memory stays bounded."""
+    parser = CurveParser(pattern, budget)
+    for start in range(0, len(text), _SLICE):
+        parser.feed(text[start : start + _SLICE])
+    parser.feed("\n")
+    return parser
+
+
+# ---------------------------------------------------------------------- one reader for each format
+def _point(
+    step: float, loss: float, budget: float, *, share: float | None = None, s: float | None = None, val: bool = False
+) -> CurvePoint:
+    """A point whose progress and seconds are derived from each other where one is missing."""
+    share, s = (x if x is not None and math.isfinite(x) else None for x in (share, s))
+    if budget and share is None and s is not None:
+        share = s / budget
+    elif budget and s is None and share is not None:
+        s = share * budget
+    return CurvePoint(step, loss, share, s, val)
+
+
+def _line(pattern: str) -> Reader:
+    """A reader for lines with the groups step and loss, and perhaps total, percent, ms and val."""
+    compiled = re.compile(pattern)
+
+    def read(line: str, budget: float) -> list[CurvePoint]:
+        match = compiled.match(line)
+        if not match:
+            return []
+        got = match.groupdict()
+        step, total, percent, ms = float(got["step"]), got.get("total"), got.get("percent"), got.get("ms")
+        share = int(got["step"]) / int(total) if total and int(total) > 0 else None
+        share, seconds = to_float(percent) / 100 if percent else share, float(ms) / 1000 if ms else None
+        return [_point(step, to_float(got["loss"]), budget, share=share, s=seconds, val=bool(got.get("val")))]
+
+    return read
+
+
+def _hugging_face(line: str, budget: float) -> list[CurvePoint]:
+    start = line.find("{'")
+    if start < 0 or "'train_runtime'" in line:  # the summary at the end holds a mean over all steps, not a point
+        return []
+    return _from_keys({k: to_float(v) for k, v in _HF_ITEM.findall(line, start)}, budget)
+
+
+def _json_lines(line: str, budget: float) -> list[CurvePoint]:
+    text = line.strip()
+    if not (text.startswith("{") and text.endswith("}")):
+        return []
+    try:
+        item = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return _from_keys({k: v for k, v in ((k, json_number(v)) for k, v in item.items()) if v is not None}, budget)
+
+
+def _from_keys(values: dict[str, float], budget: float) -> list[CurvePoint]:
+    """Points of a line that names its numbers: one for each kind of loss; none where there is no step."""
+    kinds = (_STEP_KEYS, _SECONDS_KEYS, _TRAIN_KEYS, _VALIDATION_KEYS)
+    step, seconds, *losses = (next((values[k] for k in keys if k in values), None) for keys in kinds)
+    return [
+        _point(step, loss, budget, share=values.get("progress"), s=seconds, val=validation)
+        for loss, validation in zip(losses, (False, True), strict=True)
+        if step is not None and loss is not None
+    ]
+
+
+FORMATS: tuple[Reader, ...] = (*map(_line, (_KARPATHY, _NANOGPT, _MODDED)), _hugging_face, _json_lines)
+
+
+def _reader_of(pattern: str) -> Reader:
+    """A reader for a pattern of the task; a point without a ``step`` group is numbered by its order."""
+    matcher = LineMatcher(pattern, key="curve.pattern")
+    if "loss" not in matcher.regex.groupindex:
+        raise ConfigError(
+            "this pattern has no group named loss",
+            key="curve.pattern",
+            hint="name the groups: `step (?P<step>\\d+) loss (?P<loss>[\\d.]+)`; or leave it at auto",
+        )
+    numbers = count()
+
+    def read(line: str, budget: float) -> list[CurvePoint]:
+        match = matcher.search(line)
+        got = {name: _captured(match, name) for name in matcher.regex.groupindex} if match else {}
+        loss = got.get("loss")
+        if loss is None:
+            return []
+        step = got["step"] if "step" in got else float(next(numbers))
+        return [] if step is None else [_point(step, loss, budget, share=got.get("progress"), s=got.get("seconds"))]
+
+    return read
+
+
+def _captured(match: re.Match[str], name: str) -> float | None:
+    """The number that a group captured; a progress in percent, the sign in or behind the group, becomes a share."""
+    text = (match[name] or "").strip()
+    figure = _NUMBER_IN_TEXT.match(text)
+    if not figure:
+        return None
+    value = to_float(figure[0])
+    percent = text.endswith("%") or match.string[match.end(name) : match.end(name) + 1] == "%"
+    return value / 100 if name == "progress" and percent else value

@@ -19,8 +19,15 @@ from pathlib import PurePosixPath
 from autoresearchd.domain.experiment import CurvePoint, Measurement, Run, RunResult, StageResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import SLOWER, WAITS_S, Check, Task
-from autoresearchd.evaluator.measure.log_text import as_lines, example_pattern, parse_metrics, shorten, to_float
-from autoresearchd.evaluator.measure.logged_curve import CurveParser, read_curve
+from autoresearchd.evaluator.measure.log_text import (
+    CurveParser,
+    as_lines,
+    example_pattern,
+    parse_metrics,
+    read_curve,
+    shorten,
+    to_float,
+)
 
 TRAINING = "training"
 EVALUATION = "evaluation"
@@ -52,7 +59,9 @@ def measure(task: Task, result: RunResult, logs: Mapping[str, str], *, result_fi
     curve = read_curve(logs.get(TRAINING, ""), task.curve.pattern, task.execution.budget.training)
     label, detail = _trouble(task, result, logs, curve)
     if label is not Label.NONE:
-        gates = _gates(task, logs) if label in _VERDICTS.values() else {}
+        said = parse_metrics(logs.get(EVALUATION, ""), task.scoring) if label in _VERDICTS.values() else {}
+        # of the task's own further metrics (``causal``), those that an evaluation set to zero when it refused a result
+        gates = {name: 0.0 for name in task.scoring.metrics if said.get(name) == 0.0 and name != task.metric.name}
         detail += f": {', '.join(sorted(gates))}" if gates else ""
         return Measurement(label, metrics=gates, detail=detail, curve=curve.points)
     return _metric(task, logs, result_file, curve.points)
@@ -129,12 +138,6 @@ def _verdict(log: str) -> tuple[Label, str] | None:
     """The last ``LABEL <x>`` line of an evaluation with a label that one may give, with its words."""
     named = [m for m in _VERDICT_LINE.findall(as_lines(log[-_TAIL_CHARS:])) if m in _VERDICTS]
     return (_VERDICTS[named[-1]], f"the evaluation says {named[-1]}") if named else None
-
-
-def _gates(task: Task, logs: Mapping[str, str]) -> dict[str, float]:
-    """Which of the task's own further metrics (``causal``) an evaluation that refused a result set to zero."""
-    found = parse_metrics(logs.get(EVALUATION, ""), task.scoring)
-    return {name: 0.0 for name in task.scoring.metrics if found.get(name) == 0.0 and name != task.metric.name}
 
 
 # ---------------------------------------------------------------------- what did it print?

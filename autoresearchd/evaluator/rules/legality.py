@@ -8,9 +8,10 @@ silently.
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 import tokenize
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from autoresearchd.config.value_positions import MarkupError, kind_of, meaning
@@ -20,7 +21,6 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.redaction import MARK, Redactor
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.rules import program_text
-from autoresearchd.evaluator.rules.integrity import digest_of
 from autoresearchd.evaluator.rules.program_text import SEED_NAME, SEED_VARIABLE, UNPARSABLE, mentions, parse
 
 
@@ -92,6 +92,15 @@ def code_hash(files: Mapping[str, str]) -> str:
         as_text = tree is not None and program_text.reads_text(program_text.ways(tree))
         parts += [path, _TEXT + files[path] if as_text else _program(path, files[path])]
     return digest_of(parts)
+
+
+def digest_of(parts: Iterable[str]) -> str:
+    """SHA-256 over texts, each with its length before it."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
 
 
 # ---------------------------------------------------------------------- text

@@ -10,7 +10,7 @@ from decimal import Decimal
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import SIGMAS, Documented, Replacement, Task, Variant
+from autoresearchd.domain.task import SIGMAS, Documented, Task, Variant
 from autoresearchd.evaluator.keep.decide import broken_constraint
 from autoresearchd.evaluator.keep.noise import estimate_sigma, mean
 from autoresearchd.evaluator.rules.run_time import Pace, held
@@ -34,31 +34,20 @@ def changed(variant: Variant, files: Mapping[str, str], first: str, places: Mapp
     new: dict[str, str] = {}
     for step in variant.change:
         path = step.file or first
-        new[path] = _replaced(step, new.get(path, files.get(path, "")), path, variant.name, places)
+        text, inserted = new.get(path, files.get(path, "")), step.text
+        for word, place in places.items():
+            inserted = inserted.replace(word, place)
+        whole = {"text": inserted, "append": text + inserted, "prepend": inserted + text}
+        beside = {"replace": inserted, "before": inserted + step.search, "after": step.search + inserted}
+        if step.kind not in whole and (times := text.count(step.search)) != 1:
+            line = next((row for row in step.search.splitlines() if row.strip()), "")
+            raise ConfigError(
+                f"{variant.name!r} looks for a text that is in {path} {times} times: {line.strip()[:80]!r}",
+                file="check.yaml",
+                hint=f"write the search as {path} has it now, with as much around it as makes it the only one",
+            )
+        new[path] = whole[step.kind] if step.kind in whole else text.replace(step.search, beside[step.kind])
     return new
-
-
-def _replaced(step: Replacement, text: str, path: str, name: str, places: Mapping[str, str]) -> str:
-    inserted = step.text
-    for word, place in places.items():
-        inserted = inserted.replace(word, place)
-    match step.kind:
-        case "text":
-            return inserted
-        case "append":
-            return text + inserted
-        case "prepend":
-            return inserted + text
-    found = text.count(step.search)
-    if found != 1:
-        line = next((row for row in step.search.splitlines() if row.strip()), "")
-        raise ConfigError(
-            f"{name!r} looks for a text that is in {path} {found} times: {line.strip()[:80]!r}",
-            file="check.yaml",
-            hint=f"write the search as {path} has it now, with as much around it as makes it the only one",
-        )
-    beside = {"replace": inserted, "before": inserted + step.search, "after": step.search + inserted}
-    return text.replace(step.search, beside[step.kind])
 
 
 def verdict(task: Task, measurement: Measurement, result: RunResult, reference: Reference) -> tuple[Label, str]:

@@ -3,7 +3,7 @@
 The databases are opened read-only. What a version and those that it comes from have learned from is not held out for
 their child: it is compared with its parent at states that neither has seen.
 
-Rewards are those of ``evaluator.reward`` alone. Of the answers to one question:
+Rewards are those of ``evaluator.feedback`` alone. Of the answers to one question:
 
 - one that could not be used (malformed, illegal, no change) earned the penalty of that label, whatever came of the
   experiment later; its feedback is the error that it was sent back with;
@@ -34,9 +34,8 @@ from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.proposal import Answer, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.feedback import feedback
-from autoresearchd.evaluator.reward import FORMULA
-from autoresearchd.evaluator.reward import reward as reward_of
+from autoresearchd.evaluator.feedback import FORMULA, feedback
+from autoresearchd.evaluator.feedback import reward as reward_of
 from autoresearchd.learner.data.data_summary import Signal, signal
 from autoresearchd.learner.data.trajectories import Dataset, Reason, Record, Split, Trajectory, dataset, record, split
 from autoresearchd.policy.policy_names import PolicySpec
@@ -342,7 +341,7 @@ def _outcome(
     """Label, reward and feedback of an answer. proposal: that it became, if it did."""
     if e.decision is None:  # its last run may say why
         open_label = e.runs[-1].label if e.runs and not e.runs[-1].open else Label.NONE
-        return open_label if RULES[open_label].status is None else None, None, ""
+        return open_label if RULES[open_label] is None else None, None, ""
     if answer.error:
         label = label_of(answer)
         return label, None if label is Label.ERROR else _penalty(label), answer.error
@@ -352,10 +351,10 @@ def _outcome(
     if answer.attempt == e.attempt:
         return e.decision.label, e.decision.reward, "" if task is None else feedback(task, e)
     runs = (run for run in reversed(e.runs) if run.attempt == answer.attempt and run.of is None and not run.open)
-    failed = next((run for run in runs if run.label is not Label.NONE and RULES[run.label].status is not None), None)
+    failed = next((run for run in runs if run.label is not Label.NONE and RULES[run.label] is not None), None)
     if failed is None:
         return Label.INTERRUPTED, None, ""
-    status = RULES[failed.label].status or Status.CRASH
+    status = RULES[failed.label] or Status.CRASH
     reason = f"{failed.label.value}: {failed.detail}".rstrip(". ") + "."
     given_back = replace(e, proposal=proposal, decision=Decision(status, failed.label, reason=reason))
     return failed.label, _penalty(failed.label), "" if task is None else feedback(task, given_back)

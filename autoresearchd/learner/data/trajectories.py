@@ -63,7 +63,7 @@ class Trajectory:
 
     def good(self, above: float = 0.0, *, kept: bool = True) -> bool:
         """Whether it is worth imitating: it was kept (unless ``kept`` is False), and earned more than ``above``."""
-        return not self.error and self.reward > above and (not kept or RULES[self.label].status is Status.KEEP)
+        return not self.error and self.reward > above and (not kept or RULES[self.label] is Status.KEEP)
 
     @property
     def prompt_hash(self) -> str:
@@ -140,7 +140,7 @@ MOST_REWARD = 100.0
 SAME = 1e-9
 """Share of the largest reward by which equal rewards may differ."""
 
-_INTERRUPTED = frozenset(label for label, rule in RULES.items() if rule.status is None)
+_INTERRUPTED = frozenset(label for label, status in RULES.items() if status is None)
 _TAMPERED = frozenset({Label.METRIC_TAMPERING, Label.NOT_CAUSAL})
 
 

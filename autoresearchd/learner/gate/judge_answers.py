@@ -22,11 +22,10 @@ from autoresearchd.domain.ports import Cancel, Executor, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.feedback import feedback
+from autoresearchd.evaluator.feedback import feedback, novelty, resources_saved, reward
 from autoresearchd.evaluator.keep.decide import decide, incumbent_value
 from autoresearchd.evaluator.keep.keep_rule import KeepRule
 from autoresearchd.evaluator.measure.log_text import shorten
-from autoresearchd.evaluator.reward import novelty, resources_saved, reward
 from autoresearchd.evaluator.rules.legality import code_hash
 from autoresearchd.evaluator.rules.run_time import held
 from autoresearchd.learner.gate.held_out_states import UNUSABLE, Ground, HeldOut, HeldOutState, reason_of
@@ -179,7 +178,7 @@ class RealJudge(CheckingJudge):
         for session in {state.session for state, _ in attempts}:
             self._check_permitted(session)
         # What said nothing about its program (its host was lost) may say something the next time.
-        self._ended = {k: e for k, e in self._ended.items() if RULES[e.measurement.label].status is not None}
+        self._ended = {k: e for k, e in self._ended.items() if RULES[e.measurement.label] is not None}
         outcomes = [(state, examine(state, completion, self._held_out)) for state, completion in attempts]
         jobs = [job for state, seen in outcomes if seen.label is Label.NONE for job in self._jobs(state, seen)]
         self._ended |= self._run_all([job for job in dict.fromkeys(jobs) if job not in self._ended])
@@ -211,7 +210,7 @@ class RealJudge(CheckingJudge):
                 lost[session] = reason_of(error)
                 continue
             label = ended.measurement.label
-            if label is not Label.NONE and RULES[label].status is not None:
+            if label is not Label.NONE and RULES[label] is not None:
                 words = self._held_out.ground(session).redactor.text(ended.measurement.detail)
                 lost[session] = f"the best of it does not run here ({label.value}): {shorten(words, _MAX_DETAIL)}"
             self._ended[beside] = ended
@@ -245,7 +244,7 @@ class RealJudge(CheckingJudge):
             bounded = held(task, own.result, own.measurement, pace, best=best, sigma=sigma)
             own = _Ended(bounded, own.result)
         label, detail = own.measurement.label, ground.redactor.text(own.measurement.detail)
-        if RULES[label].status is None:
+        if RULES[label] is None:
             return replace(seen, label=label, error=shorten(detail, _MAX_ERROR))
         if beside.measurement.label is not Label.NONE:
             why = f"what it is compared with does not run here: {ground.redactor.text(beside.measurement.detail)}"

@@ -87,10 +87,10 @@ def hint_job(detail: str, source: Path, committed: Path) -> str:
     at; committed: the same as it was committed, which is all that a job sees.
     """
     absent: Sequence[str] = ()
+    hint = _hint(detail, source, committed)
     if missing_module(detail) or missing_paths(detail):
         with suppress(RepositoryError):  # a task that is in no repository
             absent = absent_submodules(source, source)
-    hint = _hint(detail, source, committed)
     if not absent:
         return hint
     fetch = f"{FETCH}: the files of {', '.join(absent)} are not on this machine, and jobs see an empty folder there"
@@ -144,14 +144,12 @@ def _hint_missing(name: str, source: Path, committed: Path) -> str:
             return ""
     except (OSError, RuntimeError, ValueError):
         return ""
-    inside = not path.is_absolute() and ".." not in path.parts
     if path.name.startswith("python") and path.parent.name == "bin":
         return (
             "a job sees no environment in your folder unless task.yaml names it, "
             f"execution.python: {place.absolute()}; then write `python` in run_command"
         )
-    if inside:
+    where, entry = "is on this machine, but a job does not see it", str(place.resolve())
+    if not path.is_absolute() and ".." not in path.parts:
         where, entry = "is in your folder but not in the commit", path.as_posix()
-    else:
-        where, entry = "is on this machine, but a job does not see it", str(place.resolve())
     return f"{name} {where}; let jobs read it by naming it in task.yaml, workspace.data: [{entry}]"

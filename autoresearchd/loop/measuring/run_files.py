@@ -1,4 +1,9 @@
-"""What lies on disk around a run: logs to read, outputs to throw away, and seals of what its metric rests on."""
+"""What lies on disk around a run: logs to read, outputs to throw away, and seals of what its metric rests on.
+
+A seal is taken before a run and compared after it. It holds a digest of the content of each protected file and, while
+one daemon watches, the stamp that the kernel keeps of it (inode, size, times): a file that was altered and put
+back has the old content and a new stamp, for nobody but the kernel sets the time of a status change (inode(7), ctime).
+"""
 
 from __future__ import annotations
 
@@ -7,23 +12,27 @@ import hashlib
 import os
 import stat
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import Measurement, RunResult
+from autoresearchd.domain.labels import RULES, Label
 from autoresearchd.domain.redaction import Redactor, StreamRedactor
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.measure.measurement import EVALUATION
-from autoresearchd.evaluator.rules.integrity import CODE_SUFFIXES, Seal, broken, evaluator_version, tampering
+from autoresearchd.evaluator.rules.legality import digest_of
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.workspace.files import read_tail
 
 LOG_BYTES = 16 * 2**20
 RESULT_BYTES = 2**20
 PIECE_CHARACTERS = 2**18
+CODE_SUFFIXES = (".py", ".pyc", ".pyd", ".so", ".pth", ".sh")
+"""What could run in the place of something else when it appears beside the evaluation."""
+_NAMED = 5
 
 _AS_BYTES: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
 """Text that is written back byte for byte."""
@@ -108,6 +117,35 @@ def discard_outputs(experiment_dir: Path, *, keep: int | None) -> None:
 
 
 # ---------------------------------------------------------------------- what the metric rests on
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """The state of a folder. digests: of the protected files, by path; stamps: theirs; code: what else could run."""
+
+    digests: Mapping[str, str]
+    stamps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    code: frozenset[str] = frozenset()
+
+
+def broken(before: Seal, after: Seal) -> list[str]:
+    """What differs between two seals, in words; stamps are compared where both have them (not across restarts)."""
+    found: dict[str, str] = {}
+    for path in {*before.digests, *after.digests}:
+        old, new = before.digests.get(path), after.digests.get(path)
+        if old != new:
+            found[path] = "appeared" if old is None else "is gone" if new is None else "was changed"
+        elif path in before.stamps and path in after.stamps and before.stamps[path] != after.stamps[path]:
+            found[path] = "was changed and put back"
+    found.update((path, "appeared") for path in after.code - before.code if path not in found)
+    return [f"{path} {what}" for path, what in sorted(found.items())]
+
+
+def evaluator_version(task: Task, seal: Seal) -> str:
+    """Names the evaluator: 16 hexadecimal digits of a SHA-256 over the protected files and its commands."""
+    evaluation = task.evaluation
+    commands = (evaluation.command, evaluation.model_command or "") if evaluation else ()
+    return digest_of((*commands, *(f"{path}={seal.digests[path]}" for path in sorted(seal.digests))))[:16]
+
+
 class ProtectedFiles:
     """What the metric of a run rests on: the pristine copy (as it is now), and the protected files in a worktree.
 
@@ -181,10 +219,14 @@ class Seals:
 
     def check(self, measurement: Measurement) -> Measurement:
         """What a run gave, unless something was tampered with; the same whenever it is asked again."""
-        differs = {"the pristine copy": broken(self.pristine, self.files.read_pristine())}
+        found = [f"{what} in the pristine copy" for what in broken(self.pristine, self.files.read_pristine())]
         if self.workspace.is_dir():
-            differs["the worktree"] = broken(self.edited, self.files.read(self.workspace))
-        return tampering(measurement, differs)
+            found += [f"{what} in the worktree" for what in broken(self.edited, self.files.read(self.workspace))]
+        if not found or RULES[measurement.label] is None:
+            return measurement
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        detail = "what the metric rests on did not stay as it was: " + "; ".join(found[:_NAMED]) + more
+        return Measurement(Label.METRIC_TAMPERING, detail=detail, curve=measurement.curve)
 
 
 def _files(place: Path) -> Iterator[Path]:

@@ -19,6 +19,7 @@ from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.measure.measurement import last_lines
 from autoresearchd.loop.messages import is_keep
 from autoresearchd.loop.session_view import RECENT, SessionView
+from autoresearchd.policy.prompt.digest import learnings
 from autoresearchd.policy.turn_rules import LONG_STREAK, PUCT, Tree, next_turn
 from autoresearchd.workspace.files import read_tail
 
@@ -61,7 +62,6 @@ class Turns:
         self._current: tuple[int, Turn] | None = None
         self._round: Turn | None = None
         self._tree: Tree | None = None
-        self._tens: int | None = None
 
     def next_parent(self) -> str:
         """Decide on the next turn; the commit that it builds on."""
@@ -101,19 +101,12 @@ class Turns:
         if view.needs_baseline:
             return Turn(parent)
         roles = [role.name for role in task.roles]
-        tens, streak = view.streak // LONG_STREAK, view.streak
-        if self._tens is None:  # a restart at the tenth itself must not step over it
-            self._tens = max(0, streak - 1) // LONG_STREAK
-        if tens > self._tens:  # a round may have stepped over the tenth
-            streak = tens * LONG_STREAK
-        elif streak % LONG_STREAK == 0:
-            streak += 1
-        self._tens = tens
+        tens = view.streak // LONG_STREAK
+        # a round may have stepped over the tenth
+        streak = tens * LONG_STREAK if tens > max(0, view.streak - task.proposing.group) // LONG_STREAK else 0
         turns = context.store.role_turns(context.session_id, REMEMBERED) if roles else ()
-        past, seed = (
-            [(role, float(kept)) for _, role, kept in turns],
-            context.random_seed(view.totals.experiments, "turn"),
-        )
+        past = [(role, float(kept)) for _, role, kept in turns]
+        seed = context.random_seed(view.totals.experiments, "turn")
         bandit = task.proposing.turns == "bandit"
         chosen = next_turn(streak, roles, task.proposing.parents, past, seed, bandit=bandit)
         if chosen.parent != PUCT:
@@ -211,7 +204,7 @@ class Research:
         if memo.path is None or not (is_keep(e) or e.number % LEARNINGS_EVERY == 0):
             return
         failed = memo.failed
-        memo.keep_up(self._context.task, view.recent, view.top, dict(view.labels), view.sigma)
+        memo.keep_up(self._context.task, learnings(view.recent, view.top, dict(view.labels), sigma=view.sigma))
         if memo.failed and memo.failed != failed:
             self._context.emit(EventKind.WARNING, f"autoresearch.md is not kept up: {memo.failed}")
 

@@ -10,10 +10,8 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.measuring.run_files import open_plain
 from autoresearchd.policy.prompt import digest
@@ -37,14 +35,7 @@ class Memo:
             self.failed = "" if isinstance(error, FileNotFoundError) else f"{self.path}: {error.strerror}"
             return ""
 
-    def keep_up(
-        self,
-        task: Task,
-        recent: Sequence[Experiment],
-        top: Sequence[Experiment],
-        failures: Mapping[str, int],
-        sigma: float | None = None,
-    ) -> None:
+    def keep_up(self, task: Task, learnings: str) -> None:
         """Write the daemon's own section anew; a file that is not there is begun."""
         if self.path is None:
             return
@@ -56,8 +47,7 @@ class Memo:
                 self.failed = f"{self.path} is larger than {MOST_BYTES // 1024} KiB and is not kept up any more"
                 return
             before = raw.decode("utf-8")
-            text = digest.learnings(recent, top, failures, sigma=sigma)
-            after = digest.update(before or digest.render_memo(task), text)
+            after = digest.update(before or digest.render_memo(task), learnings)
             if after != before:
                 self._write(self.path, after)
                 self.failed = ""

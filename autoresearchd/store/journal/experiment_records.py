@@ -141,7 +141,7 @@ class ExperimentRecords:
                 update(r).where(r.c.id == run_id).values(finished_at=at, **records.run_values(measurement, result))
             )
             gpu_s = 0.0 if result is None or result.device.lower().startswith("cpu") else result.duration_s
-            ended = last and RULES[measurement.label].status is not None
+            ended = last and RULES[measurement.label] is not None
             change(c, *key, phase=Phase.MEASURED if ended else Phase.COMMITTED, gpu_s=e.c.gpu_s + gpu_s)
             _count(c, run.session_id, gpu_s=gpu_s)
             return load_experiment(c, *key)
@@ -169,7 +169,7 @@ class ExperimentRecords:
                 if (row.status, row.label, row.value) == same:
                     return load_experiment(c, session_id, number)
                 raise StoreError(f"experiment {number} is decided already: {row.status} {row.label} {row.value}")
-            if RULES[decision.label].status is None:
+            if RULES[decision.label] is None:
                 raise StoreError(f"experiment {number}: the label {decision.label} leaves it open and decides nothing")
             _expect(row, "a decision", Phase.PROPOSING, Phase.PROPOSED, Phase.COMMITTED, Phase.MEASURED)
             if asi.as_dict():

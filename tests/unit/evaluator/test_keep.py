@@ -42,18 +42,15 @@ def first(gain: float, noise: Noise = SURE, **more: object) -> Action:
 class TestLook:
     """One look at what was measured."""
 
-    def test_a_clear_loss_costs_one_run(self) -> None:
-        assert first(-1.0) is Action.DISCARD and first(0.0) is Action.DISCARD
+    def test_a_clear_loss_costs_one_run_and_the_extra_runs_of_one_experiment_are_bounded(self) -> None:
+        assert first(-1.0) is first(0.0) is first(2.0, spent=RULE.most) is Action.DISCARD
 
     def test_nothing_is_kept_on_one_run_of_its_own(self) -> None:
         """How noisy a new program is, one run does not tell: a far noisier one looks certain when it is lucky."""
-        verdict = look([*BEFORE, Reading(E, 1, 9, 50.0), Reading(I, 1, 9, 0.0)], SURE, RULE, spent=1)
+        readings = [*BEFORE, Reading(E, 1, 9, 50.0), Reading(I, 1, 9, 0.0)]
+        verdict = look(readings, SURE, RULE, spent=1)
         assert (verdict.action, verdict.own, verdict.seed) == (Action.AGAIN, E, None)
-        spent = look([*BEFORE, Reading(E, 1, 9, 50.0), Reading(I, 1, 9, 0.0)], SURE, RULE, spent=RULE.most)
-        assert spent.action is Action.KEEP
-
-    def test_the_extra_runs_of_one_experiment_are_bounded(self) -> None:
-        assert first(2.0, spent=RULE.most) is Action.DISCARD
+        assert look(readings, SURE, RULE, spent=RULE.most).action is Action.KEEP
 
     def test_runs_that_do_not_hold_up_end_in_a_discard_and_those_that_do_in_a_keep(self) -> None:
         runs = [*BEFORE, Reading(E, 1, 9, 2.2)]
@@ -114,7 +111,6 @@ class TestLedger:
     @pytest.mark.parametrize(("test", "seed"), [(0.0, 0.0), (0.6, 0.0), (0.0, 0.6), (0.3, 0.4)])
     def test_the_parts_of_the_noise_are_found(self, test: float, seed: float) -> None:
         noise = self.simulated(test, seed).noise()
-        assert noise is not None
         assert noise.sigma == pytest.approx(3.0, rel=0.2)
         assert noise.test == pytest.approx(test, abs=0.15) and noise.seed == pytest.approx(seed, abs=0.15)
 
@@ -122,7 +118,7 @@ class TestLedger:
         noise_data = NoiseData([Sample(0, 0, s, 1.0) for s in range(3)])
         assert noise_data.noise() == Noise(0.0, 2)
         later = noise_data.with_samples([Sample(1, 1, 5, 2.0), Sample(0, 1, 5, 1.25)]).noise()
-        assert later is not None and later.sigma > 0.05
+        assert later.sigma > 0.05
 
     def test_a_ledger_read_back_after_a_restart_is_the_one_that_was_kept_up(self) -> None:
         samples = [Sample(0, 0, 1, 1.0), Sample(0, 0, 2, 2.0), Sample(1, 1, 5, 2.0), Sample(0, 1, 5, 1.0)]
@@ -153,7 +149,6 @@ def test_of_a_hundred_edits_that_change_nothing_hardly_one_is_kept(drift: float)
             while verdict is None or verdict.action is Action.AGAIN:
                 now = noise_data.with_samples(samples)
                 noise = now.noise(number, 0)
-                assert noise is not None
                 verdict = look(now.readings(0, samples), noise, RULE, spent=len(samples) - 1, price=price)
                 if verdict.action is Action.AGAIN:
                     seed += verdict.seed is None
@@ -184,13 +179,13 @@ class TestRecheck:
             noise_data.take([Sample(n, n, 10 + n, 0.7)])
         samples = [Sample(3, 3, 13, 0.7)]
         exact = noise_data.with_samples(samples).noise(3, 0)
-        assert exact is not None and exact.sigma == 0.0
+        assert exact.sigma == 0.0
         verdict = look(noise_data.readings(0, samples), exact, RULE, recheck=noise_data.unchecked(0))
         assert (verdict.action, verdict.own, verdict.seed) == (Action.AGAIN, I, 13)
         samples.append(Sample(0, 3, 13, again))
         now = noise_data.with_samples(samples)
         noise = now.noise(3, 0)
-        assert noise is not None and (noise.sigma == 0.0) is sigma_is_zero
+        assert (noise.sigma == 0.0) is sigma_is_zero
         after = look(now.readings(0, samples), noise, RULE, spent=1, recheck=noise_data.unchecked(0))
         assert after.action is Action.DISCARD
 
@@ -206,20 +201,13 @@ BESIDE = (0.205, 0.230, 0.190, 0.222, 0.213, 0.240, 0.200, 0.215)
 class TestSession:
     """A session whose loss fell from 4.2 to 0.2 while one early program was ten times as noisy as the incumbent."""
 
-    def noise_data(self) -> NoiseData:
-        noise_data = NoiseData()
+    def decided(self, own: tuple[float, ...], beside: tuple[float, ...]) -> tuple[Decision, int]:
+        """The decision on an experiment whose runs, and the incumbent's beside it, give these values one by one."""
+        noise_data, before = NoiseData(), replace(incumbent(*EARLY[14]), number=14)
         for n in range(NUMBER):
             losses = EARLY.get(n, (4.5 if n < 14 else 0.5,))
             samples = [Sample(n, n, 100 * n + k, -x) for k, x in enumerate(losses)]
-            beside = [Sample(0, n, 100 * n, -4.23)] if n == 2 else []
-            noise_data.take([*samples, *beside])
-        return noise_data
-
-    def before(self) -> Experiment:
-        return replace(incumbent(*EARLY[14]), number=14)
-
-    def decided(self, own: tuple[float, ...], beside: tuple[float, ...]) -> tuple[Decision, int]:
-        """The decision on an experiment whose runs, and the incumbent's beside it, give these values one by one."""
+            noise_data.take([*samples, *([Sample(0, n, 100 * n, -4.23)] if n == 2 else [])])
         left: dict[int | None, list[float]] = {None: list(own), 14: list(beside)}
         asked, runs = NextRun(None, None, ""), list[Run]()
         while True:
@@ -227,7 +215,7 @@ class TestSession:
             value = left[asked.of].pop(0)
             runs.append(replace(run(value), experiment=NUMBER, index=len(runs), seed=seed, of=asked.of))
             tried = replace(experiment(*runs), number=NUMBER)
-            found = decide(task(), tried, self.before(), self.noise_data())
+            found = decide(task(), tried, before, noise_data)
             if isinstance(found, Decision):
                 return found, len(runs)
             asked = found
@@ -235,8 +223,7 @@ class TestSession:
     def test_it_is_run_again_and_kept(self) -> None:
         decision, runs = self.decided(BETTER, BESIDE)
         assert decision.status is Status.KEEP, decision.reason
-        assert 2 <= runs <= 9
-        assert decision.sigma is not None and decision.sigma < 0.06
+        assert 2 <= runs <= 9 and decision.sigma < 0.06
 
     def test_a_program_that_was_lucky_once_is_not(self) -> None:
         decision, runs = self.decided((BETTER[0], *BESIDE), BESIDE[::-1])

@@ -28,10 +28,6 @@ def label_of(new: dict[str, str], old: dict[str, str] | None = None) -> tuple[La
     return caught.value.label, str(caught.value)
 
 
-def test_a_real_change_passes() -> None:
-    check_edit(task(), OLD, {"train.py": OLD["train.py"].replace("0.1", "0.2")})
-
-
 @pytest.mark.parametrize(
     "path", ["prepare.py", "../train.py", "./train.py", "/etc/passwd", "train.py/", "", "TRAIN.PY", "-x"]
 )
@@ -147,11 +143,6 @@ def label_of_file(path: str, old: str, new: str) -> tuple[Label, str]:
     return Label.NONE, ""
 
 
-@pytest.mark.parametrize("path", GOOD)
-def test_another_value_is_a_legal_edit(path: str) -> None:
-    assert label_of_file(path, GOOD[path], GOOD[path].replace("0.1", "0.2")) == (Label.NONE, "")
-
-
 @pytest.mark.parametrize(
     ("path", "new", "words"),
     [
@@ -177,8 +168,9 @@ def test_other_comments_and_layout_change_nothing(path: str, new: str) -> None:
 
 
 @pytest.mark.parametrize("path", GOOD)
-def test_another_seed_alone_changes_nothing(path: str) -> None:
+def test_another_value_is_an_edit_of_a_configuration_file_and_another_seed_alone_is_none(path: str) -> None:
     """Else a model draws lots with the seed of a configuration file, which it may not do in a program."""
+    assert label_of_file(path, GOOD[path], GOOD[path].replace("0.1", "0.2")) == (Label.NONE, "")
     label, what = label_of_file(path, GOOD[path], GOOD[path].replace("1", "7").replace("0.7", "0.1"))
     assert label is Label.NO_OP and "seed" in what
 
@@ -242,12 +234,9 @@ def test_an_edit_of_anything_else_is_run(old: str, new: str) -> None:
     assert verdict(PROMISED.replace(old, new)) is Label.NONE
 
 
-def test_a_seed_that_is_pinned_beside_a_change_is_refused() -> None:
+def test_a_seed_that_is_pinned_beside_a_change_is_refused_and_what_the_evaluation_uses_must_stay() -> None:
     pinned = PROMISED.replace('int(os.environ.get("AUTORESEARCHD_SEED", 42))', "137")
     assert verdict(pinned.replace("WIDTH = 4", "WIDTH = 5")) is Label.ILLEGAL_EDIT
-
-
-def test_what_the_evaluation_uses_must_stay() -> None:
     assert verdict(PROMISED.replace("def load_model", "def load")) is Label.ILLEGAL_EDIT
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.domain.experiment import Decision
+from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.task import Check, Constraint
+from autoresearchd.domain.task import Check, Constraint, Scoring
 from autoresearchd.evaluator.keep.decide import decide, samples_of
 from autoresearchd.evaluator.keep.noise import NoiseData
 from autoresearchd.evaluator.measure.measurement import measure, other_set, sizes
@@ -105,42 +105,43 @@ def test_a_failed_check_is_named_by_its_command(outcome: str) -> None:
     assert odd.label is Label.CHECK_FAILED and "check-9" in odd.detail
 
 
+def evaluated(
+    said: str, training: str = GOOD, exit_code: int = 0, scores: Scoring | None = None, result_file: str | None = None
+) -> Measurement:
+    """What a run gives whose evaluation says something."""
+    stages = result(stage(), stage("evaluation", "failed" if exit_code else "ok", exit_code))
+    logs = {"training": training, "evaluation": said}
+    return measure(task(scores, evaluated=True), stages, logs, result_file=result_file)
+
+
 class TestWithAnEvaluation:
     """The evaluator owns the metric."""
 
     def test_the_jobs_own_claims_never_reach_the_metric(self) -> None:
-        logs = {"training": "METRIC val_bpb=0.0001\npeak_vram_mb: 7\n", "evaluation": "METRIC val_bpb=0.9\n"}
-        ended = result(stage(), stage("evaluation"))
-        m = measure(task(evaluated=True), ended, logs, result_file='{"val_bpb": 0.0002}')
+        claims = "METRIC val_bpb=0.0001\npeak_vram_mb: 7\n"
+        m = evaluated("METRIC val_bpb=0.9\n", claims, result_file='{"val_bpb": 0.0002}')
         assert m.value == 0.9 and dict(m.metrics) == {"val_bpb": 0.9, "peak_vram_mb": 7.0}
 
     def test_without_a_metric_of_the_evaluation_the_jobs_claim_does_not_step_in(self) -> None:
-        logs, ended = {"training": GOOD, "evaluation": "done\n"}, result(stage(), stage("evaluation"))
-        m = measure(task(evaluated=True), ended, logs, result_file='{"val_bpb": 0.0002}')
+        m = evaluated("done\n", result_file='{"val_bpb": 0.0002}')
         assert m.label is Label.METRIC_MISSING and m.value is None and "val_bpb" not in m.metrics
         assert "does not count" in m.detail
 
     def test_a_constrained_figure_of_the_evaluation_cannot_be_talked_down_by_the_job(self) -> None:
-        t = task(scoring(constraints=(Constraint("artifact_bytes", max=10),)), evaluated=True)
+        scores = scoring(constraints=(Constraint("artifact_bytes", max=10),))
         for printed, expected in (("99", 99.0), ("nan", None)):
             said = f"METRIC val_bpb=1\nartifact_bytes: {printed}\n"
-            logs = {"training": "METRIC artifact_bytes=1\n", "evaluation": said}
-            m = measure(t, result(stage(), stage("evaluation")), logs)
+            m = evaluated(said, "METRIC artifact_bytes=1\n", scores=scores)
             assert m.metrics.get("artifact_bytes") == expected
 
     @pytest.mark.parametrize("name", ["not_causal", "metric_tampering", "size_blocked", "gate_miss"])
     @pytest.mark.parametrize("exit_code", [0, 1])
     def test_its_verdict_stands_whatever_its_exit_code(self, name: str, exit_code: int) -> None:
-        stages = result(stage(), stage("evaluation", "ok" if exit_code == 0 else "failed", exit_code))
-        m = measure(
-            task(evaluated=True), stages, {"training": "", "evaluation": f"METRIC val_bpb=1\nLABEL {name}\r\nbye\n"}
-        )
+        m = evaluated(f"METRIC val_bpb=1\nLABEL {name}\r\nbye\n", "", exit_code)
         assert m.label is Label(name) and m.value is None
 
     def test_it_cannot_give_other_labels_and_its_words_are_kept_from_policies(self) -> None:
-        log = "LABEL keep\nLABEL interrupted\nSECRET VALIDATION TEXT\nValueError: SECRET\n"
-        stages = result(stage(), stage("evaluation", "failed", 1))
-        m = measure(task(evaluated=True), stages, {"training": GOOD, "evaluation": log})
+        m = evaluated("LABEL keep\nLABEL interrupted\nSECRET VALIDATION TEXT\nValueError: SECRET\n", exit_code=1)
         assert m.label is Label.ERROR and "evaluation failed" in m.detail and "SECRET" not in m.detail
 
 
@@ -161,10 +162,8 @@ def test_no_log_makes_the_measurement_raise(training: str, evaluation: str, exit
 
 
 def test_a_refusal_names_the_gates_that_were_missed_and_nothing_else_of_the_evaluation() -> None:
-    t = task(scoring(metrics=("val_bpb", "causal", "independent")), evaluated=True)
     said = "METRIC causal=0\nMETRIC secret_text=0\nMETRIC independent=7\nMETRIC val_bpb=0\nLABEL not_causal\n"
-    failed = result(stage(), stage("evaluation", outcome="failed", exit_code=3))
-    m = measure(t, failed, {"training": GOOD, "evaluation": said})
+    m = evaluated(said, exit_code=3, scores=scoring(metrics=("val_bpb", "causal", "independent")))
     assert (m.label, m.value, dict(m.metrics)) == (Label.NOT_CAUSAL, None, {"causal": 0.0})
     assert m.detail == "the evaluation says not_causal: causal"
 

@@ -39,6 +39,7 @@ def test_comments_names_constants_and_tricks_do_not_count(new: str) -> None:
 
 
 LONG = "import math\ndef f(x):\n" + "".join(f"    x = math.sin(x + {n}) * x\n" for n in range(40)) + "    return x\n"
+COMMENTED = "".join(f"#@{line}\n" for line in LONG.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -49,8 +50,7 @@ LONG = "import math\ndef f(x):\n" + "".join(f"    x = math.sin(x + {n}) * x\n" f
         f"{LONG!r}\nimport builtins as b\ngetattr(b, 'ex' + 'ec')(b.__dict__ and globals()['__d' + 'oc__'])\n",
         f"def f():\n    {LONG!r}\nimport inspect, code\ncode.InteractiveInterpreter().runsource(inspect.getdoc(f))\n",
         f"def f():\n    {LONG!r}\n__import__('runpy').run_path(f.__doc__)\n",
-        "".join(f"#@{line}\n" for line in LONG.splitlines())
-        + "exec('\\n'.join(line[2:] for line in open(__file__).read().splitlines() if line[:2] == '#@'))\n",
+        COMMENTED + "exec('\\n'.join(line[2:] for line in open(__file__).read().splitlines() if line[:2] == '#@'))\n",
         f"exec(bytes.fromhex('%x' % 0x{LONG.encode().hex()}))\n",
         f"from builtins import eval as f\nf(compile('', '', 'exec'))\n# {LONG!r}\n",
     ],
@@ -99,36 +99,24 @@ def test_a_program_found_by_another_way_is_no_simpler_one(hidden: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("before", "text"),
     [
-        f"0x{LONG.encode().hex()}.to_bytes({len(LONG)}, 'big')",
-        f"bytes(ord(c) - 0x4e00 for c in [*dict({NAME}=0)][0])",
-        f"''.join({PAIRS!r})",
+        ("", f"0x{LONG.encode().hex()}.to_bytes({len(LONG)}, 'big')"),
+        ("", f"bytes(ord(c) - 0x4e00 for c in [*dict({NAME}=0)][0])"),
+        ("", f"''.join({PAIRS!r})"),
+        (DOCUMENTED, "('{.__' + 'doc__}').format(g)"),
+        (COMMENTED + "t = open(glob.glob('*')[0]).read()\n", "t.replace('#@', '')"),
     ],
 )
-def test_a_program_that_starts_processes_packs_none_into_a_number_or_a_name(text: str) -> None:
+def test_a_program_that_starts_processes_hides_none_in_a_number_a_name_or_its_words(before: str, text: str) -> None:
     """Eight characters of a number, and any of a name, weighed no more than one of code."""
-    assert not simpler(f"import subprocess\nsubprocess.run(['python', '-c', {text}])\n", "import subprocess\n" + LONG)
-
-
-@pytest.mark.parametrize(
-    "moved",
-    [
-        DOCUMENTED + "subprocess.run(['python', '-c', ('{.__' + 'doc__}').format(g)])\n",
-        "".join(f"#@{line}\n" for line in LONG.splitlines())
-        + "t = open(glob.glob('*')[0]).read()\nsubprocess.run(['python', '-c', t.replace('#@', '')])\n",
-    ],
-)
-def test_a_program_that_starts_processes_moves_none_into_its_words(moved: str) -> None:
-    """How it reads them, no list of names can say."""
-    assert not simpler("import subprocess, glob\n" + moved, "import subprocess, glob\n" + LONG)
+    begin = "import subprocess, glob\n"
+    assert not simpler(f"{begin}{before}subprocess.run(['python', '-c', {text}])\n", begin + LONG)
 
 
 @pytest.mark.parametrize("had", ["exec(open(__file__).read()[:0])\n", "exec(__doc__ or '')\n"])
 def test_where_a_program_can_run_its_text_already_the_text_counts(had: str) -> None:
-    comment = "".join(f"#@{line}\n" for line in LONG.splitlines())
-    moved = f"{LONG!r}\n" if "doc" in had else comment
-    assert not simpler(moved + had, had + LONG)
+    assert not simpler((f"{LONG!r}\n" if "doc" in had else COMMENTED) + had, had + LONG)
     assert simpler(had, had + LONG)
 
 

@@ -11,7 +11,7 @@ from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import NEVER_RUN, RULES, Label
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
-from autoresearchd.evaluator.reward import FORMULA
+from autoresearchd.evaluator.feedback import FORMULA
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.fakes.policies import make_task
@@ -63,7 +63,7 @@ def add_session(
                 answer = _answer(f"{root} {tag} {first}", number, label, model_hash if tokens else "", tokens)
                 store.record_answer(session.id, number, answer, e.started_at)
             store.record_proposal(session.id, number, proposal, diff="", code_hash=f"h{number}")
-            status = RULES[label].status
+            status = RULES[label]
             assert status is not None
             value = 1.0 if label not in NEVER_RUN and label is not Label.ERROR else None
             decision = Decision(status, label, value, reason=f"{label.value or 'better'}.")

@@ -20,7 +20,7 @@ from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
-from autoresearchd.evaluator.reward import FORMULA, PENALTIES
+from autoresearchd.evaluator.feedback import FORMULA, PENALTIES
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.learner.data.read_sessions import (
     NO_REPLY,

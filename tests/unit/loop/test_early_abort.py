@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.experiment import Experiment, Limits
+from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.loop.early_abort import EarlyAbort, LogFollower
-from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.loop.session import SessionLoop
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.store.reader import Reader
 from tests.fakes.bench import TASK, Bench
@@ -48,11 +48,8 @@ class Values:
 
     name = "scripted"
 
-    def __init__(self, values: tuple[float, ...]) -> None:
-        self.values = values
-
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        value = self.values[(state.number - 1) % len(self.values)]
+        value = VALUES[(state.number - 1) % len(VALUES)]
         text = re.sub(r"SCALE = .*", f"SCALE = {value}", state.code["train.py"])
         return Proposal({"train.py": text}, "try it", self.name, description=f"SCALE → {value}")
 
@@ -80,16 +77,14 @@ def job(request: RunRequest) -> Script | str:
     return Script(pieces=[*pieces, f"score: {score:.6f}\n"])
 
 
-def made(tmp_path: Path, values: tuple[float, ...], task: str = TASK, kind: type[Bench] = Bench) -> Bench:
-    bench = kind(tmp_path, task=task, program="SCALE = 3.7\n")
-    bench.policy = Values(values)
-    bench.job = job
+def made(tmp_path: Path, task: str = TASK) -> Bench:
+    bench = Bench(tmp_path, task=task, program="SCALE = 3.7\n")
+    bench.policy, bench.job = Values(), job
     return bench
 
 
 def run(bench: Bench, experiments: int, wrap: Any = lambda port: port) -> SessionLoop:
-    lab = replace(bench.laboratory(wrap), clock=Ticking())
-    loop = SessionLoop(lab, Limits(max_experiments=experiments), backoff=Backoff(first=0.0))
+    loop = bench.loop(experiments, replace(bench.laboratory(wrap), clock=Ticking()))
     loop.run()
     return loop
 
@@ -104,7 +99,7 @@ VALUES = (*GOOD, HOPELESS)
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """A session of which the last run was hopeless."""
-    bench = made(tmp_path_factory.mktemp("watched"), VALUES)
+    bench = made(tmp_path_factory.mktemp("watched"))
     run(bench, len(VALUES))
     return bench
 
@@ -145,7 +140,7 @@ def test_only_the_first_run_of_a_proposed_experiment_is_looked_at(watched: Bench
 
 
 def test_a_task_can_switch_it_off(tmp_path: Path) -> None:
-    bench = made(tmp_path, VALUES, task=TASK + "curve: {abort: false}\n")
+    bench = made(tmp_path, task=TASK + "curve: {abort: false}\n")
     run(bench, len(VALUES))
     assert not by_label(bench, Label.ABORTED_EARLY)
     assert all(not bench.store.looks(r.id) for e in bench.experiments() for r in e.runs)
@@ -153,7 +148,7 @@ def test_a_task_can_switch_it_off(tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_starts_anew_knows_all_that_the_last_one_learned(tmp_path: Path) -> None:
-    whole, cut = made(tmp_path / "whole", VALUES), made(tmp_path / "cut", VALUES)
+    whole, cut = made(tmp_path / "whole"), made(tmp_path / "cut")
     run(whole, len(VALUES))
     for experiments in (5, 11, len(VALUES)):
         run(cut, experiments)
@@ -171,25 +166,21 @@ def test_a_daemon_that_starts_anew_knows_all_that_the_last_one_learned(tmp_path:
 class Broken:
     """A store of which one method fails."""
 
-    def __init__(self, store: Any, method: str, error: type[Exception] = ValueError) -> None:
-        self._store, self._method, self._error = store, method, error
+    def __init__(self, store: Any) -> None:
+        self._store = store
 
     def __getattr__(self, name: str) -> Any:
-        if name == self._method:
-            raise self._error("it is broken")
+        if name == "abort_memory":
+            raise ValueError("it is broken")
         return getattr(self._store, name)
 
 
-def faults_of(bench: Bench) -> list[Any]:
-    return [event for event in bench.events.events if event.kind is EventKind.FAULT]
-
-
 def test_a_look_that_fails_ends_nothing_and_is_reported(tmp_path: Path) -> None:
-    bench = made(tmp_path, VALUES)
-    run(bench, len(VALUES), wrap=lambda port: Broken(port, "abort_memory") if port is bench.store else port)
+    bench = made(tmp_path)
+    run(bench, len(VALUES), wrap=lambda port: Broken(port) if port is bench.store else port)
     decided = [e for e in bench.experiments() if e.decision]
     assert len(decided) == 1 + len(VALUES) and not by_label(bench, Label.ABORTED_EARLY)
-    faults = faults_of(bench)
+    faults = [event for event in bench.events.events if event.kind is EventKind.FAULT]
     assert len(faults) == 3, "then it is off"
     assert "it is broken" in faults[0].message and "Traceback" in faults[0].data["traceback"]
     assert "off until the daemon starts anew" in faults[-1].message
@@ -206,7 +197,7 @@ def dying(request: RunRequest) -> Script | str:
 
 
 def test_a_loss_that_is_no_number_any_more_ends_the_run_as_the_crash_that_it_is(tmp_path: Path) -> None:
-    bench = made(tmp_path, VALUES)
+    bench = made(tmp_path)
     bench.job = dying
     run(bench, len(VALUES))
     (e,) = by_label(bench, Label.NAN_LOSS)

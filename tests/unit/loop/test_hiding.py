@@ -11,6 +11,7 @@ from autoresearchd.domain.ports import Event, EventKind
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.loop.daemon import Fanout, FileSink
 from autoresearchd.loop.measuring.run_files import PIECE_CHARACTERS, clean_logs
+from tests.fakes.bench import Collector
 from tests.unit.domain.canaries import TOKENS, letters
 
 SECRET = TOKENS["huggingface"]
@@ -18,23 +19,15 @@ KNOWN = letters(20)
 
 
 def test_messages_data_and_tracebacks_are_redacted_before_any_sink_sees_them(tmp_path: Path) -> None:
-    class Collector:
-        def __init__(self) -> None:
-            self.seen: list[Event] = []
-
-        def emit(self, event: Event) -> None:
-            self.seen.append(event)
-
     collector, file = Collector(), FileSink(tmp_path / "daemon.log", "t")
     sink = Fanout([collector, file], Redactor([KNOWN]))
     trace = f'File "x.py"\nValueError: {SECRET} {KNOWN}'
     sink.emit(Event(EventKind.FAULT, datetime.now(UTC), f"failed: {KNOWN}", 3, {"traceback": trace, "n": 1}))
     file.close()
-    assert collector.seen[0].message == "failed: «redacted:environment»"
-    assert collector.seen[0].data["n"] == 1
-    for text in (str(collector.seen), (tmp_path / "daemon.log").read_text()):
-        assert SECRET not in text
-        assert KNOWN not in text
+    [seen] = collector.events
+    assert (seen.message, seen.data["n"]) == ("failed: «redacted:environment»", 1)
+    for text in (str(seen), (tmp_path / "daemon.log").read_text()):
+        assert SECRET not in text and KNOWN not in text
         assert "«redacted:huggingface» «redacted:environment»" in text
 
 

@@ -56,7 +56,7 @@ def test_what_is_missing_everywhere_or_not_missing_at_all_gets_no_such_hint(
 
 def test_a_read_only_place_is_answered_with_the_writable_one(folders: tuple[Path, Path]) -> None:
     for words in (
-        "OSError: [Errno 30] Read-only file system: 'model.pt'",
+        "OSError: [Errno 30] Read-only file system: 'm'",
         "PermissionError: [Errno 13] Permission denied: 'm'",
     ):
         assert "AUTORESEARCHD_OUTPUT_DIR" in hint_job(words, *folders)

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.loop.proposing.session_memo import Memo
+from autoresearchd.policy.prompt.digest import learnings
 from tests.fakes.policies import make_task
 
 
 def keep_up(memo: Memo) -> None:
-    memo.keep_up(make_task(), (), (), {})
+    memo.keep_up(make_task(), learnings((), ()))
 
 
 def test_a_memo_is_begun_and_what_the_user_adds_stays(tmp_path: Path) -> None:

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.experiment import Experiment, Limits
+from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.task import WAITS_S, Budget
 from autoresearchd.executor.environment import Devices
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.session import SessionLoop
 from autoresearchd.sandbox.tiers import Tier
 from tests.fakes.bench import PROGRAM, TASK, Bench, ByNumber
 from tests.fakes.bench import job as scores
@@ -65,9 +64,7 @@ def session(
         bench.run(1)
         shutil.rmtree(bench.laboratory().site.runs)  # logs and results may be removed to free some room
     bench.run(len(values) - 1)
-    found = bench.experiments()
-    bench.close()
-    return found
+    return bench.experiments()
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -110,8 +107,7 @@ def test_what_a_job_really_computed_tells_training_from_waiting(tier: Tier, tmp_
     bench = Bench(tmp_path, task=PATIENT, program=WORKS)
     bench.policy = Working()
     executor = LocalExecutor(tier=tier, devices=Devices())
-    lab = replace(bench.laboratory(), executor=TimedExecutor(executor, by_the_clock))
-    SessionLoop(lab, Limits(max_experiments=2)).run()
+    bench.loop(2, replace(bench.laboratory(), executor=TimedExecutor(executor, by_the_clock))).run()
     first, waited, trained = bench.experiments()
     assert waited.decision.status is Status.KEEP
     assert trained.decision.label is Label.BUDGET_OVERRUN
@@ -133,11 +129,10 @@ def budgets(
     found: list[Budget] = []
     for experiments in (1, 2) if restart else (2,):
         lab = bench.laboratory()
-        SessionLoop(lab, Limits(max_experiments=experiments)).run()
+        bench.loop(experiments, lab).run()
         found += [request.task.execution.budget for request in lab.executor.requests]
     assert {(budget.training, budget.grace) for budget in found} == {(15.0, 30.0)}
     runs, warnings = len(bench.experiment(0).runs), list(bench.messages(EventKind.WARNING))
-    bench.close()
     assert len(set(found[:runs])) == 1, "of the baseline's own runs nobody knows what this machine needs"
     return [found[0], *found[runs:]], warnings
 
@@ -145,11 +140,9 @@ def budgets(
 @pytest.mark.parametrize("restart", [False, True])
 def test_where_the_baseline_took_most_of_its_time_an_experiment_is_given_more(tmp_path: Path, restart: bool) -> None:
     found, [warning] = budgets(tmp_path, "budget: 15, startup_grace: 30", 37.6, restart=restart)
-    assert found[0].wall == 15.0 + 3 * 45.0
-    assert len(found) > 2
+    assert found[0].wall == 15.0 + 3 * 45.0 and len(found) > 2
     assert {budget.wall for budget in found[1:]} == {15.0 + 3 * (37.6 - 15.0)}
-    assert "the baseline took 38s of the 1m 00s" in warning
-    assert "execution.timeout" in warning
+    assert "the baseline took 38s of the 1m 00s" in warning and "execution.timeout" in warning
 
 
 @pytest.mark.parametrize("timeout", [50, 60])  # also where it is the usual one
@@ -228,7 +221,7 @@ def test_noise_that_has_grown_fivefold_is_warned_of_once_and_taken_back(tmp_path
     def warnings(experiments: int) -> list[str]:
         """Those of all daemons so far, when the session has so many experiments: each time by a daemon of its own."""
         bench.run(experiments)
-        return [e.message for e in bench.events.events if e.kind is EventKind.WARNING and "σ" in e.message]
+        return [message for message in bench.messages(EventKind.WARNING) if "σ" in message]
 
     assert warnings(3) == []
     spread = 0.5
@@ -243,22 +236,16 @@ def test_noise_that_has_grown_fivefold_is_warned_of_once_and_taken_back(tmp_path
 SEEDED = 'import os\nSEED = os.environ["AUTORESEARCHD_SEED"]\n' + PROGRAM
 
 
-def steady(request: RunRequest) -> Script | str:
-    found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
-    return f"score: {(float(found[1]) - 2.0) ** 2:.6f}\n"
-
-
 @pytest.mark.parametrize("ignores", [True, False])
-def test_a_baseline_whose_seed_is_its_own_is_warned_of_once_and_not_said_to_have_no_noise(
+def test_a_baseline_whose_seed_is_its_own_is_warned_of_and_not_said_to_be_without_noise(
     tmp_path: Path, ignores: bool
 ) -> None:
     """Else the luck of one seed is kept, and the reason assures the user that there is no luck."""
     bench = Bench(tmp_path, program=PROGRAM if ignores else SEEDED)
-    bench.job = steady
-    SessionLoop(bench.laboratory(), Limits(max_experiments=2)).run()
-    warned = [e.message for e in bench.events.events if e.kind is EventKind.WARNING]
+    bench.job = lambda request: scores(replace(request, seed=0))
+    bench.run(2)
+    warned = bench.messages(EventKind.WARNING)
     reasons = [e.decision.reason for e in bench.experiments()[1:] if e.decision]
-    bench.close()
     assert sum("does not read AUTORESEARCHD_SEED: no noise is seen" in said for said in warned) == ignores
     assert len(reasons) == 2
     assert all(("no noise seen: the program ignores AUTORESEARCHD_SEED" in said) is ignores for said in reasons)

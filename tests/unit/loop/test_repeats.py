@@ -10,24 +10,31 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.experiment import Run
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Cancel, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.session_view import SessionView
 from tests.fakes.bench import PROGRAM, TASK, Bench
 from tests.fakes.deaths import Doom, run_until_killed
 from tests.fakes.executors import Script, prints
 
-EXPERIMENTS = 3
-
 
 def noisy(request: RunRequest) -> Script | str:
     """A bowl with its bottom at 2 and noise that is a function of program and seed."""
-    found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
+    found = re.search(r"SCALE = (.*)", text_of(request))
     luck = random.Random(f"{request.seed}/{found[1]}").gauss(0.0, 0.1)
     return f"score: {(float(found[1]) - 2.0) ** 2 + luck:.6f}\n"
+
+
+def run_of(bench: Bench, request: RunRequest) -> Run:
+    """The run that a request is for."""
+    number, index = (int(part) for part in request.key.split("/")[1:])
+    return bench.experiment(number).runs[index]
+
+
+def text_of(request: RunRequest) -> str:
+    return (request.workspace / "train.py").read_text()
 
 
 def outcome(bench: Bench) -> list[Any]:
@@ -56,39 +63,29 @@ def test_a_would_be_keep_is_compared_side_by_side_with_the_incumbent(bench: Benc
 
 
 def test_runs_of_the_incumbent_run_its_program_and_leave_the_branch_alone(bench: Bench) -> None:
-    seen: list[tuple[str, str]] = []
+    programs: dict[str, str] = {}
 
     def watched(request: RunRequest) -> Script | str:
-        seen.append((request.key, (request.workspace / "train.py").read_text()))
+        programs[request.key] = text_of(request)
         return noisy(request)
 
     bench.job = watched
     bench.run()
-    programs = dict(seen)
     for e in bench.experiments()[1:]:
         for r in e.control_runs:
             assert programs[f"t/{e.number}/{r.index}"] == programs[f"t/{r.of}/0"] != programs[f"t/{e.number}/0"]
 
 
 def test_noise_and_the_incumbents_value_are_the_same_after_a_restart(bench: Bench) -> None:
-    lab = bench.laboratory()
-    loop = SessionLoop(lab, Limits(max_experiments=EXPERIMENTS), backoff=Backoff(first=0.0))
-    loop.run()
-    again = SessionView(bench.laboratory())
-    assert again.noise_data.noise() == loop.view.noise_data.noise()
-    assert (again.best, again.sigma, again.noise_data.extra) == (
-        loop.view.best,
-        loop.view.sigma,
-        loop.view.noise_data.extra,
-    )
-    assert again.noise_data.extra > 0, "the script has repeats, or the test proves little"
+    before, again = bench.run().view, SessionView(bench.laboratory())
+    assert again.noise_data.noise() == before.noise_data.noise()
+    assert (again.best, again.sigma) == (before.best, before.sigma)
+    assert again.noise_data.extra == before.noise_data.extra > 0, "with repeats, or the test proves little"
 
 
 def test_a_run_of_the_incumbent_that_fails_is_not_the_experiments_fault(bench: Bench) -> None:
     def failing(request: RunRequest) -> Script | str:
-        number, index = (int(part) for part in request.key.split("/")[1:])
-        own = bench.experiment(number).runs[index].of is None
-        return noisy(request) if own else prints("", exit_code=1)
+        return noisy(request) if run_of(bench, request).of is None else prints("", exit_code=1)
 
     bench.job = failing
     bench.run()
@@ -123,9 +120,8 @@ def held_back(bench: Bench, slower: frozenset[int] = frozenset()) -> Callable[[R
     """
 
     def job(request: RunRequest) -> Script | str:
-        number, index = (int(part) for part in request.key.split("/")[1:])
-        text = (request.workspace / "train.py").read_text()
-        own = bench.experiment(number).runs[index].of is None
+        run, text = run_of(bench, request), text_of(request)
+        number, own = run.experiment, run.of is None
         score = 2.0 if text == PROGRAM else 1.0
         score += 1.0 if number in slower or not (own or slower or text == PROGRAM) else 0.0
         score -= 1.0 if number in slower and own and text == "SCALE = 3.5\n" else 0.0
@@ -149,16 +145,14 @@ def test_a_kept_program_that_does_worse_when_it_runs_again_does_not_get_its_equa
         assert sum(r.of == 0 for r in e.runs) == 1 and {r.of for r in e.control_runs} == {1}
         assert "the baseline, run beside it" in e.decision.reason
     assert any("the baseline (experiment 0) again" in event.message for event in bench.events.events)
-    again = SessionView(bench.laboratory())
-    assert again.best == pytest.approx(1.5, abs=0.6), "its later runs count for its value"
+    assert SessionView(bench.laboratory()).best == pytest.approx(1.5, abs=0.6), "its later runs count for its value"
 
 
 def test_an_improvement_on_a_machine_that_has_become_slower_is_kept_once_the_baseline_says_so(bench: Bench) -> None:
     bench.policy, bench.job = Writing(changing), held_back(bench, slower=frozenset({2, 3, 4}))
     bench.run(4)
     assert kept(bench) == [1, 3]
-    third = bench.experiment(3)
-    assert third.decision.value == pytest.approx(1.0, abs=0.1)
+    assert bench.experiment(3).decision.value == pytest.approx(1.0, abs=0.1)
 
 
 def poison(state: ResearchState) -> str:
@@ -166,18 +160,12 @@ def poison(state: ResearchState) -> str:
     return "# POISON\nSCALE = 0.3\n" if state.number == 1 else f"SCALE = {0.5 * state.number - 0.3}\n"
 
 
-def poisoned(bench: Bench, how: str = "crash", once: bool = False) -> Callable[[RunRequest], Script | str]:
-    """Scores of 10 − SCALE with σ 0.03; what is poisoned fails when it runs again beside a later experiment.
-
-    once: only the first time.
-    """
+def poisoned(bench: Bench, how: str = "crash") -> Callable[[RunRequest], Script | str]:
+    """Scores of 10 − SCALE with σ 0.03; what is poisoned fails when it runs again beside a later experiment."""
 
     def job(request: RunRequest) -> Script | str:
-        number, index = (int(part) for part in request.key.split("/")[1:])
-        text = (request.workspace / "train.py").read_text()
-        runs = bench.experiment(number).runs
-        before = sum(r.of is not None and r.counts for r in runs[:index])
-        if "POISON" in text and runs[index].of is not None and not (once and before):
+        text = text_of(request)
+        if "POISON" in text and run_of(bench, request).of is not None:
             return prints("score: nan\n") if how == "nan" else prints("", exit_code=1)
         scale = 0.0 if text == PROGRAM else float(text.split("SCALE = ")[1])
         return f"score: {10.0 - scale + random.Random(f'{request.seed}/{text}').gauss(0.0, 0.03):.6f}\n"
@@ -213,9 +201,8 @@ def test_the_branch_falls_back_where_the_experiment_that_showed_the_poison_is_no
         return "AGAIN = 1\nSCALE = 0.0\n" if state.number == 2 else poison(state)
 
     def job(request: RunRequest) -> Script | str:
-        number, index = (int(part) for part in request.key.split("/")[1:])
-        run = bench.experiment(number).runs[index]
-        if number == 2 and run.of is None and index == 0:
+        run = run_of(bench, request)
+        if run.experiment == 2 and run.of is None and run.index == 0:
             return "score: 9.6\n"  # luck
         return plain(request)
 
@@ -242,7 +229,7 @@ def bombed(goes_off: int, label: Label = Label.ERROR) -> Callable[[RunRequest], 
     """All that holds the bomb fails from an experiment on."""
 
     def job(request: RunRequest) -> Script | str:
-        text = (request.workspace / "train.py").read_text()
+        text = text_of(request)
         if "BOMB" in text and int(request.key.split("/")[1]) >= goes_off:
             nan = label is Label.NON_FINITE
             return prints("score: nan\n") if nan else prints("too late\n", exit_code=1, outcome="failed")
@@ -257,7 +244,7 @@ def test_a_time_bomb_costs_four_experiments_and_not_the_night(tmp_path: Path, go
     """All that was built on it failed first, so it never ran again beside any of them, and kept its place for ever."""
     bench, found = Bench(tmp_path), goes_off + 3
     bench.policy, bench.job = Writing(building), bombed(goes_off, label)
-    SessionLoop(bench.laboratory(), Limits(max_experiments=found + 2), backoff=Backoff(first=0.0)).run()
+    bench.run(found + 2)
     experiments = bench.experiments()
     assert kept(bench) == [found + 1, found + 2], "built on the program as it was"
     labels = [e.decision.label for e in experiments if e.decision is not None]
@@ -285,7 +272,7 @@ class Breaking:
 
 
 def broken(request: RunRequest) -> Script | str:
-    if "BROKEN" in (request.workspace / "train.py").read_text():
+    if "BROKEN" in text_of(request):
         return prints("NameError: name 'x' is not defined\n", outcome="failed", exit_code=1)
     return bombed(100)(request)
 
@@ -310,19 +297,18 @@ def repeating(bench: Bench) -> None:
     bench.job = noisy
 
 
-def beside_the_baseline(bench: Bench, fails: bool = False) -> None:
-    job = held_back(bench)
-
-    def failing(request: RunRequest) -> Script | str:
-        number, index = (int(part) for part in request.key.split("/")[1:])
-        of = bench.experiment(number).runs[index].of
-        return prints("", exit_code=1) if fails and of == 0 and number > 1 else job(request)
-
-    bench.policy, bench.job = Writing(changing), failing
+def beside_the_baseline(bench: Bench) -> None:
+    bench.policy, bench.job = Writing(changing), held_back(bench)
 
 
 def failing_beside(bench: Bench) -> None:
-    beside_the_baseline(bench, fails=True)
+    job = held_back(bench)
+
+    def failing(request: RunRequest) -> Script | str:
+        run = run_of(bench, request)
+        return prints("", exit_code=1) if run.of == 0 and run.experiment > 1 else job(request)
+
+    bench.policy, bench.job = Writing(changing), failing
 
 
 def poisoning(bench: Bench) -> None:

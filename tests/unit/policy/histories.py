@@ -38,7 +38,7 @@ def experiment(
         started_at=datetime(2026, 1, 1, tzinfo=UTC),
         commit=f"{number:040x}",
         proposal=Proposal({}, hypothesis, policy, description, changes=changes or {}, role=role, asi=asi),
-        decision=Decision(RULES[label].status or Status.DISCARD, label, value, delta, reason=reason),
+        decision=Decision(RULES[label] or Status.DISCARD, label, value, delta, reason=reason),
         asi=asi,
     )
 

@@ -17,8 +17,8 @@ from autoresearchd.domain.labels import RULES, Label, Phase
 from autoresearchd.store.repository import SqlStore
 from tests.unit.store.driver import AT, PARENT, Driver, commit_of, new_answer, new_proposal, new_session
 
-LABELS = [label for label in Label if RULES[label].status is not None]
-UNCOUNTED = [label for label in Label if RULES[label].status is None]
+LABELS = [label for label in Label if RULES[label] is not None]
+UNCOUNTED = [label for label in Label if RULES[label] is None]
 
 
 class LifeCycle(RuleBasedStateMachine):
@@ -104,7 +104,7 @@ class LifeCycle(RuleBasedStateMachine):
     @rule(number=consumes(open_ones), label=st.sampled_from(LABELS))
     def decide(self, number: int, label: Label) -> None:
         phase, runs = self.model[number]
-        status = RULES[label].status
+        status = RULES[label]
         e = self.store.experiment(self.lab.id, number)
         legal = phase is not Phase.RUNNING
         self._try(legal, lambda: self.lab.decide(e, Decision(status, label, 1.0)))
