@@ -101,7 +101,7 @@ def test_what_is_asked_of_many_tasks_is_told_of_what_there_is(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "check.yaml").write_text(CHECK + "".join(PAYS.replace("told", f"told by {who}") for who in "abc"))
-    monkeypatch.setattr("autoresearchd.cli.commands.task_commands.bundled_tasks", lambda: [folder])
+    monkeypatch.setattr("autoresearchd.app.tasks.task_folder.bundled_tasks", lambda: [folder])
     told = {}
     for more in ((), ("--thorough",), ("--short",)):
         assert run(["task", "check", "--all", "--run", *more]) == (1 if more == ("--thorough",) else 0)

@@ -250,7 +250,10 @@ def example_pattern(text: str, name: str) -> str:
         match = near.search(line[:_LONGEST_LINE])
         if match is None or not math.isfinite(to_float(match[2])):
             continue
-        pattern = re.escape(match[0][: match.start(2) - match.start()]).replace("\\ ", " ") + r"(\S+)"
+        # With the word before it: `valid MAE` is not `train MAE`. A number that is padded has more blanks or fewer.
+        before = re.search(r"(?<![^\W\d_])[^\W\d_]+[ \t]+$", line[: match.start()])
+        words = re.split(r"[ \t]+", line[before.start() if before else match.start() : match.start(2)])
+        pattern = r"\s+".join(map(re.escape, words)).removesuffix(r"\s+") + r"\s*(\S+)"
         known = LineMatcher(pattern, key="scoring.pattern").search(line)
         return pattern if known is not None and pattern.isprintable() and "'" not in pattern else ""
     return ""

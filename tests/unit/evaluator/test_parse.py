@@ -109,9 +109,10 @@ def test_what_only_looks_like_the_metric_is_not_taken_for_it(text: str) -> None:
 @pytest.mark.parametrize(
     ("line", "pattern"),
     [
-        ("Epoch 3 | rmse -> 1.5 | lr 3", r"rmse \-> (\S+)"),
-        ("the best RMSE is 1.5", r"RMSE is (\S+)"),
-        ("[eval] rmse (lower is better): 1.5", r"rmse \(lower is better\): (\S+)"),
+        ("Epoch 3 | rmse -> 1.5 | lr 3", r"rmse\s+\->\s*(\S+)"),
+        ("the best RMSE is 1.5", r"best\s+RMSE\s+is\s*(\S+)"),
+        ("[eval] rmse (lower is better): 1.5", r"rmse\s+\(lower\s+is\s+better\):\s*(\S+)"),
+        ("==> valid RMSE    1.500 m", r"valid\s+RMSE\s*(\S+)"),
         ("nothing of the kind", ""),
         ("rmse: none yet", ""),
     ],
