@@ -18,6 +18,7 @@ from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
+from tests.unit.learner.sessions import make_root
 
 START = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
 HOSTILE = "try\x1b]0;owned\x07 a \x1b[31mred\x1b[0m [bold]herring[/bold]\r\n\u202egnirts $x_{"
@@ -49,18 +50,10 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
     return call
 
 
-def bare_bones(root: Path) -> Path:
-    """What git takes for a repository."""
-    for part in ("objects", "refs"):
-        (root / ".git" / part).mkdir(parents=True)
-    (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-    return root
-
-
 @pytest.fixture
 def empty_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory: a git repository without a session."""
-    root = bare_bones(tmp_path / "repository")
+    root = make_root(tmp_path / "repository")
     monkeypatch.chdir(root)
     monkeypatch.setenv("COLUMNS", "110")
     monkeypatch.setenv("TERM", "xterm")
@@ -81,7 +74,7 @@ def repository(empty_repository: Path, written_once: Path) -> Path:
 @pytest.fixture(scope="session")
 def written_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The database of ``repository``: making one takes longer than most tests."""
-    root = bare_bones(tmp_path_factory.mktemp("written"))
+    root = make_root(tmp_path_factory.mktemp("written"))
     add_session(root, "mar8")
     return layout.database_path(root)
 

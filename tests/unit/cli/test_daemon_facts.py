@@ -38,10 +38,8 @@ def test_a_daemon_that_has_written_nothing_yet_is_said_to_start_and_not_to_be_st
     assert (session["state"], session["reason"], session["pid"]) == ("running", "starting", os.getpid())
     assert found["current"] is None
     head = out.splitlines()[0]
-    assert "running since" in head
-    assert f"pid {os.getpid()}" in head
-    assert "  now     starting" in out
-    assert "autoresearchd stop" in out
+    assert "running since" in head and f"pid {os.getpid()}" in head
+    assert "  now     starting" in out and "autoresearchd stop" in out
     assert later["session"]["state"] == stored
     assert later["session"].get("reason") != "starting"
 

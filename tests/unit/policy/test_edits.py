@@ -213,8 +213,7 @@ def test_an_edit_that_changes_nothing_is_a_no_op(answer: str) -> None:
 
 def test_text_that_is_not_there_is_refused_with_the_most_similar_lines() -> None:
     error = refusal(block("def schedul(step):\n    warm = min(step / 10, 1.0)", "pass"))
-    assert "    7| def schedule(step):" in error.what
-    assert "    8|     warm = min(step / 100, 1.0)" in error.what
+    assert "    7| def schedule(step):" in error.what and "    8|     warm = min(step / 100, 1.0)" in error.what
 
 
 # ---------------------------------------------------------------------- where a change goes
@@ -244,8 +243,7 @@ def test_a_part_of_a_line_that_is_there_once_is_enough() -> None:
 def test_text_that_is_there_twice_is_refused_with_both_places_unless_a_hunk_names_one() -> None:
     code = {"train.py": "x = 1\ny = 2\nx = 1\ny = 2\n"}
     error = refusal(block("x = 1", "x = 2"), code)
-    assert "block 1" in error.what
-    assert "lines 1, 3" in error.what
+    assert "block 1" in error.what and "lines 1, 3" in error.what
     diff = "--- train.py\n+++ train.py\n@@ -{0},2 +{0},2 @@\n x = 1\n-y = 2\n+y = 3\n"
     assert edit(diff.format(3), code).files["train.py"] == "x = 1\ny = 2\nx = 1\ny = 3\n"
     assert edit(diff.format(1), code).files["train.py"] == "x = 1\ny = 3\nx = 1\ny = 2\n"

@@ -217,8 +217,7 @@ def test_where_it_cannot_be_loaded_the_plain_model_goes_on_and_the_user_is_told_
         assert models(scripted) == ["scripted-model"] * 3
     assert [reply.adapter for reply in replies] == ["", "", ""]
     assert len(told) == 1
-    assert words in told[0]
-    assert "v1-0a" in told[0]
+    assert words in told[0] and "v1-0a" in told[0]
     assert told[0].isprintable()
 
 
