@@ -164,14 +164,9 @@ class ScriptedServer(ThreadingHTTPServer):
         if asked.get("return_token_ids"):
             choice["token_ids"] = ids
         prompt = sum(len(_WORD.findall(str(message.get("content", "")))) for message in asked.get("messages", ()))
-        answer = {
-            "id": "chatcmpl-scripted",
-            "object": "chat.completion",
-            "created": 1_700_000_000,
-            "model": asked.get("model", self.model),
-            "choices": [choice],
-            "usage": {"prompt_tokens": prompt, "completion_tokens": len(ids), "total_tokens": prompt + len(ids)},
-        }
+        usage = {"prompt_tokens": prompt, "completion_tokens": len(ids), "total_tokens": prompt + len(ids)}
+        answer = {"id": "chatcmpl-scripted", "object": "chat.completion", "created": 1_700_000_000, "usage": usage}
+        answer |= {"model": asked.get("model", self.model), "choices": [choice]}
         return json.dumps(answer).encode()
 
 

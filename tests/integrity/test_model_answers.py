@@ -178,8 +178,7 @@ def test_an_answer_of_700_megabytes_does_not_fill_the_memory(way: Way, attack: A
     with Hostile(attack) as hostile:
         error = fails(way(hostile.url))
         assert hostile.hung_up.wait(PATIENCE_S), "the server is listened to for as long as it likes"
-    assert error.trouble is Trouble.BROKEN_REPLY
-    assert "not read to its end" in error.what
+    assert error.trouble is Trouble.BROKEN_REPLY and "not read to its end" in error.what
     assert hostile.sent < most_bytes(QUESTION.max_tokens) + BUFFERED
     assert hostile.attacks == 1
     assert error.cost.tokens_out == QUESTION.max_tokens, "a cap must see what was billed"
@@ -245,8 +244,7 @@ def test_a_redirect_takes_neither_question_nor_key_to_another_server(way: Way, s
         with Hostile(lambda handler: handler.head(status, Location=thief.url, **{"Content-Length": "0"})) as hostile:
             error = fails(way(hostile.url))
         assert (hostile.attacks, thief.attacks) == (1, 0)
-    assert f"{status}: it redirects the question elsewhere" in error.what
-    assert KEY not in str(error)
+    assert f"{status}: it redirects the question elsewhere" in error.what and KEY not in str(error)
 
 
 @pytest.mark.parametrize("attack", [slow_body, slow_head])

@@ -58,8 +58,7 @@ def fails(trouble: Trouble, words: str = "said the provider") -> ModelError:
 def test_a_wrong_key_name_or_address_is_told_in_the_providers_words(desk: Desk, trouble: Trouble) -> None:
     with pytest.raises(UsageError, match=r"m/0: .*said the provider") as found:
         desk.ask(fails(trouble))
-    assert found.value.exit_code == 2
-    assert "--no-preflight" in found.value.hint
+    assert found.value.exit_code == 2 and "--no-preflight" in found.value.hint
     assert "resume" not in found.value.hint, "there is no session to go on with"
     assert desk.told.startswith("asking m/0 …\n")
 

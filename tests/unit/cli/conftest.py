@@ -86,11 +86,8 @@ def add_session(
     """A session with a baseline, a keep, a discard, a crash and a hostile discard."""
     database = layout.database_path(root)
     database.parent.mkdir(parents=True, exist_ok=True)
-    task = {
-        "name": "autoresearch",
-        "scoring": {"metric": "val_bpb", "direction": "minimize", "source": source},
-        "execution": {"budget": {"training": 300.0}},
-    }
+    scoring = {"metric": "val_bpb", "direction": "minimize", "source": source}
+    task = {"name": "autoresearch", "scoring": scoring, "execution": {"budget": {"training": 300.0}}}
     with SqlStore.open(f"sqlite:///{database}") as store:
         session = store.create_session(
             NewSession(tag, f"autoresearch/{tag}", json.dumps(task), "search", "local", SHA, 7), START
@@ -126,12 +123,9 @@ def add_experiment(
     mean = sum(values) / len(values) if values else None
     metrics = {} if mean is None else {"val_bpb": mean, "peak_vram_mb": 45060.2}
     delta = None if mean is None or e.number == 0 else 0.9979 - mean
-    store.record_decision(
-        session_id,
-        e.number,
-        Decision(status, label, mean, delta, metrics, 2.5 if e.number else None, reason="as measured", reward=reward),
-        ASI(hypothesis="more steps help", extra={"learned": "\x1b[2Jnothing"}),
-        at + timedelta(minutes=5, seconds=2),
-        incumbent=commit if status is Status.KEEP else None,
-    )
+    rest = {"reason": "as measured", "reward": reward}
+    decision = Decision(status, label, mean, delta, metrics, 2.5 if e.number else None, **rest)
+    asi, then = ASI(hypothesis="more steps help", extra={"learned": "\x1b[2Jnothing"}), at + timedelta(seconds=302)
+    incumbent = commit if status is Status.KEEP else None
+    store.record_decision(session_id, e.number, decision, asi, then, incumbent=incumbent)
     store.record_overhead(session_id, e.number, 41.0)

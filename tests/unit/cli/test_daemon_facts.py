@@ -74,8 +74,7 @@ def test_it_is_told_although_an_older_session_is_there(repository: Path, command
     failed = fail(repository)
     for arguments in (("status",), ("status", "--session", "mar9"), ("status", "--watch")):
         answer = command(*arguments)
-        assert answer.code == 3
-        assert "toy · mar9 · ended before its first result" in answer.out
+        assert answer.code == 3 and "toy · mar9 · ended before its first result" in answer.out
         assert "the baseline gave no score" in answer.out and "print it" in answer.out
         assert "\x1b" not in answer.out
     answer = command("status", "--json")

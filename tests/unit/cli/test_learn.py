@@ -100,8 +100,7 @@ def test_what_is_wrong_in_a_command_line_is_named(
 ) -> None:
     add_session(empty_repository)
     done = command(*DRY, *arguments)
-    assert done.code == 2
-    assert words in done.err
+    assert done.code == 2 and words in done.err
     assert done.out == ""
 
 
@@ -141,8 +140,7 @@ def test_an_export_holds_what_would_be_learned_from(empty_repository: Path, comm
     target = empty_repository / "t.parquet"
     done = command("learn", "--algo", "ppo", "--export", str(target))
     if not PYARROW:
-        assert done.code == 5
-        assert "pip install pyarrow" in done.err
+        assert done.code == 5 and "pip install pyarrow" in done.err
         return
     import pyarrow.parquet
 

@@ -12,17 +12,12 @@ from autoresearchd.app.project import Project
 from autoresearchd.loop.upkeep.session_lock import SessionLock, announce
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
+from tests.e2e.conftest import TASK
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.repositories import git, make_repository, write_files
 from tests.unit.cli.conftest import Answer, Command, add_session
 
-TASK = """\
-name: toy
-workspace: {target_file: train.py}
-execution: {run_command: python -S train.py, budget: 20, startup_grace: 5}
-scoring: {metric: score, direction: minimize, metric_source: stdout}
-"""
 FILES = {"train.py": "SCALE = 1.0\nprint(f'score: {SCALE}')\n", "task.yaml": TASK}
 
 
