@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.chaos.mortal import Doom, Fate, JumpingClock, MortalSink, command_of
 from tests.chaos.world import TAG
-from tests.fakes.deaths import Mortal
+from tests.fakes.bench import Mortal
 
 LOOK_S = 0.002
 

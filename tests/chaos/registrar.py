@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,18 +20,11 @@ from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.store.repository import SqlStore
 from tests.chaos.mortal import Doom, Fate
-from tests.fakes.deaths import Mortal
+from tests.fakes.bench import Mortal
+from tests.fakes.models import saves
 
 BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)
 MOST = 500
-
-
-def save(weights: bytes) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        (folder / "adapter_config.json").write_text("{}")
-        (folder / "adapter_model.safetensors").write_bytes(weights)
-
-    return write
 
 
 def shelf_of(root: Path, store: Any) -> AdapterShelf:
@@ -46,7 +38,7 @@ def open_store(root: Path) -> SqlStore:
 def learn(root: Path, store: Any) -> str:
     """The end of a learner run: its version is kept, judged better, promoted. The same however often."""
     shelf = shelf_of(root, store)
-    version = shelf.add(save(b"better"), Made(BASE, "grpo", store.versions()[0].version)).version
+    version = shelf.add(saves(b"better"), Made(BASE, "grpo", store.versions()[0].version)).version
     shelf.promote(version, "better")
     return version
 
@@ -93,7 +85,7 @@ def main(folder: Path) -> None:
     template.mkdir()
     with open_store(template) as store:
         shelf = shelf_of(template, store)
-        shelf.promote(shelf.add(save(b"good"), Made(BASE, "sft")).version)
+        shelf.promote(shelf.add(saves(b"good"), Made(BASE, "sft")).version)
     for nth in itertools.islice(itertools.count(1), MOST):
         root = folder / f"life-{nth}"
         shutil.copytree(template, root)

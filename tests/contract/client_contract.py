@@ -99,11 +99,16 @@ class HttpClientContract(ClientContract):
         with ScriptedServer([turn]) as scripted:
             return self.make_client(scripted.url).ask(QUESTION, threading.Event())
 
+    def warm(self, url: str) -> ModelClient:
+        """A client that has done what takes long at a first question and at no other."""
+        client = self.make_client(url)
+        client.count_tokens(QUESTION.messages)
+        return client
+
     def fails(self, turn: Turn) -> ModelError:
         """The error with which a question ends that meets this, also where it is asked with fewer fields."""
         with ScriptedServer(after=turn) as scripted:
-            client = self.make_client(scripted.url)
-            client.count_tokens(QUESTION.messages)  # what takes long at a first question and at no other
+            client = self.warm(scripted.url)
             with pytest.raises(ModelError) as caught:
                 client.ask(QUESTION, threading.Event())
         return caught.value
@@ -142,8 +147,7 @@ class HttpClientContract(ClientContract):
 
     def test_a_server_that_hangs_costs_the_time_that_was_allowed_and_no_more(self) -> None:
         with ScriptedServer(after=turns.hang()) as scripted:
-            client = self.make_client(scripted.url)
-            client.count_tokens(QUESTION.messages)  # what takes long at a first question and at no other
+            client = self.warm(scripted.url)
             with pytest.raises(ModelError) as caught:
                 client.ask(Question(QUESTION.messages, timeout=0.3), threading.Event())
             assert caught.value.trouble is Trouble.TIMEOUT
@@ -152,8 +156,7 @@ class HttpClientContract(ClientContract):
     def test_a_stop_ends_the_waiting_for_a_reply(self) -> None:
         cancel = threading.Event()
         with ScriptedServer(after=turns.hang()) as scripted:
-            client = self.make_client(scripted.url)
-            client.count_tokens(QUESTION.messages)  # what takes long at a first question and at no other
+            client = self.warm(scripted.url)
             threading.Thread(target=lambda: scripted.asked.wait(PATIENCE_S) and cancel.set()).start()
             with pytest.raises(Interrupted):
                 client.ask(QUESTION, cancel)

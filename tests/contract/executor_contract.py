@@ -7,7 +7,7 @@ give the fixture ``executor``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,9 @@ import pytest
 from autoresearchd.domain.errors import BaselineError, Interrupted
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.ports import Executor, RunRequest
-from autoresearchd.domain.task import (
-    Budget,
-    Check,
-    Direction,
-    Evaluation,
-    Execution,
-    Metric,
-    MetricSource,
-    Scoring,
-    Task,
-)
+from autoresearchd.domain.task import Budget, Check, Evaluation, Execution, Task
 from autoresearchd.executor.environment import MARKER
+from tests.fakes import policies
 
 SUCCEED, FAIL, HANG = "echo val_bpb: 1.5", "echo broken >&2; exit 3", "echo begun; exec sleep 600"
 PATIENCE_S = 200.0
@@ -40,20 +31,11 @@ def make_task(
     grace: float = 10.0,
     wall: float = 60.0,
     execution: Mapping[str, Any] | None = None,
-    evaluation: Evaluation | None = None,
-    checks: Sequence[Check] = (),
-    data: Sequence[str] = (),
+    **fields: Any,
 ) -> Task:
-    """A task that runs ``command``; ``execution`` holds further arguments of `Execution`."""
-    return Task(
-        name="contract",
-        editable=("train.py",),
-        execution=Execution(command, Budget(training, grace, wall), **(execution or {})),
-        scoring=Scoring(Metric("val_bpb", Direction.MINIMIZE), MetricSource.STDOUT),
-        evaluation=evaluation,
-        checks=tuple(checks),
-        data=tuple(data),
-    )
+    """A task that runs ``command``; ``execution``: further arguments of `Execution`, ``fields``: those of `Task`."""
+    run = Execution(command, Budget(training, grace, wall), **(execution or {}))
+    return policies.make_task(execution=run, protected=(), **fields)
 
 
 def make_request(root: Path, task: Task, *, seed: int = 7, key: str = "run") -> RunRequest:
@@ -152,7 +134,7 @@ class JobContract(ExecutorContract):
 
     def test_checks_run_after_training_and_a_failure_ends_the_run(self, executor: Executor, tmp_path: Path) -> None:
         """Else a change that breaks the tests is kept."""
-        checks = [Check("true"), Check("echo wrong; false"), Check("true")]
+        checks = Check("true"), Check("echo wrong; false"), Check("true")
         task = make_task(checks=checks, evaluation=Evaluation("true"))
         result = ended(executor, make_request(tmp_path, task))
         found = [(s.name, s.outcome) for s in result.stages]
@@ -177,7 +159,7 @@ class JobContract(ExecutorContract):
         """Else the edited program times itself where time is the metric, and says what it likes."""
         told = "echo took=$AUTORESEARCHD_TRAIN_SECONDS"
         claim = "export AUTORESEARCHD_TRAIN_SECONDS=0.001"
-        task = make_task(f"{told}; {claim}; sleep 0.3", checks=[Check(told)], evaluation=Evaluation(told))
+        task = make_task(f"{told}; {claim}; sleep 0.3", checks=(Check(told),), evaluation=Evaluation(told))
         request = make_request(tmp_path, task)
         result = ended(executor, request)
         training, check, evaluation = (

@@ -72,16 +72,13 @@ class Project:
         )
         return done.stdout.strip()
 
+    def call(self, arguments: tuple[str, ...], env: Mapping[str, str] | None, **more: Any) -> dict[str, Any]:
+        """What runs a command: arguments of ``subprocess.Popen``."""
+        command, environment = [sys.executable, "-m", "autoresearchd", *arguments], {**self.environment, **(env or {})}
+        return {"args": command, "cwd": self.root, "env": environment, "stdin": subprocess.DEVNULL, **more}
+
     def cli(self, *arguments: str, env: Mapping[str, str] | None = None, **more: Any) -> Done:
-        return subprocess.run(
-            [sys.executable, "-m", "autoresearchd", *arguments],
-            **{"cwd": self.root, **more},
-            env={**self.environment, **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=280,
-            stdin=subprocess.DEVNULL,
-        )
+        return subprocess.run(**self.call(arguments, env, **more), capture_output=True, text=True, timeout=280)
 
     def done(self, *arguments: str, **more: Any) -> Done:
         """A command that has to succeed."""
@@ -98,14 +95,7 @@ class Project:
     def daemon(self, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Daemon]:
         """A command that goes on; it is killed where it has not ended by itself."""
         with self.said.open("w") as said:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "autoresearchd", *arguments],
-                cwd=self.root,
-                env={**self.environment, **(env or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-            )
+            process = subprocess.Popen(**self.call(arguments, env, stdout=said, stderr=said))
         try:
             yield process
         finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ from tests.e2e.conftest import Project
 from tests.e2e.test_models import configure
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
+from tests.fakes.models import saves
 
 pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
 
@@ -24,15 +24,10 @@ def edits(*values: float) -> list[turns.Turn]:
 
 def learned(project: Project) -> str:
     """Keep a version for the model ``m``, as a learner does; its name."""
-
-    def save(folder: Path) -> None:
-        (folder / "adapter_config.json").write_text("{}")
-        (folder / "adapter_model.safetensors").write_bytes(b"weights")
-
     state = project.root / ".git/autoresearchd"
     with SqlStore.open(f"sqlite:///{state / 'state.db'}") as store:
         shelf = AdapterShelf(state / "adapters", store, lambda: datetime.now(UTC))
-        return shelf.add(save, Made(BaseModel("m", "h" * 64, "t" * 64, "c" * 64), "grpo")).version
+        return shelf.add(saves(), Made(BaseModel("m", "h" * 64, "t" * 64, "c" * 64), "grpo")).version
 
 
 def adapters(project: Project) -> list[str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.e2e.conftest import Project
+from tests.e2e.conftest import TASK, Project
 
 PROGRAM = """\
 import argparse
@@ -18,23 +18,18 @@ recipe = json.load(open("recipe.json"))
 print(f"score: {(options.scale - 2.0) ** 2 + (recipe['lr'] - 0.5) ** 2 + recipe['model']['depth'] / 8:.6f}")
 """
 RECIPE = '{\n  "seed": 3,\n  "lr": 0.1,\n  "model": {"depth": 4}\n}\n'
-TASK = """\
-name: toy
-workspace: {target_file: [recipe.json, train.py]}
-execution: {run_command: python -S train.py --width 4, budget: 20, startup_grace: 5}
-scoring: {metric: score, direction: minimize, metric_source: stdout}
-search: {fixed: [scale], ranges: {lr: 0.05..0.2}, choices: {model.depth: [3, 4]}}
-"""
+BOUNDS = "search: {fixed: [scale], ranges: {lr: 0.05..0.2}, choices: {model.depth: [3, 4]}}\n"
+BOUNDED = TASK.replace("train.py}", "[recipe.json, train.py]}").replace("train.py,", "train.py --width 4,") + BOUNDS
 
 
 def test_a_search_stays_within_the_bounds_and_changes_the_file_in_place(project: Project) -> None:
     """Without bounds the best is lr 0.5, depth 1; whoever forbade that must not find it in the morning."""
-    project.put({"train.py": PROGRAM, "recipe.json": RECIPE, "task.yaml": TASK})
+    project.put({"train.py": PROGRAM, "recipe.json": RECIPE, "task.yaml": BOUNDED})
     refused = project.cli("start", "--tag", "t", "--foreground")
     assert refused.returncode == 2
     assert "task.yaml:5: search.fixed[0]: no constant of recipe.json, train.py is called 'scale'" in refused.stderr
     assert "did you mean 'args.scale'?" in refused.stderr
-    project.put({"task.yaml": TASK.replace("[scale]", "[args.scale]")})
+    project.put({"task.yaml": BOUNDED.replace("[scale]", "[args.scale]")})
     told = project.json("task", "space", "--json")
     assert [c["name"] for c in told["constants"]] == ["recipe.json:lr", "recipe.json:model.depth"]
     assert {left["name"]: left["why"] for left in told["left_out"]} == {

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from tests.e2e.conftest import Project
-from tests.e2e.test_models import configure
+from tests.e2e.test_models import BETTER, PROSE, configure
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 
-BETTER = turns.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
 HINTED = turns.edits("train.py", "SHIFT = half", "SHIFT = 0.9", "Hypothesis: a number, then")
 BROKEN = turns.edits("train.py", "SHIFT = 0.5", "SHIFT = half", "Hypothesis: half is enough")
-PROSE = turns.says("Lower the rate, I would say.")
 
 
 def test_a_session_of_a_model_can_be_looked_at_and_is_left_as_it_is(project: Project) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.e2e.conftest import Project
+from tests.e2e.conftest import TASK, Project
 
 PROGRAM = """\
 import os
@@ -28,15 +28,7 @@ for epoch in range(EPOCHS):
 print("n_val:", len(rows[half:]))
 print("val_loss:", sum((w * x - y) ** 2 for x, y in rows[half:]) / half)
 """
-TASK = """\
-name: own
-workspace: {target_file: train.py}
-execution: {run_command: python -S train.py, budget: 20, startup_grace: 5}
-scoring: {metric: val_loss, direction: minimize, metric_source: stdout}
-"""
-
-
-FILES = {"train.py": PROGRAM, "task.yaml": TASK}
+FILES = {"train.py": PROGRAM, "task.yaml": TASK.replace("metric: score", "metric: val_loss")}
 
 
 def test_an_edit_that_doubles_the_data_is_told_of_and_is_not_kept(project: Project) -> None:

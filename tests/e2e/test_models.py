@@ -24,12 +24,10 @@ def test_a_local_model_proposes_and_show_tells_what_it_said(project: Project) ->
         configure(project, scripted.url)
         project.session("local:m")
     shown = project.cli("show", "1").stdout
-    assert "keep" in shown
-    assert "search_replace" in shown
+    assert "keep" in shown and "search_replace" in shown
     assert "the bowl has its bottom at two" in shown
     answers = project.cli("show", "1", "--answers").stdout
-    assert "Lower the rate, I would say." in answers
-    assert "<<<<<<< SEARCH" in answers
+    assert "Lower the rate, I would say." in answers and "<<<<<<< SEARCH" in answers
     record = project.json("show", "1", "--json")
     assert [bool(a["error"]) for a in record["answers"]] == [True, False]
     status = project.status()

@@ -35,6 +35,5 @@ def test_a_sandbox_that_there_is_not_is_refused_before_anything_is_changed(
     project: Project, command: tuple[str, ...]
 ) -> None:
     done = project.cli(*command, "--sandbox", "bubblewarp")
-    assert done.returncode == 2
-    assert "bubblewarp" in done.stderr
+    assert done.returncode == 2 and "bubblewarp" in done.stderr
     assert not (project.root / ".git/autoresearchd/state.db").exists()

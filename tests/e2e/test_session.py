@@ -39,8 +39,7 @@ def test_a_session_improves_the_program_on_its_own_branch_and_leaves_the_checkou
         if e["commit"]:
             assert project.git("rev-parse", f"refs/autoresearch/t/{e['experiment']}") == e["commit"]
     message = project.git("log", "-1", "--format=%B", "autoresearch/t")
-    assert "Experiment:" in message
-    assert "Metric: score=" in message
+    assert "Experiment:" in message and "Metric: score=" in message
 
     status = project.json("status", "--json")
     assert status["session"]["state"] == "stopped"

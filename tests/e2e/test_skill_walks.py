@@ -11,9 +11,8 @@ import pytest
 
 from autoresearchd.resources import bundled
 from tests.e2e.conftest import Project
-from tests.e2e.test_models import configure
+from tests.e2e.test_models import BETTER, configure
 from tests.fakes.model_server import ScriptedServer
-from tests.fakes.model_turns import edits
 from tests.timing import wait_until
 
 SKILLS = bundled("skills")
@@ -84,8 +83,7 @@ def test_the_skill_that_makes_a_task(empty: Project, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_skill_that_learns(project: Project, tmp_path: Path) -> None:
-    better = edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
-    with ScriptedServer([better]) as scripted:
+    with ScriptedServer([BETTER]) as scripted:
         configure(project, scripted.url, "temperature: 1\n", reasks=0)
         project.session("local:m", tag=TAG)
     walk(project, tmp_path, SKILLS / "autoresearch-learn/SKILL.md")

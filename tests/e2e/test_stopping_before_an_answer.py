@@ -9,12 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.conftest import Project
-from tests.e2e.test_models import configure
+from tests.e2e.test_models import BETTER, configure
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 from tests.timing import wait_until
-
-BETTER = turns.edits("train.py", "SCALE = 1.0", "SCALE = 2.0")
 
 
 @pytest.fixture

@@ -62,10 +62,10 @@ class ScriptedServer(ThreadingHTTPServer):
         probe: Turn = Turn("OK"),  # noqa: B008 - frozen
         lora: Turn | None = None,
     ) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), ScriptedHandler)
         self._script, self._after, self.model, self._root = list(script), after, model, root
         self._refuses, self._key, self._probe, self.lora = frozenset(refuses), key, probe, lora
-        self._lock, self._closing = threading.Lock(), threading.Event()
+        self._lock, self.closing = threading.Lock(), threading.Event()
         self.asked = threading.Event()
         self.hung_up = threading.Event()
         """Set when a client went away while the server kept it waiting."""
@@ -79,7 +79,7 @@ class ScriptedServer(ThreadingHTTPServer):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._closing.set()
+        self.closing.set()
         self.shutdown()
         self._thread.join()
         self.server_close()
@@ -133,7 +133,7 @@ class ScriptedServer(ThreadingHTTPServer):
 
     def wait(self, connection: socket.socket) -> None:
         """Until the client goes away or the server ends."""
-        while not self._closing.is_set():
+        while not self.closing.is_set():
             readable, _, _ = select.select([connection], [], [], _LOOK_S)
             if readable:
                 with contextlib.suppress(OSError):
@@ -164,14 +164,9 @@ class ScriptedServer(ThreadingHTTPServer):
         if asked.get("return_token_ids"):
             choice["token_ids"] = ids
         prompt = sum(len(_WORD.findall(str(message.get("content", "")))) for message in asked.get("messages", ()))
-        answer = {
-            "id": "chatcmpl-scripted",
-            "object": "chat.completion",
-            "created": 1_700_000_000,
-            "model": asked.get("model", self.model),
-            "choices": [choice],
-            "usage": {"prompt_tokens": prompt, "completion_tokens": len(ids), "total_tokens": prompt + len(ids)},
-        }
+        usage = {"prompt_tokens": prompt, "completion_tokens": len(ids), "total_tokens": prompt + len(ids)}
+        answer = {"id": "chatcmpl-scripted", "object": "chat.completion", "created": 1_700_000_000, "usage": usage}
+        answer |= {"model": asked.get("model", self.model), "choices": [choice]}
         return json.dumps(answer).encode()
 
 
@@ -189,7 +184,7 @@ def logprob(word: str) -> float:
     return -(1 + token_id(word) % 64) / 64
 
 
-class _Handler(BaseHTTPRequestHandler):
+class ScriptedHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: ScriptedServer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from autoresearchd.domain.errors import Interrupted
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
@@ -111,3 +112,13 @@ class Chosen:
     def in_use(self, base: BaseModel) -> ServedAdapter | None:
         self.asked.append(base)
         return self.version
+
+
+def saves(weights: bytes = b"weights") -> Callable[[Path], None]:
+    """What a model writes when it is told to save its adapter."""
+
+    def save(folder: Path) -> None:
+        (folder / "adapter_config.json").write_text("{}")
+        (folder / "adapter_model.safetensors").write_bytes(weights)
+
+    return save

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from autoresearchd.domain.errors import Interrupted, PolicyError
 from autoresearchd.domain.experiment import Trial
@@ -34,16 +35,8 @@ class ScriptedPolicy:
             return step
         files = {state.task.editable[0]: step} if isinstance(step, str) else dict(step)
         hypothesis = f"step {self.used} of the script may help"
-        return Proposal(
-            files=files,
-            hypothesis=hypothesis,
-            policy=self.name,
-            description=f"step {self.used}",
-            asi=ASI(hypothesis=hypothesis),
-            role=state.role,
-            state_id=state.state_id,
-            round_id=state.round_id,
-        )
+        turn = {"role": state.role, "state_id": state.state_id, "round_id": state.round_id}
+        return Proposal(files, hypothesis, self.name, f"step {self.used}", asi=ASI(hypothesis=hypothesis), **turn)
 
 
 class MemoryHistory:
@@ -59,43 +52,21 @@ class MemoryHistory:
         return [trial for trial in self.items if trial.number > after]
 
 
-def make_task(
-    *,
-    editable: tuple[str, ...] = ("train.py",),
-    protected: tuple[str, ...] = ("prepare.py",),
-    direction: Direction = Direction.MINIMIZE,
-    profile: str = "cpu",
-) -> Task:
-    return Task(
-        name="toy",
-        editable=editable,
-        execution=Execution("python train.py", Budget(training=10.0, grace=5.0, wall=30.0)),
-        scoring=Scoring(Metric("val_loss", direction), MetricSource.STDOUT),
-        protected=protected,
-        profile=profile,
-    )
+def make_task(*, direction: Direction = Direction.MINIMIZE, **fields: Any) -> Task:
+    """A task. fields: what it has beside the usual, or in its place."""
+    usual = {
+        "name": "toy",
+        "editable": ("train.py",),
+        "execution": Execution("python train.py", Budget(training=10.0, grace=5.0, wall=30.0)),
+        "scoring": Scoring(Metric("val_loss", direction), MetricSource.STDOUT),
+        "protected": ("prepare.py",),
+    }
+    return Task(**{**usual, **fields})
 
 
-def make_state(
-    code: str | Mapping[str, str],
-    *,
-    number: int = 1,
-    seed: int = 1,
-    task: Task | None = None,
-    parent: str = "0" * 40,
-    baseline: float | None = 1.0,
-    incumbent_value: float | None = 1.0,
-    sigma: float | None = None,
-) -> ResearchState:
+def make_state(code: str | Mapping[str, str], **fields: Any) -> ResearchState:
+    """A state. fields: what it has beside the usual, or in its place; task: None is one that edits the code's files."""
     files = {"train.py": code} if isinstance(code, str) else dict(code)
-    return ResearchState(
-        tag="toy",
-        number=number,
-        parent=parent,
-        task=task or make_task(editable=tuple(files)),
-        code=files,
-        baseline=baseline,
-        incumbent_value=incumbent_value,
-        sigma=sigma,
-        seed=seed,
-    )
+    fields["task"] = fields.get("task") or make_task(editable=tuple(files))
+    usual = {"tag": "toy", "number": 1, "parent": "0" * 40, "baseline": 1.0, "incumbent_value": 1.0, "seed": 1}
+    return ResearchState(code=files, **{**usual, **fields})

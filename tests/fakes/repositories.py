@@ -20,19 +20,10 @@ _NOT_THE_USERS = (".git/objects", ".git/autoresearchd", ".autoresearchd", ".git/
 
 def git(folder: Path, *args: str, stdin: str = "", check: bool = True) -> str:
     """Run git in a folder as a user would; its output."""
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(folder),
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_AUTHOR_NAME": "A User",
-        "GIT_AUTHOR_EMAIL": "user@example.org",
-        "GIT_COMMITTER_NAME": "A User",
-        "GIT_COMMITTER_EMAIL": "user@example.org",
-        "GIT_AUTHOR_DATE": "2026-05-04T03:02:01Z",
-        "GIT_COMMITTER_DATE": "2026-05-04T03:02:01Z",
-        "LC_ALL": "C",
-    }
+    who = {"NAME": "A User", "EMAIL": "user@example.org", "DATE": "2026-05-04T03:02:01Z"}
+    environment = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in who.items()}
+    environment |= {"PATH": os.environ["PATH"], "HOME": str(folder), "LC_ALL": "C"}
+    environment |= {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
     done = subprocess.run(
         ["git", *args], cwd=folder, env=environment, input=stdin, capture_output=True, text=True, check=False
     )

@@ -19,7 +19,7 @@ from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.daemon import FileSink
 from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
-from tests.fakes.deaths import Mortal
+from tests.fakes.bench import Mortal
 from tests.integration.bench import TASK, Bench
 from tests.integration.disks import Disk, memory_disk
 

@@ -241,7 +241,7 @@ def test_what_evaluation_uses_is_kept_from_the_model_and_from_checks(tmp_path: P
         private=("val.txt",),
     )
     train = "echo weights > $AUTORESEARCHD_OUTPUT_DIR/model"
-    result = run(BEST, tmp_path, make_task(train, checks=[Check(spy)], evaluation=evaluation))
+    result = run(BEST, tmp_path, make_task(train, checks=(Check(spy),), evaluation=evaluation))
     assert [s.outcome for s in result.stages] == ["ok", "ok", "failed"]  # the scorer may not write the output folder
     assert text_of(request.run_dir / "evaluation.log").startswith("targets\n")
     assert text_of(request.run_dir / "output" / "model") == "weights\n"

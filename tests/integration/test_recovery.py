@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.labels import Label, Phase, Status
-from tests.fakes.deaths import Doom, run_until_killed
+from tests.fakes.bench import Doom, run_until_killed
 from tests.integration.bench import Bench
 
 EXPERIMENTS = 3

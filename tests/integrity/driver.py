@@ -47,7 +47,6 @@ def main() -> int:
             "reason": e.decision.reason if e.decision else "",
             "detail": e.runs[-1].detail if e.runs else "",
             "tier": e.runs[-1].tier if e.runs else "",
-            "runs": len(e.runs),
         }
         for e in store.experiments(session.id)
     ]

@@ -184,24 +184,24 @@ class CheatSession:
     def _outcomes(self, before: dict[str, bytes], listener: Listener) -> list[Outcome]:
         by_number = {r["number"]: r for r in self.results}
         assert sorted(by_number) == list(range(len(self.cheats) + 1)), sorted(by_number)
-        alive, files = self._processes(), self._files()
         after = self._repository()
-        differing = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+        left = {
+            "processes": list(self._processes().values()),
+            "files": [path.encode() for path in self._files()],
+            "network": listener.heard,
+            "repository": [content for name, content in after.items() if before.get(name) != content],
+        }
         elsewhere = self._everything_else()
-        found = []
+        outcomes = []
         for number, cheat in enumerate(self.cheats, 1):
             r = by_number[number]
             outcome = Outcome(cheat, r["label"], r["status"], r["value"], r["detail"] or r["reason"], r["tier"])
             mark = self.mark(number).encode()
             shown = self._written(number) + elsewhere
             outcome.traces |= {name for name, canary in TRACES.items() if canary in shown}
-            outcome.traces |= {"processes"} if any(mark in words for words in alive.values()) else set()
-            outcome.traces |= {"files"} if any(mark.decode() in path for path in files) else set()
-            outcome.traces |= {"network"} if any(mark in heard for heard in listener.heard) else set()
-            if any(mark in after.get(name, b"") for name in differing):
-                outcome.traces.add("repository")
-            found.append(outcome)
-        return found
+            outcome.traces |= {name for name, found in left.items() if any(mark in each for each in found)}
+            outcomes.append(outcome)
+        return outcomes
 
     def _written(self, number: int) -> bytes:
         """All that a run left for people and policies: logs, outputs, its commit, what the next policy was shown."""

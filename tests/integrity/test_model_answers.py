@@ -12,8 +12,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
@@ -22,6 +20,7 @@ from autoresearchd.models.bounded_http import most_bytes
 from autoresearchd.models.client import ModelClient, ModelError, Question, Trouble
 from autoresearchd.models.litellm_client import LitellmClient
 from autoresearchd.models.openai_client import OpenAIClient
+from tests.fakes.model_server import ScriptedHandler, ScriptedServer
 
 pytestmark = pytest.mark.slow
 
@@ -31,75 +30,45 @@ HUGE = 700 * 2**20
 BUFFERED = 16 * 2**20
 """What the kernel takes from a server beside what a client reads."""
 PATIENCE_S = 200.0
-WAYS: dict[str, Callable[[str], ModelClient]] = {
+Way = Callable[[str], ModelClient]
+Attack = Callable[["Handler"], None]
+WAYS: dict[str, Way] = {
     "local": lambda url: OpenAIClient(url, "m", key=KEY),
     "litellm:openai": lambda url: LitellmClient("openai/m", api_base=url, key=KEY),
     "litellm:anthropic": lambda url: LitellmClient("anthropic/m", api_base=url, key=KEY),
 }
 
 
-class Hostile:
-    """A server that does with each question what it is told; a context manager.
+class Hostile(ScriptedServer):
+    """A server that does what it is told. attack: is given the handler, once the question has been read."""
 
-    attack: is given the handler, once the question has been read.
-    """
-
-    def __init__(self, attack: Callable[[Handler], None]) -> None:
-        self.attack = attack
-        self.asked = 0
+    def __init__(self, attack: Attack) -> None:
+        super().__init__()
+        self.RequestHandlerClass = Handler
+        self.attack, self.attacks = attack, 0
         self.sent = 0
         """Bytes of bodies that a client or the kernel took."""
-        self.hung_up = threading.Event()
-        """The client has gone away in the middle."""
-        self.closing = threading.Event()
-
-    def __enter__(self) -> Hostile:
-        self._server = _Server(("127.0.0.1", 0), Handler)
-        self._server.hostile = self
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.closing.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    hostile: Hostile
-
-
-class Handler(BaseHTTPRequestHandler):
+class Handler(ScriptedHandler):
     """One exchange."""
 
-    protocol_version = "HTTP/1.1"
-    server: _Server
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is printed."""
+    server: Hostile
 
     def do_GET(self) -> None:
-        self.close_connection = True
-        if self.server.hostile.attack is answered:  # a redirect may make a GET of the question
-            self.exchange()
+        if self.server.attack is answered:  # a redirect may make a GET of the question
+            self.do_POST()
         else:
             self.head(404, **{"Content-Length": "0"})
 
     def do_POST(self) -> None:
         self.close_connection = True
         self.rfile.read(int(self.headers.get("content-length") or 0))
-        self.exchange()
-
-    def exchange(self) -> None:
-        self.server.hostile.asked += 1
+        self.server.attacks += 1
         try:
-            self.server.hostile.attack(self)
+            self.server.attack(self)
         except OSError:
-            self.server.hostile.hung_up.set()
+            self.server.hung_up.set()
 
     def head(self, status: int = 200, **headers: str) -> None:
         self.send_response(status)
@@ -109,19 +78,19 @@ class Handler(BaseHTTPRequestHandler):
 
     def body(self, data: bytes) -> None:
         self.wfile.write(data)
-        self.server.hostile.sent += len(data)
+        self.server.sent += len(data)
 
     def answer(self, data: bytes, **headers: str) -> None:
         self.head(**{"Content-Length": str(len(data)), **headers})
         self.body(data)
 
     def flood(self, data: bytes) -> None:
-        while self.server.hostile.sent < HUGE:
+        while self.server.sent < HUGE:
             self.body(data * 65536)
 
     def drip(self, data: bytes) -> None:
         """A byte now and then, for as long as anybody listens."""
-        while not self.server.hostile.closing.wait(0.02):
+        while not self.server.closing.wait(0.02):
             self.body(data)
 
 
@@ -182,16 +151,15 @@ def answered(handler: Handler) -> None:
 
 
 @pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModelClient]:
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     """How a model is asked, with the import of a library done: it takes none of a question's time."""
     package = "httpx" if request.param == "local" else "litellm"
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
-    make: Callable[[str], ModelClient] = WAYS[request.param]
-    make("http://127.0.0.1:9/v1").count_tokens(QUESTION.messages)
-    return make
+    WAYS[request.param]("http://127.0.0.1:9/v1").count_tokens(QUESTION.messages)
+    return WAYS[request.param]
 
 
 def fails(client: ModelClient, question: Question = QUESTION) -> ModelError:
@@ -200,44 +168,42 @@ def fails(client: ModelClient, question: Question = QUESTION) -> ModelError:
     return caught.value
 
 
+def attacked(way: Way, attack: Attack) -> ModelError:
+    with Hostile(attack) as hostile:
+        return fails(way(hostile.url))
+
+
 @pytest.mark.parametrize("attack", [endless, announced, endless_error])
-def test_an_answer_of_700_megabytes_does_not_fill_the_memory(
-    way: Callable[[str], ModelClient], attack: Callable[[Handler], None]
-) -> None:
+def test_an_answer_of_700_megabytes_does_not_fill_the_memory(way: Way, attack: Attack) -> None:
     with Hostile(attack) as hostile:
         error = fails(way(hostile.url))
         assert hostile.hung_up.wait(PATIENCE_S), "the server is listened to for as long as it likes"
-    assert error.trouble is Trouble.BROKEN_REPLY
-    assert "not read to its end" in error.what
+    assert error.trouble is Trouble.BROKEN_REPLY and "not read to its end" in error.what
     assert hostile.sent < most_bytes(QUESTION.max_tokens) + BUFFERED
-    assert hostile.asked == 1
+    assert hostile.attacks == 1
     assert error.cost.tokens_out == QUESTION.max_tokens, "a cap must see what was billed"
 
 
-def test_an_answer_that_unpacks_to_a_thousand_times_its_size_is_not_unpacked(way: Callable[[str], ModelClient]) -> None:
-    with Hostile(bomb) as hostile:
-        error = fails(way(hostile.url))
-    assert error.trouble is Trouble.BROKEN_REPLY
-    assert "compressed" in error.what
+def test_an_answer_that_unpacks_to_a_thousand_times_its_size_is_not_unpacked(way: Way) -> None:
+    error = attacked(way, bomb)
+    assert error.trouble is Trouble.BROKEN_REPLY and "compressed" in error.what
 
 
-def test_an_answer_is_decoded_by_no_charset_of_the_server_s_choice(way: Callable[[str], ModelClient]) -> None:
+def test_an_answer_is_decoded_by_no_charset_of_the_server_s_choice(way: Way) -> None:
     """One of Python's takes time by the square of the length, in a thread that nothing ends."""
-    with Hostile(odd_charset) as hostile:
-        error = fails(way(hostile.url))
+    error = attacked(way, odd_charset)
     assert error.trouble is not Trouble.TIMEOUT
     assert not [thread for thread in threading.enumerate() if thread.name == "model-call"]
 
 
 @pytest.mark.parametrize("attack", [crowded, nested, no_json])
 def test_an_answer_of_a_million_parts_is_made_no_objects_of(
-    way: Callable[[str], ModelClient], attack: Callable[[Handler], None], request: pytest.FixtureRequest
+    way: Way, attack: Attack, request: pytest.FixtureRequest
 ) -> None:
     """Of 2 MB litellm made 2.6 GB and went on after the time-out, or searched them for secrets for 12 seconds."""
-    with Hostile(attack) as hostile:
-        if "local" in request.node.callspec.params["way"]:
-            pytest.skip("it makes no objects of its own of what is no answer")
-        error = fails(way(hostile.url))
+    if request.node.callspec.params["way"] == "local":
+        pytest.skip("it makes no objects of its own of what is no answer")
+    error = attacked(way, attack)
     assert "was thrown away" in error.what
     assert error.cost.tokens_out == QUESTION.max_tokens, "a cap must see what was billed"
 
@@ -257,47 +223,39 @@ def test_a_server_that_tells_of_a_billion_tokens_does_not_use_up_the_cap_of_the_
     assert cost.tokens_in < 110_000 and cost.tokens_out < 110_000
 
 
-def test_a_long_error_is_not_read_to_its_end(way: Callable[[str], ModelClient]) -> None:
+def test_a_long_error_is_not_read_to_its_end(way: Way) -> None:
     """litellm searches all of it for secrets, at 7 seconds a megabyte, in which nothing else of the daemon runs."""
 
     def failed(handler: Handler) -> None:
         handler.head(400)
         handler.body(b"x" * 2**20)
 
-    with Hostile(failed) as hostile:
-        assert "not read to its end" in fails(way(hostile.url)).what
+    assert "not read to its end" in attacked(way, failed).what
 
 
-def test_a_server_that_repeats_its_key_does_not_have_it_shown(way: Callable[[str], ModelClient]) -> None:
+def test_a_server_that_repeats_its_key_does_not_have_it_shown(way: Way) -> None:
     """Neither whole nor cut: half of a key is known to nobody who redacts."""
-    with Hostile(repeats_its_key) as hostile:
-        error = fails(way(hostile.url))
-    assert KEY[:12] not in str(error)
+    assert KEY[:12] not in str(attacked(way, repeats_its_key))
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_takes_neither_question_nor_key_to_another_server(
-    way: Callable[[str], ModelClient], status: int
-) -> None:
+def test_a_redirect_takes_neither_question_nor_key_to_another_server(way: Way, status: int) -> None:
     with Hostile(answered) as thief:
         with Hostile(lambda handler: handler.head(status, Location=thief.url, **{"Content-Length": "0"})) as hostile:
             error = fails(way(hostile.url))
-        assert (hostile.asked, thief.asked) == (1, 0)
-    assert f"{status}: it redirects the question elsewhere" in error.what
-    assert KEY not in str(error)
+        assert (hostile.attacks, thief.attacks) == (1, 0)
+    assert f"{status}: it redirects the question elsewhere" in error.what and KEY not in str(error)
 
 
 @pytest.mark.parametrize("attack", [slow_body, slow_head])
-def test_who_drips_an_answer_is_hung_up_on_when_the_time_is_over(
-    way: Callable[[str], ModelClient], attack: Callable[[Handler], None]
-) -> None:
+def test_who_drips_an_answer_is_hung_up_on_when_the_time_is_over(way: Way, attack: Attack) -> None:
     with Hostile(attack) as hostile:
         error = fails(way(hostile.url), Question(QUESTION.messages, max_tokens=16, timeout=0.5))
         assert hostile.hung_up.wait(PATIENCE_S), "a thread of the daemon goes on to listen"
     assert error.trouble is Trouble.TIMEOUT
 
 
-def test_a_stop_cuts_the_line_to_the_server(way: Callable[[str], ModelClient]) -> None:
+def test_a_stop_cuts_the_line_to_the_server(way: Way) -> None:
     cancel = threading.Event()
 
     def stopped(handler: Handler) -> None:

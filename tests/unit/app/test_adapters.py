@@ -27,6 +27,7 @@ from autoresearchd.workspace import layout
 from tests.contract.client_contract import QUESTION
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.model_turns import loads
+from tests.fakes.models import saves
 from tests.unit.learner.sessions import make_root
 from tests.unit.store.driver import AT, Driver, new_proposal, new_session
 
@@ -57,11 +58,7 @@ class Bench:
         return self.now
 
     def version(self, parent: str | None = None, base: BaseModel = BASE, *, promote: bool = True) -> str:
-        def save(place: Path) -> None:
-            (place / "adapter_config.json").write_text("{}")
-            (place / WEIGHTS).write_text(f"{self.now} {base.name}")
-
-        version = self.shelf.add(save, Made(base, "grpo", parent)).version
+        version = self.shelf.add(saves(f"{self.now} {base.name}".encode()), Made(base, "grpo", parent)).version
         if promote:
             self.shelf.promote(version)
         return version

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +33,7 @@ def opened(**grounds: Any) -> Any:
 def test_before_a_foreign_command_runs_it_is_told_in_full_and_nothing_in_it_steers_the_terminal(tmp_path: Path) -> None:
     command = "true " + " " * 500 + "; id > /tmp/owned \x1b[2J\u202e"
     execution = Execution("python train.py", Budget(1, 1, 3), (command,), python="/opt/odd/python", network=True)
-    task = replace(make_task(), execution=execution, data=("/home/you/.ssh/id_ed25519",))
+    task = make_task(execution=execution, data=("/home/you/.ssh/id_ed25519",))
     ground = make_ground(tmp_path, task)
     lines = list(commands_of("there/t", ground))
     told = "\n".join(lines)

@@ -58,16 +58,12 @@ def fails(trouble: Trouble, words: str = "said the provider") -> ModelError:
 def test_a_wrong_key_name_or_address_is_told_in_the_providers_words(desk: Desk, trouble: Trouble) -> None:
     with pytest.raises(UsageError, match=r"m/0: .*said the provider") as found:
         desk.ask(fails(trouble))
-    assert found.value.exit_code == 2
-    assert "--no-preflight" in found.value.hint
+    assert found.value.exit_code == 2 and "--no-preflight" in found.value.hint
     assert "resume" not in found.value.hint, "there is no session to go on with"
     assert desk.told.startswith("asking m/0 …\n")
 
 
-@pytest.mark.parametrize(
-    "trouble",
-    [Trouble.RATE_LIMITED, Trouble.TIMEOUT, Trouble.BAD_REQUEST],
-)
+@pytest.mark.parametrize("trouble", [Trouble.RATE_LIMITED, Trouble.TIMEOUT, Trouble.BAD_REQUEST])
 def test_what_may_pass_by_itself_is_a_warning(desk: Desk, trouble: Trouble) -> None:
     assert desk.ask(fails(trouble)) == 1
     assert "warning: m/0: " in desk.told and "said the provider" in desk.told
@@ -110,5 +106,4 @@ def test_keys_out_of_files_are_known_to_the_redactor(tmp_path: Path) -> None:
     )
     redactor = Redactor(model_secrets(settings))
     said = redactor.text(f"the server echoed {KEY} and another-key-987654321")
-    assert KEY not in said
-    assert "another-key" not in said
+    assert KEY not in said and "another-key" not in said

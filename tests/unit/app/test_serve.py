@@ -25,7 +25,7 @@ from autoresearchd.models.openai_client import OpenAIClient
 from tests.contract.client_contract import QUESTION
 from tests.fakes.models import Chosen
 from tests.timing import wait_until
-from tests.unit.cli.conftest import bare_bones
+from tests.unit.learner.sessions import make_root
 
 STUB = Path(__file__).with_name("vllm_stub.py")
 NEVER = threading.Event()
@@ -73,7 +73,7 @@ def served(tmp_path: Path) -> Served:
     found.python.write_text(f"#!/bin/sh\necho {found.vllm.parent}\n")
     for program in (found.vllm, found.python):
         program.chmod(0o755)
-    bare_bones(found.repository)
+    make_root(found.repository)
     return found
 
 
@@ -140,8 +140,7 @@ def test_it_is_called_rightly_loads_versions_and_is_started_again_when_it_is_kil
     assert served.lines("inplace") == [], "vLLM would load such a one anew in each step"
     stranger = served.adapter("v1-0b", "another")
     assert ask(stranger).adapter == ""
-    assert "outside the configured allowed prefixes" in told[-1]
-    assert "started in this repository" in told[-1]
+    assert "outside the configured allowed prefixes" in told[-1] and "started in this repository" in told[-1]
 
     serving.send_signal(signal.SIGTERM)
     assert serving.wait(30) == 128 + signal.SIGTERM

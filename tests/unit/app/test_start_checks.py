@@ -73,8 +73,7 @@ def test_what_a_score_of_its_own_does_not_protect_is_said_with_what_is_left_alon
     """Who reads a gain in the morning should have been told that the data behind it could be edited."""
     task = make_task()
     told = " ".join(who_measures(task, {"train.py": "SEED = 1\nN_VAL = 400\nLR = 0.1\n"}))
-    assert "val_loss is self-reported" in told
-    assert "an edit can change the data or the score" in told
+    assert "val_loss is self-reported" in told and "an edit can change the data or the score" in told
     assert "evaluation.command" in told
     assert told.endswith("leave alone what reaches it: SEED, N_VAL")
     assert "leave alone" not in " ".join(who_measures(task, {"train.py": "LR = 0.1\n"}))
@@ -92,7 +91,7 @@ def test_what_a_score_of_its_own_does_not_protect_is_said_with_what_is_left_alon
     ],
 )
 def test_a_night_is_not_begun_with_bounds_that_hold_nothing(policy: str, text: str, search: Search, words: str) -> None:
-    task = replace(make_task(editable=("train.py",)), search=search)
+    task = make_task(search=search)
     with pytest.raises(ConfigError) as caught:
         require_tunable(parse_spec(policy), task, {"train.py": text})
     assert words in str(caught.value)
@@ -155,8 +154,7 @@ def test_what_a_shell_may_find_is_let_pass(root: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["./Propose.sh", "./no.sh", "propose", "sh ./nope", "KEY=1 nope", "~/nope.sh", "nope; true"],
+    "command", ["./Propose.sh", "./no.sh", "propose", "sh ./nope", "KEY=1 nope", "~/nope.sh", "nope; true"]
 )
 def test_what_no_shell_will_find_is_refused(
     root: Path, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -190,10 +188,8 @@ def test_a_script_that_was_committed_without_its_executable_bit_is_named_with_it
 ) -> None:
     with opened(root) as workspace, pytest.raises(UsageError) as caught:
         require_bits(task, workspace, workspace.head())
-    assert key in caught.value.what
-    assert "./no.sh may not be executed" in caught.value.what
-    assert "git add --chmod=+x -- no.sh" in caught.value.hint
-    assert "sh ./no.sh" in caught.value.hint
+    assert key in caught.value.what and "./no.sh may not be executed" in caught.value.what
+    assert "git add --chmod=+x -- no.sh" in caught.value.hint and "sh ./no.sh" in caught.value.hint
 
 
 # ---------------------------------------------------------------------- the programs of a task's own commands

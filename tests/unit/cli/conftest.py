@@ -18,6 +18,7 @@ from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
+from tests.unit.learner.sessions import make_root
 
 START = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
 HOSTILE = "try\x1b]0;owned\x07 a \x1b[31mred\x1b[0m [bold]herring[/bold]\r\n\u202egnirts $x_{"
@@ -49,18 +50,10 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
     return call
 
 
-def bare_bones(root: Path) -> Path:
-    """What git takes for a repository."""
-    for part in ("objects", "refs"):
-        (root / ".git" / part).mkdir(parents=True)
-    (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-    return root
-
-
 @pytest.fixture
 def empty_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory: a git repository without a session."""
-    root = bare_bones(tmp_path / "repository")
+    root = make_root(tmp_path / "repository")
     monkeypatch.chdir(root)
     monkeypatch.setenv("COLUMNS", "110")
     monkeypatch.setenv("TERM", "xterm")
@@ -81,7 +74,7 @@ def repository(empty_repository: Path, written_once: Path) -> Path:
 @pytest.fixture(scope="session")
 def written_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The database of ``repository``: making one takes longer than most tests."""
-    root = bare_bones(tmp_path_factory.mktemp("written"))
+    root = make_root(tmp_path_factory.mktemp("written"))
     add_session(root, "mar8")
     return layout.database_path(root)
 
@@ -93,11 +86,8 @@ def add_session(
     """A session with a baseline, a keep, a discard, a crash and a hostile discard."""
     database = layout.database_path(root)
     database.parent.mkdir(parents=True, exist_ok=True)
-    task = {
-        "name": "autoresearch",
-        "scoring": {"metric": "val_bpb", "direction": "minimize", "source": source},
-        "execution": {"budget": {"training": 300.0}},
-    }
+    scoring = {"metric": "val_bpb", "direction": "minimize", "source": source}
+    task = {"name": "autoresearch", "scoring": scoring, "execution": {"budget": {"training": 300.0}}}
     with SqlStore.open(f"sqlite:///{database}") as store:
         session = store.create_session(
             NewSession(tag, f"autoresearch/{tag}", json.dumps(task), "search", "local", SHA, 7), START
@@ -133,12 +123,9 @@ def add_experiment(
     mean = sum(values) / len(values) if values else None
     metrics = {} if mean is None else {"val_bpb": mean, "peak_vram_mb": 45060.2}
     delta = None if mean is None or e.number == 0 else 0.9979 - mean
-    store.record_decision(
-        session_id,
-        e.number,
-        Decision(status, label, mean, delta, metrics, 2.5 if e.number else None, reason="as measured", reward=reward),
-        ASI(hypothesis="more steps help", extra={"learned": "\x1b[2Jnothing"}),
-        at + timedelta(minutes=5, seconds=2),
-        incumbent=commit if status is Status.KEEP else None,
-    )
+    rest = {"reason": "as measured", "reward": reward}
+    decision = Decision(status, label, mean, delta, metrics, 2.5 if e.number else None, **rest)
+    asi, then = ASI(hypothesis="more steps help", extra={"learned": "\x1b[2Jnothing"}), at + timedelta(seconds=302)
+    incumbent = commit if status is Status.KEEP else None
+    store.record_decision(session_id, e.number, decision, asi, then, incumbent=incumbent)
     store.record_overhead(session_id, e.number, 41.0)

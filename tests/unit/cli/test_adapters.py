@@ -14,6 +14,7 @@ from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
+from tests.fakes.models import saves
 from tests.unit.cli.conftest import HOSTILE, Command
 
 BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)
@@ -27,13 +28,8 @@ def shelf(repository: Path) -> Iterator[AdapterShelf]:
         run = store.open_learner_run("grpo", "replay", 217, datetime.now(UTC))
         parent = None
         for number in range(3):
-
-            def save(place: Path, number: int = number) -> None:
-                (place / "adapter_config.json").write_text("{}")
-                (place / "adapter_model.safetensors").write_bytes(b"%d" % number)
-
             made = Made(BASE, "grpo", parent, metrics={"gain": 0.25}, learner_run=run.id)
-            parent = shelf.add(save, made).version
+            parent = shelf.add(saves(b"%d" % number), made).version
         shelf.promote("v1", "better by 0.25")
         shelf.refuse("v2", HOSTILE)
         yield shelf
@@ -78,16 +74,14 @@ def test_a_version_is_promoted_and_rolled_back_to_the_one_before_and_to_none(
     promoted = command("adapters", "promote", "3")
     assert promoted.code == 0
     assert promoted.out == "", "messages are no data"
-    assert third in promoted.err
-    assert "from the next experiment" in promoted.err
+    assert third in promoted.err and "from the next experiment" in promoted.err
     assert "already" in command("adapters", "promote", third).err
     assert [v["status"] for v in listed(command)] == ["retired", "refused", "promoted"]
     assert first in command("adapters", "rollback").err
     assert "the plain model" in command("adapters", "rollback").err
     assert [v["status"] for v in listed(command)] == ["refused", "refused", "refused"]
     none = command("adapters", "rollback")
-    assert none.code == 2
-    assert "adapters promote" in none.err
+    assert none.code == 2 and "adapters promote" in none.err
 
 
 def test_files_that_nothing_needs_are_removed_and_the_versions_stay_listed(

@@ -27,8 +27,7 @@ COMMANDS = [
 def test_every_command_explains_itself_with_an_example(command: Command, name: str) -> None:
     answer = command(*name.split(), "--help")
     assert answer.code == 0
-    assert "Examples:" in answer.out
-    assert f"autoresearchd {name}" in answer.out
+    assert "Examples:" in answer.out and f"autoresearchd {name}" in answer.out
 
 
 def test_the_version_is_told(command: Command) -> None:
@@ -49,8 +48,7 @@ def test_the_version_is_told(command: Command) -> None:
 def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, arguments: str) -> None:
     answer = command(*arguments.split())
     assert (answer.code, answer.out) == (2, "")
-    assert "rror: " in answer.err
-    assert "Traceback" not in answer.err
+    assert "rror: " in answer.err and "Traceback" not in answer.err
 
 
 @pytest.mark.parametrize(
@@ -79,11 +77,7 @@ def test_a_slip_on_the_command_line_is_told_in_two_lines_that_name_it_and_its_re
     assert "nput should" not in answer.err, "the words of a library do not say where"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["status"], ["experiments", "--json"], ["stop"]],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("arguments", [["status"], ["experiments", "--json"], ["stop"]], ids=" ".join)
 @pytest.mark.parametrize("inside", [True, False], ids=["repository", "no repository"])
 def test_without_a_session_it_is_said_how_to_begin_one(
     command: Command, empty_repository: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], inside: bool
@@ -168,5 +162,4 @@ def test_output_that_finds_no_room_is_an_error_in_words(repository: Path, argume
         )
     assert done.returncode == 1
     assert b"the output cannot be written: No space left on device" in done.stderr
-    assert b"Traceback" not in done.stderr
-    assert b"Exception ignored" not in done.stderr
+    assert b"Traceback" not in done.stderr and b"Exception ignored" not in done.stderr

@@ -38,10 +38,8 @@ def test_a_daemon_that_has_written_nothing_yet_is_said_to_start_and_not_to_be_st
     assert (session["state"], session["reason"], session["pid"]) == ("running", "starting", os.getpid())
     assert found["current"] is None
     head = out.splitlines()[0]
-    assert "running since" in head
-    assert f"pid {os.getpid()}" in head
-    assert "  now     starting" in out
-    assert "autoresearchd stop" in out
+    assert "running since" in head and f"pid {os.getpid()}" in head
+    assert "  now     starting" in out and "autoresearchd stop" in out
     assert later["session"]["state"] == stored
     assert later["session"].get("reason") != "starting"
 
@@ -76,8 +74,7 @@ def test_it_is_told_although_an_older_session_is_there(repository: Path, command
     failed = fail(repository)
     for arguments in (("status",), ("status", "--session", "mar9"), ("status", "--watch")):
         answer = command(*arguments)
-        assert answer.code == 3
-        assert "toy · mar9 · ended before its first result" in answer.out
+        assert answer.code == 3 and "toy · mar9 · ended before its first result" in answer.out
         assert "the baseline gave no score" in answer.out and "print it" in answer.out
         assert "\x1b" not in answer.out
     answer = command("status", "--json")

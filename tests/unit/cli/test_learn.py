@@ -71,8 +71,7 @@ def test_sessions_of_another_repository_are_joined(empty_repository: Path, tmp_p
     add_session(empty_repository)
     add_session(other, days=1)
     done = command(*DRY, "--from", str(other), "--from", ".")
-    assert "repository/mar8: 8 answers" in done.out
-    assert "other/mar8: 8 answers" in done.out
+    assert "repository/mar8: 8 answers" in done.out and "other/mar8: 8 answers" in done.out
     assert "(what was made last)" in done.out, "experiments may be run for what is held out"
     predicted = command(*DRY, "--from", str(other), "--set", "judge=checks")
     assert "(whole sessions)" in predicted.out
@@ -101,16 +100,14 @@ def test_what_is_wrong_in_a_command_line_is_named(
 ) -> None:
     add_session(empty_repository)
     done = command(*DRY, *arguments)
-    assert done.code == 2
-    assert words in done.err
+    assert done.code == 2 and words in done.err
     assert done.out == ""
 
 
 def test_a_session_of_a_search_holds_nothing_to_learn_from(repository: Path, command: Command) -> None:
     done = command(*DRY)
     assert done.code == 2
-    assert "no model has answered in any session" in done.err
-    assert "mar8 (policy search)" in done.err
+    assert "no model has answered in any session" in done.err and "mar8 (policy search)" in done.err
 
 
 def learn_without(modules: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:
@@ -143,8 +140,7 @@ def test_an_export_holds_what_would_be_learned_from(empty_repository: Path, comm
     target = empty_repository / "t.parquet"
     done = command("learn", "--algo", "ppo", "--export", str(target))
     if not PYARROW:
-        assert done.code == 5
-        assert "pip install pyarrow" in done.err
+        assert done.code == 5 and "pip install pyarrow" in done.err
         return
     import pyarrow.parquet
 

@@ -49,15 +49,13 @@ def test_with_two_running_sessions_one_has_to_be_named(repository: Path, command
         answer = command("experiments")
         named = command("experiments", "--session", "mar8")
     assert (answer.code, answer.out, named.code) == (2, "", 0)
-    assert "mar8, newer" in answer.err
-    assert "--session" in answer.err
+    assert "mar8, newer" in answer.err and "--session" in answer.err
 
 
 def test_an_unknown_session_is_refused_with_those_that_are_there(command: Command) -> None:
     answer = command("status", "--session", "x\x1b[31m")
     assert answer.code == 2
-    assert "mar8" in answer.err
-    assert "\x1b" not in answer.err
+    assert "mar8" in answer.err and "\x1b" not in answer.err
 
 
 @pytest.mark.parametrize("arguments", READING, ids=" ".join)
@@ -124,8 +122,7 @@ def test_an_imported_log_can_be_looked_at_and_leaves_as_it_came(repository: Path
     log.write_text(command("export", "--format", "tsv").out)
     assert "5 experiments" in command("import", str(log)).err
     shown = command("status", "--session", "imported-results")
-    assert "0.997900 → 0.986041" in shown.out
-    assert "resume" not in shown.out
+    assert "0.997900 → 0.986041" in shown.out and "resume" not in shown.out
     kept = [line for line in log.read_text().splitlines() if "\tkeep\t" in line]
     again = command("export", "--format", "tsv", "--session", "imported-results").out.splitlines()
     assert [line for line in again if "\tkeep\t" in line] == kept

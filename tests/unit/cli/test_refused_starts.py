@@ -12,17 +12,12 @@ from autoresearchd.app.project import Project
 from autoresearchd.loop.upkeep.session_lock import SessionLock, announce
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
+from tests.e2e.conftest import TASK
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.repositories import git, make_repository, write_files
 from tests.unit.cli.conftest import Answer, Command, add_session
 
-TASK = """\
-name: toy
-workspace: {target_file: train.py}
-execution: {run_command: python -S train.py, budget: 20, startup_grace: 5}
-scoring: {metric: score, direction: minimize, metric_source: stdout}
-"""
 FILES = {"train.py": "SCALE = 1.0\nprint(f'score: {SCALE}')\n", "task.yaml": TASK}
 
 
@@ -68,8 +63,7 @@ def test_a_task_yaml_that_is_not_committed_is_refused_as_a_modified_one_is(toy: 
     git(toy, "rm", "--quiet", "--cached", "task.yaml")
     git(toy, "commit", "--quiet", "-m", "without it")
     answer = refused(command)
-    assert "task.yaml is not committed" in answer.err
-    assert "git add task.yaml && git commit" in answer.err
+    assert "task.yaml is not committed" in answer.err and "git add task.yaml && git commit" in answer.err
     write_files(toy, {".gitignore": "task.yaml\n"})
     git(toy, "add", ".gitignore")
     git(toy, "commit", "--quiet", "-m", "ignored")
@@ -110,8 +104,7 @@ def test_a_mistake_in_an_option_is_told_and_not_that_another_session_runs(
     add_session(toy, "one")
     with SessionLock(layout.lock_path(toy, "one"), "one"):
         answer = refused(command, *options)
-    assert words in answer.err
-    assert "is running here" not in answer.err
+    assert words in answer.err and "is running here" not in answer.err
     assert "→" in answer.err
 
 
@@ -154,8 +147,7 @@ def test_the_later_of_two_starts_at_once_hears_of_the_other(
 def test_a_tag_that_is_taken_is_refused_with_a_way_out_that_works(toy: Path, command: Command) -> None:
     git(toy, "branch", "autoresearch/mine")
     answer = refused(command, "--tag", "mine")
-    assert "git branch -D autoresearch/mine" in answer.err
-    assert "resume" not in answer.err
+    assert "git branch -D autoresearch/mine" in answer.err and "resume" not in answer.err
     results = toy / "results.tsv"
     results.write_text("commit\tscore\tmemory_gb\tstatus\tdescription\nbaseline\t1.0\t0.0\tkeep\tbaseline\n")
     assert command("import", str(results)).code == 0
@@ -187,6 +179,5 @@ HUGE = "99999999999999999999"
 def test_a_number_that_is_too_large_is_named_and_nothing_else_is_blamed(command: Command, words: list[str]) -> None:
     answer = command(*words)
     assert answer.code == 2
-    assert words[1] in answer.err
-    assert f"{HUGE} is more than" in answer.err
+    assert words[1] in answer.err and f"{HUGE} is more than" in answer.err
     assert "database" not in answer.err

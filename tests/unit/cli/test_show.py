@@ -42,8 +42,7 @@ def test_runs_of_the_incumbent_are_told_from_those_of_the_experiment(compared: i
     lines = command("show", str(compared)).out.splitlines()
     head = next(i for i, line in enumerate(lines) if "seed" in line and "program" in line)
     assert [line.split()[:2] for line in lines[head + 1 : head + 3]] == [["700", "0.97000"], ["700", "0.98000"]]
-    assert "its own" in lines[head + 1]
-    assert "incumbent #1" in lines[head + 2]
+    assert "its own" in lines[head + 1] and "incumbent #1" in lines[head + 2]
 
 
 def test_a_run_that_was_ended_says_when_and_why() -> None:
@@ -123,6 +122,5 @@ def test_answers_are_printed_in_full_and_alone_in_a_pipe(command: Command) -> No
 @pytest.mark.usefixtures("answered")
 def test_what_a_model_says_gives_the_terminal_no_orders(command: Command, more: list[str]) -> None:
     answer = command("show", str(ANSWERED), *more)
-    assert answer.code == 0
-    assert "gnirts" in answer.out
+    assert answer.code == 0 and "gnirts" in answer.out
     assert [c for c in answer.out if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t"] == []

@@ -59,18 +59,14 @@ def test_a_name_that_no_constant_has_is_an_error_that_lists_near_ones(command: C
 @pytest.mark.parametrize(
     ("bounds", "words"),
     [
-        (
-            "{ranges: {LR: 0.1..0.01}}",
-            "task.yaml:5: search.ranges.LR: the lower end, 0.1, is not below the upper, 0.01",
-        ),
-        ("{ranges: {OPT: 0..1}}", "OPT: a range is given, but 'adam' is not a number (train.py, line 6)"),
-        ("{choices: {BATCH: [adam, sgd]}}", "its value 32 is not one of the choices (adam, sgd)"),
+        ("ranges: {LR: 0.1..0.01}", "task.yaml:5: search.ranges.LR: the lower end, 0.1, is not below the upper, 0.01"),
+        ("ranges: {OPT: 0..1}", "OPT: a range is given, but 'adam' is not a number (train.py, line 6)"),
+        ("choices: {BATCH: [adam, sgd]}", "its value 32 is not one of the choices (adam, sgd)"),
     ],
 )
 def test_bounds_that_make_no_sense_are_told_with_their_line(
     command: Command, folder: Path, bounds: str, words: str
 ) -> None:
-    (folder / "task.yaml").write_text(TASK + f"search: {bounds}\n")
+    (folder / "task.yaml").write_text(TASK + f"search: {{{bounds}}}\n")
     answer = command("task", "space", str(folder))
-    assert answer.code == 2
-    assert words in answer.err
+    assert answer.code == 2 and words in answer.err

@@ -15,8 +15,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Cancel, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.loop.session_view import SessionView
-from tests.fakes.bench import PROGRAM, TASK, Bench
-from tests.fakes.deaths import Doom, run_until_killed
+from tests.fakes.bench import PROGRAM, TASK, Bench, Doom, run_until_killed
 from tests.fakes.executors import Script, prints
 
 

@@ -124,8 +124,7 @@ def test_an_illegal_submission_gets_its_exact_error_back_and_the_second_ends_it(
 ) -> None:
     agent = Agent(say("spoil"), submit(), submit(), acts={"spoil": act})
     assert agent.fails(PolicyError).label is label
-    assert words in agent.told(2)
-    assert "the next one is the last" in agent.told(2)
+    assert words in agent.told(2) and "the next one is the last" in agent.told(2)
     assert Agent(submit(), say("edit"), submit()).propose().files, "it may be put right"
 
 
@@ -173,7 +172,7 @@ def test_a_stop_request_ends_it_at_the_next_step() -> None:
 
 
 def test_secrets_in_the_output_reach_neither_the_model_nor_the_store() -> None:
-    state = replace(make_state(CODE), redactor=Redactor([KEY]))
+    state = make_state(CODE, redactor=Redactor([KEY]))
     agent = Agent(say("env"), say("edit"), submit(), acts={"env": lambda _: f"KEY={KEY}\n"})
     agent.propose(state)
     assert KEY not in str(agent.client.questions) + str(agent.answers.items)
@@ -186,7 +185,7 @@ def test_a_repair_begins_with_the_failed_edit_and_is_counted_from_the_parent() -
     failed = Repair(2, files, "error", "RuntimeError: 60 is not divisible by 8", description="DEPTH 6")
     look = {"look": lambda folder: (folder / "train.py").read_text() + (folder / "prepare.py").read_text()}
     agent = Agent(say("look"), say("edit"), submit(), acts=look)
-    proposal = agent.propose(replace(make_state(CODE), repair=failed))
+    proposal = agent.propose(make_state(CODE, repair=failed))
     assert "DEPTH = 6\nWIDTH = 60\n# protected\n" in agent.told(1)
     assert proposal.files == {"train.py": "DEPTH = 6\nWIDTH = 64\n"}
     assert (proposal.attempt, proposal.hypothesis, agent.policy.repairs) == (2, "DEPTH 6", 2)

@@ -126,20 +126,12 @@ def test_the_examples_in_the_instructions_can_be_read() -> None:
 
 # ---------------------------------------------------------------------- what the answer says of itself
 def test_the_words_are_bounded_and_cleaned() -> None:
-    said = {
-        "hypothesis": "a\x1b[31m" + "x" * 5000,
-        "description": "deeper\nand wider",
-        "expected_delta": "+0.02 bits",
-        "confidence": 0.7,
-        "cost_usd": 0.0,
-    }
+    said = {"hypothesis": "a\x1b[31m" + "x" * 5000, "description": "deeper\nand wider"}
+    said |= {"expected_delta": "+0.02 bits", "confidence": 0.7, "cost_usd": 0.0}
     words = edit(f"{DEEPER}\n```json\n{json.dumps(said)}\n```\n").words
     assert (len(words["hypothesis"]), "\x1b" in words["hypothesis"]) == (2000, False)
-    assert {key: words[key] for key in words if key != "hypothesis"} == {
-        "description": "deeper and wider",
-        "expected_delta": 0.02,
-        "confidence": 0.7,
-    }
+    others = {"description": "deeper and wider", "expected_delta": 0.02, "confidence": 0.7}
+    assert {key: words[key] for key in words if key != "hypothesis"} == others
 
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", '"5%"', '"much"', "true", "null"])
@@ -194,8 +186,7 @@ def test_an_expected_delta_that_is_no_number_is_left_out(value: str) -> None:
 )
 def test_an_answer_that_cannot_be_used_says_why(answer: str, told: str) -> None:
     error = refusal(answer)
-    assert error.label is Label.MALFORMED_ANSWER
-    assert told in str(error)
+    assert error.label is Label.MALFORMED_ANSWER and told in str(error)
 
 
 @pytest.mark.parametrize(
@@ -213,8 +204,7 @@ def test_an_edit_that_changes_nothing_is_a_no_op(answer: str) -> None:
 
 def test_text_that_is_not_there_is_refused_with_the_most_similar_lines() -> None:
     error = refusal(block("def schedul(step):\n    warm = min(step / 10, 1.0)", "pass"))
-    assert "    7| def schedule(step):" in error.what
-    assert "    8|     warm = min(step / 100, 1.0)" in error.what
+    assert "    7| def schedule(step):" in error.what and "    8|     warm = min(step / 100, 1.0)" in error.what
 
 
 # ---------------------------------------------------------------------- where a change goes
@@ -244,8 +234,7 @@ def test_a_part_of_a_line_that_is_there_once_is_enough() -> None:
 def test_text_that_is_there_twice_is_refused_with_both_places_unless_a_hunk_names_one() -> None:
     code = {"train.py": "x = 1\ny = 2\nx = 1\ny = 2\n"}
     error = refusal(block("x = 1", "x = 2"), code)
-    assert "block 1" in error.what
-    assert "lines 1, 3" in error.what
+    assert "block 1" in error.what and "lines 1, 3" in error.what
     diff = "--- train.py\n+++ train.py\n@@ -{0},2 +{0},2 @@\n x = 1\n-y = 2\n+y = 3\n"
     assert edit(diff.format(3), code).files["train.py"] == "x = 1\ny = 2\nx = 1\ny = 3\n"
     assert edit(diff.format(1), code).files["train.py"] == "x = 1\ny = 3\nx = 1\ny = 2\n"
@@ -501,16 +490,11 @@ HOSTILE = {
 }
 
 
-def refused(answer: str) -> None:
-    with pytest.raises(EditError):
-        read_answer(answer, LONG)
-
-
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_answer_is_refused_within_a_second(name: str) -> None:
     answer = HOSTILE[name]
     assert len(answer) <= LIMIT
-    assert seconds(lambda: refused(answer)) < 1.0
+    assert seconds(lambda: refusal(answer, LONG)) < 1.0
 
 
 def test_an_answer_over_the_bound_is_refused_at_once() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -35,14 +35,13 @@ def test_without_the_package_the_user_is_told_what_to_install(monkeypatch: pytes
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """litellm is there, and no key or address of the user's is in its way."""
     if importlib.util.find_spec("litellm") is None:  # imported as the client does it, or it fetches a list of prices
         pytest.skip("pip install 'autoresearchd[llm]'")
     for name in list(os.environ):
         if name.endswith(("_API_KEY", "_API_BASE", "_BASE_URL")):
             monkeypatch.delenv(name)
-    yield
 
 
 @pytest.mark.usefixtures("installed")
@@ -51,10 +50,6 @@ class TestLitellmClient(HttpClientContract):
     def make_client(self, url: str) -> ModelClient:
         return LitellmClient("openai/scripted-model", api_base=url)
 
-
-@pytest.mark.usefixtures("installed")
-@pytest.mark.slow
-class TestPrices:
     def test_at_an_address_of_ones_own_a_name_tells_no_price_but_the_users(self) -> None:
         prices = {"scripted-model": Price(input=2.0, output=8.0)}
         for model, usd in (("openai/gpt-4o", None), ("openai/scripted-model", (10 * 2.0 + 2 * 8.0) / 1e6)):
@@ -74,10 +69,6 @@ class TestPrices:
         else:
             assert (usd, unanswered) == (None, None)
 
-
-@pytest.mark.usefixtures("installed")
-@pytest.mark.slow
-class TestBehaviour:
     def test_the_providers_key_is_not_sent_to_an_address_of_ones_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         with ScriptedServer() as scripted:
@@ -119,13 +110,10 @@ class TestBehaviour:
             assert not client.takes_schema()
             client.ask(asked, NEVER)
             sent = ["response_format" in question for question in scripted.questions]
-        assert reply.text == "yes"
-        assert "structured" not in reply.sampling
+        assert reply.text == "yes" and "structured" not in reply.sampling
         assert sent[-2:] == [False, False]
 
     def test_tokens_are_counted_without_a_download(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import socket
-
         def refuse(*_: object, **__: object) -> None:
             raise AssertionError("counting tokens opened a connection")
 

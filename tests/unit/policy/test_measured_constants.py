@@ -237,7 +237,6 @@ def test_a_policy_with_a_model_is_told_what_it_must_not_change() -> None:
     state = make_state(BOTH)
     system = messages(state, forms="", budget=100_000, count=lambda _: 0)[0]["content"]
     for text in (render(state), system):
-        assert "how it is made, read, split and seeded" in text
-        assert "N, NOISE, are not to be changed" in text
+        assert "how it is made, read, split and seeded" in text and "N, NOISE, are not to be changed" in text
     owned = replace(state, task=replace(state.task, scoring=replace(state.task.scoring, source=MetricSource.EVALUATOR)))
     assert "are not to be changed" not in render(owned)

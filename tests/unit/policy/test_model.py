@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,14 +29,14 @@ from autoresearchd.policy.exchange import (
 from autoresearchd.policy.model_policy import MAX_ECHO
 from tests.contract.policy_contract import PolicyContract
 from tests.fakes.models import PatientCancel, ScriptedClient, Step
-from tests.fakes.policies import make_state, make_task
+from tests.fakes.policies import make_state
 from tests.unit.policy.model_bench import BROKEN, CODE, COST, GOOD, HIGHER, NOT_THERE, Bench, edit, reply
 
 
 # ---------------------------------------------------------------------- a good answer
 def test_a_good_answer_becomes_a_proposal_with_its_words_its_cost_and_its_generation() -> None:
     bench = Bench(reply(GOOD, sampling={"temperature": 1.0}, adapter="v3", model_hash="abc"))
-    state = replace(make_state(CODE, number=5), role="optimizer", state_id="s1", round_id="r1")
+    state = make_state(CODE, number=5, role="optimizer", state_id="s1", round_id="r1")
     proposal = bench.propose(state)
     assert proposal.files == {"train.py": HIGHER}
     assert (proposal.policy, proposal.role, proposal.adapter) == ("litellm:m/one", "optimizer", "v3")
@@ -64,8 +63,8 @@ def test_the_users_price_counts_for_what_is_stored_and_charged() -> None:
 SECRET = "hunter2hunter2x9"
 
 
-def secretive(code: str = CODE) -> ResearchState:
-    return replace(make_state(code), redactor=Redactor([SECRET]))
+def secretive() -> ResearchState:
+    return make_state(CODE, redactor=Redactor([SECRET]))
 
 
 def test_a_secret_reaches_neither_the_model_nor_the_store() -> None:
@@ -118,8 +117,7 @@ def test_when_no_model_replies_the_experiment_stays_open() -> None:
     trouble = ModelError(Trouble.UNREACHABLE, "connection refused")
     bench = Bench(*[trouble] * 3, fallback=[trouble] * 3, settings=ModelSettings(retries=2))
     error = bench.fails(EnvironmentFailure)
-    assert "m/one: not reachable (connection refused)" in error.what
-    assert "m/two: not reachable" in error.what
+    assert "m/one: not reachable (connection refused)" in error.what and "m/two: not reachable" in error.what
     assert "tried again by itself" in error.hint
     assert len(bench.cancel.waits) == 4
 
@@ -139,14 +137,10 @@ def test_a_provider_that_refuses_the_question_ends_the_experiment_since_asking_a
     assert error.cost is None
 
 
-def long_state() -> ResearchState:
-    return replace(make_state(CODE), memo="\n".join(f"- learned {i}: {'x' * 80}" for i in range(3_000)))
-
-
 def test_a_prompt_that_is_too_long_for_the_model_is_halved_until_it_fits() -> None:
     too_long = ModelError(Trouble.CONTEXT_TOO_LONG, "at most 20000 tokens")
     bench = Bench(too_long, too_long, GOOD)
-    bench.propose(long_state())
+    bench.propose(make_state(CODE, memo="\n".join(f"- learned {i}: {'x' * 80}" for i in range(3_000))))
     sizes = [bench.client.count_tokens(q.messages) for q in bench.client.questions]
     assert [size <= 64_000 >> i for i, size in enumerate(sizes)] == [True] * 3
     assert sizes == sorted(sizes, reverse=True)
@@ -154,12 +148,11 @@ def test_a_prompt_that_is_too_long_for_the_model_is_halved_until_it_fits() -> No
 
 
 def test_a_program_too_long_for_any_prompt_is_no_experiments_fault() -> None:
-    settings = ModelSettings(context_tokens=1_000)
-    bench = Bench(settings=settings)
+    bench = Bench(settings=ModelSettings(context_tokens=1_000))
     code = CODE + "".join(f"x{i} = {i}\n" for i in range(2_000))
     assert "context_tokens" in bench.fails(EnvironmentFailure, make_state(code)).hint
     failed = Repair(1, {"train.py": code}, "error", "NameError")
-    assert isinstance(bench.fails(PolicyError, replace(make_state(CODE), repair=failed)), PolicyError)
+    bench.fails(PolicyError, make_state(CODE, repair=failed))
 
 
 # ---------------------------------------------------------------------- money and stopping
@@ -202,8 +195,7 @@ def test_after_the_last_attempt_the_experiment_fails_under_the_label_of_the_last
 ) -> None:
     bench = Bench(GOOD.replace("0.1", "9"), answer, answer)
     error = bench.fails(PolicyError)
-    assert error.label is label
-    assert "none of 3 answers could be used" in error.what
+    assert error.label is label and "none of 3 answers could be used" in error.what
     assert error.cost == Cost(sum([0.01] * 3), 300, 30, 3.0)
     assert len(bench.answers.items) == 3
     assert all(bench.errors)
@@ -240,10 +232,10 @@ def test_an_answer_is_on_record_even_when_the_reading_of_it_breaks(monkeypatch: 
 
 
 # ---------------------------------------------------------------------- repair
-def repairing(**options: object) -> ResearchState:
+def repairing() -> ResearchState:
     failed = CODE.replace("DEPTH = 4", "DEPTH = 8\nWIDTH = dept")
     repair = Repair(1, {"train.py": failed}, "error", "NameError: name 'dept' is not defined", description="be wider")
-    return replace(make_state(CODE, number=5), repair=repair, **options)  # type: ignore[arg-type]
+    return make_state(CODE, number=5, repair=repair)
 
 
 def test_a_repair_edits_what_the_failed_proposal_left_and_is_stored_against_the_parent() -> None:
@@ -256,11 +248,8 @@ def test_a_repair_edits_what_the_failed_proposal_left_and_is_stored_against_the_
 
 
 def test_a_repair_keeps_the_files_that_it_does_not_touch_as_the_failed_proposal_left_them() -> None:
-    task = make_task(editable=("train.py", "model.py"))
-    state = replace(
-        make_state({"train.py": CODE, "model.py": "W = 1\n"}, task=task),
-        repair=Repair(2, {"train.py": HIGHER, "model.py": "W = = 2\n"}, "error", "SyntaxError"),
-    )
+    failed = Repair(2, {"train.py": HIGHER, "model.py": "W = = 2\n"}, "error", "SyntaxError")
+    state = make_state({"train.py": CODE, "model.py": "W = 1\n"}, repair=failed)
     proposal = Bench(edit("W = = 2", "W = 2", path="model.py")).propose(state)
     assert proposal.files == {"train.py": HIGHER, "model.py": "W = 2\n"}
     assert proposal.attempt == 2
@@ -316,7 +305,7 @@ def test_each_round_looks_once_which_version_answers_and_a_repair_not_at_all() -
     bench = Bench(then=lambda _: edit("LR = 0.1", "LR = 0.2", hypothesis=str(len(looks))))
     bench.client.renew = lambda: looks.append("looked")  # type: ignore[method-assign]
     for (name, failed), count in zip([*rounds, ("", None), ("", None)], "11122234", strict=True):
-        state = replace(make_state(CODE), round_id=name, repair=failed)
+        state = make_state(CODE, round_id=name, repair=failed)
         assert bench.propose(state).hypothesis == count, "without rounds each experiment looks"
 
 

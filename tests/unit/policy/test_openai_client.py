@@ -97,8 +97,7 @@ def test_the_key_is_sent_and_never_shown() -> None:
         assert OpenAIClient(scripted.url, key=key).ask(QUESTION, NEVER).text == "in"
         with pytest.raises(ModelError) as caught:
             OpenAIClient(scripted.url, key="another-0123456789").ask(QUESTION, NEVER)
-    assert caught.value.trouble is Trouble.UNAUTHORISED
-    assert "0123456789" not in str(caught.value)
+    assert caught.value.trouble is Trouble.UNAUTHORISED and "0123456789" not in str(caught.value)
 
 
 def test_a_proxy_of_the_environment_is_not_told_what_is_asked_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,8 +216,7 @@ def test_where_it_cannot_be_loaded_the_plain_model_goes_on_and_the_user_is_told_
         assert models(scripted) == ["scripted-model"] * 3
     assert [reply.adapter for reply in replies] == ["", "", ""]
     assert len(told) == 1
-    assert words in told[0]
-    assert "v1-0a" in told[0]
+    assert words in told[0] and "v1-0a" in told[0]
     assert told[0].isprintable()
 
 

@@ -131,8 +131,7 @@ def test_after_ten_failures_a_role_that_had_no_turn_in_that_time_gets_one() -> N
 def test_where_all_roles_had_their_turn_the_parent_changes_for_once() -> None:
     history = failed(*ROLES * 4)
     turn = next_turn(10, ROLES, INCUMBENT, history, 0)
-    assert turn.parent == PUCT
-    assert "chosen from the whole tree" in turn.reason
+    assert turn.parent == PUCT and "chosen from the whole tree" in turn.reason
     assert next_turn(11, ROLES, INCUMBENT, history, 0).parent == INCUMBENT
     assert next_turn(20, [], INCUMBENT, [], 0).parent == PUCT
     assert next_turn(10, [], PUCT, [], 0).parent == INCUMBENT

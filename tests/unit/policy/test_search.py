@@ -122,11 +122,11 @@ def test_no_proposal_leaves_the_bounds_that_a_person_gave(kind: str) -> None:
     """Rows that keep the tokens of a pass would do so here, and a proposal outside would be no proposal at all."""
     code = "SEQ_LEN = 256\nDEVICE_BATCH_SIZE = 8  # range: 6..10\nLR = 0.1\nBETA = 0.9\nOPT = 'a'\n"
     bounds = Search(fixed=("BETA",), ranges={"train.py:LR": (0.09, 0.2)}, choices={"OPT": ("a", "b")})
-    task = replace(make_task(), search=bounds)
+    task = make_task(search=bounds)
     policy = SearchPolicy(MemoryHistory([BASELINE])) if kind == "search" else RandomPolicy()
     lengths, names = set(), set()
     for seed in range(40):
-        state = replace(make_state(code, number=1, seed=seed, parent=BASE, sigma=0.002), task=task)
+        state = make_state(code, task=task, seed=seed, parent=BASE, sigma=0.002)
         changes = policy.propose(state, threading.Event()).changes
         names |= set(changes)
         lengths.add(changes.get("train.py:SEQ_LEN"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 
@@ -34,20 +33,20 @@ def test_without_or_below_a_cap_everything_may_be_spent() -> None:
 @pytest.mark.parametrize(
     ("purse", "whole", "words"),
     [
-        (caps(2.5, session_cap=2.5), True, ["$2.50 is reached: $2.50 spent", "resume --max-cost"]),
-        (caps(sum([0.1] * 10), session_cap=1.0), True, ["$1.00 is reached"]),
+        (caps(2.5, session_cap=2.5), True, "$2.50 is reached: $2.50 spent|resume --max-cost"),
+        (caps(sum([0.1] * 10), session_cap=1.0), True, "$1.00 is reached"),
         (
-            caps(0.1, 20.004, session_cap=1.0, day_cap=20.0),
+            caps(0, 20.004, session_cap=1.0, day_cap=20.0),
             False,
-            ["$20.00 a day", "00:00 UTC", "spend.per_day in config.yaml"],
+            "$20.00 a day|00:00 UTC|spend.per_day in config.yaml",
         ),
     ],
 )
-def test_a_cap_that_is_reached_says_how_to_go_on(purse: Caps, whole: bool, words: list[str]) -> None:
+def test_a_cap_that_is_reached_says_how_to_go_on(purse: Caps, whole: bool, words: str) -> None:
     with pytest.raises(SpendCapReached) as caught:
         purse.check()
     assert caught.value.whole_session is whole
-    assert all(each in str(caught.value) for each in words)
+    assert all(each in str(caught.value) for each in words.split("|"))
 
 
 # ---------------------------------------------------------------------- prices that nobody knows
@@ -57,8 +56,7 @@ def test_a_cap_that_cannot_hold_is_told_once_for_each_model_with_the_way_to_hint
     for model, usd in (("some/model", 0.1), ("some/model", None), ("some/model", None), ("other/model", None)):
         watched.record(3, Answer(model, Cost(usd), Generation()))
     assert len(told) == 2
-    assert "prices: {'some/model': {input: 3.0, output: 15.0}}" in told[0]
-    assert "cannot hold" in told[1]
+    assert "prices: {'some/model': {input: 3.0, output: 15.0}}" in told[0] and "cannot hold" in told[1]
     assert [number for number, _ in log.items] == [3, 3, 3, 3]
 
 
@@ -73,17 +71,14 @@ def test_once_it_is_spent_the_search_goes_on_under_its_own_name_and_that_is_told
     proposals = [policy.propose(make_state("LR = 0.1\n"), threading.Event()) for _ in range(3)]
     assert [proposal.policy for proposal in proposals] == ["search", "search", "litellm:m"]
     assert policy.name == "litellm:m"
-    assert told == [
-        "the cap of $1.00 a day is reached; search goes on without a model",
-        "litellm:m proposes again",
-    ]
+    assert told == ["the cap of $1.00 a day is reached; search goes on without a model", "litellm:m proposes again"]
 
 
 def test_the_models_own_failed_edit_is_not_fixed_by_a_search() -> None:
     repair = Repair(1, {"train.py": "LR = 0.2 +\n"}, "error", "SyntaxError: invalid syntax")
     search = ScriptedPolicy(["LR = 0.3\n"], name="search")
     with pytest.raises(PolicyError, match="not repaired: the cap"):
-        frugal([SPENT], search, []).propose(replace(make_state("LR = 0.1\n"), repair=repair), threading.Event())
+        frugal([SPENT], search, []).propose(make_state("LR = 0.1\n", repair=repair), threading.Event())
     assert search.used == 0
 
 
