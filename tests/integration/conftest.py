@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.repositories import make_repository
 from tests.integration.local_jobs import carriers
 from tests.integration.smollm2 import model_file, safetensors
 
@@ -18,6 +19,13 @@ from tests.integration.smollm2 import model_file, safetensors
 def smollm2(pytestconfig: pytest.Config) -> Path:
     """A real model as safetensors, which load in seconds."""
     return safetensors(model_file(), pytestconfig)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository of a user's, with one commit."""
+    make_repository(tmp_path / "repository")
+    return tmp_path / "repository"
 
 
 @pytest.fixture

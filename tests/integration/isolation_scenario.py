@@ -37,13 +37,10 @@ def place(path: Path, text: str = SECRET) -> Path:
 
 def request(root: Path) -> RunRequest:
     task = Task(
-        name="isolation",
-        editable=("job.py",),
-        execution=Execution("python job.py", Budget(60, 10, 90)),
-        scoring=Scoring(Metric("loss", Direction.MINIMIZE), MetricSource.STDOUT),
-        data=("data",),
+        name="isolation", editable=("job.py",), execution=Execution("python job.py", Budget(60, 10, 90)),
+        scoring=Scoring(Metric("loss", Direction.MINIMIZE), MetricSource.STDOUT), data=("data",),
         evaluation=Evaluation("true", private=("data/val.txt",)),
-    )
+    )  # fmt: skip
     folders = {name: root / name for name in ("workspace", "pristine", "setup", "source")}
     run_dir = root / ".autoresearchd" / "runs" / "tag" / "1" / "run"
     for folder in (*folders.values(), run_dir):
@@ -81,20 +78,13 @@ def facts(root: Path, stack: ExitStack) -> dict[str, Any]:
         if name != "datagram":
             server.listen()
     return {
-        "home": str(root / "home"),
-        "elsewhere": str(elsewhere),
+        "home": str(root / "home"), "elsewhere": str(elsewhere),
         "git": str(place(root / "source" / ".git" / "autoresearchd" / "state.db").parent),
         "other_run": str(place(root / ".autoresearchd/runs/tag/0/run/evaluation.log").parent),
-        "private": str(place(root / "setup" / "data" / "val.txt")),
-        "shared_memory": str(shared),
-        "victim": victim.pid,
-        "queue": os.getpid(),
-        "tcp": tcp.getsockname()[1],
-        "udp": udp.getsockname()[1],
-        "stream": str(root / "s"),
-        "datagrams": str(root / "d"),
-        "abstract": f"autoresearchd-test-{os.getpid()}",
-    }
+        "private": str(place(root / "setup" / "data" / "val.txt")), "shared_memory": str(shared),
+        "victim": victim.pid, "queue": os.getpid(), "tcp": tcp.getsockname()[1], "udp": udp.getsockname()[1],
+        "stream": str(root / "s"), "datagrams": str(root / "d"), "abstract": f"autoresearchd-test-{os.getpid()}",
+    }  # fmt: skip
 
 
 def _echo(server: socket.socket) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +14,7 @@ from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import FILES, checkout_snapshot, commit_all, git, make_repository, write_files
+from tests.integration.bench import session
 
 WHEN = datetime(2026, 5, 6, tzinfo=UTC)
 HOOKS = (
@@ -30,17 +29,6 @@ PROGRAM_KEYS = (
 )  # fmt: skip
 ATTRIBUTES = "* filter=evil diff=evil ident text eol=crlf working-tree-encoding=UTF-16\n"
 LF = "# two\n# lines\nx = '$Id$'\n"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "repository"
-    make_repository(folder)
-    return folder
-
-
-def session(root: Path, **options: Any) -> closing[GitWorkspace]:
-    return closing(GitWorkspace(root, "night", task_folder=root, editable=["train.py"], **options))
 
 
 @pytest.fixture
@@ -157,13 +145,13 @@ def test_an_edit_through_a_symbolic_link_is_refused(root: Path) -> None:
     (root / "link.py").symlink_to("prepare.py")
     (root / "folder").symlink_to("lib")
     base = commit_all(root)
-    workspace = GitWorkspace(root, "night", task_folder=root, editable=["link.py", "folder/model.py", "lib"])
-    for path in ("link.py", "folder/model.py", "lib"):
-        with pytest.raises(RepositoryError):
-            workspace.commit(number=1, parent=base, files={path: "x"}, message="m", when=WHEN)
-    with pytest.raises(RepositoryError, match="regular"):
-        workspace.read(base, "link.py")
-    workspace.close()
+    paths = ("link.py", "folder/model.py", "lib")
+    with session(root, *paths) as workspace:
+        for path in paths:
+            with pytest.raises(RepositoryError):
+                workspace.commit(number=1, parent=base, files={path: "x"}, message="m", when=WHEN)
+        with pytest.raises(RepositoryError, match="regular"):
+            workspace.read(base, "link.py")
 
 
 PATHS = (
@@ -175,7 +163,7 @@ PATHS = (
 @pytest.mark.parametrize("path", PATHS)
 def test_a_task_cannot_make_a_path_outside_its_folder_editable(root: Path, path: str) -> None:
     with pytest.raises(RepositoryError):
-        GitWorkspace(root, "night", task_folder=root, editable=[path])
+        session(root, path)
 
 
 def test_a_task_folder_outside_the_repository_or_behind_a_link_is_refused(root: Path, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from autoresearchd.config import load_task
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.executor.visible_files import find_data, place_links
 from autoresearchd.workspace import preflight
-from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import git, make_repository, write_files
+from tests.integration.bench import session
 
 PROGRAM = """\
 import os
@@ -54,16 +54,12 @@ def root(tmp_path: Path) -> Path:
     attributes = "*.bin filter=lfs -text\n"
     files = {"train.py": PROGRAM, "evaluate.py": SCORER, "task.yaml": TASK, ".gitattributes": attributes}
     make_repository(folder, {**files, "README": pointer(b"").replace("version", "A pointer:\nversion")})
-    commit_pointers(folder, LARGE)
-    write_files(folder, LARGE)
-    return folder
-
-
-def commit_pointers(folder: Path, files: dict[str, bytes]) -> None:
-    for name, content in files.items():
+    for name, content in LARGE.items():
         blob = git(folder, "hash-object", "-w", "--stdin", stdin=pointer(content))
         git(folder, "update-index", "--add", "--cacheinfo", f"100644,{blob},{name}")
     git(folder, "commit", "--quiet", "-m", "large files")
+    write_files(folder, LARGE)
+    return folder
 
 
 def test_runs_read_the_files_and_only_the_evaluation_the_private_one(root: Path) -> None:
@@ -96,19 +92,17 @@ def test_what_was_not_fetched_is_told_with_what_brings_it(root: Path) -> None:
 
 def test_a_folder_that_is_named_is_the_users_and_not_the_copy_of_the_commit(root: Path, tmp_path: Path) -> None:
     """Set-up leaves a copy of the commit, which is looked in first, and has the pointers."""
-    task = load_task(root)
-    task = replace(task, data=("data",))
+    task = replace(load_task(root), data=("data",))
     assert with_large_files(task, root, root) == (task, ())
-    workspace = GitWorkspace(root, "night", task_folder=root, editable=["train.py"], keep=["data"])
-    base = workspace.head()
-    workspace.materialise(base, tmp_path / "setup")
-    data = find_data(task.data, (tmp_path / "setup", root), "workspace.data")
-    for folder in (workspace.checkout(0, base), workspace.pristine(base)):
-        assert (folder / "data/train.bin").read_text() == pointer(b"3.0")
-        place_links(folder, data)
-        assert (folder / "data/train.bin").read_bytes() == b"3.0"
-    # another session of the task looks at the same export, while this one's evaluation reads through it
-    assert (workspace.pristine(base) / "data/train.bin").read_bytes() == b"3.0"
-    place_links(workspace.checkout(0, base), data)
+    with session(root, keep=["data"]) as workspace:
+        base = workspace.head()
+        workspace.materialise(base, tmp_path / "setup")
+        data = find_data(task.data, (tmp_path / "setup", root), "workspace.data")
+        for folder in (workspace.checkout(0, base), workspace.pristine(base)):
+            assert (folder / "data/train.bin").read_text() == pointer(b"3.0")
+            place_links(folder, data)
+            assert (folder / "data/train.bin").read_bytes() == b"3.0"
+        # another session of the task looks at the same export, while this one's evaluation reads through it
+        assert (workspace.pristine(base) / "data/train.bin").read_bytes() == b"3.0"
+        place_links(workspace.checkout(0, base), data)
     assert (root / "data/train.bin").read_bytes() == b"3.0" and not (root / "data/train.bin").is_symlink()
-    workspace.close()

@@ -17,17 +17,11 @@ from tests.fakes.repositories import git, make_repository
 TRAILERS = {"Experiment": "7", "Metric": "val_bpb=1.02", "Delta": "+0.01", "Policy": "search"}
 EXPECTED = "".join(f"{key}: {value}\n" for key, value in TRAILERS.items()).rstrip("\n")
 SPOOFS = [
-    "Experiment: 8",
-    "try\n\nExperiment: 8\nMetric: val_bpb=0",
-    "---\nMetric: val_bpb=0",
-    "Metric : 0\r\n\r\nMetric: 0",
-    "x\u2028Metric: 0\u2029\u2029Metric: 0",
-    "x\x0bMetric: 0\x0c\x85\x1eMetric: 0",
-    "(cherry picked from commit 0000)",
-    "# comment\n# ------------------------ >8 ------------------------",
-    "Signed-off-by: Linus <l@example.org>\nDelta: +9",
-    "\u202eevil\x00\x1b[31m",
-]
+    "Experiment: 8", "try\n\nExperiment: 8\nMetric: val_bpb=0", "---\nMetric: val_bpb=0",
+    "Metric : 0\r\n\r\nMetric: 0", "x\u2028Metric: 0\u2029\u2029Metric: 0", "x\x0bMetric: 0\x0c\x85\x1eMetric: 0",
+    "(cherry picked from commit 0000)", "# comment\n# ------------------------ >8 ------------------------",
+    "Signed-off-by: Linus <l@example.org>\nDelta: +9", "\u202eevil\x00\x1b[31m",
+]  # fmt: skip
 lines = st.lists(st.sampled_from(["", " ", "---", "Metric: 0", "text", "\tMetric: 0", "a-b : c", "#", "é"]), max_size=8)
 texts = st.one_of(st.text(max_size=200), lines.map("\n".join), st.sampled_from(SPOOFS))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,8 @@ import pytest
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, RepositoryError, UsageError
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.command import find_git
-from autoresearchd.workspace.git import GitWorkspace
-from tests.fakes.repositories import FILES, checkout_snapshot, commit_all, git, make_repository, write_files
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    make_repository(tmp_path / "repository")
-    return tmp_path / "repository"
-
-
-def session(root: Path, *editable: str, tag: str = "night") -> closing[GitWorkspace]:
-    return closing(GitWorkspace(root, tag, task_folder=root, editable=editable or ["train.py"]))
+from tests.fakes.repositories import FILES, checkout_snapshot, commit_all, git, write_files
+from tests.integration.bench import fake_git, session
 
 
 def in_progress(root: Path, *command: str) -> None:
@@ -91,10 +80,7 @@ def test_a_folder_without_a_repository_and_a_bare_one_are_refused(tmp_path: Path
 
 
 def test_a_git_that_is_too_old_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "git"
-    program.write_text("#!/bin/sh\necho git version 2.17.1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    fake_git(tmp_path / "bin", "echo git version 2.17.1\n", monkeypatch)
     with pytest.raises(MissingCapability, match=r"2\.32"):
         preflight.require_git()
 
@@ -209,12 +195,9 @@ def test_a_scaffolded_folder_becomes_a_repository(tmp_path: Path, monkeypatch: p
 
 def test_a_repository_is_made_whole_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says = 'echo "No space left on device" >&2; exit 128'
-    full = f'#!/bin/sh\n[ "$1" = commit ] && {{ {says}; }}\nexec {find_git()} "$@"\n'
-    write_files(tmp_path, {"bin/git": full, **{f"task/{name}": text for name, text in FILES.items()}})
-    (tmp_path / "bin/git").chmod(0o755)
-    with monkeypatch.context() as patch:
-        patch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-        with pytest.raises(EnvironmentFailure, match="No space left"):
-            preflight.init_repository(tmp_path / "task")
+    write_files(tmp_path / "task", FILES)
+    with monkeypatch.context() as patch, pytest.raises(EnvironmentFailure, match="No space left"):
+        fake_git(tmp_path / "bin", f'[ "$1" = commit ] && {{ {says}; }}\nexec {find_git()} "$@"\n', patch)
+        preflight.init_repository(tmp_path / "task")
     assert not (tmp_path / "task" / ".git").exists()
     assert preflight.init_repository(tmp_path / "task")

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,28 +18,17 @@ from autoresearchd.workspace import layout
 from autoresearchd.workspace.command import Result, find_git
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import FILES, git, make_repository
+from tests.integration.bench import fake_git, session
 
 WHEN = datetime(2026, 5, 6, tzinfo=UTC)
-SPY = '#!/bin/sh\n[ "$1" = update-ref ] || exec "{git}" "$@"\ntee -a "{record}" | "{git}" "$@"\n'
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "repository"
-    make_repository(folder)
-    return folder
+SPY = '[ "$1" = update-ref ] || exec "{git}" "$@"\ntee -a "{record}" | "{git}" "$@"\n'
 
 
 @pytest.fixture
 def workspace(root: Path) -> Iterator[GitWorkspace]:
-    workspace = open_workspace(root)
-    workspace.begin(workspace.head())
-    yield workspace
-    workspace.close()
-
-
-def open_workspace(root: Path) -> GitWorkspace:
-    return GitWorkspace(root, "night", task_folder=root, editable=["train.py"])
+    with session(root) as workspace:
+        workspace.begin(workspace.head())
+        yield workspace
 
 
 def edit(workspace: GitWorkspace, number: int = 1, text: str = "x = 1\n") -> str:
@@ -50,13 +38,6 @@ def edit(workspace: GitWorkspace, number: int = 1, text: str = "x = 1\n") -> str
 
 def loose(root: Path, sha: str) -> Path:
     return root / ".git" / "objects" / sha[:2] / sha[2:]
-
-
-def program(path: Path, text: str) -> Path:
-    path.parent.mkdir()
-    path.write_text(text)
-    path.chmod(0o755)
-    return path.parent
 
 
 def age(path: Path, seconds: float = 3600) -> None:
@@ -77,10 +58,9 @@ def test_a_commit_that_was_cut_off_is_completed(root: Path, workspace: GitWorksp
     git(root, "update-ref", "-d", "refs/autoresearch/night/1")
     if how != "never written":
         loose(root, victim).touch()
-    again = open_workspace(root)
-    assert edit(again) == commit
-    assert again.damaged({1: commit}) == []
-    again.close()
+    with session(root) as again:
+        assert edit(again) == commit
+        assert again.damaged({1: commit}) == []
     assert git(root, "rev-parse", "refs/autoresearch/night/1") == commit
     assert git(root, "fsck", "--strict", "--no-dangling") == ""
 
@@ -150,9 +130,9 @@ def test_a_torn_private_git_directory_is_made_anew(root: Path, workspace: GitWor
     content = place.read_bytes()
     for kept in sorted({*range(0, 25, 4), 5, *range(25, len(content), 25), len(content) - 1}):
         place.write_bytes(content[:kept])
-        again = open_workspace(root)
-        assert (again.checkout(0, base) / "train.py").read_text() == FILES["train.py"], f"cut off after {kept} bytes"
-        again.close()
+        with session(root) as again:
+            text = (again.checkout(0, base) / "train.py").read_text()
+        assert text == FILES["train.py"], f"cut off after {kept} bytes"
         assert place.read_bytes() == content, f"cut off after {kept} bytes"
 
 
@@ -161,11 +141,10 @@ def test_a_repository_that_was_moved_goes_on_at_its_new_place(root: Path, worksp
     workspace.checkout(0, commit)
     workspace.close()
     moved = root.rename(root.with_name("moved"))
-    again = open_workspace(moved)
-    assert again.tip() == again.head()
-    assert again.checkout(0, commit).is_relative_to(moved)
-    assert git(again.checkout(0, commit), "rev-parse", "HEAD") == commit
-    again.close()
+    with session(moved) as again:
+        assert again.tip() == again.head()
+        assert again.checkout(0, commit).is_relative_to(moved)
+        assert git(again.checkout(0, commit), "rev-parse", "HEAD") == commit
 
 
 def test_a_reader_that_was_killed_is_replaced(workspace: GitWorkspace) -> None:
@@ -276,13 +255,10 @@ def test_packing_beside_the_loop_disturbs_neither(root: Path, workspace: GitWork
 def test_a_folder_that_packing_removes_costs_nothing(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = f'[ "$1" = hash-object ] && [ ! -e {tmp_path}/failed ] && touch {tmp_path}/failed && '
-    fails = (
-        f'{{ echo "error: unable to create temporary file: No such file" >&2; exit 128; }}\nexec {find_git()} "$@"\n'
-    )
-    folder = program(tmp_path / "bin" / "git", f"#!/bin/sh\n{once}{fails}")
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    with closing(open_workspace(root)) as workspace:
+    fails = '{ echo "error: unable to create temporary file: No such file" >&2; exit 128; }'
+    once = f'[ "$1" = hash-object ] && [ ! -e {tmp_path}/failed ] && touch {tmp_path}/failed'
+    fake_git(tmp_path / "bin", f'{once} && {fails}\nexec {find_git()} "$@"\n', monkeypatch)
+    with session(root) as workspace:
         assert edit(workspace) and (tmp_path / "failed").exists()
 
 
@@ -311,17 +287,15 @@ def test_commits_are_those_that_git_itself_would_make(root: Path, workspace: Git
 
 def test_a_beginning_that_was_killed_is_completed(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = tmp_path / "record"
-    folder = program(tmp_path / "bin" / "git", SPY.format(record=record, git=find_git()))
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    workspace = open_workspace(root)
-    workspace.begin(workspace.head())
-    workspace.close()
+    fake_git(tmp_path / "bin", SPY.format(record=record, git=find_git()), monkeypatch)
+    with session(root) as workspace:
+        workspace.begin(workspace.head())
     written = [line.split()[1] for line in record.read_text().splitlines()]
     assert written == ["refs/autoresearch/night/0", "refs/heads/autoresearch/night"]
     git(root, "update-ref", "-d", written[1])
-    workspace.begin(workspace.head())
-    assert workspace.tip() == workspace.head()
-    workspace.close()
+    with session(root) as workspace:
+        workspace.begin(workspace.head())
+        assert workspace.tip() == workspace.head()
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 41, b"\n"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,8 +12,8 @@ import pytest
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.loop.measuring.advice import hint_job
 from autoresearchd.workspace import preflight
-from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import checkout_snapshot, commit_all, git, make_repository, write_files
+from tests.integration.bench import session
 
 WHEN = datetime(2026, 5, 6, tzinfo=UTC)
 ALLOW = ("-c", "protocol.file.allow=always")
@@ -45,15 +43,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def root(made: Path, tmp_path: Path) -> Path:
     """A copy of its own; lists of paths in git's environment have colons between them."""
     return Path(shutil.copytree(made, tmp_path / "re:pository", symlinks=True))
-
-
-@contextmanager
-def session(root: Path, editable: str = "train.py", **options: object) -> Iterator[GitWorkspace]:
-    workspace = GitWorkspace(root, "night", task_folder=root, editable=[editable], **options)
-    try:
-        yield workspace
-    finally:
-        workspace.close()
 
 
 def contents(folder: Path, skipped: tuple[str, ...] = ()) -> dict[str, str]:

@@ -20,7 +20,7 @@ from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import Database, alembic_config, upgrade
 from autoresearchd.store.schema.health import HEAD_REVISION
 from autoresearchd.store.schema.tables import metadata
-from tests.unit.store.driver import AT, new_session
+from tests.unit.store.driver import AT, execute, new_session
 
 NEXT = """
 from alembic import op
@@ -117,8 +117,7 @@ def test_a_newer_database_is_refused_with_the_command_that_hints_it(url: str, la
 
 
 def test_somebody_elses_database_is_not_touched(url: str, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "state.db")) as db:
-        db.execute("CREATE TABLE recipes (a)")
+    execute(tmp_path / "state.db", "CREATE TABLE recipes (a)")
     with pytest.raises(StoreError, match="recipes"):
         SqlStore.open(url)
 

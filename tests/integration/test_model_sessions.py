@@ -45,14 +45,10 @@ def policy(bench: Bench, scripted: ScriptedServer, caps: Caps | None = None, **s
     told = ModelSettings(**{"retries": 0, "reasks": 0, "timeout": 2.0, **settings})
     check = EditCheck(bench.task, bench.store, bench.session.id, bench.workspace().pristine(bench.session.base_commit))
     return ModelPolicy(
-        [OpenAIClient(scripted.url, "m", prices=told.prices)],
-        told,
-        name="local:m",
+        [OpenAIClient(scripted.url, "m", prices=told.prices)], told, name="local:m",
         answers=SessionAnswers(bench.store, bench.session.id, SystemClock()),
-        purse=caps or Caps(session_usd=lambda: 0.0, day_usd=lambda: 0.0),
-        check=check.legal,
-        near=check.near,
-    )
+        purse=caps or Caps(session_usd=lambda: 0.0, day_usd=lambda: 0.0), check=check.legal, near=check.near,
+    )  # fmt: skip
 
 
 def test_a_good_answer_is_kept_and_all_of_it_can_be_read_afterwards(tmp_path: Path) -> None:

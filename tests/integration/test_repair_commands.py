@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,18 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.integration.bench import Bench
+from tests.unit.store.driver import execute
 
 Damage = Callable[[Path], None]
 
 
 def sqlite(statement: str) -> Damage:
-    def change(path: Path) -> None:
-        db = sqlite3.connect(path)
-        with db:
-            db.execute(statement)
-        db.close()
-
-    return change
+    return lambda path: execute(path, statement)
 
 
 DAMAGES: dict[str, tuple[Damage, int]] = {

@@ -52,9 +52,7 @@ def test_the_place_of_an_image_tells_nothing_of_its_class(tmp_path: Path) -> Non
     assert list(orders[0]) != list(orders[1]) and sorted(orders[0]) == sorted(orders[1])
 
 
-def test_the_time_is_the_one_that_the_scorer_is_told_and_without_it_there_is_no_score(
-    scored: Path,
-) -> None:
+def test_the_time_is_the_one_that_the_scorer_is_told_and_without_it_there_is_no_score(scored: Path) -> None:
     done = answer(scored, 0.98, AUTORESEARCHD_TRAIN_SECONDS="7.5")
     assert (done.returncode, done.stdout) == (0, "METRIC accuracy=0.980000\nMETRIC train_seconds=7.500000\n")
     done = answer(scored, 1.0)
@@ -86,17 +84,12 @@ def test_the_program_as_it_comes_brings_no_weights() -> None:
 @pytest.mark.parametrize(
     "brought",
     [
-        f"W = '{'ab01' * 70}'\n",
-        f"W = {b'xyz0' * 70!r}\n",
-        f"W = [{', '.join(map(str, range(401)))}]\n",
-        f"W = 0x{'f' * 400}\n",
-        "".join(f"w{i} = '{'ab01' * 50}'\n" for i in range(30)),
-        f'"""{"weights" * 40}"""\n',
-        f"{'w' * 41} = 1\n",
-        "# weights\n" * 2000,
+        f"W = '{'ab01' * 70}'\n", f"W = {b'xyz0' * 70!r}\n", f"W = [{', '.join(map(str, range(401)))}]\n",
+        f"W = 0x{'f' * 400}\n", "".join(f"w{i} = '{'ab01' * 50}'\n" for i in range(30)), f'"""{"weights" * 40}"""\n',
+        f"{'w' * 41} = 1\n", "# weights\n" * 2000,
     ],
     ids=["text", "bytes", "numbers", "a large number", "many texts", "a docstring", "a name", "comments"],
-)
+)  # fmt: skip
 def test_weights_in_the_program_are_refused(brought: str) -> None:
     assert check_program.fault(brought + (FOLDER / "train.py").read_text()) != ""
 

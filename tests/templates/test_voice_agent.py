@@ -92,13 +92,11 @@ def test_a_seed_draws_the_same_cases_each_time_and_another_one_others() -> None:
 @pytest.mark.parametrize(
     ("said", "meant"),
     [
-        ("At 9:00 a.m., sharp!", "at 9 am sharp"),
-        ("Forty-five dollars and twelve cents", "45 dollars and 12 cents"),
-        ("$80.00", "80"),
-        ("five five five, oh one four two", "5 5 5 0 1 4 2"),
+        ("At 9:00 a.m., sharp!", "at 9 am sharp"), ("Forty-five dollars and twelve cents", "45 dollars and 12 cents"),
+        ("$80.00", "80"), ("five five five, oh one four two", "5 5 5 0 1 4 2"),
         ("We’re open ’til noon — 2PM", "we re open til 12 pm 2 pm"),
     ],
-)
+)  # fmt: skip
 def test_a_reply_is_compared_in_its_plain_form(said: str, meant: str) -> None:
     assert judge.plain(said) == meant
 
@@ -116,15 +114,12 @@ def test_a_good_answer_is_right_where_it_was_asked_for_and_nowhere_else(topic: s
 @pytest.mark.parametrize(
     ("topic", "said"),
     [
-        ("week closes", "We close at 6 am."),
-        ("week opens", "We open at 10 am."),
-        ("closed", "Yes, we are open on Sundays."),
-        ("address", "We are at 14 Mill Lane. Call us on 555 0142."),
+        ("week closes", "We close at 6 am."), ("week opens", "We open at 10 am."),
+        ("closed", "Yes, we are open on Sundays."), ("address", "We are at 14 Mill Lane. Call us on 555 0142."),
         ("brakes", "That is 25 dollars, and a flat tyre is 12 dollars."),
-        ("mechanic", "Our mechanic is Rosa, with a guarantee of 6 months."),
-        ("guarantee", "You have 12 months."),
+        ("mechanic", "Our mechanic is Rosa, with a guarantee of 6 months."), ("guarantee", "You have 12 months."),
     ],
-)
+)  # fmt: skip
 def test_a_false_answer_or_one_that_says_more_is_wrong(topic: str, said: str) -> None:
     assert not any(is_right(case, said) for case in of("fact", topic))
 
@@ -343,7 +338,8 @@ def test_a_network_of_random_weights_says_what_transformers_has_it_say(tmp_path:
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
 def test_the_model_says_what_transformers_has_it_say(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    file = model_file("tokenizers")
+    pytest.importorskip("tokenizers")
+    file = model_file()
     from transformers import AutoModelForCausalLM
 
     prepare.convert(file, tmp_path)

@@ -18,13 +18,9 @@ from autoresearchd.domain.errors import ConfigError, UsageError
 from autoresearchd.domain.task import Budget, Direction, Metric, MetricSource
 
 FIELDS = Draft(
-    name="my task",
-    target_file=("src/model.py",),
-    run_command='python train.py --note "a: b # c" 2>&1',
-    metric="accuracy",
-    direction="maximize",
-    budget="5m",
-)
+    name="my task", target_file=("src/model.py",), run_command='python train.py --note "a: b # c" 2>&1',
+    metric="accuracy", direction="maximize", budget="5m",
+)  # fmt: skip
 
 
 def test_every_commented_key_of_a_new_file_is_one_that_works() -> None:
@@ -52,18 +48,11 @@ def test_a_field_that_is_not_valid_leaves_no_file_behind(tmp_path: Path) -> None
 
 def test_all_that_was_found_in_a_project_loads_back() -> None:
     fields = replace(
-        FIELDS,
-        target_file=("a.py", "sub dir/b.txt"),
-        protected=("measure.sh", "x, y.py"),
-        data=("~/.cache/data",),
-        metrics=("peak_mb", "total_µs"),
-        display_metrics=("peak_mb",),
-        checks=("bash checks.sh # all", "true"),
-        system="Objective:\n  faster: much\n\n- no 'new' packages #1\n---\n",
-        baseline=2.385,
-        measured="measured: 2.385 ± 0.017\nover 3 runs",
-        remarks=("Adopted from\nsomewhere: else",),
-    )
+        FIELDS, target_file=("a.py", "sub dir/b.txt"), protected=("measure.sh", "x, y.py"), data=("~/.cache/data",),
+        metrics=("peak_mb", "total_µs"), display_metrics=("peak_mb",), checks=("bash checks.sh # all", "true"),
+        system="Objective:\n  faster: much\n\n- no 'new' packages #1\n---\n", baseline=2.385,
+        measured="measured: 2.385 ± 0.017\nover 3 runs", remarks=("Adopted from\nsomewhere: else",),
+    )  # fmt: skip
     task = read_task_text(render_task_yaml(fields))
     assert task.editable == ("a.py", "sub dir/b.txt") and task.protected == ("measure.sh", "x, y.py")
     assert task.data == ("~/.cache/data",) and task.scoring.metrics == ("peak_mb", "total_µs")
@@ -76,12 +65,9 @@ def test_all_that_was_found_in_a_project_loads_back() -> None:
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
-    name=st.text(max_size=30),
-    command=st.text(max_size=60),
-    system=st.text(max_size=80),
-    remark=st.text(max_size=40),
+    name=st.text(max_size=30), command=st.text(max_size=60), system=st.text(max_size=80), remark=st.text(max_size=40),
     budget=st.floats(0.5, 1e8),
-)
+)  # fmt: skip
 def test_no_words_break_out_of_their_place(name: str, command: str, system: str, remark: str, budget: float) -> None:
     fields = Draft(name, run_command=command, system=system, remarks=(remark,), measured=remark, baseline=1.0)
     fields = replace(fields, checks=(command,), budget=budget)
@@ -175,16 +161,11 @@ def test_a_clone_of_autoresearch_is_a_task_as_it_is(tmp_path: Path, monkeypatch:
 # ---------------------------------------------------------------------- pi-autoresearch
 def test_a_pi_project_gives_metric_scope_checks_and_words(tmp_path: Path) -> None:
     files = {
-        ".auto/measure.sh": "python bench.py\n",
-        ".auto/prompt.md": PROMPT,
-        ".auto/checks.sh": "true\n",
-        ".auto/ideas.md": "- radix sort\n",
-        ".auto/config.json": '{"maxIterations": 30}',
+        ".auto/measure.sh": "python bench.py\n", ".auto/prompt.md": PROMPT, ".auto/checks.sh": "true\n",
+        ".auto/ideas.md": "- radix sort\n", ".auto/config.json": '{"maxIterations": 30}',
         ".auto/log.jsonl": "\n".join([config("old", "lower"), json.dumps(RUN), config("mb_s", "higher"), "broken"]),
-        "autoresearch.sh": "echo METRIC legacy=1\n",
-        "src/sort.py": "x = 1\n",
-        "train.py": "y = 1\n",
-    }
+        "autoresearch.sh": "echo METRIC legacy=1\n", "src/sort.py": "x = 1\n", "train.py": "y = 1\n",
+    }  # fmt: skip
     found = recognise(put(tmp_path, files), "x")
     assert found is not None and (found.kind, found.log) == (PI, tmp_path / ".auto/log.jsonl")
     draft = found.draft

@@ -264,12 +264,9 @@ def test_a_slip_is_told_with_what_would_be_right(tmp_path: Path, text: str, word
 
 # ---------------------------------------------------------------------- in the store
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
-    str: st.text(max_size=8),
-    float: st.floats(allow_nan=False, allow_infinity=False),
-    int: st.integers(),
-    bool: st.booleans(),
-    type(None): st.none(),
-}
+    str: st.text(max_size=8), float: st.floats(allow_nan=False, allow_infinity=False), int: st.integers(),
+    bool: st.booleans(), type(None): st.none(),
+}  # fmt: skip
 
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:

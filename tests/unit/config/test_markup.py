@@ -56,32 +56,20 @@ def found(path: str, text: str) -> dict[str, tuple[object, str]]:
 
 def test_the_values_of_a_yaml_file_are_found_where_they_stand() -> None:
     assert found("a.yaml", YAML) == {
-        "optimizer.lr": (1e-3, "1e-3"),
-        "optimizer.betas[0]": (0.9, "0.9"),
-        "optimizer.betas[1]": (0.999, "0.999"),
-        "optimizer.name": ("adam", "adam"),
-        "model.width": (64, "64"),
-        "model.depth": (4, "4"),
-        "model.act": ("relu", '"relu"'),
-        "model.bias": (True, "true"),
-        "model.layers[0].units": (32, "32"),
+        "optimizer.lr": (1e-3, "1e-3"), "optimizer.betas[0]": (0.9, "0.9"), "optimizer.betas[1]": (0.999, "0.999"),
+        "optimizer.name": ("adam", "adam"), "model.width": (64, "64"), "model.depth": (4, "4"),
+        "model.act": ("relu", '"relu"'), "model.bias": (True, "true"), "model.layers[0].units": (32, "32"),
         "model.layers[1].units": (16, "16"),
-    }
+    }  # fmt: skip
 
 
 def test_the_values_of_a_toml_file_are_found_and_those_in_a_text_are_not() -> None:
     """A number inside a text that is replaced would change what the program reads as words."""
     assert found("a.toml", TOML) == {
-        "lr": (1e-3, "1e-3"),
-        "model.width": (64, "64"),
-        "betas[0]": (0.9, "0.9"),
-        "betas[1]": (0.999, "0.999"),
-        "name": ("adam", "'adam'"),
-        "optim.inner.wd": (0.1, "0.1"),
-        "optim.inner.flag": (True, "true"),
-        "layers[0].units": (32, "32"),
-        "layers[1].units": (16, "16"),
-    }
+        "lr": (1e-3, "1e-3"), "model.width": (64, "64"), "betas[0]": (0.9, "0.9"), "betas[1]": (0.999, "0.999"),
+        "name": ("adam", "'adam'"), "optim.inner.wd": (0.1, "0.1"), "optim.inner.flag": (True, "true"),
+        "layers[0].units": (32, "32"), "layers[1].units": (16, "16"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("indent", [None, 2, "\t"])

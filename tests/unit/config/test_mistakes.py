@@ -37,21 +37,12 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_their_lines() -
     error = mistake(text)
     told = [line for line in str(error).splitlines() if line.startswith("task.yaml:")]
     assert [line.split(": ")[0] + " " + line.split(": ")[1] for line in told] == [
-        "task.yaml:1 name",
-        "task.yaml:3 workspace.target_fil",
-        "task.yaml:4 workspace.protected[0]",
-        "task.yaml:7 execution.budget",
-        "task.yaml:8 execution.env.AUTORESEARCHD_SEED",
-        "task.yaml:8 execution.env.9x",
-        "task.yaml:9 execution.memory_mb",
-        "task.yaml:11 scoring.metric",
-        "task.yaml:12 scoring.direction",
-        "task.yaml:13 scoring.constraints[0]",
-        "task.yaml:14 scoring.pattern",
-        "task.yaml:15 on",
-        "task.yaml:17 profiles.cpu.execution.budgt",
-        "task.yaml:18 profiles.gpu",
-    ]
+        "task.yaml:1 name", "task.yaml:3 workspace.target_fil", "task.yaml:4 workspace.protected[0]",
+        "task.yaml:7 execution.budget", "task.yaml:8 execution.env.AUTORESEARCHD_SEED",
+        "task.yaml:8 execution.env.9x", "task.yaml:9 execution.memory_mb", "task.yaml:11 scoring.metric",
+        "task.yaml:12 scoring.direction", "task.yaml:13 scoring.constraints[0]", "task.yaml:14 scoring.pattern",
+        "task.yaml:15 on", "task.yaml:17 profiles.cpu.execution.budgt", "task.yaml:18 profiles.gpu",
+    ]  # fmt: skip
     assert (error.line, error.key) == (1, "name")
     assert str(error).count("→") == len(told)
 
@@ -114,23 +105,19 @@ BELOW = "task:\n" + "".join(f"  {line}\n" for line in MINIMAL.splitlines())
         (BELOW + "history: revert\n", "history", 6, "below `task:`"),
         (
             with_line("execution", "budget: 60") + "profiles: {cuda: {execution: {timeout: 100}}}\n",
-            "profiles.cuda.execution.timeout",
-            10,
-            "less than 120 s: budget 60 s",
+            "profiles.cuda.execution.timeout", 10, "less than 120 s: budget 60 s",
         ),
         (
             MINIMAL.replace("train.py}\n", "train.py, data: [data/val.bin]}\n", 1)
             + "evaluation: {command: a, private: [data]}\n",
-            "evaluation.private",
-            5,
-            "hides",
+            "evaluation.private", 5, "hides",
         ),
         *(
             (MINIMAL.replace("train.py}\n", f"{target}}}\n", 1), "workspace.target_file", 2, "")
             for target in ("[]", "[a.py, ./a.py]", ".", "task.yaml", "''", "/a.py", ".GIT/x")
         ),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_told_where_it_is_and_nothing_else(text: str, key: str, line: int, words: str) -> None:
     error = mistake(text)
     assert (error.key.removesuffix("[0]").removesuffix("[1]"), error.line) == (key, line)
@@ -154,21 +141,14 @@ def test_a_file_that_is_not_there_or_is_no_file_is_told_and_does_not_hang(tmp_pa
 @pytest.mark.parametrize(
     ("data", "line", "words"),
     [
-        (b"", None, "empty"),
-        (b"# nothing but a comment\n\n", None, "empty"),
-        (b"- a\n- b\n", 1, "no mapping"),
-        (b"name: a\nworkspace:\n\ttarget_file: b\n", 3, "tabs"),
-        (b"name: a: b\n", 1, "quotes"),
-        (b"name: a\n---\nname: b\n", 2, "---"),
-        (b"name: a\nx: *nothing\n", 2, "not YAML"),
-        (b"name: a\nx: b\xff\n", 2, "UTF-8"),
-        (b"name: a\nx: b\x07\n", 2, "character"),
-        (b"a: " + b"[" * 5000 + b"]" * 5000, None, "nested"),
-        (b"a: &a [*a]\n", 1, "nested"),
-        (b"name: a\n" + b"#" * 300_000, None, "256 KiB"),
-        (b"a: 9" + b"9" * 5000, 1, "not a usable value"),
+        (b"", None, "empty"), (b"# nothing but a comment\n\n", None, "empty"), (b"- a\n- b\n", 1, "no mapping"),
+        (b"name: a\nworkspace:\n\ttarget_file: b\n", 3, "tabs"), (b"name: a: b\n", 1, "quotes"),
+        (b"name: a\n---\nname: b\n", 2, "---"), (b"name: a\nx: *nothing\n", 2, "not YAML"),
+        (b"name: a\nx: b\xff\n", 2, "UTF-8"), (b"name: a\nx: b\x07\n", 2, "character"),
+        (b"a: " + b"[" * 5000 + b"]" * 5000, None, "nested"), (b"a: &a [*a]\n", 1, "nested"),
+        (b"name: a\n" + b"#" * 300_000, None, "256 KiB"), (b"a: 9" + b"9" * 5000, 1, "not a usable value"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_is_no_yaml_is_refused_with_the_place_where_it_ends(
     tmp_path: Path, data: bytes, line: int | None, words: str
 ) -> None:
@@ -204,15 +184,11 @@ def _places(tree: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 FULL: dict[str, Any] = yaml.safe_load((HERE / "full.yaml").read_text())
 VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=8),
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
     st.sampled_from(["auto", "5m", "../x", "/", "(", "[]"]),
     st.lists(st.one_of(st.none(), st.integers(), st.text(max_size=3)), max_size=3),
     st.dictionaries(st.text(max_size=3), st.one_of(st.none(), st.integers(), st.booleans()), max_size=3),
-)
+)  # fmt: skip
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

@@ -53,16 +53,12 @@ def written(folder: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("environment", "retries"),
     [
-        ({}, 5),
-        ({"HOME": "/nobody"}, 5),
-        ({"HOME": "TMP"}, 1),
-        ({"HOME": "TMP", "XDG_CONFIG_HOME": "TMP/xdg"}, 7),
+        ({}, 5), ({"HOME": "/nobody"}, 5), ({"HOME": "TMP"}, 1), ({"HOME": "TMP", "XDG_CONFIG_HOME": "TMP/xdg"}, 7),
         ({"HOME": "TMP", "XDG_CONFIG_HOME": "xdg"}, 1),
         ({"HOME": "TMP", "AUTORESEARCHD_CONFIG": "~/mine/config.yaml"}, 3),
-        ({"HOME": "TMP", "AUTORESEARCHD_CONFIG": ""}, 1),
-        ({"HOME": "TMP", "AUTORESEARCHD_CONFIG": "/dev/null"}, 5),
+        ({"HOME": "TMP", "AUTORESEARCHD_CONFIG": ""}, 1), ({"HOME": "TMP", "AUTORESEARCHD_CONFIG": "/dev/null"}, 5),
     ],
-)
+)  # fmt: skip
 def test_the_file_is_where_the_user_says_or_at_home(environment: dict[str, str], retries: int, tmp_path: Path) -> None:
     for folder, number in ((".config/autoresearchd", 1), ("mine", 3), ("xdg/autoresearchd", 7)):
         written(tmp_path / folder, f"retries: {number}\n")
@@ -83,31 +79,14 @@ def test_every_key_reaches_the_settings() -> None:
     home = {"HOME": "/home/me"}
     found = read_settings_text(FULL, file="/etc/ar/config.yaml", environment=home)
     assert found == ModelSettings(
-        policy="litellm:anthropic/claude-x",
-        fallbacks=("openai/gpt-x", "local-model"),
-        context_tokens=32_000,
-        max_tokens=4_096,
-        temperature=0.7,
-        timeout=120.0,
-        retries=3,
-        reasks=1,
-        repairs=1,
-        prices={"anthropic/claude-x": Price(3.0, 15.0), "gpt-4.1": Price(0.0, 0.5)},
-        per_day=20.0,
-        when_spent="search",
-        base_url="http://127.0.0.1:9000/v1",
-        local_model="smollm2",
-        key_file="/etc/ar/keys/local",
-        structured=False,
-        key_files={"anthropic": "/home/me/keys/anthropic"},
-        roles=True,
-        parents="puct",
-        group=4,
-        agent_turns=10,
-        agent_seconds=300.0,
-        agent_output_bytes=5_000,
+        policy="litellm:anthropic/claude-x", fallbacks=("openai/gpt-x", "local-model"), context_tokens=32_000,
+        max_tokens=4_096, temperature=0.7, timeout=120.0, retries=3, reasks=1, repairs=1,
+        prices={"anthropic/claude-x": Price(3.0, 15.0), "gpt-4.1": Price(0.0, 0.5)}, per_day=20.0,
+        when_spent="search", base_url="http://127.0.0.1:9000/v1", local_model="smollm2",
+        key_file="/etc/ar/keys/local", structured=False, key_files={"anthropic": "/home/me/keys/anthropic"},
+        roles=True, parents="puct", group=4, agent_turns=10, agent_seconds=300.0, agent_output_bytes=5_000,
         agent_usd=0.5,
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nothing yet\n  # retries: 3\n", "{}", "spend:\nlocal: {}\npolicy:\n"])
@@ -150,16 +129,11 @@ SECRET = "sk-ant-api03-AbC1dEf2GhI3jKl4MnO5pQr6StU7vWx8"
 @pytest.mark.parametrize(
     "text",
     [
-        f"policy: {SECRET}",
-        "policy: sk-pa55word",
-        f"# my key: {SECRET}",
-        f"api_key: {SECRET}",
-        f"local: {{key_file: {SECRET}}}",
-        f"fallbacks: [{SECRET}",
-        f"{SECRET}: 1",
+        f"policy: {SECRET}", "policy: sk-pa55word", f"# my key: {SECRET}", f"api_key: {SECRET}",
+        f"local: {{key_file: {SECRET}}}", f"fallbacks: [{SECRET}", f"{SECRET}: 1",
         "local: {base_url: 'http://me:pa55w0rdpa55@host/v1'}",
     ],
-)
+)  # fmt: skip
 def test_a_key_in_the_file_is_refused_and_never_shown(text: str) -> None:
     error = mistake("retries: 3\n" + text)
     assert error.line == 2

@@ -23,26 +23,18 @@ _PEM = "-----{} RSA PRIVATE KEY-----"
 
 TOKENS: dict[str, str] = {
     "anthropic": "sk-" + "ant-api03-" + letters(80) + "-" + letters(12) + "AA",
-    "openai-project": "sk-" + "proj-" + letters(60) + "_" + letters(40),
-    "openai-legacy": "sk-" + letters(48),
-    "openrouter": "sk-" + "or-v1-" + letters(64, HEX),
-    "huggingface": "hf" + "_" + letters(34),
-    "github-classic": "gh" + "p_" + letters(36),
-    "github-app": "gh" + "s_" + letters(36),
+    "openai-project": "sk-" + "proj-" + letters(60) + "_" + letters(40), "openai-legacy": "sk-" + letters(48),
+    "openrouter": "sk-" + "or-v1-" + letters(64, HEX), "huggingface": "hf" + "_" + letters(34),
+    "github-classic": "gh" + "p_" + letters(36), "github-app": "gh" + "s_" + letters(36),
     "github-fine-grained": "github" + "_pat_" + letters(22) + "_" + letters(59),
-    "gitlab": "gl" + "pat-" + letters(20),
-    "aws-access-key": "AK" + "IA" + letters(16, UPPER),
-    "google": "AI" + "za" + letters(35),
-    "google-oauth": "ya" + "29." + letters(60),
+    "gitlab": "gl" + "pat-" + letters(20), "aws-access-key": "AK" + "IA" + letters(16, UPPER),
+    "google": "AI" + "za" + letters(35), "google-oauth": "ya" + "29." + letters(60),
     "slack-bot": "xo" + "xb-" + letters(12, string.digits) + "-" + letters(24),
-    "stripe": "sk" + "_live_" + letters(24),
-    "wandb": "wandb" + "_v1_" + letters(60),
-    "npm": "np" + "m_" + letters(36),
-    "pypi": "py" + "pi-AgEIcHlwaS5vcmc" + letters(80),
-    "groq": "gs" + "k_" + letters(52),
-    "jwt": "eyJ" + letters(30) + ".eyJ" + letters(60) + "." + letters(43),
+    "stripe": "sk" + "_live_" + letters(24), "wandb": "wandb" + "_v1_" + letters(60),
+    "npm": "np" + "m_" + letters(36), "pypi": "py" + "pi-AgEIcHlwaS5vcmc" + letters(80),
+    "groq": "gs" + "k_" + letters(52), "jwt": "eyJ" + letters(30) + ".eyJ" + letters(60) + "." + letters(43),
     "private-key": _PEM.format("BEGIN") + "\n" + PEM_BODY + "\n" + _PEM.format("END"),
-}
+}  # fmt: skip
 """Secrets that are known by themselves, wherever they stand."""
 
 IN_CONTEXT: dict[str, tuple[str, str]] = {

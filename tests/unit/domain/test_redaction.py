@@ -59,18 +59,12 @@ def test_a_secret_is_hidden_by_what_stands_beside_it(kind: str) -> None:
 @pytest.mark.parametrize(
     "form",
     [
-        VALUE,
-        json.dumps(VALUE)[1:-1],
-        json.dumps(VALUE, ensure_ascii=False)[1:-1],
-        repr(VALUE)[1:-1],
-        urllib.parse.quote(VALUE, safe=""),
-        urllib.parse.quote(VALUE),
-        urllib.parse.quote_plus(VALUE),
-        VALUE.encode().hex(),
-        base64.b64encode(VALUE.encode()).decode().rstrip("=")[:-1],
+        VALUE, json.dumps(VALUE)[1:-1], json.dumps(VALUE, ensure_ascii=False)[1:-1], repr(VALUE)[1:-1],
+        urllib.parse.quote(VALUE, safe=""), urllib.parse.quote(VALUE), urllib.parse.quote_plus(VALUE),
+        VALUE.encode().hex(), base64.b64encode(VALUE.encode()).decode().rstrip("=")[:-1],
         base64.urlsafe_b64encode(VALUE.encode()).decode().rstrip("=")[:-1],
     ],
-)
+)  # fmt: skip
 def test_a_known_value_is_hidden_in_every_form_that_it_takes(form: str) -> None:
     assert KNOWING.text(f"a {form} b").startswith("a «redacted:environment»")
 
@@ -89,32 +83,22 @@ def test_a_known_value_inside_longer_base64_is_hidden(before: bytes, after: byte
     [
         "commit 4b825dc642cb6eb9a060e54bf8d69288fbee4904",
         "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
-        "550e8400-e29b-41d4-a716-446655440000",
-        "task-550e8400-e29b-41d4-a716-446655440000",
+        "550e8400-e29b-41d4-a716-446655440000", "task-550e8400-e29b-41d4-a716-446655440000",
         "METRIC val_bpb=0.997900",
         "step 00042 (12.3%) | loss: 3.141593 | lrm: 1.00 | dt: 300ms | tok/sec: 1,700,000 | remaining: 10s",
-        "tokens: 524288 tokens_per_second=12345678901234567890",
-        "total_tokens_M:   499.6",
-        "token_embedding = nn.Embedding(50304, n_embd2)",
-        "api_key = os.environ['OPENAI_API_KEY']",
-        'password = getpass.getpass("Password: ")',
-        "secret = settings.layer1.weight2_name3",
-        "key = jax.random.PRNGKey(1234567890)",
-        "https://user:password@example.com/path",
-        "https://example.com:8080/a@b",
-        "http://${USER}:${PASSWORD}@host/x",
-        "sk-learn-contrib-some-long-name-2024",
-        "risk-adjusted-returns-over-2024-and-2025",
-        "hf_model_revision_of_the_tokenizer_config",
+        "tokens: 524288 tokens_per_second=12345678901234567890", "total_tokens_M:   499.6",
+        "token_embedding = nn.Embedding(50304, n_embd2)", "api_key = os.environ['OPENAI_API_KEY']",
+        'password = getpass.getpass("Password: ")', "secret = settings.layer1.weight2_name3",
+        "key = jax.random.PRNGKey(1234567890)", "https://user:password@example.com/path",
+        "https://example.com:8080/a@b", "http://${USER}:${PASSWORD}@host/x", "sk-learn-contrib-some-long-name-2024",
+        "risk-adjusted-returns-over-2024-and-2025", "hf_model_revision_of_the_tokenizer_config",
         "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
-        "-----BEGIN PRIVATE KEY----- is how such a block begins",
-        "eyJ is how a token begins",
-        "--token-budget 64000 --password prompt",
-        base64.b64encode(bytes(range(48))).decode(),
+        "-----BEGIN PRIVATE KEY----- is how such a block begins", "eyJ is how a token begins",
+        "--token-budget 64000 --password prompt", base64.b64encode(bytes(range(48))).decode(),
         "data:image/png;base64," + base64.b64encode(random.Random(1).randbytes(600)).decode(),
         "1.2345678901234567e-10 -0.00012345678901234567",
     ],
-)
+)  # fmt: skip
 def test_what_only_looks_alike_is_left_as_it_is(harmless: str) -> None:
     assert PLAIN.text(harmless) == harmless
 
@@ -244,16 +228,13 @@ def test_short_values_numbers_switches_and_paths_are_no_secrets() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "OPENAI_API_KEY={}\nOTHER=1\n",
-        "export HF_TOKEN='{}'\n",
+        "OPENAI_API_KEY={}\nOTHER=1\n", "export HF_TOKEN='{}'\n",
         "[default]\naws_access_key_id = AKIA\naws_secret_access_key = {}\n",
         '{{"type": "authorized_user", "client_secret": "{}", "token_uri": "https://x"}}',
-        "machine api.wandb.ai\n  login user\n  password {}\n",
-        "//registry.npmjs.org/:_authToken={}\n",
-        "github.com:\n    oauth_token: {}\n    user: x\n",
-        "{}\n",
+        "machine api.wandb.ai\n  login user\n  password {}\n", "//registry.npmjs.org/:_authToken={}\n",
+        "github.com:\n    oauth_token: {}\n    user: x\n", "{}\n",
     ],
-)
+)  # fmt: skip
 def test_key_files_give_their_secrets(text: str) -> None:
     secret = letters(30)
     assert list(secrets_of_file(text.format(secret))) == [secret]

@@ -37,14 +37,10 @@ def test_the_tasks_own_words_are_used() -> None:
 @pytest.mark.parametrize(
     ("label", "key"),
     [
-        (Label.NO_GAIN, "failure"),
-        (Label.OOM, "crash"),
-        (Label.DUPLICATE, "duplicate"),
-        (Label.NO_OP, "no_change"),
-        (Label.MALFORMED_ANSWER, "sed_failed"),
-        (Label.CHECK_FAILED, "checks"),
+        (Label.NO_GAIN, "failure"), (Label.OOM, "crash"), (Label.DUPLICATE, "duplicate"), (Label.NO_OP, "no_change"),
+        (Label.MALFORMED_ANSWER, "sed_failed"), (Label.CHECK_FAILED, "checks"),
     ],
-)
+)  # fmt: skip
 def test_each_outcome_has_its_own_words(label: Label, key: str) -> None:
     decision = Decision(RULES[label] or Status.CRASH, label, reason="Because.")
     assert told(decision, **{key: "MINE {reason}"}) == "MINE Because."

@@ -39,19 +39,13 @@ def test_only_the_editable_files_may_be_edited(path: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("x = '\0'\n", "NUL"),
-        ("x = '\ud800'\n", "surrogate"),
-        ("#" * (MAX_BYTES + 1), "bytes"),
-        ("def f(:\n", "line 1"),
-        ("x = 1\n  y = 2\n", "line 2"),
-        ("(" * 5000, "train.py"),
-        ("x = " + "-" * 50_000 + "1", "train.py"),
-        ("x = a" + ".a" * 25_000, "train.py"),
-        ("x = a" + ".a" * 490_000, "words and operators"),
-        ("a\n" * 400_000, "words and operators"),
+        ("x = '\0'\n", "NUL"), ("x = '\ud800'\n", "surrogate"), ("#" * (MAX_BYTES + 1), "bytes"),
+        ("def f(:\n", "line 1"), ("x = 1\n  y = 2\n", "line 2"), ("(" * 5000, "train.py"),
+        ("x = " + "-" * 50_000 + "1", "train.py"), ("x = a" + ".a" * 25_000, "train.py"),
+        ("x = a" + ".a" * 490_000, "words and operators"), ("a\n" * 400_000, "words and operators"),
         ("x = " + "9" * 5000, "train.py"),
     ],
-)
+)  # fmt: skip
 def test_text_that_cannot_run_or_would_exhaust_the_daemon_is_illegal(text: str, words: str) -> None:
     label, said = label_of({"train.py": text})
     assert label is Label.ILLEGAL_EDIT and words in said
@@ -202,17 +196,13 @@ def verdict(new: str, old: str = PROMISED) -> Label:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("SEED = 3", "SEED = 4"),
-        ("seed=1", "seed=2"),
-        ("manual_seed(seed)\n    gen", "manual_seed(1337)\n    gen"),
+        ("SEED = 3", "SEED = 4"), ("seed=1", "seed=2"), ("manual_seed(seed)\n    gen", "manual_seed(1337)\n    gen"),
         ("    torch.manual_seed(seed)\n", ""),
         ("    torch.manual_seed(seed)\n", "    torch.manual_seed(seed)\n    random.seed(7)\n"),
-        ('int(os.environ.get("AUTORESEARCHD_SEED", 42))', "137"),
-        ("seed=seed", "seed=137"),
-        ("Random(seed + 1)", "Random(9)"),
-        ("Generator().manual_seed(seed)", "Generator().manual_seed(137)"),
+        ('int(os.environ.get("AUTORESEARCHD_SEED", 42))', "137"), ("seed=seed", "seed=137"),
+        ("Random(seed + 1)", "Random(9)"), ("Generator().manual_seed(seed)", "Generator().manual_seed(137)"),
     ],
-)
+)  # fmt: skip
 def test_an_edit_of_a_seed_alone_is_not_run(old: str, new: str) -> None:
     assert PROMISED.count(old) == 1
     assert verdict(PROMISED.replace(old, new)) is Label.NO_OP
@@ -221,14 +211,11 @@ def test_an_edit_of_a_seed_alone_is_not_run(old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("WIDTH = 4", "WIDTH = 5"),
-        ("seed=1, *, rows=2", "seed=1, *, rows=3"),
-        ("seed=1, *, rows=2", "seed, *, rows=2, seeded=True"),
-        ("width=WIDTH", "width=WIDTH, seeds=3"),
-        ("return train(", "return seed_everything_and_train("),
-        ("import os,", "import json, os,"),
+        ("WIDTH = 4", "WIDTH = 5"), ("seed=1, *, rows=2", "seed=1, *, rows=3"),
+        ("seed=1, *, rows=2", "seed, *, rows=2, seeded=True"), ("width=WIDTH", "width=WIDTH, seeds=3"),
+        ("return train(", "return seed_everything_and_train("), ("import os,", "import json, os,"),
     ],
-)
+)  # fmt: skip
 def test_an_edit_of_anything_else_is_run(old: str, new: str) -> None:
     assert PROMISED.count(old) == 1
     assert verdict(PROMISED.replace(old, new)) is Label.NONE
@@ -245,13 +232,11 @@ def test_a_seed_that_is_pinned_beside_a_change_is_refused_and_what_the_evaluatio
     [
         "if True:\n    def load_model(path): return 1\n",
         "try:\n    from models import load_model\nexcept ImportError:\n    load_model = None\n",
-        "from models import *\n",
-        "load_model: object = lambda path: 1\n",
-        "def make():\n    global load_model\n    load_model = 1\nmake()\n",
-        "globals()['load_' + 'model'] = 1\n",
+        "from models import *\n", "load_model: object = lambda path: 1\n",
+        "def make():\n    global load_model\n    load_model = 1\nmake()\n", "globals()['load_' + 'model'] = 1\n",
         "def __getattr__(name): return 1\n",
     ],
-)
+)  # fmt: skip
 def test_a_name_may_come_about_in_any_way(instead: str) -> None:
     assert verdict(PROMISED.replace("def load_model(path): return torch.load(path)\n", instead)) is Label.NONE
 

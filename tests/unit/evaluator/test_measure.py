@@ -36,15 +36,10 @@ def test_a_good_run_gives_metric_figures_and_curve() -> None:
 @pytest.mark.parametrize(
     ("outcome", "label"),
     [
-        ("killed", Label.INTERRUPTED),
-        ("lost", Label.HOST_LOST),
-        ("disk_full", Label.DISK_FULL),
-        ("oom", Label.OOM),
-        ("timeout", Label.TIMEOUT),
-        ("budget_overrun", Label.BUDGET_OVERRUN),
-        ("something new", Label.ERROR),
+        ("killed", Label.INTERRUPTED), ("lost", Label.HOST_LOST), ("disk_full", Label.DISK_FULL), ("oom", Label.OOM),
+        ("timeout", Label.TIMEOUT), ("budget_overrun", Label.BUDGET_OVERRUN), ("something new", Label.ERROR),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("exit_code", [0, 1, -9, None])
 def test_what_the_executor_saw_counts_more_than_what_was_printed(
     outcome: str, label: Label, exit_code: int | None
@@ -181,20 +176,11 @@ def test_a_refusal_names_the_gates_that_were_missed_and_nothing_else_of_the_eval
         ("Val set size: 10\r\n", {"val_set_size": 10.0}),
         ("n_valid=7", {"n_valid": 7.0}),
         # not of the evaluation set, or no size
-        ("valid rows: 380", {}),
-        ("n_train: 400", {}),
-        ("val_loss: 3", {}),
-        ("test_size=0.2", {}),
-        ("val_size: 20%", {}),
-        ("eval steps: 200", {}),
-        ("val: 3", {}),
-        ("interval size: 3", {}),
-        ("n_val: 4e3", {}),
-        ("n_val: -4", {}),
-        ("x" * 600 + " n_val: 4", {}),
-        ("", {}),
+        ("valid rows: 380", {}), ("n_train: 400", {}), ("val_loss: 3", {}), ("test_size=0.2", {}),
+        ("val_size: 20%", {}), ("eval steps: 200", {}), ("val: 3", {}), ("interval size: 3", {}), ("n_val: 4e3", {}),
+        ("n_val: -4", {}), ("x" * 600 + " n_val: 4", {}), ("", {}),
     ],
-)
+)  # fmt: skip
 def test_only_whole_numbers_that_clearly_are_of_the_evaluation_set_count(line: str, found: dict[str, float]) -> None:
     assert sizes(line) == found
 

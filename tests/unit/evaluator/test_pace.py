@@ -63,13 +63,10 @@ def test_a_program_that_hides_what_it_computes_gains_little_by_that(trained: flo
 @pytest.mark.parametrize(
     ("value", "sigma", "label"),
     [
-        (0.9, 0.01, Label.BUDGET_OVERRUN),
-        (1.02, 0.01, Label.BUDGET_OVERRUN),
-        (1.04, 0.01, Label.NONE),
-        (0.9, None, Label.BUDGET_OVERRUN),
-        (1.02, None, Label.NONE),
+        (0.9, 0.01, Label.BUDGET_OVERRUN), (1.02, 0.01, Label.BUDGET_OVERRUN), (1.04, 0.01, Label.NONE),
+        (0.9, None, Label.BUDGET_OVERRUN), (1.02, None, Label.NONE),
     ],
-)
+)  # fmt: skip
 def test_only_what_could_be_kept_is_held_to_its_budget_and_that_includes_ties(
     value: float, sigma: float | None, label: Label
 ) -> None:

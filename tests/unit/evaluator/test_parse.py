@@ -26,25 +26,12 @@ def test_the_summary_of_karpathys_train_py_is_read() -> None:
 @pytest.mark.parametrize(
     ("printed", "value"),
     [
-        ("0.5", 0.5),
-        ("1.23 ms", 1.23),
-        ("1.23ms", 1.23),
-        ("45,060.2 MB", 45060.2),
-        ("1_000_000", 1e6),
-        ("87%", 87.0),
-        ("87 %", 87.0),
-        ("-1e-3", -1e-3),
-        ("+.5", 0.5),
-        ("5.", 5.0),
-        ("1.7 tok/sec", 1.7),
-        ("0.9 (best 0.8)", 0.9),
-        ("0.9, really", 0.9),
-        ("0.9 | lr 3", 0.9),
-        ("12µs", 12.0),
-        ("1E+400", math.inf),
+        ("0.5", 0.5), ("1.23 ms", 1.23), ("1.23ms", 1.23), ("45,060.2 MB", 45060.2), ("1_000_000", 1e6),
+        ("87%", 87.0), ("87 %", 87.0), ("-1e-3", -1e-3), ("+.5", 0.5), ("5.", 5.0), ("1.7 tok/sec", 1.7),
+        ("0.9 (best 0.8)", 0.9), ("0.9, really", 0.9), ("0.9 | lr 3", 0.9), ("12µs", 12.0), ("1E+400", math.inf),
         ("-inf", -math.inf),
     ],
-)
+)  # fmt: skip
 def test_a_number_is_read_with_its_unit_and_separators(printed: str, value: float) -> None:
     for line in (f"val_bpb: {printed}", f"METRIC val_bpb={printed}", f"  METRIC val_bpb = {printed}\r"):
         assert parse_metrics(line, scoring()) == {"val_bpb": value}
@@ -77,16 +64,11 @@ def test_progress_bars_and_colours_do_not_hide_a_metric() -> None:
 @pytest.mark.parametrize(
     ("line", "name"),
     [
-        ("rmse=1.14923", "rmse"),
-        ("  rmse = 1.14923", "rmse"),
-        ("val_loss = 1.14923", "val_loss"),
-        ("Validation RMSE: 1.14923", "rmse"),
-        ("RMSE: 1.14923", "rmse"),
-        ("Final test rmse = 1.14923", "rmse"),
-        ("Val loss: 1.14923", "val_loss"),
-        ("test accuracy: 1.14923%", "accuracy"),
+        ("rmse=1.14923", "rmse"), ("  rmse = 1.14923", "rmse"), ("val_loss = 1.14923", "val_loss"),
+        ("Validation RMSE: 1.14923", "rmse"), ("RMSE: 1.14923", "rmse"), ("Final test rmse = 1.14923", "rmse"),
+        ("Val loss: 1.14923", "val_loss"), ("test accuracy: 1.14923%", "accuracy"),
     ],
-)
+)  # fmt: skip
 def test_a_metric_is_read_as_people_print_it(line: str, name: str) -> None:
     """Else the first run of a program that is in order ends as one without a metric."""
     assert parse_metrics(f"begin\n{line}\nend\n", scoring(name))[name] == 1.14923

@@ -25,15 +25,10 @@ def test_less_code_is_simpler_and_more_is_not() -> None:
 @pytest.mark.parametrize(
     "new",
     [
-        PROGRAM,
-        PROGRAM.replace('    """Documented."""\n', ""),
-        PROGRAM.replace("x", "a"),
-        PROGRAM + "# a comment\n",
-        PROGRAM.replace("x + 1", "x + 2"),
-        f"exec({PROGRAM!r})\n",
-        "def f(:\n",
+        PROGRAM, PROGRAM.replace('    """Documented."""\n', ""), PROGRAM.replace("x", "a"), PROGRAM + "# a comment\n",
+        PROGRAM.replace("x + 1", "x + 2"), f"exec({PROGRAM!r})\n", "def f(:\n",
     ],
-)
+)  # fmt: skip
 def test_comments_names_constants_and_tricks_do_not_count(new: str) -> None:
     assert not simpler(new)
 
@@ -123,22 +118,17 @@ def test_where_a_program_can_run_its_text_already_the_text_counts(had: str) -> N
 @pytest.mark.parametrize(
     "line",
     [
-        "model.eval()",
-        "model = torch.compile(model)",
-        "word = re.compile('[a-z]+')",
+        "model.eval()", "model = torch.compile(model)", "word = re.compile('[a-z]+')",
         "data = Path(__file__).resolve().parent / 'data'",
-        "data = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data')",
-        "layers = list(model.modules())",
-        "mode = getattr(model, 'mode', 'eval')",
-        "if __name__ == '__main__':\n    main()",
-        "code = trace = profile = types = 1",
-        "mode = os.environ.get('MODE', 'eval')",
+        "data = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data')", "layers = list(model.modules())",
+        "mode = getattr(model, 'mode', 'eval')", "if __name__ == '__main__':\n    main()",
+        "code = trace = profile = types = 1", "mode = os.environ.get('MODE', 'eval')",
         "print('loss', file=sys.stderr)",
         "cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1",
         "weights = torch.load('weights.pt', map_location='cpu', weights_only=True)",
         "optimizer = torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)",
     ],
-)
+)  # fmt: skip
 def test_what_honest_programs_say_keeps_nobody_from_being_simpler(line: str) -> None:
     assert simpler(line + "\n", LONG)
     assert not simpler(f"'Words.'\n{line}\n", f"'More words than those.'\n{line}\n")

@@ -17,7 +17,6 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.loop.early_abort import EarlyAbort, LogFollower
-from autoresearchd.loop.session import SessionLoop
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.store.reader import Reader
 from tests.fakes.bench import TASK, Bench
@@ -83,10 +82,8 @@ def made(tmp_path: Path, task: str = TASK) -> Bench:
     return bench
 
 
-def run(bench: Bench, experiments: int, wrap: Any = lambda port: port) -> SessionLoop:
-    loop = bench.loop(experiments, replace(bench.laboratory(wrap), clock=Ticking()))
-    loop.run()
-    return loop
+def run(bench: Bench, experiments: int) -> None:
+    bench.loop(experiments, replace(bench.laboratory(), clock=Ticking())).run()
 
 
 def by_label(bench: Bench, label: Label) -> list[Experiment]:
@@ -155,29 +152,19 @@ def test_a_daemon_that_starts_anew_knows_all_that_the_last_one_learned(tmp_path:
     known = [[(e.number, e.decision.label, e.decision.metrics) for e in b.experiments() if e.decision]
              for b in (whole, cut)]  # fmt: skip
     assert known[0] == known[1]
-    states = []
-    for bench in (whole, cut):
-        lab = bench.laboratory()
-        states.append(EarlyAbort(SessionView(lab))._learned().to_state())
+    states = [EarlyAbort(SessionView(bench.laboratory()))._learned().to_state() for bench in (whole, cut)]
     assert states[0] == states[1]
     assert states[0]["observed"] == 1 + len(VALUES)
 
 
-class Broken:
-    """A store of which one method fails."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "abort_memory":
-            raise ValueError("it is broken")
-        return getattr(self._store, name)
+def broken(*_: object) -> Any:
+    raise ValueError("it is broken")
 
 
 def test_a_look_that_fails_ends_nothing_and_is_reported(tmp_path: Path) -> None:
     bench = made(tmp_path)
-    run(bench, len(VALUES), wrap=lambda port: Broken(port) if port is bench.store else port)
+    bench.store.abort_memory = broken  # type: ignore[method-assign]
+    run(bench, len(VALUES))
     decided = [e for e in bench.experiments() if e.decision]
     assert len(decided) == 1 + len(VALUES) and not by_label(bench, Label.ABORTED_EARLY)
     faults = [event for event in bench.events.events if event.kind is EventKind.FAULT]
@@ -226,10 +213,8 @@ def test_the_log_is_followed_across_pieces_and_rotation(tmp_path: Path, rotated:
         more.write(text[-7:])
     if rotated:
         log.rename(tmp_path / "training.log.1")
-        log.write_text("".join(lines[20:]))
-    else:
-        with log.open("a") as more:
-            more.write("".join(lines[20:]))
+    with log.open("a") as more:
+        more.write("".join(lines[20:]))
     follower.read()
     steps, losses = follower.curve(1.0)
     follower.close()

@@ -321,14 +321,10 @@ def bombing(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("scene", "history", "experiments", "keeps"),
     [
-        (repeating, "refs", 3, None),
-        (beside_the_baseline, "refs", 3, [1]),
-        (failing_beside, "refs", 3, [1]),
-        (poisoning, "refs", 3, [2, 3]),
-        (poisoning, "revert", 3, [2, 3]),
-        (bombing, "refs", 6, [6]),
+        (repeating, "refs", 3, None), (beside_the_baseline, "refs", 3, [1]), (failing_beside, "refs", 3, [1]),
+        (poisoning, "refs", 3, [2, 3]), (poisoning, "revert", 3, [2, 3]), (bombing, "refs", 6, [6]),
     ],
-)
+)  # fmt: skip
 def test_death_at_any_instant_changes_nothing(
     tmp_path: Path, scene: Callable[[Bench], None], history: str, experiments: int, keeps: list[int] | None
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.store.repository import SqlStore
-from tests.unit.store.driver import AT, Driver, new_session
+from tests.unit.store.driver import Driver, begin
 
 
 @pytest.fixture
@@ -32,6 +32,4 @@ def store(reopen: Callable[[], SqlStore]) -> Iterator[SqlStore]:
 
 @pytest.fixture
 def lab(store: SqlStore) -> Driver:
-    session = store.create_session(new_session(), AT)
-    store.open_segment(session.id, "f0", "start", "cpu", AT)
-    return Driver(store, session.id)
+    return begin(store)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, Measurement, RunResult, StageResult
@@ -13,49 +17,31 @@ from autoresearchd.store.repository import SqlStore
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 PARENT = "a" * 40
+TASK = (
+    '{"name": "toy", "scoring": {"metric": "val_bpb", "direction": "minimize", "source": "evaluator"},'
+    ' "execution": {"budget": 300}}'
+)
+GENERATION = Generation(
+    ({"role": "user", "content": "improve this"},), "<edit>", (1, 2, 151_000), (-0.1, -2.5, -1e-9),
+    sampling={"temperature": 0.7}, model_hash="m", tokenizer_hash="t", template_hash="c", adapter="v3",
+)  # fmt: skip
 
 
 def new_session(tag: str = "nov21") -> NewSession:
     return NewSession(
-        tag=tag,
-        branch=f"autoresearch/{tag}",
-        task_json='{"name": "toy", "scoring": {"metric": "val_bpb", "direction": "minimize", "source": "evaluator"},'
-        ' "execution": {"budget": 300}}',
-        policy="search",
-        executor="local",
-        base_commit=PARENT,
-        seed=2**31 - 1,
-        limits=Limits(max_experiments=40, max_seconds=3600.5, max_usd=1.25),
-    )
+        tag=tag, branch=f"autoresearch/{tag}", task_json=TASK, policy="search", executor="local", base_commit=PARENT,
+        seed=2**31 - 1, limits=Limits(max_experiments=40, max_seconds=3600.5, max_usd=1.25),
+    )  # fmt: skip
 
 
 def new_proposal(number: int = 1, *, attempt: int = 0, usd: float | None = 0.25) -> Proposal:
     return Proposal(
-        files={"train.py": f"LR = {number}\n", "модель.py": "x = 'é'\n"},
-        hypothesis=f"learning rate {number}",
-        policy="search",
-        description=f"LR → {number}",
-        expected_delta=0.01,
-        changes={"LR": number, "depth": [4, 6]},
-        role="optimizer",
-        adapter="v3",
-        asi=ASI(hypothesis="warm up longer", extra={"risk": 0.5}),
-        cost=Cost(usd, 100, 20, 1.5),
-        generation=Generation(
-            messages=({"role": "user", "content": "improve this"},),
-            completion="<edit>",
-            token_ids=(1, 2, 151_000),
-            logprobs=(-0.1, -2.5, -1e-9),
-            sampling={"temperature": 0.7},
-            model_hash="m",
-            tokenizer_hash="t",
-            template_hash="c",
-            adapter="v3",
-        ),
-        state_id=f"s{number}",
-        round_id=f"r{number}",
+        files={"train.py": f"LR = {number}\n", "модель.py": "x = 'é'\n"}, hypothesis=f"learning rate {number}",
+        policy="search", description=f"LR → {number}", expected_delta=0.01, changes={"LR": number, "depth": [4, 6]},
+        role="optimizer", adapter="v3", asi=ASI(hypothesis="warm up longer", extra={"risk": 0.5}),
+        cost=Cost(usd, 100, 20, 1.5), generation=GENERATION, state_id=f"s{number}", round_id=f"r{number}",
         attempt=attempt,
-    )
+    )  # fmt: skip
 
 
 def result(device: str = "cpu", exit_code: int = 0) -> RunResult:
@@ -63,6 +49,19 @@ def result(device: str = "cpu", exit_code: int = 0) -> RunResult:
     outcome = "ok" if exit_code == 0 else "failed"
     stages = (StageResult("training", outcome, exit_code, 9.0, "runs/1/training.log", 120.0),)
     return RunResult(stages=stages, duration_s=10.0, tier="bubblewrap", host="here", device=device)
+
+
+def begin(store: SqlStore) -> Driver:
+    """A session with its first segment."""
+    session = store.create_session(new_session(), AT)
+    store.open_segment(session.id, "f0", "start", "cpu", AT)
+    return Driver(store, session.id)
+
+
+def execute(path: Path, statement: str, *values: object) -> None:
+    """Change a database as another program would."""
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(statement, values)
 
 
 def commit_of(number: int) -> str:
@@ -88,9 +87,14 @@ class Driver:
         run = self.store.open_run(self.id, e.number, 7, AT)
         return self.store.close_run(run.id, measurement, result(device), AT + timedelta(seconds=10), last=last)
 
-    def committed(self, segment: int = 0) -> Experiment:
-        e = self.propose(self.open(segment))
+    def commit(self, e: Experiment) -> Experiment:
         return self.store.record_commit(self.id, e.number, commit_of(e.number))
+
+    def committed(self, segment: int = 0) -> Experiment:
+        return self.commit(self.propose(self.open(segment)))
+
+    def answer(self, e: Experiment, answer: Answer) -> None:
+        self.store.record_answer(self.id, e.number, answer, AT)
 
     def measured(self, value: float | None = 1.0, segment: int = 0) -> Experiment:
         return self.run(self.committed(segment), Measurement(Label.NONE, value))
@@ -117,17 +121,7 @@ SYSTEM = {"role": "system", "content": "You do research. " * 500}
 def new_answer(
     *messages: dict[str, Any], completion: str = "<edit>", usd: float | None = 0.5, error: str = "", attempt: int = 0
 ) -> Answer:
-    generation = Generation(
-        messages=messages or (SYSTEM, {"role": "user", "content": "improve this"}),
-        completion=completion,
-        token_ids=(1, 2, 151_000),
-        logprobs=(-0.1, -2.5, -1e-9),
-        sampling={"temperature": 0.7},
-        model_hash="m",
-        tokenizer_hash="t",
-        template_hash="c",
-        adapter="v3",
-    )
+    generation = replace(GENERATION, messages=messages or (SYSTEM, *GENERATION.messages), completion=completion)
     form = "" if error else "search_replace"
     return Answer("some/model", Cost(usd, 1000, 200, 2.5), generation, error, form, "stop", attempt)
 

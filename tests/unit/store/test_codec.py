@@ -19,13 +19,9 @@ from autoresearchd.store.schema import codec
 MIB = 2**20
 FLOATS = st.floats(allow_nan=False)
 POINTS = st.builds(
-    CurvePoint,
-    step=FLOATS,
-    loss=FLOATS,
-    progress=st.none() | FLOATS,
-    seconds=st.none() | FLOATS,
+    CurvePoint, step=FLOATS, loss=FLOATS, progress=st.none() | FLOATS, seconds=st.none() | FLOATS,
     validation=st.booleans(),
-)
+)  # fmt: skip
 ANYTHING: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.binary(max_size=8),
     lambda inner: (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Generation
 from autoresearchd.store.reader import Corpus, Transcript
 from autoresearchd.store.repository import SqlStore
-from tests.unit.store.driver import AT, Driver, asked_again, commit_of, new_answer, new_proposal, new_session
+from tests.unit.store.driver import AT, Driver, asked_again, begin, execute, new_answer, new_proposal, new_session
 
 DECISION = Decision(
     Status.DISCARD, Label.NO_GAIN, 1.1, delta=-0.1, metrics={"mb": 3.0}, confidence=1.5, sigma=0.01, reward=-0.9,
@@ -28,35 +27,25 @@ DECISION = Decision(
 def fill(lab: Driver) -> None:
     """Experiments: one without answers, one asked twice, one repaired, one that is open."""
     lab.decided(Status.KEEP, 1.0)
+    e, first = lab.open(), new_answer(error="no such line")
+    for answer in (first, asked_again(first, {"role": "user", "content": "again"})):
+        lab.answer(e, answer)
+    lab.decide(lab.run(lab.commit(lab.propose(e)), Measurement(Label.NONE, 1.1, {"mb": 3.0})), DECISION)
     e = lab.open()
-    first = new_answer(error="no such line")
-    lab.store.record_answer(lab.id, e.number, first, AT)
-    lab.store.record_answer(lab.id, e.number, asked_again(first, {"role": "user", "content": "again"}), AT)
-    e = lab.propose(e)
-    e = lab.store.record_commit(lab.id, e.number, commit_of(e.number))
-    lab.decide(lab.run(e, Measurement(Label.NONE, 1.1, {"mb": 3.0})), DECISION)
-    e = lab.open()
-    lab.store.record_answer(lab.id, e.number, new_answer(), AT)
-    e = lab.propose(e)
-    e = lab.store.record_commit(lab.id, e.number, commit_of(e.number))
-    e = lab.run(e, Measurement(Label.ERROR, detail="NameError: x"))
-    lab.store.record_answer(lab.id, e.number, new_answer({"role": "user", "content": "hint"}, attempt=1), AT)
+    lab.answer(e, new_answer())
+    e = lab.run(lab.commit(lab.propose(e)), Measurement(Label.ERROR, detail="NameError: x"))
+    lab.answer(e, new_answer({"role": "user", "content": "hint"}, attempt=1))
     e = lab.store.record_proposal(lab.id, e.number, new_proposal(2, attempt=1), diff="+x\n", code_hash="h2b")
-    e = lab.store.record_commit(lab.id, e.number, commit_of(e.number))
-    lab.decide(lab.run(e, Measurement(Label.NONE, 1.2)), DECISION)
-    e = lab.open()
-    lab.store.record_answer(lab.id, e.number, new_answer(), AT)
+    lab.decide(lab.run(lab.commit(e), Measurement(Label.NONE, 1.2)), DECISION)
+    lab.answer(lab.open(), new_answer())
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A filled database: making one takes longer than reading it."""
     path = tmp_path_factory.mktemp("whole") / "state.db"
-    store = SqlStore.open(f"sqlite:///{path}")
-    session = store.create_session(new_session(), AT)
-    store.open_segment(session.id, "f0", "start", "cpu", AT)
-    fill(Driver(store, session.id))
-    store.close()
+    with SqlStore.open(f"sqlite:///{path}") as store:
+        fill(begin(store))
     return path.read_bytes()
 
 
@@ -111,7 +100,7 @@ def test_sessions_are_listed_with_what_was_said_in_them(path: Path, lab: Driver)
 def test_members_of_a_round_share_their_prompt_in_memory(path: Path, lab: Driver) -> None:
     """A prompt has tens of thousands of tokens, and a round as many answers as its owner likes."""
     for _ in range(2):
-        lab.store.record_answer(lab.id, lab.open().number, new_answer(), AT)
+        lab.answer(lab.open(), new_answer())
     one, other = (t.answers[0] for t in read(path))
     assert one.generation.messages[0] is other.generation.messages[0]
 
@@ -128,33 +117,25 @@ def test_nothing_is_written_and_a_daemon_at_work_is_not_waited_for(path: Path, l
 
 
 # ---------------------------------------------------------------------- damage
-def broken(path: Path, statement: str, *values: object) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(statement, values)
-
-
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE answer SET model = x'ff00'",
-        "UPDATE answer SET attempt = 'first'",
-        "UPDATE answer_body SET completion = x'0102'",
-        "UPDATE answer_body SET messages = x'0102'",
-        "UPDATE answer_body SET shared = -1",
-        "UPDATE answer_body SET shared = 9000000000",
+        "UPDATE answer SET model = x'ff00'", "UPDATE answer SET attempt = 'first'",
+        "UPDATE answer_body SET completion = x'0102'", "UPDATE answer_body SET messages = x'0102'",
+        "UPDATE answer_body SET shared = -1", "UPDATE answer_body SET shared = 9000000000",
     ],
-)
+)  # fmt: skip
 def test_a_broken_answer_loses_itself_alone(filled: Path, statement: str) -> None:
-    broken(filled, f"{statement} WHERE number = 2 AND answer_index = 0")
+    execute(filled, f"{statement} WHERE number = 2 AND answer_index = 0")
     found = read(filled)
     assert [[a is not None for a in t.answers] for t in found] == [[True, True], [False, True], [True]]
 
 
 def test_an_answer_whose_question_was_stored_with_a_broken_one_is_lost_with_it(filled: Path) -> None:
     """Its messages are those of the answer before it, and some more."""
-    broken(filled, "UPDATE answer_body SET messages = x'00' WHERE number = 1 AND answer_index = 0")
+    execute(filled, "UPDATE answer_body SET messages = x'00' WHERE number = 1 AND answer_index = 0")
     assert read(filled)[0].answers == (None, None)
-    broken(filled, "DELETE FROM answer WHERE number = 1 AND answer_index = 0")
+    execute(filled, "DELETE FROM answer WHERE number = 1 AND answer_index = 0")
     assert read(filled)[0].answers == (None,)
 
 
@@ -190,7 +171,7 @@ def test_the_others_are_read(whole: bytes, tmp_path: Path, cells: list[tuple[tup
     path.write_bytes(whole)
     for (table, column), value in cells:
         try:
-            broken(path, f"UPDATE {table} SET {column} = ? WHERE number = 2", value)
+            execute(path, f"UPDATE {table} SET {column} = ? WHERE number = 2", value)
         except sqlite3.IntegrityError:
             continue  # a database that has no room for nothing there
     found = read(path)

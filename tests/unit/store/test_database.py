@@ -15,7 +15,7 @@ from autoresearchd.store import backups
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
 from autoresearchd.store.schema.database import sqlite_url
-from tests.unit.store.driver import AT, Driver, new_proposal, new_session
+from tests.unit.store.driver import AT, Driver, execute, new_proposal, new_session
 
 
 def test_commits_survive_a_power_cut_and_references_are_checked(lab: Driver) -> None:
@@ -68,14 +68,10 @@ def test_a_folder_that_cannot_be_made_is_a_fault_of_the_surroundings(lab: Driver
 
 def test_a_fault_in_the_middle_of_a_step_leaves_nothing_of_it(lab: Driver, path: Path) -> None:
     e = lab.open()
-    db = sqlite3.connect(path)
-    with db:
-        db.execute("CREATE TRIGGER t BEFORE INSERT ON proposal_body BEGIN SELECT RAISE(ABORT, 'no'); END")
+    execute(path, "CREATE TRIGGER t BEFORE INSERT ON proposal_body BEGIN SELECT RAISE(ABORT, 'no'); END")
     with pytest.raises(StoreError, match="no"):
         lab.propose(e)
-    with db:
-        db.execute("DROP TRIGGER t")
-    db.close()
+    execute(path, "DROP TRIGGER t")
     assert lab.store.experiment(lab.id, e.number) == e
     assert lab.store.totals(lab.id).usd == 0.0
 

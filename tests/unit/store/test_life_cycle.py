@@ -15,7 +15,7 @@ from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import RULES, Label, Phase
 from autoresearchd.store.repository import SqlStore
-from tests.unit.store.driver import AT, PARENT, Driver, commit_of, new_answer, new_proposal, new_session
+from tests.unit.store.driver import AT, PARENT, Driver, begin, commit_of, new_answer, new_proposal
 
 LABELS = [label for label in Label if RULES[label] is not None]
 UNCOUNTED = [label for label in Label if RULES[label] is None]
@@ -31,9 +31,7 @@ class LifeCycle(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.url = f"sqlite:///{self.folder.name}/state.db"
         self.store = SqlStore.open(self.url)
-        session = self.store.create_session(new_session(), AT)
-        self.store.open_segment(session.id, "f", "start", "cpu", AT)
-        self.lab = Driver(self.store, session.id)
+        self.lab = begin(self.store)
         self.model: dict[int, tuple[Phase, int]] = {}
         self.statuses: list[str] = []
         self.labels: list[str] = []

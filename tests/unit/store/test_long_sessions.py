@@ -12,7 +12,7 @@ from sqlalchemy import event, insert, select, update
 from autoresearchd.domain.labels import Status
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import tables as t
-from tests.unit.store.driver import AT, Driver, commit_of, new_answer, new_session
+from tests.unit.store.driver import AT, Driver, begin, commit_of, new_answer
 
 SHORT, LONG = 20, 2000
 
@@ -20,9 +20,7 @@ SHORT, LONG = 20, 2000
 def session_of(path: Path, count: int) -> tuple[SqlStore, Driver]:
     """A session whose experiments, but the last, are copies of the first with values and commits of their own."""
     store = SqlStore.open(f"sqlite:///{path}")
-    session = store.create_session(new_session(), AT)
-    store.open_segment(session.id, "f0", "start", "cpu", AT)
-    lab = Driver(store, session.id)
+    lab = begin(store)
     lab.decided(Status.DISCARD, 1.0)
     with store._db.write() as c:
         for table in (t.experiments, t.proposals, t.proposal_bodies, t.runs):

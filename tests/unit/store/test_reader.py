@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 import statistics
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -17,12 +16,11 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.store.reader import Reader
-from tests.unit.store.driver import AT, Driver, asked_again, commit_of, new_answer, new_proposal
+from tests.unit.store.driver import AT, Driver, asked_again, commit_of, execute, new_answer, new_proposal
 
 
 def baseline(lab: Driver, values: tuple[float, ...] = (1.0, 1.02, 0.98), segment: int = 0) -> Experiment:
-    e = lab.propose(lab.open(segment), Proposal({}, "as it is", "baseline"))
-    e = lab.store.record_commit(lab.id, e.number, commit_of(e.number))
+    e = lab.commit(lab.propose(lab.open(segment), Proposal({}, "as it is", "baseline")))
     for value in values:
         e = lab.run(e, Measurement(Label.NONE, value), last=value == values[-1])
     mean = statistics.fmean(values)
@@ -40,7 +38,7 @@ def fill(lab: Driver) -> None:
     lab.decide(lab.open(), Decision(Status.CRASH, Label.MALFORMED_ANSWER))
     lab.decide(lab.propose(lab.open()), Decision(Status.DISCARD, Label.DUPLICATE))
     lab.decided(Status.CHECKS_FAILED, 0.1)
-    e = lab.store.record_commit(lab.id, lab.propose(lab.open(), new_proposal(7, usd=None)).number, commit_of(7))
+    e = lab.commit(lab.propose(lab.open(), new_proposal(7, usd=None)))
     lab.run(e, Measurement(Label.INTERRUPTED))
     lab.store.open_run(lab.id, e.number, 3, AT)
     for number in range(7):
@@ -54,18 +52,9 @@ def test_status_has_the_documented_form_and_the_right_figures(lab: Driver, path:
         status = reader.status("nov21", alive=True, now=AT + timedelta(seconds=42))
     assert json.loads(json.dumps(status, allow_nan=False)) == status
     assert status["session"] == {
-        "tag": "nov21",
-        "task": "toy",
-        "branch": "autoresearch/nov21",
-        "state": "running",
-        "pid": 4321,
-        "started_at": AT.isoformat(),
-        "experiments": 6,
-        "keeps": 1,
-        "discards": 2,
-        "crashes": 2,
-        "checks_failed": 1,
-    }
+        "tag": "nov21", "task": "toy", "branch": "autoresearch/nov21", "state": "running", "pid": 4321,
+        "started_at": AT.isoformat(), "experiments": 6, "keeps": 1, "discards": 2, "crashes": 2, "checks_failed": 1,
+    }  # fmt: skip
     metric = status["metric"]
     values = sorted([1.0, 1.1, 0.9, 0.1])
     mad = statistics.median(abs(v - statistics.median(values)) for v in values)
@@ -75,13 +64,9 @@ def test_status_has_the_documented_form_and_the_right_figures(lab: Driver, path:
     assert metric["sigma"] == pytest.approx(statistics.stdev([1.0, 1.02, 0.98]))
     assert metric["confidence"] == pytest.approx(abs(0.9 - 1.0) / mad)
     assert status["current"] == {
-        "experiment": 7,
-        "phase": "running",
-        "elapsed_s": 42.0,
-        "budget_s": 300.0,
-        "forecast": None,
+        "experiment": 7, "phase": "running", "elapsed_s": 42.0, "budget_s": 300.0, "forecast": None,
         "abort_probability": None,
-    }
+    }  # fmt: skip
     rates = dict.fromkeys(("false_abort_rate", "false_abort_limit", "throughput_gain"))
     assert status["abort"] == {"aborted": 0, "audited": 0, **rates}
     assert status["cost"] == {"usd": 1.25, "tokens_in": 600, "tokens_out": 120, "gpu_s": 0.0}
@@ -125,10 +110,9 @@ def test_an_experiment_costs_what_all_its_answers_cost_or_all_its_attempts(lab: 
     for usds in ((0.5, 0.75), (0.5, None), ()):
         answered = lab.open()
         for usd in usds:
-            lab.store.record_answer(lab.id, answered.number, new_answer(usd=usd), AT)
+            lab.answer(answered, new_answer(usd=usd))
         if usds:
-            proposal = replace(new_proposal(answered.number), charged=True)
-            lab.propose(answered, proposal)
+            lab.propose(answered, replace(new_proposal(answered.number), charged=True))
     with Reader(path) as reader:
         costs = [e["cost_usd"] for e in reader.experiments("nov21")]
         assert costs == [0.25, 0.5, None, 1.25, None, None]
@@ -141,8 +125,8 @@ def test_show_tells_answers_and_attempts(lab: Driver, path: Path) -> None:
     first = new_answer(error="no such line")
     second = asked_again(first, {"role": "user", "content": "again"}, usd=None)
     for answer in (first, second):
-        lab.store.record_answer(lab.id, e.number, answer, AT)
-    e = lab.store.record_commit(lab.id, lab.propose(e).number, commit_of(0))
+        lab.answer(e, answer)
+    e = lab.commit(lab.propose(e))
     lab.store.close_run(
         lab.store.open_run(lab.id, 0, 1, AT, of=0).id, Measurement(Label.OOM, detail="beside it"), None, AT, last=False
     )
@@ -152,17 +136,9 @@ def test_show_tells_answers_and_attempts(lab: Driver, path: Path) -> None:
         brief, full = reader.show("nov21", 0), reader.show("nov21", 0, full=True)
     assert json.loads(json.dumps(full, allow_nan=False)) == full
     assert brief["answers"][0] == {
-        "attempt": 0,
-        "at": AT.isoformat(),
-        "model": "some/model",
-        "form": "",
-        "error": "no such line",
-        "finish": "stop",
-        "cost_usd": 0.5,
-        "tokens_in": 1000,
-        "tokens_out": 200,
-        "seconds": 2.5,
-    }
+        "attempt": 0, "at": AT.isoformat(), "model": "some/model", "form": "", "error": "no such line",
+        "finish": "stop", "cost_usd": 0.5, "tokens_in": 1000, "tokens_out": 200, "seconds": 2.5,
+    }  # fmt: skip
     assert brief["answers"][1]["cost_usd"] is None
     stored = lab.store.answers(lab.id, 0)
     assert [tuple(a["messages"]) for a in full["answers"]] == [a.generation.messages for a in stored]
@@ -235,9 +211,7 @@ def test_figures_are_those_of_the_current_segment(lab: Driver, path: Path) -> No
 
 def test_noise_that_has_grown_fivefold_is_told_until_it_is_down_again(lab: Driver, path: Path) -> None:
     """A busy machine ends all gains without a word: every proposal is discarded, and nobody knows why."""
-    e = lab.propose(lab.open(), Proposal({}, "as it is", "baseline"))
-    e = lab.store.record_commit(lab.id, e.number, commit_of(e.number))
-    e = lab.run(e, Measurement(Label.NONE, 1.0), last=True)
+    e = lab.run(lab.commit(lab.propose(lab.open(), Proposal({}, "as it is", "baseline"))), Measurement(Label.NONE, 1.0))
     lab.decide(e, Decision(Status.KEEP, Label.NONE, 1.0, sigma=0.1), commit_of(e.number))
 
     def then(sigma: float | None) -> tuple[float | None, float | None, bool]:
@@ -271,9 +245,7 @@ def test_a_missing_a_foreign_and_a_damaged_file_are_told_apart(tmp_path: Path) -
     with pytest.raises(StoreError, match="no database at"):
         Reader(tmp_path / "state.db")
     foreign = tmp_path / "foreign.db"
-    db = sqlite3.connect(foreign)
-    db.execute("CREATE TABLE recipes (a)")
-    db.close()
+    execute(foreign, "CREATE TABLE recipes (a)")
     with pytest.raises(StoreError, match="no database of autoresearchd"):
         Reader(foreign)
     damaged = tmp_path / "damaged.db"
@@ -286,9 +258,7 @@ def test_a_missing_a_foreign_and_a_damaged_file_are_told_apart(tmp_path: Path) -
 
 
 def test_a_database_that_a_killed_start_has_just_begun_is_not_called_somebody_elses(tmp_path: Path) -> None:
-    db = sqlite3.connect(tmp_path / "state.db")
-    db.execute("PRAGMA journal_mode=WAL")  # the first thing that is written of it
-    db.close()
+    execute(tmp_path / "state.db", "PRAGMA journal_mode=WAL")  # the first thing that is written of it
     with pytest.raises(StoreError, match="holds nothing yet") as caught:
         Reader(tmp_path / "state.db")
     assert "autoresearchd start" in caught.value.hint
@@ -299,9 +269,6 @@ def test_a_database_that_a_killed_start_has_just_begun_is_not_called_somebody_el
     [("9999", SchemaTooNew, "pip install --upgrade"), ("0000", StoreError, "autoresearchd resume")],
 )
 def test_another_revision_is_refused(lab: Driver, path: Path, revision: str, error: type[Exception], told: str) -> None:
-    db = sqlite3.connect(path)
-    with db:
-        db.execute("UPDATE alembic_version SET version_num = ?", (revision,))
-    db.close()
+    execute(path, "UPDATE alembic_version SET version_num = ?", revision)
     with pytest.raises(error, match=told):
         Reader(path)

@@ -24,19 +24,12 @@ KNOWN = letters(20)
 SECRET = f"{TOKENS['github-classic']} {KNOWN}"
 HIDDEN = "«redacted:github» «redacted:environment»"
 VERBATIM = {
-    "session": "tag branch folder state policy executor base_commit incumbent task_json",
-    "segment": "fingerprint",
-    "experiment": "phase status label parent commit_sha",
-    "proposal": "parent code_hash reward_formula",
-    "proposal_body": "files token_ids logprobs",
-    "run": "label curve",
-    "tally": "label",
-    "control_request": "kind",
-    "event": "kind",
-    "answer_body": "token_ids logprobs",
-    "learner_run": "algo mode status",
+    "session": "tag branch folder state policy executor base_commit incumbent task_json", "segment": "fingerprint",
+    "experiment": "phase status label parent commit_sha", "proposal": "parent code_hash reward_formula",
+    "proposal_body": "files token_ids logprobs", "run": "label curve", "tally": "label", "control_request": "kind",
+    "event": "kind", "answer_body": "token_ids logprobs", "learner_run": "algo mode status",
     "policy_version": "version status adapter_path adapter_hash model_hash tokenizer_hash template_hash",
-}
+}  # fmt: skip
 """Columns that hold hashes, numbers, and names of ours; the task and the files, which are refused with a secret."""
 
 
@@ -118,12 +111,9 @@ def test_tokens_do_not_spell_what_the_text_hides(store: SqlStore) -> None:
     for generation in (told, harmless):
         store.record_answer(session.id, 0, Answer("m", Cost(), generation), AT)
         store.record_proposal(
-            session.id,
-            store.open_experiment(session.id, parent="a" * 40, segment=0, at=AT).number,
-            Proposal({}, "", "m", generation=generation),
-            diff="",
-            code_hash="h",
-        )
+            session.id, store.open_experiment(session.id, parent="a" * 40, segment=0, at=AT).number,
+            Proposal({}, "", "m", generation=generation), diff="", code_hash="h",
+        )  # fmt: skip
     stored = [a.generation for a in store.answers(session.id, 0)]
     proposed = [store.experiment(session.id, number).proposal for number in (1, 2)]
     for found in (stored, [p.generation for p in proposed if p is not None]):

@@ -30,22 +30,14 @@ def test_a_session_comes_back_as_it_was_created(store: SqlStore) -> None:
 
 def test_what_is_unknown_is_a_key_error(store: SqlStore, lab: Driver) -> None:
     unknown: list[Callable[[], object]] = [
-        lambda: store.session("nope"),
-        lambda: store.delete_session("nope"),
-        lambda: store.set_state(99, SessionState.RUNNING, AT, pid=1),
-        lambda: store.open_segment(99, "", "", "", AT),
-        lambda: store.open_experiment(99, parent=PARENT, segment=0, at=AT),
-        lambda: store.experiment(lab.id, 99),
+        lambda: store.session("nope"), lambda: store.delete_session("nope"),
+        lambda: store.set_state(99, SessionState.RUNNING, AT, pid=1), lambda: store.open_segment(99, "", "", "", AT),
+        lambda: store.open_experiment(99, parent=PARENT, segment=0, at=AT), lambda: store.experiment(lab.id, 99),
         lambda: store.record_commit(lab.id, 99, PARENT),
-        lambda: store.close_run(99, Measurement(Label.NONE), None, AT, last=True),
-        lambda: store.diff(lab.id, 99),
-        lambda: store.answers(lab.id, 99),
-        lambda: store.curve(99),
-        lambda: store.record_look(99, {"progress": 0.1}),
-        lambda: store.totals(99),
-        lambda: store.add_note(99, "", AT),
-        lambda: store.add_control(99, "stop", AT),
-    ]
+        lambda: store.close_run(99, Measurement(Label.NONE), None, AT, last=True), lambda: store.diff(lab.id, 99),
+        lambda: store.answers(lab.id, 99), lambda: store.curve(99), lambda: store.record_look(99, {"progress": 0.1}),
+        lambda: store.totals(99), lambda: store.add_note(99, "", AT), lambda: store.add_control(99, "stop", AT),
+    ]  # fmt: skip
     for call in unknown:
         with pytest.raises(KeyError):
             call()
@@ -238,14 +230,9 @@ def test_text_of_a_model_is_stored_whatever_it_holds(store: SqlStore, lab: Drive
     text = "nul \0, lone \ud800, '; DROP TABLE run; --, 🎉"
     odd = {"set": {1}, "nan": math.nan, "bytes": b"x", "big": 10**5000, text: [text]}
     proposal = Proposal(
-        {"train.py": text},
-        text,
-        "agent",
-        description=text,
-        changes=odd,
-        asi=ASI(text, extra=odd),
+        {"train.py": text}, text, "agent", description=text, changes=odd, asi=ASI(text, extra=odd),
         generation=Generation(({"role": "user", "content": text},), text),
-    )
+    )  # fmt: skip
     e = store.record_proposal(lab.id, lab.open().number, proposal, diff=text, code_hash="h")
     assert e.proposal.hypothesis.endswith("🎉")
     store.record_answer(lab.id, e.number, Answer(text, Cost(), proposal.generation, text, text, text), AT)

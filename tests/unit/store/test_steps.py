@@ -240,10 +240,8 @@ def _decided(
     kept: str | None = None,
 ) -> Experiment:  # fmt: skip
     e = lab.open(segment)
-    e = lab.propose(e, replace(new_proposal(e.number), role=role, parent=parent))
-    e = lab.store.record_commit(lab.id, e.number, commit_of(e.number))
-    e = lab.run(e, Measurement(Label.NONE, decision.value or 1.0))
-    return lab.decide(e, decision, kept)
+    e = lab.commit(lab.propose(e, replace(new_proposal(e.number), role=role, parent=parent)))
+    return lab.decide(lab.run(e, Measurement(Label.NONE, decision.value or 1.0)), decision, kept)
 
 
 def test_roles_are_paid_for_what_they_bring(store: SqlStore, lab: Driver) -> None:
