@@ -291,7 +291,7 @@ def test_what_a_daemon_says_as_it_begins_is_what_a_repair_reads(site: Site) -> N
     for policy, limits in (
         ("search", Limits(123456789, 0.125, 12.5)),
         ("search", Limits(max_usd=1e-05)),
-        ("command:echo; ends after experiments=3", Limits(max_experiments=7)),
+        ("command:echo; ends after usd=3 x", Limits(max_experiments=7)),
         ("search", Limits()),
     ):
         text = f"session t on b: toy, score (minimize), policy {policy}{ends_after(limits)}"
