@@ -14,6 +14,7 @@ from tests.e2e.test_models import configure
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.models import saves
+from tests.timing import wait_until
 
 pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
 
@@ -53,3 +54,18 @@ def test_a_promoted_version_makes_the_next_experiment_and_a_rollback_undoes_it(p
     assert adapters(project) == [None, version, None]
     assert [asked["model"] for asked in scripted.questions] == ["m", version, "m"]
     assert project.json("adapters", "list", "--json")[0]["reason"] == "rolled back by hand"
+
+
+def test_what_is_promoted_while_a_daemon_runs_answers_without_a_restart(project: Project) -> None:
+    with ScriptedServer(edits(*(3 + n / 100 for n in range(9999))), model="m", lora=turns.loads()) as scripted:
+        configure(project, scripted.url)
+        with project.daemon("start", "--policy", "local:m", "--foreground") as daemon:
+            wait_until(lambda: len(scripted.questions) >= 2)
+            version = learned(project)
+            project.done("adapters", "promote", version)
+            wait_until(lambda: scripted.questions[-1]["model"] == version)
+            wait_until(lambda: project.status()["policy"]["adapter"] == version)
+            daemon.terminate()
+            daemon.wait()
+    assert adapters(project)[0] is None, "the first was made by the plain model"
+    assert version in adapters(project)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 
 from tests.e2e.conftest import Project
@@ -56,3 +57,10 @@ def test_commands_say_that_a_daemon_is_still_at_work_and_stop_ends_it(project: P
     nobody = project.cli("status")
     assert nobody.returncode != 0
     assert "process" not in nobody.stderr
+
+
+def test_limits_that_only_the_log_of_the_daemon_still_knows_are_brought_back(project: Project) -> None:
+    project.session("random", 1, "--max-cost", "2.5")
+    lose(project)
+    shutil.rmtree(project.root / ".git/autoresearchd/backups", ignore_errors=True)
+    assert "ends after experiments=1 usd=2.5" in project.cli("doctor", "--repair").stdout

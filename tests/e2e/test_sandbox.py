@@ -37,3 +37,9 @@ def test_a_sandbox_that_there_is_not_is_refused_before_anything_is_changed(
     done = project.cli(*command, "--sandbox", "bubblewarp")
     assert done.returncode == 2 and "bubblewarp" in done.stderr
     assert not (project.root / ".git/autoresearchd/state.db").exists()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_task_is_checked_in_the_sandbox_that_is_named(project: Project, name: str) -> None:
+    done = project.done("task", "check", ".", "--run", "--sandbox", name)
+    assert f"({name}, self-reported)" in done.stdout

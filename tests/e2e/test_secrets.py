@@ -192,6 +192,15 @@ def test_a_key_that_the_users_own_program_holds_already_is_no_new_leak(project: 
     assert TOKENS["npm"] not in project.cli("show", "1", "--diff").stdout
 
 
+def test_a_policy_that_copies_the_mark_into_the_program_is_told_so(project: Project) -> None:
+    command = "command:sed -i 's/^SCALE = .*/SCALE = 2.0; KEY = \"«redacted:npm»\"/' train.py"
+    done = project.cli("start", "--foreground", "--tag", "t", "--policy", command, "--max-experiments", "1")
+    assert done.returncode == 1, done.stderr
+    shown = project.json("show", "1", "--json")
+    assert shown["label"] == "illegal_edit"
+    assert "stands for a secret" in shown["reason"]
+
+
 def test_a_set_up_that_prints_a_key_and_fails_gives_nothing_away(project: Project) -> None:
     secret = TOKENS["huggingface"]
     setup = f"import sys\nprint('no access with', '{secret[:9]}' + '{secret[9:]}')\nsys.exit(1)\n"

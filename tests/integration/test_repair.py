@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import random
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from autoresearchd.app.project import Project
-from autoresearchd.app.repair import Report, check_database, check_journal, repair
+from autoresearchd.app.repair import Report, check_database, check_journal, ends_after, plan_session, repair
 from autoresearchd.domain.errors import SessionLocked, StoreDamaged, UsageError
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Phase, Status
+from autoresearchd.domain.ports import Event, EventKind
+from autoresearchd.loop.daemon import FileSink
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store import backups
 from autoresearchd.store.repository import SqlStore
@@ -257,6 +261,16 @@ def test_where_nothing_ever_was_there_is_nothing_to_repair(tmp_path: Path) -> No
         repair(bench.root)
 
 
+def test_a_session_created_after_the_last_backup_is_rebuilt_from_git(site: Site) -> None:
+    with closing(sqlite3.connect(backups.generations(site.bench.state / "backups")[0])) as db, db:
+        db.execute("PRAGMA foreign_keys=ON")
+        db.execute("DELETE FROM session")
+    site.stop(checkpoint=True)
+    site.database.write_bytes(b"nonsense" * 1000)
+    site.repair()
+    site.check(site.go_on(AFTER + 3))
+
+
 def test_a_session_rebuilt_from_git_ends_where_it_was_to_end(site: Site) -> None:
     """Else `resume` after a repair would go on for ever where `--max-experiments` was given."""
     shutil.rmtree(site.bench.state / "backups")
@@ -268,3 +282,20 @@ def test_a_session_rebuilt_from_git_ends_where_it_was_to_end(site: Site) -> None
     site.repair()
     with SqlStore.open(f"sqlite:///{site.database}") as store:
         assert store.session("t").limits == Limits(max_experiments=20)
+
+
+def test_what_a_daemon_says_as_it_begins_is_what_a_repair_reads(site: Site) -> None:
+    project, log = Project.at(site.bench.root), layout.daemon_log(site.bench.root)
+    log.unlink(missing_ok=True)
+    assert plan_session(project, "t", seed=0)[0].limits == Limits()
+    for policy, limits in (
+        ("search", Limits(123456789, 0.125, 12.5)),
+        ("search", Limits(max_usd=1e-05)),
+        ("command:echo; ends after usd=3 x", Limits(max_experiments=7)),
+        ("search", Limits()),
+    ):
+        text = f"session t on b: toy, score (minimize), policy {policy}{ends_after(limits)}"
+        with closing(FileSink(log, "t")) as sink, closing(FileSink(log, "u")) as other:
+            sink.emit(Event(EventKind.SESSION_STARTED, datetime.now(UTC), text))
+            other.emit(Event(EventKind.SESSION_RESUMED, datetime.now(UTC), f"s{ends_after(Limits(9))}"))
+        assert plan_session(project, "t", seed=0)[0].limits == limits, "the latest one's of this session"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -157,18 +158,34 @@ def test_a_tag_that_is_taken_is_refused_with_a_way_out_that_works(toy: Path, com
 
 
 # ---------------------------------------------------------------------- models
-@pytest.mark.parametrize("policy", ["local:m", "agent:local:m"])
-def test_a_wrong_key_ends_the_start(toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+@pytest.fixture
+def scripted(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+    """A server that refuses every key, as the one of local:m."""
     pytest.importorskip("httpx", reason="pip install 'autoresearchd[local]'")
-    with ScriptedServer(probe=turns.unauthorised()) as scripted:
+    with ScriptedServer(probe=turns.unauthorised()) as server:
         config = toy.parent / "config.yaml"
-        config.write_text(f"local: {{base_url: '{scripted.url}'}}\n")
+        config.write_text(f"local: {{base_url: '{server.url}'}}\n")
         monkeypatch.setenv("AUTORESEARCHD_CONFIG", str(config))
         monkeypatch.setenv("XDG_STATE_HOME", str(toy.parent / "state"))
-        answer = command("start", "--foreground", "--policy", policy, "--sandbox", "none")
+        yield server
+
+
+@pytest.mark.parametrize("policy", ["local:m", "agent:local:m"])
+def test_a_wrong_key_ends_the_start(toy: Path, command: Command, scripted: ScriptedServer, policy: str) -> None:
+    answer = command("start", "--foreground", "--policy", policy, "--sandbox", "none")
     assert (answer.code, len(scripted.probes), scripted.questions) == (2, 1, [])
     assert "Incorrect API key" in answer.err and "asking local:m" in answer.err and "--no-preflight" in answer.err
     assert "autoresearch/" not in git(toy, "branch", "--all")
+
+
+@pytest.mark.parametrize("options", [("--no-preflight",), ("--max-experiments", "0")])
+def test_who_wants_no_look_or_only_the_baseline_is_asked_nothing(
+    command: Command, scripted: ScriptedServer, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("autoresearchd.app.start.run", lambda *arguments: started.append(arguments) or 0)
+    answer = command("start", "--foreground", "--policy", "local:m", "--sandbox", "none", *options)
+    assert (answer.code, len(started), scripted.probes) == (0, 1, []), answer.err
 
 
 HUGE = "99999999999999999999"

@@ -6,6 +6,7 @@ a dict of arrays, by the names of the losses' arguments.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from autoresearchd.learner.algorithms.grpo import grpo_loss
-from autoresearchd.learner.algorithms.ppo import ppo_loss
+from autoresearchd.learner.algorithms.ppo import gae, ppo_loss
 from autoresearchd.learner.algorithms.scoring import Part
 from autoresearchd.learner.algorithms.sdpo import ema_update, sdpo_loss
 from autoresearchd.learner.algorithms.train_options import GSPO, GrpoOptions, Level, Mean, PpoOptions, SdpoOptions
@@ -345,3 +346,45 @@ def test_padding_and_the_order_of_the_answers_never_matter(loss: Any, options: A
     order = np.random.default_rng(9).permutation(rows)
     shuffled = loss(options, {name: each[order] for name, each in batch.items()})
     assert float(shuffled.loss) == pytest.approx(float(plain.loss.detach()), abs=1e-12)
+
+
+# ---------------------------------------------------------------------- a research MDP small enough to solve
+REWARDS = np.array([[1.0, -0.5], [0.3, 2.0]])  # of action a in state s; the action is the next state
+STEPS, GAMMA = 3, 0.9
+
+
+def policy(theta: Array) -> Array:
+    return np.asarray(np.exp(theta) / np.exp(theta).sum(axis=1, keepdims=True))
+
+
+def values_by_hand(theta: Array) -> Array:
+    """V_t(s) by dynamic programming, [STEPS + 1, 2]."""
+    values = np.zeros((STEPS + 1, 2))
+    for t in reversed(range(STEPS)):
+        values[t] = (policy(theta) * (REWARDS + GAMMA * values[t + 1])).sum(axis=1)
+    return values
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.6, 1.0])
+def test_ppo_with_gae_follows_the_exact_policy_gradient_of_a_solved_task(lam: float) -> None:
+    """With the true values GAE is unbiased for every λ: all paths, weighted by their probability, give ∇J."""
+    theta = np.array([[0.2, -0.4], [0.1, 0.5]])
+    v, pi = values_by_hand(theta), policy(theta)
+    paths, signal = [], []
+    for actions in itertools.product(range(2), repeat=STEPS):
+        pairs = list(zip([0, *actions[:-1]], actions, strict=True))
+        chance = math.prod(pi[s, a] for s, a in pairs)
+        worth = dict(enumerate([*(v[t, s] for t, (s, _) in enumerate(pairs)), 0.0]))
+        rewards = {t: REWARDS[pair] for t, pair in enumerate(pairs)}
+        steps = gae(range(STEPS), rewards, worth, {t: [t + 1] for t in range(STEPS)}, gamma=GAMMA, lam=lam)
+        paths += pairs
+        signal += [chance * GAMMA**t * steps[t] for t in range(STEPS)]
+    parameters = torch.tensor(theta, requires_grad=True)
+    logprobs = torch.log_softmax(parameters, dim=-1)[[s for s, _ in paths], [a for _, a in paths]].unsqueeze(-1)
+    acted, nothing = logprobs.detach(), torch.zeros(len(paths), dtype=torch.float64)
+    rest = (nothing, nothing, nothing, torch.zeros_like(logprobs), torch.ones_like(logprobs, dtype=torch.bool))
+    advantages = len(paths) * torch.tensor(signal, dtype=torch.float64)
+    ppo_loss(logprobs, acted, acted, advantages, *rest, options=PpoOptions()).loss.backward()
+    assert parameters.grad is not None
+    exact = differences(lambda x: float(values_by_hand(x)[0, 0]), theta)
+    np.testing.assert_allclose(-parameters.grad.numpy(), exact, rtol=1e-6, atol=1e-8)

@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.algorithms.grpo import GrpoObjective, advantages_of, group_advantages, nearest
+from autoresearchd.learner.algorithms.learnable import Sample, Who
 from autoresearchd.learner.algorithms.ppo import PpoObjective, gae, normalised, windows
 from autoresearchd.learner.algorithms.scoring import batches
-from autoresearchd.learner.algorithms.sdpo import with_feedback
+from autoresearchd.learner.algorithms.sdpo import SdpoObjective, lessons, with_feedback
 from autoresearchd.learner.algorithms.train_options import (
     Algo,
     ColdStart,
     GrpoOptions,
     PpoOptions,
     Scale,
+    SdpoOptions,
     SftOptions,
     TrainOptions,
 )
@@ -29,7 +31,7 @@ from autoresearchd.learner.data.trajectories import Split, Trajectory
 from autoresearchd.learner.training.prompt_sharing import Sharing
 from autoresearchd.learner.training.train import train
 from tests.fakes.learnable import TinyLearnable
-from tests.unit.learner.played import played
+from tests.unit.learner.played import messages, played
 
 
 def examples_of(data: list[Trajectory]) -> list[Example]:
@@ -173,6 +175,30 @@ def test_the_teacher_reads_the_feedback_before_the_question_which_stays_the_last
     after = with_feedback([system, {"role": "assistant", "content": "I did."}], "x" * 500, 7)
     assert [each["role"] for each in after] == ["system", "assistant", "user"]
     assert after[-1]["content"].count("x") == 7
+
+
+def test_the_teacher_scores_the_students_own_tokens_whatever_stands_before_them() -> None:
+    model, part = TinyLearnable(), (4, 1, 2)
+    data = [
+        replace(each, feedback="ab" * (1 + n), messages=messages(n) * (1 + n % 3))
+        for n, each in enumerate(played(model, rounds=5, group=1))
+    ]
+    examples = examples_of(data)
+    taught = lessons(model, examples, 1000)
+    objective = SdpoObjective(model, examples, TrainOptions(algo=Algo.SDPO, sdpo=SdpoOptions(top=3)), taught)
+    said = objective.policy(part, top=3)
+    together = objective._taught(part, said)
+    assert said.top_indices is not None
+    for row, place in enumerate(part):
+        lesson = taught[place]
+        assert lesson is not None
+        for spot, here in enumerate(said.batch.mask[row].nonzero().flatten().tolist()):
+            for k, token in enumerate(said.top_indices[row, here].tolist()):
+                prompt = (*lesson.prompt, *lesson.completion[:spot])
+                alone = model.statistics([Sample(prompt, (token,), temperature=0.8)], who=Who.TEACHER)
+                expected = float(alone.logprobs[alone.batch.mask][0])
+                assert float(together[row, here, k]) == pytest.approx(expected, abs=1e-12)
+    assert not together[~said.batch.mask].any()
 
 
 # ---------------------------------------------------------------------- advantages
