@@ -28,7 +28,7 @@ WORSE = [turns.edits("train.py", "SCALE = 1.0", f"SCALE = {3 + n / 100}") for n 
 @pytest.fixture
 def server_of_edits() -> Iterator[ScriptedServer]:
     """Its answers have no tokens that could be learned from: what the learners read stays the same."""
-    with ScriptedServer(WORSE, model="m", lora=turns.loads(), ids=False, logprobs=False) as scripted:
+    with ScriptedServer(WORSE, model="m", lora=turns.loads(), tokens=False) as scripted:
         yield scripted
 
 

@@ -16,7 +16,17 @@ import pytest
 from autoresearchd.domain.errors import BaselineError, Interrupted
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.ports import Executor, RunRequest
-from autoresearchd.domain.task import Budget, Check, Evaluation, Execution, Task
+from autoresearchd.domain.task import (
+    Budget,
+    Check,
+    Direction,
+    Evaluation,
+    Execution,
+    Metric,
+    MetricSource,
+    Scoring,
+    Task,
+)
 from autoresearchd.executor.environment import MARKER
 from tests.fakes import policies
 
@@ -35,7 +45,8 @@ def make_task(
 ) -> Task:
     """A task that runs ``command``; ``execution``: further arguments of `Execution`, ``fields``: those of `Task`."""
     run = Execution(command, Budget(training, grace, wall), **(execution or {}))
-    return policies.make_task(execution=run, protected=(), **fields)
+    scoring = Scoring(Metric("val_bpb", Direction.MINIMIZE), MetricSource.STDOUT)
+    return policies.make_task(execution=run, scoring=scoring, protected=(), **fields)
 
 
 def make_request(root: Path, task: Task, *, seed: int = 7, key: str = "run") -> RunRequest:

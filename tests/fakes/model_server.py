@@ -45,7 +45,8 @@ class ScriptedServer(ThreadingHTTPServer):
     script, after: what it does with each question in order, and then. root: of its one model, as vLLM lists it.
     refuses: fields of a request that it answers with 422. key: bearer token that it wants to see. probe: what it does
     with the look that ``start`` takes at its models, which is no turn of the script. lora: what it does when it is told
-    to load an adapter: then it knows only those models that it has (``loaded``).
+    to load an adapter: then it knows only those models that it has (``loaded``). tokens: it tells ids and
+    log-probabilities where they are asked for.
     """
 
     daemon_threads = True
@@ -61,10 +62,12 @@ class ScriptedServer(ThreadingHTTPServer):
         root: str = "",
         probe: Turn = Turn("OK"),  # noqa: B008 - frozen
         lora: Turn | None = None,
+        tokens: bool = True,
     ) -> None:
         super().__init__(("127.0.0.1", 0), ScriptedHandler)
         self._script, self._after, self.model, self._root = list(script), after, model, root
         self._refuses, self._key, self._probe, self.lora = frozenset(refuses), key, probe, lora
+        self._tokens = tokens
         self._lock, self.closing = threading.Lock(), threading.Event()
         self.asked = threading.Event()
         self.hung_up = threading.Event()
@@ -157,11 +160,11 @@ class ScriptedServer(ThreadingHTTPServer):
             message["refusal"] = turn.refusal
         choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": turn.finish, "logprobs": None}
         ids = [token_id(word) for word in words]
-        if asked.get("logprobs"):
+        if asked.get("logprobs") and self._tokens:
             names = [f"token_id:{i}" for i in ids] if asked.get("return_tokens_as_token_ids") else words
             told = zip(names, map(logprob, words), strict=True)
             choice["logprobs"] = {"content": [{"token": name, "logprob": value} for name, value in told]}
-        if asked.get("return_token_ids"):
+        if asked.get("return_token_ids") and self._tokens:
             choice["token_ids"] = ids
         prompt = sum(len(_WORD.findall(str(message.get("content", "")))) for message in asked.get("messages", ()))
         usage = {"prompt_tokens": prompt, "completion_tokens": len(ids), "total_tokens": prompt + len(ids)}
