@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from itertools import islice
 
 from autoresearchd.domain.errors import BaselineError, RepositoryError
-from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
+from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult, StageResult
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.evaluator.feedback import Reward, novelty, resources_saved, reward
 from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline
@@ -157,7 +157,8 @@ def check_run(
         measured = end_early(measured, slot.ended_by)
     if run.of is None:
         task, best, sigma = view.context.task, view.best, view.sigma
-        measured = run_time.held(task, result, measured, view.pace, best=best, sigma=sigma)
+        before = _stages(view, e)
+        measured = run_time.held(task, result, measured, view.pace, best=best, sigma=sigma, before=before)
     if is_baseline(e) and measured.label is Label.NONE:
         measured = _again_if_starved(view, e, result, measured)
     gone = slot.running is not None and not slot.running.request.workspace.is_dir()
@@ -174,9 +175,13 @@ def _again_if_starved(view: SessionView, e: Experiment, result: RunResult, measu
     """
     if sum(r.label is Label.INTERRUPTED for r in e.current_runs) >= STARVED:
         return measured
-    stages = [stage for run in e.good_runs for stage in view.context.store.stages(run.id)]
-    told = run_time.starved(result, stages)
+    told = run_time.starved(result, _stages(view, e))
     return Measurement(Label.INTERRUPTED, detail=told) if told else measured
+
+
+def _stages(view: SessionView, e: Experiment) -> list[StageResult]:
+    """The stages of the runs that an experiment has already."""
+    return [stage for run in e.good_runs for stage in view.context.store.stages(run.id)]
 
 
 def _make_room(view: SessionView, e: Experiment, run: Run, measured: Measurement) -> Measurement:

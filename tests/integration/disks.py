@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.timing import wait_until
+
 ROOM = 2**30
 
 
@@ -68,8 +70,11 @@ class FailingDisk:
             (self.at / "probe").write_text("x")
 
     def mend(self) -> None:
-        """Mounted again, as after a restart of the machine."""
-        unmount(self.at)
+        """Mounted again, as after a restart of the machine: not before the last process has let go of it.
+
+        Until then, a mount of the image would only show the file system that failed once more.
+        """
+        wait_until(lambda: subprocess.run(["umount", str(self.at)], capture_output=True, timeout=30).returncode == 0)
         subprocess.run(["fsck.ext4", "-p", "-f", str(self.image)], capture_output=True, timeout=60)
         self.mount()
 

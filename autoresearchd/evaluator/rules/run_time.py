@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 
 from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label
@@ -131,15 +131,22 @@ def about_budget(task: Task, texts: Mapping[str, str], took: float | None = None
     return tuple(words)
 
 
-def overrun(task: Task, result: RunResult, pace: Pace) -> str:
-    """How a run trained beyond what it is held to, in words; empty where it did not."""
+def overrun(task: Task, result: RunResult, pace: Pace, before: Iterable[StageResult] = ()) -> str:
+    """How a run trained beyond what it is held to, in words; empty where it did not.
+
+    before: the stages of the program's other runs. Held to the baseline's work, all of them are, on average: one run
+    of several that met a busy moment refuses no program.
+    """
     stage = result.stage(TRAINING)
     if stage is None:
         return ""
-    return _beyond_budget(task, stage, pace) if pace.most is None else _beyond_baseline(task, stage, pace, pace.most)
+    if pace.most is None:
+        return _beyond_budget(task, stage, pace)
+    worked = fmean([stage.cpu_s, *(other.cpu_s for other in before if other.name == TRAINING)])
+    return _beyond_baseline(task, stage, worked, pace, pace.most)
 
 
-def _beyond_baseline(task: Task, stage: StageResult, pace: Pace, most: float) -> str:
+def _beyond_baseline(task: Task, stage: StageResult, worked: float, pace: Pace, most: float) -> str:
     whole = pace.whole or 0.0
     if stage.duration_s >= SLOWER * most + WAITS_S:
         took = f"took {stage.duration_s:.3g} s; the baseline takes {whole:.3g} s and {most:.3g} s are allowed"
@@ -148,8 +155,8 @@ def _beyond_baseline(task: Task, stage: StageResult, pace: Pace, most: float) ->
         if stage.duration_s <= allowed:
             return ""
         took = f"took {stage.duration_s:.3g} s; the baseline takes {whole:.3g} s and {allowed:.3g} s are allowed"
-    elif stage.cpu_s > pace.work:
-        took = f"took {stage.cpu_s:.3g} s of processor time; by the baseline's own {pace.work:.3g} s are allowed"
+    elif worked > pace.work:
+        took = f"took {worked:.3g} s of processor time; by the baseline's own {pace.work:.3g} s are allowed"
     else:
         return ""
     return f"{TRAINING} {took} {HELD}"
@@ -196,8 +203,12 @@ def held(
     *,
     best: float | None,
     sigma: float | None,
+    before: Iterable[StageResult] = (),
 ) -> Measurement:
-    """What a run gave, or what takes its place where it could be kept only for having trained beyond its budget."""
+    """What a run gave, or what takes its place where it could be kept only for having trained beyond its budget.
+
+    before: the stages of the program's other runs (``overrun``).
+    """
     value = measurement.value
     if pace is None:
         return measurement
@@ -209,7 +220,7 @@ def held(
         return measurement
     if not task.metric.better(value, best) and abs(value - best) > FAR * (sigma or 0.0):
         return measurement
-    told = overrun(task, result, pace)
+    told = overrun(task, result, pace, before)
     if told and pace.most is not None:
         told = f"{task.metric.name} {value:.6g}, but {told}"
     return Measurement(label, detail=told, curve=measurement.curve) if told else measurement

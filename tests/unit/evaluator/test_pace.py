@@ -91,6 +91,15 @@ def test_without_it_a_search_would_grow_a_program_that_reads_no_budget_until_the
     assert "training took 15 s of processor time; by the baseline's own 4.94 s are allowed" in found.detail
 
 
+def test_one_run_of_several_that_met_a_busy_moment_refuses_no_program() -> None:
+    pace = pace_of(toy(3.0), COUNTS, counted(4.0).stages)
+    assert pace is not None
+    (before,) = counted(4.4).stages
+    assert overrun(toy(3.0), counted(5.2), pace) != ""
+    assert overrun(toy(3.0), counted(5.2), pace, [before]) == ""
+    assert "took 5 s of processor time" in overrun(toy(3.0), counted(5.6), pace, [before]), "more, on average"
+
+
 @given(st.floats(0.01, 3000.0), LOADS, LOADS)
 def test_the_same_work_on_a_machine_that_is_three_times_slower_is_never_refused(
     seconds: float, then: float, now: float
