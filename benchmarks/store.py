@@ -90,6 +90,8 @@ def fill(url: str, session_id: int, template: int, count: int) -> None:
         for table in (t.experiments, t.proposals, t.proposal_bodies, t.asi, t.runs, t.answers, t.answer_bodies):
             columns = [col.name for col in table.c if col.name != "id"]
             row = c.execute(table.select().where(table.c.number == template)).mappings().first()
+            if row is None:  # no model was asked, for one
+                continue
             base = {name: row[name] for name in columns}
             copies = []
             for n in range(template + 1, count):

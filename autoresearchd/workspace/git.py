@@ -22,7 +22,7 @@ from autoresearchd.workspace.command import Git, find_git
 from autoresearchd.workspace.files import disk_errors, hold_lock, split_path
 from autoresearchd.workspace.folders import Exports, Slots, is_private, make_private
 from autoresearchd.workspace.history import History, commit_message
-from autoresearchd.workspace.objects import FETCH, Entry, ObjectStore, object_databases, serialise_commit
+from autoresearchd.workspace.objects import FETCH, Entry, NewObjects, ObjectStore, object_databases, serialise_commit
 
 _USAGE = 129
 """Exit code of a git that does not know an option."""
@@ -137,7 +137,7 @@ class GitWorkspace:
 
     # -- writing
     def commit(self, *, number: int, parent: str, files: Mapping[str, str], message: str, when: datetime) -> str:
-        base = self._objects.commit(parent)
+        base, new = self._objects.commit(parent), NewObjects()
         blobs: dict[tuple[bytes, ...], str] = {}
         for path, text in files.items():
             self._file(parent, path)
@@ -149,9 +149,10 @@ class GitWorkspace:
                 data = text.encode("utf-8")
             except UnicodeEncodeError as error:
                 raise RepositoryError(f"the new {path} is not text: {error}", hint="propose text in UTF-8") from error
-            blobs[(*self._parts, *self._editable[path])] = self._objects.write("blob", data)
-        tree = self._objects.write_tree(base.tree, blobs)
-        commit = self._write_commit(tree, parent, message, when)
+            blobs[(*self._parts, *self._editable[path])] = new.add("blob", data)
+        tree = self._objects.change_tree(base.tree, blobs, new)
+        commit = new.add("commit", _commit(tree, parent, message, when))
+        self._objects.write(new)
         self._history.set_experiment(number, commit)
         return commit
 
@@ -239,12 +240,14 @@ class GitWorkspace:
 
     def _discard(self, tip: str, *, number: int, commit: str, when: datetime, tree: str) -> str:
         """Write the discarded commit on ``tip`` (itself, where that is its parent) and its revert, with ``tree``."""
-        tried, written = self._objects.commit(commit), commit
+        tried, written, new = self._objects.commit(commit), commit, NewObjects()
         if tried.parents[:1] != (tip,):
-            written = self._write_commit(tried.tree, tip, tried.message, when)
+            written = new.add("commit", _commit(tried.tree, tip, tried.message, when))
         subject, trailers = tried.message.split("\n", 1)[0], {"Experiment": str(number), "Status": "discard"}
         message = commit_message(f'Revert "{subject}"', f"This reverts commit {written}.", trailers)
-        return self._write_commit(tree, written, message, when)
+        reverted = new.add("commit", _commit(tree, written, message, when))
+        self._objects.write(new)
+        return reverted
 
     # -- upkeep
     def pack(self) -> None:
@@ -260,11 +263,6 @@ class GitWorkspace:
             run("repack", "--geometric=2", "-d", "-l", "-n", "-q").checked()
 
     # -- parts
-    def _write_commit(self, tree: str, parent: str, message: str, when: datetime) -> str:
-        if when.tzinfo is None:
-            raise ValueError("the time of a commit needs a time zone")
-        return self._objects.write("commit", serialise_commit(tree, parent, message, int(when.timestamp())))
-
     def _task_tree(self, commit: str) -> str:
         entry = self._objects.lookup(self._objects.commit(commit).tree, self._parts)
         if entry is None or not entry.is_folder:
@@ -291,6 +289,12 @@ class GitWorkspace:
                 f"{path} {kind} in commit {commit[:10]}", hint="commit it as a regular file, not as a link"
             )
         return entry
+
+
+def _commit(tree: str, parent: str, message: str, when: datetime) -> bytes:
+    if when.tzinfo is None:
+        raise ValueError("the time of a commit needs a time zone")
+    return serialise_commit(tree, parent, message, int(when.timestamp()))
 
 
 def open_workspace(root: Path, tag: str, task: Task, folder: Path) -> GitWorkspace:

@@ -3,8 +3,9 @@
 Formats as git's own tree.c and commit.c write them: entries ``<mode> <name> NUL <20 bytes>``, sorted with a slash
 behind folders. Trees are handled as bytes, since names in a user's repository need not be UTF-8. Objects are read by a
 ``git cat-file --batch`` that GitPython keeps running, for a fraction of a process start each. They are written by ``git
-hash-object``: GitPython's own database neither flushes them nor closes its files when the disk is full. Those of
-submodules (gitsubmodules(7)) are only read; runs get copies of the files, and nothing of their git directories.
+unpack-objects``, all of a commit in one process: GitPython's own database neither flushes them nor closes its files
+when the disk is full. Those of submodules (gitsubmodules(7)) are only read; runs get copies of the files, and nothing
+of their git directories.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import contextlib
 import hashlib
 import os
 import re
+import struct
 import threading
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +36,8 @@ LINK = b"120000"
 SUBMODULE = b"160000"
 FETCH = "git submodule update --init --recursive"
 """What brings the pinned commits of all submodules to this machine."""
+_PACKED = {"commit": 1, "tree": 2, "blob": 3}
+"""Numbers of kinds in a pack."""
 _NO_NAMES = (b"", b".", b"..", b".git")
 _SHA = re.compile(r"[0-9a-f]{40}")
 _T = TypeVar("_T")
@@ -119,6 +123,33 @@ def parse_commit(data: bytes) -> CommitObject:
     when = _COMMITTER.search(head)
     seconds = int(when[1]) if when else 0
     return CommitObject(lines[0][5:].decode("ascii"), parents, message.decode("utf-8", "replace"), seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class NewObjects:
+    """Objects to be written together, by name: kind and data."""
+
+    found: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+
+    def add(self, kind: str, data: bytes) -> str:
+        """Take one more; its name."""
+        sha = object_id(kind, data)
+        self.found[sha] = kind, data
+        return sha
+
+    def pack(self) -> bytes:
+        """As a pack of whole objects (gitformat-pack(5))."""
+        parts = [b"PACK" + struct.pack(">II", 2, len(self.found))]
+        for kind, data in self.found.values():
+            left = len(data) >> 4
+            head = [_PACKED[kind] << 4 | len(data) & 15]
+            while left:
+                head[-1] |= 128
+                head.append(left & 127)
+                left >>= 7
+            parts += [bytes(head), zlib.compress(data)]
+        body = b"".join(parts)
+        return body + hashlib.sha1(body, usedforsecurity=False).digest()
 
 
 class ObjectStore:
@@ -227,25 +258,25 @@ class ObjectStore:
         return None  # git ends at an object that breaks off
 
     # -- writing
-    def write(self, kind: str, data: bytes) -> str:
-        """Store an object and bring it to the disk; its name. A damaged loose object of that name is replaced."""
-        sha = object_id(kind, data)
-        loose = self._writer.directory / "objects" / sha[:2] / sha[2:]
+    def write(self, objects: NewObjects) -> None:
+        """Store objects and bring them to the disk, in one process; damaged loose objects of their names go before."""
         with disk_errors("writing to the git repository"):
-            try:
-                zlib.decompress(loose.read_bytes())
-            except FileNotFoundError:
-                pass
-            except (zlib.error, OSError):  # a power cut can leave an empty file; git takes it for what it should be
-                loose.unlink(missing_ok=True)
-        words = ("hash-object", "-w", "-t", kind, "--stdin")
-        result = self._writer.run(*words, stdin=data)
+            for sha in objects.found:
+                loose = self._writer.directory / "objects" / sha[:2] / sha[2:]
+                try:
+                    zlib.decompress(loose.read_bytes())
+                except FileNotFoundError:
+                    pass
+                except (zlib.error, OSError):  # a power cut can leave an empty file; git takes it for what it should be
+                    loose.unlink(missing_ok=True)
+        words, pack = ("unpack-objects", "-q"), objects.pack()
+        result = self._writer.run(*words, stdin=pack)
         if "unable to create temporary file" in result.err:  # packing has just removed the folder, which was empty
-            result = self._writer.run(*words, stdin=data)
-        return result.checked().text
+            result = self._writer.run(*words, stdin=pack)
+        result.checked()
 
-    def write_tree(self, tree: str, files: Mapping[tuple[bytes, ...], str]) -> str:
-        """The tree with the blobs of existing files (path → blob) replaced; its name. Modes stay."""
+    def change_tree(self, tree: str, files: Mapping[tuple[bytes, ...], str], new: NewObjects) -> str:
+        """The tree with the blobs of existing files (path → blob) replaced; its name. Modes stay. new: takes trees."""
         entries = self.tree(tree)
         by_name: dict[bytes, dict[tuple[bytes, ...], str]] = {}
         for (first, *rest), blob in files.items():
@@ -254,11 +285,11 @@ class ObjectStore:
         for entry in entries:
             below = by_name.pop(entry.name, None)
             if below is not None:
-                entry = replace(entry, sha=below[()] if () in below else self.write_tree(entry.sha, below))
+                entry = replace(entry, sha=below[()] if () in below else self.change_tree(entry.sha, below, new))
             changed.append(entry)
         if by_name:
             raise RepositoryError(f"not in the tree: {sorted(by_name)}", hint="only files that exist can be edited")
-        return self.write("tree", serialise_tree(changed))
+        return new.add("tree", serialise_tree(changed))
 
 
 def _python_git(reader: Git) -> PythonGit:

@@ -256,7 +256,7 @@ def test_a_folder_that_packing_removes_costs_nothing(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails = '{ echo "error: unable to create temporary file: No such file" >&2; exit 128; }'
-    once = f'[ "$1" = hash-object ] && [ ! -e {tmp_path}/failed ] && touch {tmp_path}/failed'
+    once = f'[ "$1" = unpack-objects ] && [ ! -e {tmp_path}/failed ] && touch {tmp_path}/failed'
     fake_git(tmp_path / "bin", f'{once} && {fails}\nexec {find_git()} "$@"\n', monkeypatch)
     with session(root) as workspace:
         assert edit(workspace) and (tmp_path / "failed").exists()
