@@ -171,7 +171,7 @@ class Draft(SqlStore):
         with self._db.write() as c:
             if c.execute(select(e.c.number).filter_by(**key)).first() is None:
                 c.execute(insert(e).values(**key, **bare))
-            return load_experiment(c, session_id, number, records.FULL_EXPERIMENTS)
+            return load_experiment(c, session_id, number, records.ONE_FULL)
 
     def add_proposal(
         self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
@@ -180,7 +180,7 @@ class Draft(SqlStore):
         with self._db.write() as c:
             records.insert_proposal(c, key, proposal, diff, code_hash)
             change(c, session_id, number, attempt=0)
-            return load_experiment(c, session_id, number, records.FULL_EXPERIMENTS)
+            return load_experiment(c, session_id, number, records.ONE_FULL)
 
     def add_run(
         self, session_id: int, number: int, index: int, seed: int, at: datetime, found: Measurement, result: RunResult

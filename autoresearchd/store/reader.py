@@ -108,7 +108,7 @@ class Reader(FileReader):
         """What ``show --json`` prints of an experiment; ``full``: its answers with messages and completions."""
         with self._db.read() as c:
             session_id = _session(c, tag).id
-            found = records.load_experiment(c, session_id, number, records.LISTED)
+            found = records.load_experiment(c, session_id, number, records.ONE_LISTED)
             bodies = select(t.proposal_bodies.c.diff).join(p, records.BODY).join(e, records.CURRENT)
             diff = c.execute(bodies.where(e.c.session_id == session_id, e.c.number == number)).scalar()
             d = found.decision
@@ -305,7 +305,7 @@ def _current_block(
     number = c.execute(select(func.max(e.c.number)).filter_by(session_id=session.id)).scalar_one()
     if number is None or state == SessionState.STOPPED:
         return None
-    latest = records.load_experiment(c, session.id, number, records.LISTED)
+    latest = records.load_experiment(c, session.id, number, records.ONE_LISTED)
     if latest.phase is Phase.DECIDED and (latest.overhead_ms is not None or state == "crashed"):
         return None
     since, check, running = latest.started_at, None, latest.phase is Phase.RUNNING
@@ -410,7 +410,7 @@ class Corpus(FileReader):
             for number in c.execute(numbers).scalars().all():
                 answers = _readable_answers(c, session_id, number)
                 try:
-                    experiment = records.load_experiment(c, session_id, number, records.LISTED)
+                    experiment = records.load_experiment(c, session_id, number, records.ONE_LISTED)
                     yield Transcript(number, experiment, _proposals(c, session_id, number), answers)
                 except _UNREADABLE:
                     yield Transcript(number, None, (), answers)

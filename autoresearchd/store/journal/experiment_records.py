@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Connection, case, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, case, delete, func, insert, select, update
 
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import (
@@ -42,6 +42,9 @@ _COUNTERS = {
 }  # fmt: skip
 e, p, r, n, y, v = t.experiments, t.proposals, t.runs, t.answers, t.tallies, t.visits
 _STANDING = ("session_id", "number", "phase", "attempt", "parent", "commit_sha", "status", "label", "value")
+_STANDS = select(*(e.c[name] for name in _STANDING)).where(*records.THIS)
+_CHANGE = update(e).where(*records.THIS)
+_SPEND = _CHANGE.values(gpu_s=e.c.gpu_s + bindparam("more"))
 _parent = e.alias("parent")
 
 # A sum is no column to a planner: it keeps it from indices that would have to be walked through (that on values, for
@@ -142,7 +145,9 @@ class ExperimentRecords:
             )
             gpu_s = 0.0 if result is None or result.device.lower().startswith("cpu") else result.duration_s
             ended = last and RULES[measurement.label] is not None
-            change(c, *key, phase=Phase.MEASURED if ended else Phase.COMMITTED, gpu_s=e.c.gpu_s + gpu_s)
+            change(c, *key, phase=Phase.MEASURED if ended else Phase.COMMITTED)
+            if gpu_s:
+                c.execute(_SPEND, {"of_session": key[0], "of_number": key[1], "more": gpu_s})
             _count(c, run.session_id, gpu_s=gpu_s)
             return load_experiment(c, *key)
 
@@ -235,7 +240,7 @@ class ExperimentRecords:
     # -- what was found out
     def experiment(self, session_id: int, number: int) -> Experiment:
         with self._db.read() as c:
-            return records.load_experiment(c, session_id, number, records.FULL_EXPERIMENTS)
+            return records.load_experiment(c, session_id, number, records.ONE_FULL)
 
     def latest(self, session_id: int) -> Experiment | None:
         newest = records.FULL_EXPERIMENTS.where(e.c.session_id == session_id).order_by(e.c.number.desc()).limit(1)
@@ -370,7 +375,7 @@ def role_stats(c: Connection, session_id: int) -> dict[str, tuple[int, int, floa
 
 def change(c: Connection, session_id: int, number: int, **values: Any) -> None:
     """Change columns of an experiment. KeyError when there is none."""
-    if c.execute(update(e).where(e.c.session_id == session_id, e.c.number == number).values(**values)).rowcount == 0:
+    if c.execute(_CHANGE, {"of_session": session_id, "of_number": number, **values}).rowcount == 0:
         raise KeyError(f"session {session_id} has no experiment {number}")
 
 
@@ -407,8 +412,8 @@ def recount(c: Connection, session_id: int) -> None:
 # ---------------------------------------------------------------------- parts of steps
 def _locked(c: Connection, session_id: int, number: int) -> AnyRow:
     """Where the experiment stands; in a transaction that writes, nobody else can change it before its end."""
-    of_it = select(*(e.c[name] for name in _STANDING)).filter_by(session_id=session_id, number=number)
-    return records.require(c.execute(of_it).one_or_none(), f"session {session_id} has no experiment {number}")
+    row = c.execute(_STANDS, {"of_session": session_id, "of_number": number}).one_or_none()
+    return records.require(row, f"session {session_id} has no experiment {number}")
 
 
 def _same_proposal(c: Connection, row: AnyRow, proposal: Proposal, code_hash: str) -> bool:

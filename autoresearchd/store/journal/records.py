@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, insert, select
+from sqlalchemy import Connection, Row, Select, and_, bindparam, insert, select
 
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, Measurement, Run, RunResult, Session
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
@@ -53,8 +53,14 @@ FULL_EXPERIMENTS = _experiments(
     b.c.files, *(b.c[name] for name in _LONG), *(p.c[name] for name in (*HASHES, "generation_adapter", "sampling"))
 )
 """With files and generations."""
+THIS = (e.c.session_id == bindparam("of_session"), e.c.number == bindparam("of_number"))
+"""One experiment, in a statement that is made once: to make one takes longer than to carry it out."""
+ONE, ONE_LISTED, ONE_FULL = (many.where(*THIS) for many in (EXPERIMENTS, LISTED, FULL_EXPERIMENTS))
 _renamed = {"experiment": "number", "index": "run_index", "of": "program"}
 RUNS = select(*(r.c[_renamed.get(field.name, field.name)].label(field.name) for field in fields(Run)))
+_RUNS_FROM_TO = RUNS.where(
+    r.c.session_id == bindparam("of_session"), r.c.number.between(bindparam("first"), bindparam("last"))
+).order_by(r.c.run_index)
 _answer = ("session_id", "number", "answer_index")
 ANSWERS = select(*n.c, *t.columns(t.answer_bodies, *_answer)).outerjoin_from(
     n, t.answer_bodies, and_(*(n.c[name] == t.answer_bodies.c[name] for name in _answer))
@@ -74,24 +80,27 @@ def pick(source: Any, names: Iterable[str], prefix: str = "") -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------- experiments
-def load_experiment(c: Connection, session_id: int, number: int, selection: Select[Any] = EXPERIMENTS) -> Experiment:
+def load_experiment(c: Connection, session_id: int, number: int, one: Select[Any] = ONE) -> Experiment:
     """One experiment; KeyError when there is none."""
-    found = load_experiments(c, session_id, selection.where(e.c.session_id == session_id, e.c.number == number))
+    found = load_experiments(c, session_id, one, of_session=session_id, of_number=number)
     if not found:
         raise KeyError(f"session {session_id} has no experiment {number}")
     return found[0]
 
 
-def load_experiments(c: Connection, session_id: int, selection: Select[Any]) -> list[Experiment]:
-    """The experiments of a selection, with their runs, in its order."""
-    rows = c.execute(selection).all()
+def load_experiments(c: Connection, session_id: int, selection: Select[Any], **values: int) -> list[Experiment]:
+    """The experiments of a selection (values: of its parameters), with their runs, in its order."""
+    rows = c.execute(selection, values).all()
     if not rows:
         return []
     numbers = [row.number for row in rows]
-    few = max(numbers) - min(numbers) >= len(numbers)
-    wanted = r.c.number.in_(numbers) if few else r.c.number.between(min(numbers), max(numbers))
+    first, last = min(numbers), max(numbers)
+    if last - first >= len(numbers):
+        found = c.execute(RUNS.where(r.c.session_id == session_id, r.c.number.in_(numbers)).order_by(r.c.run_index))
+    else:
+        found = c.execute(_RUNS_FROM_TO, {"of_session": session_id, "first": first, "last": last})
     runs: dict[int, list[Run]] = {}
-    for row in c.execute(RUNS.where(r.c.session_id == session_id, wanted).order_by(r.c.run_index)):
+    for row in found:
         runs.setdefault(row.experiment, []).append(Run(**row._mapping))
     return [_experiment_of(row, runs.get(row.number, ())) for row in rows]
 
