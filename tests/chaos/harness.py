@@ -13,6 +13,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,10 +162,10 @@ class Harness:
         pid = self.start(world, fate=death.fate, often=often)
         if death.sight:
             self._wait_for_sight(world, death.sight, pid)
-            os.kill(pid, signal.SIGKILL)
+            _kill(pid)
         status = self.nursery.wait(pid, FATE_S if death.delay is None else death.delay)
         if status is None:
-            os.kill(pid, signal.SIGKILL)
+            _kill(pid)
             status = self.nursery.wait(pid, LIFE_S)
         self._check_exit(world, pid, status, breaches, where)
         self.check_orphans(world, breaches, where)
@@ -214,7 +215,7 @@ class Harness:
     def _check_exit(self, world: World, pid: int, status: int | None, breaches: Breaches, where: str) -> None:
         if status is None:
             breaches.add("failed", f"{where}: hung for {LIFE_S:.0f} s")
-            os.kill(pid, signal.SIGKILL)
+            _kill(pid)
             self.nursery.wait(pid, LIFE_S)
         elif status not in (0, -signal.SIGKILL):
             said = Path(str(world.root) + "-life.err").read_text("utf-8", "replace")
@@ -238,6 +239,11 @@ class Harness:
 
     def _done(self, world: World, experiments: int) -> bool:
         return Journal.read(world).totals.experiments > experiments
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):  # it has ended by itself just now
+        os.kill(pid, signal.SIGKILL)
 
 
 def schedule(seed: int, count: int, transitions: Iterator[Fate]) -> list[Death]:
