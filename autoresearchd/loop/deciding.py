@@ -157,7 +157,7 @@ def check_run(
         measured = end_early(measured, slot.ended_by)
     if run.of is None:
         task, best, sigma = view.context.task, view.best, view.sigma
-        before = _stages(view, e)
+        before = _stages(view, e) if view.pace is not None and view.pace.most is not None else ()
         measured = run_time.held(task, result, measured, view.pace, best=best, sigma=sigma, before=before)
     if is_baseline(e) and measured.label is Label.NONE:
         measured = _again_if_starved(view, e, result, measured)
