@@ -43,6 +43,7 @@ PHASES = (
     "evaluating",
     "deciding",
     "settling",
+    "confirming",
     "housekeeping",
     "recovery",
     "undisturbed",

@@ -1,15 +1,14 @@
 """What early abort brings in a real session: the bundled task with it and without it, from the same seed.
 
     python benchmarks/live_abort.py --experiments 100 --budget 5s --dir DIR   # some twenty minutes for each session
-    python benchmarks/live_abort.py --replay DIR... [--pooled]                # recorded sessions, seconds for each
+    python benchmarks/live_abort.py --replay DIR...                          # recorded sessions, seconds for each
 
 Both sessions run one after the other; nothing else should run on the machine. Experiments per hour are counted from the
 first decision after the baseline to the last. Afterwards the complete curves of the session without abort are given to
 the policy as if they were running: how many of those that improved on the incumbent by more than 2σ it would have
-ended. How a run that it ends would have come out is hidden from it; the incumbent's further runs are not.
-``--replay`` does only that, with any number of sessions, runs that were ended early left out. σ is the incumbent's: the
-policy is told what was known of it by then, an improvement counts by what all runs of the session tell. ``--pooled``
-tells the policy the σ of all programs instead; what counts is the same.
+ended. How a run that it ends would have come out is hidden from it.
+``--replay`` does only that, with any number of sessions, runs that were ended early left out. The policy is told the σ
+that was known by then, an improvement counts by what all runs of the session tell.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from autoresearchd.domain.experiment import Experiment, Limits, Run
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.quantities import parse_duration
 from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, wilson_upper
-from autoresearchd.evaluator.keep.decide import samples_of
-from autoresearchd.evaluator.keep.noise import Noise, NoiseData
+from autoresearchd.evaluator.keep.decide import belief_of, step_of
+from autoresearchd.evaluator.keep.tip_belief import TipBelief, follow
 from autoresearchd.loop.early_abort import NOISE, curve_of
 from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
@@ -104,18 +103,18 @@ def report(name: str, store: SqlStore) -> float:
     return rate
 
 
-def replay(store: SqlStore, policy: AbortPolicy | None = None, *, pooled: bool = False) -> Tally:
+def replay(store: SqlStore, policy: AbortPolicy | None = None) -> Tally:
     """What the policy would have done in a recorded session, had it looked at the runs that came to their end."""
     policy = policy or AbortPolicy()
     task = parse_task(store.sessions()[0].task_json)
-    whole, noise_data, holder = NoiseData(), NoiseData(), 0
-    for e in decided(store):
-        whole.take(samples_of(task, e.current_runs))
+    baseline, *others = decided(store)
+    belief, whole = belief_of(task, baseline), belief_of(task, baseline, others)
     incumbent: float | None = None
     total = Tally()
-    for e in decided(store):
-        policy.delta = delta_of(noise_data.noise() if pooled else noise_data.noise(holder))
-        noise_data.take(samples_of(task, e.current_runs))
+    for e in (baseline, *others):
+        policy.delta = delta_of(belief)
+        if belief is not None and e is not baseline and (step := step_of(task, e)):
+            belief = follow(belief, step)
         run = complete(e)
         if run is None or run.value is None or e.decision is None:
             continue
@@ -123,21 +122,17 @@ def replay(store: SqlStore, policy: AbortPolicy | None = None, *, pooled: bool =
         stopped = 1.0
         if e.number and incumbent is not None:
             stopped = first_abort(policy, curve, incumbent)
-            ended, good = stopped < 1, run.value < incumbent - delta_of(whole.noise(holder))
+            ended, good = stopped < 1, run.value < incumbent - delta_of(whole)
             total += Tally(1, ended, good, good and ended, stopped)
         observe(policy, curve, None if stopped < 1 else run.value)
-        kept = e.decision.status is Status.KEEP and e.decision.value is not None
-        if kept:
-            incumbent, holder = e.decision.value, e.number
-            policy.succeed()
-        for r in e.good_runs if kept else e.control_runs if stopped == 1 else ():  # after an end none is made
-            policy.rerun(*curve_of(store.curve(r.id)), 1.0, r.value)
+        if e.decision.status is Status.KEEP and e.decision.value is not None:
+            incumbent = e.decision.value
     return total
 
 
-def delta_of(noise: Noise | None) -> float:
+def delta_of(belief: TipBelief | None) -> float:
     """The least improvement that counts."""
-    return NOISE * noise.sigma if noise is not None else 0.0
+    return NOISE * belief.sigma if belief is not None else 0.0
 
 
 def complete(e: Experiment) -> Run | None:
@@ -160,13 +155,13 @@ def observe(policy: AbortPolicy, curve: tuple[list[float], list[float]], value: 
     policy.observe(*curve, 1.0, value, aborted=value is None, another=True)
 
 
-def replay_all(folders: Sequence[Path], *, pooled: bool = False) -> Tally:
+def replay_all(folders: Sequence[Path]) -> Tally:
     """Replay the newest session of each folder, print each and all of them."""
     total = Tally()
     for folder in folders:
         store = Project.at(folder).existing_store()
         try:
-            tally = replay(store, pooled=pooled)
+            tally = replay(store)
         finally:
             store.close()
         print(f"{folder}: {tally}", flush=True)
@@ -184,10 +179,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dir", type=Path, default=Path("live-abort"), help="an empty folder; it is kept")
     parser.add_argument("--replay", type=Path, nargs="+", metavar="DIR", help="repositories with a recorded session")
-    parser.add_argument("--pooled", action="store_true", help="tell the policy the σ of all programs")
     options = parser.parse_args(arguments)
     if options.replay:
-        replay_all(options.replay, pooled=options.pooled)
+        replay_all(options.replay)
         return 0
     rates = {}
     for name in ("without", "with"):

@@ -273,7 +273,7 @@ def measured_again(project: Project, store: SqlStore, count: int) -> tuple[float
     """(baseline, best): means over fresh seeds, the same in every cell."""
     found = store.session(TAG)
     lab = laboratory(project, found, store, project.root, [], make_executor("local"))
-    programs = {"baseline": found.base_commit, "best": found.incumbent}
+    programs = {"baseline": found.base_commit, "best": found.confirmed}
     values: dict[str, list[float]] = {name: [] for name in programs}
     again = lab.site.runs / "again"
     for index in range(count):

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from sqlalchemy import insert, update
 
+from autoresearchd.domain.confirmation import Verdict
 from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, RunResult, StageResult
-from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.labels import Label, Outcome, Status
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.store.repository import SqlStore
@@ -63,6 +64,15 @@ def one(store: SqlStore, session_id: int, timed: Callable[[str, Callable[[], obj
     d = Decision(Status.DISCARD, Label.NO_GAIN, value, -0.1, m.metrics, 1.0, 0.01, -1.0, "no gain")
     asi = ASI(p.hypothesis, "", "no gain", "go down")
     timed("record_decision", lambda: store.record_decision(session_id, n, d, asi, AT, incumbent=None))
+    k = timed(
+        "open_confirmation", lambda: store.open_confirmation(session_id, experiment=n, against=n, why="asked", at=AT)
+    )
+    again = timed("open_confirmation_run", lambda: store.open_confirmation_run(session_id, k.number, 1, AT, of=None))
+    timed("close_confirmation_run", lambda: store.close_confirmation_run(again.id, m, RESULT, AT))
+    timed("open_confirmation_of", lambda: store.open_confirmation_of(session_id))
+    verdict = Verdict(Outcome.UNDECIDED, 0.0, 0.1, 0.5, "no difference")
+    timed("decide_confirmation", lambda: store.decide_confirmation(session_id, k.number, verdict, AT))
+    timed("confirmations", lambda: store.confirmations(session_id, 0))
     timed("record_overhead", lambda: store.record_overhead(session_id, n, 50.0))
     timed("heartbeat", lambda: store.heartbeat(session_id, AT, 1.0))
     timed("experiment", lambda: store.experiment(session_id, n))

@@ -9,7 +9,7 @@ import os
 import platform
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -26,6 +26,7 @@ from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Adapters, Cancel, Event, EventKind, EventSink, Executor, Policy, ResearchState
 from autoresearchd.domain.proposal import Cost
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.redaction import secret_parts, secrets_of_environment
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.local import LocalExecutor
@@ -102,9 +103,9 @@ def laboratory(
     warn = partial(tell, EventKind.WARNING)
     # A server may call its model as it likes: the user says which folder has the same.
     named = (folder / Path(settings.learn.model).expanduser()).resolve() if settings.learn.model else None
-    adapters = None
+    adapters, name = None, str(replace(spec, tuned=False))
     if spec.kind == LOCAL:  # an agent asks the plain model: what is learned and compared is one answer to one question
-        adapters = LiveVersions(AdapterShelf.of(project.root, store), store, session.id, str(spec), warn, place=named)
+        adapters = LiveVersions(AdapterShelf.of(project.root, store), store, session.id, name, warn, place=named)
         adapters.sweep()
     offer = Offer(session, task, store, workspace, executor, site, settings, warn, stop, adapters)
     return Context(
@@ -175,9 +176,11 @@ def ensure_segment(lab: Context, protected_fingerprint: str) -> bool:
             return False
         known = f"{hardware}, Python {lab.facts().get('python', '')}"
         reason = f"the machine, Python, environment or task is another one than before ({known})"
+    falling = lab.store.open_keeps(lab.session_id)
     lab.store.open_segment(lab.session_id, fingerprint, reason, hardware, lab.clock.now())
     if segment is not None:
-        lab.emit(EventKind.WARNING, f"{reason}; the incumbent is measured again")
+        also = f" and {counted(len(falling), 'keep')} that none had confirmed fell back" if falling else ""
+        lab.emit(EventKind.WARNING, f"{reason}; the confirmed program is measured again{also}")
     return True
 
 
@@ -214,6 +217,10 @@ class Offer:
 
 def make_policy(spec: PolicySpec, offer: Offer) -> Policy:
     """The policy of ``--policy``; each is imported only when it is the one."""
+    if spec.tuned:
+        from autoresearchd.policy.hybrid_policy import HybridPolicy
+
+        return HybridPolicy(make_policy(replace(spec, tuned=False), offer), make_policy(PolicySpec("search"), offer))
     match spec.kind:
         case "auto" | "search":
             from autoresearchd.policy.search.search_policies import SearchPolicy

@@ -41,7 +41,7 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.evaluator.rules.legality import code_hash
 from autoresearchd.executor.environment import find_devices
-from autoresearchd.loop.messages import BASELINE, unified_diff
+from autoresearchd.loop.messages import BASELINE, is_baseline, is_keep, unified_diff
 from autoresearchd.loop.run import measure_run
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.policy.policy_names import TUNERS
@@ -83,18 +83,25 @@ def check_journal(store: SqlStore, workspace: GitWorkspace, session: Session) ->
     if latest is None:
         return
     history = workspace.history()
-    newest, tip, missing = history.newest(), history.tip(), ""
+    newest, missing = history.newest(), ""
     if newest > latest.number:
         missing = f"it ends with experiment {latest.number}, and git has experiment {newest} of session {session.tag}"
-    elif tip is not None and tip != session.incumbent:
-        record = history.read(tip)
+    for at, believed in ((history.tip(), session.incumbent), (history.confirmed(), session.confirmed)):
+        if missing or at in (None, believed):
+            continue
+        try:
+            record = history.read(at)
+        except RepositoryError:  # a power cut took it: recovery writes it again, or says that it is lost
+            continue
         number = record.number
-        # Of another commit than ours recovery says what it means; one that lost its place is moved back next.
-        ours = number is not None and number <= latest.number and history.experiment(number) == tip
-        if ours and number is not None and number not in latest.fallen and "Metric" in record.trailers:
+        # Of another commit than ours recovery says what it means; the tip of a chain that fell is moved back next.
+        ours = number is not None and number <= latest.number and history.experiment(number) == at
+        if ours and number is not None and record.kept:
             e = store.experiment(session.id, number)
-            if e.phase is not Phase.DECIDED or e.decision is None or e.decision.status is not Status.KEEP:
-                missing = f"experiment {number} is on branch {session.branch} as kept, which the database does not know"
+            if not is_keep(e):
+                missing = f"git has experiment {number} as kept, which the database does not know"
+            elif at == history.confirmed() and not e.confirmed:
+                missing = f"experiment {number} is on branch {session.branch}, and the database has it as not confirmed"
     if missing:
         raise StoreDamaged(f"the database is older than git: {missing}", hint=health.HINT)
 
@@ -309,8 +316,8 @@ class Restorer:
         self._log = layout.daemon_log(project.root)
         self._history = workspace.history()
         self._refs = self._history.experiments()
-        self._branch = self._history.branch(session.base_commit)
-        self._on_branch = set(self._branch)
+        self._tip = self._history.tip()
+        self._line = self._read_line()
         self._parent, self._at = session.base_commit, session.started_at
 
     def run(self) -> list[str]:
@@ -320,12 +327,47 @@ class Restorer:
         for number in range(last + 1):
             phase, commit = numbers.get(number, (None, None))
             ref = self._refs.get(number)
-            kept_since = ref in self._on_branch and ref != commit  # as another commit than its row says
+            own = self._own(number) if ref != commit else None
+            kept_since = own is not None and own.kept  # as another commit than its row says
             if phase == Phase.DECIDED and not kept_since:
-                self._parent = commit if commit in self._on_branch and commit is not None else self._parent
+                if commit is not None and self._line.get(commit, False) is not False:
+                    self._parent = commit
                 continue
             notes += self._restore(number, is_last=number == last)
+        self._settle_chains(last)
         return notes
+
+    def _read_line(self) -> dict[str, bool | None]:
+        """Commits of the branch (True), and beyond it up to the tip (None); False: a keep behind which it fell back."""
+        history, base = self._history, self._session.base_commit
+        branch = dict.fromkeys([base, *history.line(base, history.confirmed())], True)
+        line: dict[str, bool | None] = {**dict.fromkeys(history.line(base, self._tip)), **branch}
+        numbers: dict[str, int] = {}
+        for commit in [*branch, *(commit for commit in line if commit not in branch)]:
+            with suppress(RepositoryError):  # of one that is damaged no more is known
+                record = history.read(commit)
+                if record.falls_back:
+                    line |= {k: False for k, number in numbers.items() if number > (record.number or 0)}
+                elif record.kept:
+                    numbers[commit] = record.number or 0
+        return line
+
+    def _settle_chains(self, last: int) -> None:
+        """What a row says of a keep gives way to git: a later verdict was lost with the database."""
+        for e in self._draft.experiments(self._session.id):
+            if is_baseline(e) or not is_keep(e) or e.commit is None:
+                continue
+            stands = self._stands(e.commit, is_last=e.number == last)
+            unsure = e.confirmed is None and self._tip is None  # the ref that would tell is lost: it may stand
+            if e.confirmed is not stands and not unsure:
+                self._draft.set_confirmed(self._session.id, e.number, stands)
+
+    def _stands(self, commit: str, *, is_last: bool) -> bool | None:
+        """What became of a keep: confirmed (True), open (None: the tip has it, or is about to), or fallen back."""
+        if is_last and commit not in self._line:
+            with suppress(RepositoryError):
+                return None if self._history.read(commit).parent == (self._tip or self._history.confirmed()) else False
+        return self._line.get(commit, False)
 
     def _last(self, rows: set[int]) -> int:
         """The highest number that was given out, as far as rows, git, the counter and the daemon's log tell."""
@@ -342,32 +384,32 @@ class Restorer:
     # -- one experiment
     def _restore(self, number: int, *, is_last: bool) -> list[str]:
         session_id, store = self._session.id, self._draft
-        record = self._record(number)
-        own = record if record is not None and record.number == number else None
+        record, own = self._record(number), self._own(number)
         e = self._draft.ensure_experiment(session_id, number, self._parent, self._at)
         if record is not None and record.parent is not None:
             self._at = record.at
-        if e.proposal is not None:
-            is_baseline = e.proposal.policy == BASELINE
-        else:
-            is_baseline = own is None and (number == 0 or self._draft.first_of_segment(session_id, number))
-        kept = record is not None and self._was_kept(record, is_last=is_last)
+        begins = own is None and self._draft.first_of_segment(session_id, number)
+        kept = own is not None and own.kept
         ahead = e.proposal is None and own is not None  # git has a commit of it, and its row does not know a proposal
         if is_last and e.decision is None and not kept and is_whole(e) and not ahead:
             return []  # the loop goes on with it
-        e, told = self._with_proposal(e, own, is_baseline=is_baseline)
+        e, told = self._with_proposal(e, own, begins=begins)
         self._draft.close_runs(session_id, number, self._at, LOST)
         e = store.experiment(session_id, number)
         if not e.counted_runs:
             self._add_runs(e)
             e = store.experiment(session_id, number)
-        decision = self._decision(e, record, is_baseline=is_baseline, kept=kept)
-        commit = record.commit if record is not None else e.parent if is_baseline and e.commit is None else e.commit
+        decision = self._decision(e, record, kept=kept)
+        commit = record.commit if record is not None else e.parent if is_baseline(e) and e.commit is None else e.commit
         segment = self._draft.segment_of(session_id, number)
         hypothesis = e.proposal.hypothesis if e.proposal else ""
         asi = ASI(hypothesis=hypothesis, result=f"{self._task.metric.name}: {decision.reason}")
-        self._draft.decide(e, decision, asi, max(self._at, e.started_at), commit=commit, segment=segment)
+        confirmed = None
         if decision.status is Status.KEEP and commit is not None:
+            confirmed = is_baseline(e) or self._stands(commit, is_last=is_last)
+        at = max(self._at, e.started_at)
+        self._draft.decide(e, decision, asi, at, commit=commit, segment=segment, confirmed=confirmed)
+        if decision.status is Status.KEEP and commit is not None and confirmed is not False:
             self._parent = commit
         value = "" if decision.value is None else f" {self._task.metric.name} {decision.value:.6g}"
         return [f"experiment {number}: {told}, {decision.status.value}{value}: {decision.reason}"]
@@ -378,14 +420,17 @@ class Restorer:
             return None if commit is None else self._history.read(commit)
         return None
 
-    def _was_kept(self, record: RecordedCommit, *, is_last: bool) -> bool:
-        """The final commit of a keep is on the branch, or about to be moved there by whoever settles it."""
-        tip = self._branch[-1] if self._branch else self._session.base_commit
-        return "Metric" in record.trailers and (record.commit in self._on_branch or (is_last and record.parent == tip))
+    def _own(self, number: int) -> RecordedCommit | None:
+        """The record of an experiment that has a commit of its own."""
+        record = self._record(number)
+        return record if record is not None and record.number == number else None
 
     # -- parts of an experiment
-    def _with_proposal(self, e: Experiment, own: RecordedCommit | None, *, is_baseline: bool) -> tuple[Experiment, str]:
-        """The experiment with a proposal, where there is any; and where that came from. own: its commit."""
+    def _with_proposal(self, e: Experiment, own: RecordedCommit | None, *, begins: bool) -> tuple[Experiment, str]:
+        """The experiment with a proposal, where there is any; and where that came from.
+
+        own: its commit; begins: a segment, as a baseline does.
+        """
         session_id = self._session.id
         if e.proposal is not None:
             return e, "that of the backup"
@@ -393,7 +438,7 @@ class Restorer:
         if own is not None and parent is not None:
             self._draft.set_parent(session_id, e.number, parent, own.at)
         before = self._code(parent or e.parent)
-        if is_baseline:
+        if begins:
             proposal = Proposal({}, "The program as it is.", BASELINE, description=BASELINE)
         elif own is None:
             return e, LOST
@@ -406,7 +451,7 @@ class Restorer:
         digest = f"{segment}:{code_hash(after)}" if after else f"{segment}:none:{e.number}"
         diff = unified_diff(before, after)
         e = self._draft.add_proposal(session_id, e.number, proposal, diff=diff, code_hash=digest)
-        return e, "the program as it is" if is_baseline else "rebuilt from its commit"
+        return e, "the program as it is" if begins else "rebuilt from its commit"
 
     def _code(self, commit: str) -> Mapping[str, str]:
         with suppress(AutoresearchdError):
@@ -415,7 +460,6 @@ class Restorer:
 
     def _add_runs(self, e: Experiment) -> None:
         """Measure again what the runs left on disk: all of a baseline, of any other up to the first that is good."""
-        is_baseline = e.proposal is not None and e.proposal.policy == BASELINE
         folder = self._runs / str(e.number)
         indices = sorted(int(p.name) for p in folder.glob("*") if p.name.isdigit()) if folder.is_dir() else []
         taken, counted = {run.index for run in e.runs}, 0
@@ -427,27 +471,27 @@ class Restorer:
             seed = derive_seed(self._session.seed, e.number, "run", counted)
             self._draft.add_run(self._session.id, e.number, index, seed, e.started_at, found, result)
             counted += RULES[found.label] is not None
-            if found.label is Label.NONE and not is_baseline:
+            if found.label is Label.NONE and not is_baseline(e):
                 return  # a later one may be of the incumbent's program, run again beside this; nothing here tells
 
-    def _decision(self, e: Experiment, record: RecordedCommit | None, *, is_baseline: bool, kept: bool) -> Decision:
+    def _decision(self, e: Experiment, record: RecordedCommit | None, *, kept: bool) -> Decision:
         values = [run.value for run in e.good_runs if run.value is not None]
         value = math.fsum(values) / len(values) if values else None
         if kept and record is not None:
             told = _number(record.trailers.get("Metric", "").rpartition("=")[2])
             delta = _number(record.trailers.get("Delta", ""))
             value = told if told is not None else value
-            return Decision(Status.KEEP, Label.NONE, value, delta, reason="kept, as its commit on the branch says")
-        if is_baseline and value is not None:
+            return Decision(Status.KEEP, Label.NONE, value, delta, reason="kept, as its commit says")
+        if is_baseline(e) and value is not None:
             return Decision(Status.KEEP, Label.NONE, value, reason=f"the baseline, from {counted(len(values), 'run')}")
         failed = next((run for run in e.counted_runs if run.label is not Label.NONE), None)
-        if failed is not None and not is_baseline and value is None:
+        if failed is not None and not is_baseline(e) and value is None:
             status = RULES[failed.label] or Status.CRASH
             return Decision(status, failed.label, reason=f"{failed.label.value}: {failed.detail}")
         if value is not None:
             reason = "it is not on the branch, so it was not kept; the decision itself was " + LOST
             return Decision(Status.DISCARD, Label.NO_GAIN, value, reason=reason)
-        twin = None if e.proposal is None or is_baseline or record is not None else self._twin(e, e.proposal)
+        twin = None if e.proposal is None or is_baseline(e) or record is not None else self._twin(e, e.proposal)
         if twin is not None:
             reason = f"The same program as experiment {twin}; no run was spent on it."
             return Decision(Status.DISCARD, Label.DUPLICATE, reason=reason)

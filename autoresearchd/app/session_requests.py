@@ -13,7 +13,7 @@ from typing import Literal
 from autoresearchd import keys
 from autoresearchd.app.project import Project
 from autoresearchd.domain import errors
-from autoresearchd.domain.experiment import Reached, Session, limit_reached
+from autoresearchd.domain.experiment import Experiment, Reached, Session, limit_reached
 from autoresearchd.domain.labels import Phase, SessionState
 from autoresearchd.domain.quantities import counted
 from autoresearchd.loop.context import SystemClock
@@ -28,14 +28,15 @@ from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.git import GitWorkspace
 
 _SENTENCES = {
-    "stop": "stops after the running experiment",
+    "stop": "stops after the running experiment, once what was kept is tested",
     "stop_now": "stops at once; the running experiment is recorded as interrupted",
     "pause": "pauses after the running experiment",
     "unpause": "goes on",
+    "confirm": "confirms its tip after the running experiment, if it is not confirmed yet",
 }
 
 
-def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", "pause", "unpause"]) -> str:
+def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", "pause", "unpause", "confirm"]) -> str:
     """Ask the daemon for something; the sentence to show, where none runs that one and how to go on."""
     project = Project.of_session(directory)
     with project.existing_store() as store:
@@ -65,6 +66,8 @@ def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", 
         to_pause = at_rest if last is None else last == "pause"
         if kind == "pause" and to_pause:
             words = "is paused already" if at_rest else f"{words} already: it was asked to before"
+        elif kind == "confirm" and to_pause:
+            words = f"is paused; once `autoresearchd unpause` lets it go on, it {words}"
         elif kind == "unpause" and not to_pause:
             words = "is not paused, so nothing changes"
         # Asked for all the same where it seems to be so: it may have changed in the next moment.
@@ -83,12 +86,21 @@ def reached_limit(store: SqlStore, session: Session) -> Reached | None:
     waits_for_money = latest.phase is Phase.PROPOSING and limits.max_usd is not None and totals.usd >= limits.max_usd
     if not waits_for_money and (latest.phase is not Phase.DECIDED or latest.overhead_ms is None):
         return None
-    return limit_reached(
+    reached = limit_reached(
         limits if ends_when_spent(session) else replace(limits, max_usd=None),
         experiments=max(0, totals.experiments - segment.number - 1),  # one baseline for each segment
         seconds=session.active_seconds,
         usd=totals.usd,
     )
+    over = limits.max_seconds is not None and session.active_seconds >= limits.max_seconds
+    return None if not over and _has_open_chain(store, session, latest) else reached
+
+
+def _has_open_chain(store: SqlStore, session: Session, latest: Experiment) -> bool:
+    """Whether a chain waits for its confirmation, and none has left it in doubt since."""
+    past = store.confirmations(session.id)
+    doubted = bool(past) and past[-1].verdict is not None and past[-1].after >= latest.number
+    return bool(store.open_keeps(session.id)) and not doubted
 
 
 def _last_asked(store: SqlStore, session: Session, pid: int, kinds: Sequence[str]) -> str | None:
@@ -147,7 +159,7 @@ def removal(directory: Path, tag: str) -> str:
     if not branch:
         return f"{tried}, imported"
     places = f"the branch {branch}, refs/autoresearch/{tag}/ and the folder {_runs(project, tag)}"
-    return f"{tried} ({counts['keeps']} kept), {places}"
+    return f"{tried} ({counts['keeps']} kept, {counts['confirmed']} confirmed), {places}"
 
 
 def remove(directory: Path, tag: str) -> None:

@@ -19,7 +19,7 @@ from autoresearchd import keys
 from autoresearchd.app import compose
 from autoresearchd.app.project import Project
 from autoresearchd.app.repair import check_database, check_journal, ends_after
-from autoresearchd.app.session_requests import discard_session, reached_limit
+from autoresearchd.app.session_requests import discard_session, reached_limit, request
 from autoresearchd.app.tasks.job_programs import require_bits, require_programs, require_tool
 from autoresearchd.app.tasks.search_space import require_tunable
 from autoresearchd.app.tasks.task_folder import (
@@ -39,9 +39,11 @@ from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import EventKind, EventSink, NewSession
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.loop.confirming import Asked
 from autoresearchd.loop.context import BASELINE_RUNS, Context, SystemClock
 from autoresearchd.loop.daemon import serve
 from autoresearchd.loop.measuring.run_files import clean_logs
+from autoresearchd.loop.messages import is_baseline
 from autoresearchd.loop.upkeep.housekeeping import note_reason
 from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, announce, starting
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
@@ -63,7 +65,7 @@ class StartOptions:
     """What ``start`` was asked for; None: the usual.
 
     task: a bundled name or a folder. roles: whether those that come with the daemon take turns where the task has none;
-    preflight: whether the policy's models are asked first.
+    preflight: whether the policy's models are asked first. seed: what all random choices of the session follow from.
     """
 
     task: str | None
@@ -303,9 +305,51 @@ def resume(
     return detach(project, session.tag, wait=False)
 
 
+def confirm(directory: Path, tag: str | None, asked: Asked, sinks: Sequence[EventSink] = ()) -> int | str:
+    """Confirm the tip, or compare another experiment, now: the exit code, or what a daemon was asked for instead."""
+    preflight.require_git()
+    project = Project.of_session(directory)
+    with project.existing_store() as store:
+        session = project.pick(store, tag)
+        if project.daemon(session.tag) is not None:
+            if asked != Asked():
+                what = f"session {session.tag} runs: its daemon can only confirm its tip"
+                hint = "`autoresearchd confirm` alone asks it to; `autoresearchd stop` first for anything else"
+                raise errors.UsageError(what, hint=hint)
+            return request(directory, session.tag, "confirm")
+        _check_asked(store, session, asked)
+        executor = _usable_executor(session.executor, None)
+        return run(project, store, replace(session, executor=executor), sinks, asked)
+
+
+def _check_asked(store: SqlStore, session: Session, asked: Asked) -> None:
+    """Refuse a confirmation that could tell nothing."""
+    latest, segment = store.latest(session.id), store.segment(session.id)
+    if latest is None or segment is None or session.policy == IMPORTED or not store.totals(session.id).keeps:
+        raise errors.UsageError(f"session {session.tag} has no result that could be confirmed")
+    number = session.incumbent_experiment if asked.experiment is None else asked.experiment
+    if not 0 <= number <= latest.number:
+        raise errors.UsageError(
+            f"session {session.tag} has no experiment {number}", hint=f"its experiments are 0 to {latest.number}"
+        )
+    e = store.experiment(session.id, number)
+    decision = e.decision
+    if decision is None or decision.value is None or e.commit is None:
+        label = f"{decision.status.value}/{decision.label.value}" if decision else e.phase.value
+        what = f"experiment {number} gave no result that could be confirmed ({label})"
+        raise errors.UsageError(what, hint="`autoresearchd experiments` shows those that have a metric")
+    if is_baseline(e) or e.segment != segment.number:
+        why = "it was measured under other conditions" if e.segment != segment.number else "it is the baseline"
+        raise errors.UsageError(
+            f"experiment {number} cannot be confirmed: {why}", hint="name an experiment after the baseline"
+        )
+
+
 # ---------------------------------------------------------------------- running
-def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[EventSink]) -> int:
-    """Run a session in this process, holding its lock."""
+def run(
+    project: Project, store: SqlStore, session: Session, sinks: Sequence[EventSink], asked: Asked | None = None
+) -> int:
+    """Run a session in this process, holding its lock. asked: a confirmation is all that is to be done."""
     with SessionLock(project.lock(session.tag), session.tag, starts=True) as lock:
         unchecked = check_database(project.database)
         store.take_controls(session.id)  # what was asked of a daemon that is dead is not meant for this one
@@ -313,7 +357,8 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
         folder = project.root / session.folder
         if not folder.is_dir():
             raise errors.UsageError(f"the task's folder {folder} is gone", hint="put it back, or start a new session")
-        compose.require_model(parse_spec(session.policy), load_settings(os.environ), folder, os.environ)
+        if asked is None:  # a confirmation asks no model
+            compose.require_model(parse_spec(session.policy), load_settings(os.environ), folder, os.environ)
         lab = compose.laboratory(project, session, store, folder, sinks, compose.make_executor(session.executor))
         workspace, base = lab.workspace, session.base_commit
         assert isinstance(workspace, GitWorkspace)
@@ -331,6 +376,7 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
                 refuse=store.refuse,
                 prepare=lambda: _prepare(lab, workspace, session),
                 conditions=lambda: compose.ensure_segment(lab, workspace.fingerprint(base, lab.task.protected)),
+                asked=asked,
             )
         except (errors.BaselineError, errors.LimitReached, errors.MissingCapability) as error:
             discard_session(project, store, workspace, session, error)

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Self, TextIO
 
 from autoresearchd.app.project import Project
 from autoresearchd.cli import terminal_text
@@ -19,6 +19,8 @@ from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.domain.ports import Event, EventKind, EventSink
 
 _LOUD = {EventKind.WARNING: "warning: ", EventKind.FAULT: "fault: ", EventKind.BACKING_OFF: "backing off: "}
+_ABOVE = {*_LOUD, EventKind.CONFIRMED, EventKind.SESSION_STOPPED}
+"""What stays above the live view: what is wrong, and what a confirmation has shown."""
 _QUIET = {EventKind.HOUSEKEEPING, EventKind.OPENED}
 _BEGIN = {EventKind.SESSION_STARTED, EventKind.SESSION_RESUMED}
 _REFRESH_SECONDS, _ROWS = 1.0, 50
@@ -53,7 +55,7 @@ def _plain_line(event: Event) -> str:
 
 
 class LiveDisplay:
-    """What ``status`` shows, drawn anew each second in its place; above it a line for each warning.
+    """What ``status`` shows, drawn anew each second in its place; above it a line for each warning and verdict.
 
     Until the session has begun there are lines alone. Use as a context manager.
     """
@@ -71,7 +73,7 @@ class LiveDisplay:
         begun = self._session is not None
         if event.kind in _BEGIN and event.data.get("root"):
             self._session = Path(str(event.data["root"])), str(event.data.get("tag"))
-        if event.kind in _LOUD or event.kind is EventKind.SESSION_STOPPED or (not begun and event.kind not in _QUIET):
+        if event.kind in _ABOVE or (not begun and event.kind not in _QUIET):
             with self._lock:
                 _write(self._stream, self._erasing() + _plain_line(event) + "\n")
                 self._drawn = 0
@@ -104,7 +106,7 @@ class LiveDisplay:
         while not self._ended.wait(_REFRESH_SECONDS):
             self.draw()
 
-    def __enter__(self) -> LiveDisplay:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

@@ -41,6 +41,7 @@ _COMMANDS: Mapping[str, Command] = {
     "stop": (session_commands.stop, ("stop", "stop --now")),
     "pause": (session_commands.pause, ("pause",)),
     "unpause": (session_commands.unpause, ("unpause",)),
+    "confirm": (session_commands.confirm, ("confirm", "confirm 12 --runs 5", "confirm --budget 20m")),
     "status": (status_command.status, ("status", "status --watch", "status --json | jq .metric.best")),
     "note": (session_commands.note, ('note "leave the optimiser alone, try the schedule"',)),
     "experiments": (experiment_commands.experiments, ("experiments --last 20", "experiments --status keep --json")),

@@ -56,6 +56,15 @@ def is_terminal(stream: TextIO) -> bool:
         return False
 
 
+def can_show(text: str) -> bool:
+    """Whether the encoding of stdout has these characters."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
 def terminal_width() -> int:
     """Columns of the terminal, 100 where there is none."""
     try:

@@ -24,12 +24,16 @@ MAX_CHECK_EVERY = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the command line says instead of the file. budget: seconds of training; the others: see ``Proposing``."""
+    """What the command line says instead of the file. budget: seconds of training; confirm_every: see ``Scoring``.
+
+    The others: see ``Proposing``.
+    """
 
     budget: float | None = None
     group: int | None = None
     parents: Literal["incumbent", "puct"] | None = None
     turns: Literal["round_robin", "bandit"] | None = None
+    confirm_every: float | None = None
 
 
 def load_task(folder: Path, *, profile: str | None = None, overrides: Overrides = Overrides()) -> domain.Task:
@@ -136,7 +140,7 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> domain.Task:
         source_dir=workspace.source_dir,
         max_compressed=workspace.max_compressed_bytes,
         execution=domain.Execution(**execution, budget=budget, timeout_named=budget.wall == file.execution.timeout),
-        scoring=_scoring(file),
+        scoring=_scoring(file, overrides),
         evaluation=domain.Evaluation(**dict(file.evaluation)) if file.evaluation else None,
         checks=tuple(domain.Check(**dict(check)) for check in file.checks),
         curve=domain.Curve(file.curve.pattern, check_every, file.curve.abort),
@@ -170,12 +174,14 @@ def _clock(execution: Execution, overrides: Overrides) -> domain.Budget:
     return domain.Budget(training, grace, timeout)
 
 
-def _scoring(file: TaskFile) -> domain.Scoring:
+def _scoring(file: TaskFile, overrides: Overrides) -> domain.Scoring:
     scoring = file.scoring
     named = ("metric", "direction", "metric_source", "baseline", "constraints", "cacheable_crash_patterns")
     values = {key: value for key, value in scoring if key not in named}
     if scoring.pattern is not None:  # one that was given is meant to be used
         values["parse_mode"] = "regex"
+    if overrides.confirm_every is not None:
+        values["confirm_every"] = overrides.confirm_every
     evaluated = scoring.metric_source != "stdout" and file.evaluation is not None
     return domain.Scoring(
         metric=domain.Metric(scoring.metric, scoring.direction),

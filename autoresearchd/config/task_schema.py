@@ -255,7 +255,7 @@ class Constraint(Section):
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.max is None and self.min is None and self.max_increase is None:
-            hint = "give max, min or max_increase (0.25: a quarter more than the incumbent)"
+            hint = "give max, min or max_increase (0.25: a quarter more than the tip)"
             yield "", f"{self.metric}: no bound", hint
         if self.max is not None and self.min is not None and self.max < self.min:
             yield "max", f"{self.max:g} is less than min, {self.min:g}", "exchange them"
@@ -264,7 +264,8 @@ class Constraint(Section):
 class Scoring(Section):
     """Which numbers count.
 
-    ``baseline`` is a reference line only. ``min_delta``: a gain below it is none. ``cacheable_crash_patterns`` of files
+    ``baseline`` is a reference line only. ``min_delta``: a gain below it is none. ``confirm_every``: σ of
+    believed gain after which the tip is confirmed; 0: after each keep. ``cacheable_crash_patterns`` of files
     of autoresearch-distillation has no meaning here, where no program is run twice within a session.
     """
 
@@ -280,6 +281,7 @@ class Scoring(Section):
     baseline: Number | None = None
     constraints: tuple[Constraint, ...] = ()
     min_delta: Share | None = None
+    confirm_every: Share = 40.0
     cacheable_crash_patterns: tuple[Text, ...] = ()
 
     def conflicts(self) -> Iterator[Conflict]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,7 +12,7 @@ from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted, format_duration
 
 FAILURES = 2
-"""How often a kept program may fail beside one experiment before it loses its place."""
+"""How often a program fails in one confirmation for good: once may be bad luck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +80,9 @@ class Measurement:
 class Run:
     """One execution of a program under one seed. index counts from 0 within the experiment that it was made for.
 
-    of: the experiment whose program ran, where it is another one (the incumbent, the baseline). attempt: of the
-    proposal that the experiment had when it ran (0: the first, 1…: repairs).
+    of: the experiment whose program ran, where it is another one: in a confirmation, and beside experiments of sessions
+    before there were any. attempt: of the proposal that the experiment had when it ran (0: the first, 1…: repairs);
+    −1 − n: it is one of confirmation n.
     """
 
     id: int
@@ -121,10 +121,9 @@ class Run:
 class Decision:
     """The judgement on an experiment.
 
-    value: mean of its good runs; delta: improvement over the incumbent (positive: better), as estimated from all runs
-    of both and held to what their values show; sure: probability of an improvement, 0 where it was overruled (not
-    stored); sigma: noise of the incumbent's runs; confidence: |best − baseline| / MAD over the session, the advisory
-    figure of pi-autoresearch; reward: for the learner, with its components and the version of its formula.
+    value: mean of its good runs; delta: expected improvement over the tip (positive: better), shrunken by what edits
+    have brought so far; sigma: noise as it is believed to be; confidence: |best − baseline| / MAD over the session, the
+    advisory figure of pi-autoresearch; reward: for the learner, with its components and the version of its formula.
     """
 
     status: Status
@@ -138,12 +137,15 @@ class Decision:
     reason: str = ""
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     reward_formula: str | None = None
-    sure: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One experiment as the store knows it. ``parent``: what it is reverted to; ``runs``: of all attempts."""
+    """One experiment as the store knows it.
+
+    parent: what it is reverted to; runs: of all attempts, and of confirmations. confirmed: True: the branch has it;
+    False: it was kept, and its chain fell back; None: its chain is not tested yet, or it was never kept.
+    """
 
     session_id: int
     number: int
@@ -159,10 +161,11 @@ class Experiment:
     finished_at: datetime | None = None
     overhead_ms: float | None = None
     attempt: int = 0
+    confirmed: bool | None = None
 
     @property
     def current_runs(self) -> tuple[Run, ...]:
-        """Runs of the current attempt, also those beside it: a repair is judged by what it did itself."""
+        """Runs of the current attempt: a repair is judged by what it did itself."""
         return tuple(r for r in self.runs if r.attempt == self.attempt)
 
     @property
@@ -176,22 +179,9 @@ class Experiment:
         return next((r for r in reversed(self.current_runs) if r.of is None), None)
 
     @property
-    def control_runs(self) -> tuple[Run, ...]:
-        """Runs of the incumbent's program made to compare it with this one; not those of the baseline beside both."""
-        lost = self.fallen
-        incumbent = max((r.of for r in self.current_runs if r.of is not None and r.of not in lost), default=None)
-        return tuple(r for r in self.current_runs if r.good and r.of is not None and r.of == incumbent)
-
-    @property
     def counted_runs(self) -> tuple[Run, ...]:
         """Runs that ended by themselves."""
         return tuple(r for r in self.current_runs if r.counts)
-
-    @property
-    def fallen(self) -> tuple[int, ...]:
-        """Programs that failed twice beside this one, the latest first; its repairs do not bring them back."""
-        failed = Counter(r.of for r in self.runs if r.of is not None and r.counts and not r.good)
-        return tuple(sorted((of for of, times in failed.items() if times >= FAILURES), reverse=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +234,8 @@ class Session:
     """One run of the daemon on one task.
 
     task_json: the validated task.yaml (after the profile and the command line). folder: the task's, relative to the top
-    of the repository. base_commit: where the branch began. incumbent: where it should point, as the store has it.
+    of the repository. base_commit: where the branch began. incumbent: the commit of the tip, which the next edit is
+    made on; confirmed: that of the confirmed program, where the branch should point, as the store has it.
     """
 
     id: int
@@ -256,6 +247,8 @@ class Session:
     base_commit: str
     incumbent: str
     incumbent_experiment: int
+    confirmed: str
+    confirmed_experiment: int
     state: SessionState
     started_at: datetime
     seed: int
@@ -305,9 +298,9 @@ class Totals:
 
 
 # ---------------------------------------------------------------------- when a session ends, and when it is too noisy
-TIMES = 5.0
-"""How many times the σ of the baseline's first runs is too much."""
-CALM = 3.0
+TIMES = 3.0
+"""How many times the σ of the baseline's first runs is too much; one run each raises what is believed of it slowly."""
+CALM = 2.0
 """Below so many times it the machine is quiet again; apart from TIMES, so that a figure at the edge is no news."""
 
 

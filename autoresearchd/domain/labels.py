@@ -1,4 +1,4 @@
-"""Status, label and phase of an experiment, and what each label decides."""
+"""Status, label and phase of an experiment, what each label decides, and how a confirmation ends."""
 
 from __future__ import annotations
 
@@ -70,6 +70,14 @@ NEVER_RUN = frozenset({Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER, Label.DUPLICA
 
 FORBIDDEN = frozenset({Label.GATE_MISS, Label.SIZE_BLOCKED, Label.CONSTRAINT})
 """Measured, and maybe better than anything before, but outside what a program may be: nothing to build on."""
+
+
+class Outcome(StrEnum):
+    """What the runs of a confirmation have shown of the tip."""
+
+    CONFIRMED = "confirmed"
+    FELL = "fell"
+    UNDECIDED = "undecided"
 
 
 class SessionState(StrEnum):

@@ -59,6 +59,8 @@ class EventKind(StrEnum):
     RUN_STARTED = "run_started"
     RUN_FINISHED = "run_finished"
     DECIDED = "decided"
+    CONFIRMING = "confirming"
+    CONFIRMED = "confirmed"
     FAULT = "fault"
     HOUSEKEEPING = "housekeeping"
 
@@ -95,8 +97,17 @@ class Workspace(Protocol):
     def checkout(self, slot: int, commit: str) -> Path:
         """The task's folder in the slot's worktree, which then holds exactly ``commit``; damaged, it is made anew."""
 
-    def tip(self) -> str:
+    def confirmed(self) -> str:
         """Commit that the session branch points at."""
+
+    def tip(self) -> str:
+        """Commit that the next edit is made on; refs/autoresearch/<tag>/tip names it.
+
+        Where that ref is missing, as in sessions of earlier versions, it is that of the branch.
+        """
+
+    def move_tip(self, commit: str) -> None:
+        """Point the tip's ref at ``commit``, wherever it was, also where a power cut has emptied it."""
 
     def parent(self, commit: str) -> str: ...
 
@@ -109,10 +120,14 @@ class Workspace(Protocol):
     def restore_branch(self, commit: str) -> None:
         """Point the session branch at ``commit`` where a power cut has emptied it; else it is left as it is."""
 
-    def record_discard(
-        self, *, number: int, commit: str, incumbent: str, when: datetime, back_to: str | None = None
-    ) -> str:
-        """``history: revert``: write a discard and its revert (to the incumbent, or ``back_to``); the new tip."""
+    def record_discard(self, *, number: int, commit: str, incumbent: str, when: datetime) -> str:
+        """``history: revert``: write a discard and its revert to the incumbent; the new tip."""
+
+    def fall_back(self, commit: str, number: int, when: datetime) -> str:
+        """``history: revert``: write on the tip that its files are those of ``commit`` again; the new tip.
+
+        commit, number: of the confirmed program. The same again, as after a crash, changes nothing.
+        """
 
     def diff(self, old: str, new: str) -> str:
         """Unified diff between two commits, the task's folder only."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Self
 
 from autoresearchd.domain.labels import Label
 
@@ -134,7 +134,10 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Which numbers count. min_delta: a smaller gain is none; None: 1e-4 of the best value without noise, else any."""
+    """Which numbers count. min_delta: a smaller gain is none; None: 1e-4 of the best value without noise, else any.
+
+    confirm_every: how much is believed to have been gained, in σ, when the tip is confirmed; 0: after each keep.
+    """
 
     metric: Metric
     source: MetricSource
@@ -147,6 +150,7 @@ class Scoring:
     reference: float | None = None
     constraints: tuple[Constraint, ...] = ()
     min_delta: float | None = None
+    confirm_every: float = 40.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +210,7 @@ class Task:
     search: Search = field(default_factory=Search)
     profile: str = "cpu"
     history: str = "refs"
-    """``refs``: discards live under refs/autoresearch; ``revert``: they and their reverts are on the branch."""
+    """``refs``: discards live under refs/autoresearch; ``revert``: they and their reverts come before the next keep."""
     source_dir: str = "."
     """Folder of the files above, relative to the folder of task.yaml."""
     max_compressed: int | None = None
@@ -216,6 +220,15 @@ class Task:
     def metric(self) -> Metric:
         """The metric that decides."""
         return self.scoring.metric
+
+    def lasting(self, training: float | None) -> Self:
+        """This task with so many seconds of training (None: its own), and room for what comes on top of it."""
+        budget, execution = self.execution.budget, self.execution
+        if training is None:
+            return self
+        more = training - budget.training
+        wall = max(training + budget.grace, budget.wall + (2.0 * more if more > 0 else more))
+        return replace(self, execution=replace(execution, budget=Budget(training, budget.grace, wall)))
 
 
 @dataclass(frozen=True, slots=True)

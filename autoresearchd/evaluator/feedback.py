@@ -3,10 +3,10 @@
 Templates know a few named fields and nothing else of ``str.format``: a model's text, which may hold any braces, is
 only ever filled in, never interpreted.
 
-The reward is for every policy and every learner the same: r = clip(−Δ/σ · p) + λ·η + ν·novelty, or the penalty of the
-label: the reward of AutoResearch-RL (arXiv:2603.07300) with the improvement over the incumbent in units of the noise σ.
-p is the share of it that the decision believes in: 2P − 1 for the probability P of one, nothing below even odds, so
-that luck earns nothing. The clip is narrow below, so that an honest failure never costs more than a crash.
+The reward is for every policy and every learner the same: r = clip(−Δ/σ) + λ·η + ν·novelty, or the penalty of the
+label: the reward of AutoResearch-RL (arXiv:2603.07300) with the improvement over the tip in units of the noise σ. That
+is the expected one, which is shrunken, so that luck earns little. The clip is narrow below, so that an honest failure
+never costs more than a crash.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autoresearchd.domain.labels import FORBIDDEN, RULES, Label, Status
 from autoresearchd.domain.task import Task
 
 DEFAULTS: Mapping[str, str] = {
-    "success": "This is an improvement: {metric} is now {value}. Build on it.",
+    "success": "This is kept: it gave {metric} {value}, and a gain is expected. Build on it.",
     "failure": "This was not kept: {reason} Try something different.",
     "crash": "The experiment failed ({label}): {reason} Fix the cause, or try something else.",
     "checks": "The experiment was rejected ({label}): {reason} Do not change what is measured or checked.",
@@ -51,7 +51,8 @@ def feedback(task: Task, experiment: Experiment) -> str:
     decision = experiment.decision
     if decision is None:
         return ""
-    kinds = [_BY_LABEL.get(decision.label) or _BY_STATUS[decision.status]]
+    status = Status.DISCARD if experiment.confirmed is False else decision.status
+    kinds = [_BY_LABEL.get(decision.label) or _BY_STATUS[status]]
     if decision.delta is not None and -decision.delta > task.scoring.degradation_threshold:
         kinds.insert(0, "degradation")
     fields = _fields(task, experiment, decision)
@@ -78,6 +79,8 @@ def fill(template: str, fields: Mapping[str, str | float | None]) -> str:
 def _fields(task: Task, experiment: Experiment, decision: Decision) -> dict[str, str | float | None]:
     label = decision.label.value or decision.status.value
     reason = decision.reason[:MAX_REASON] or f"{label}."
+    if experiment.confirmed is False:
+        reason = f"its gain of {decision.delta or 0.0:.6g} did not stand when it was measured again on other seeds."
     return {
         "metric": task.metric.name,
         "direction": task.metric.direction.value,
@@ -111,7 +114,7 @@ def _figures(task: Task, decision: Decision) -> str:
 # ---------------------------------------------------------------------- the reward
 MAX_CHARACTERS = 4000
 """Of one diff that are compared: enough to tell ideas apart, and a bound on the time (quadratic in the length)."""
-FORMULA = "2"
+FORMULA = "3"
 """Version of the formula and its constants: rewards of different versions must not be mixed."""
 WORST, BEST = -1.0, 5.0
 """Bounds of the improvement in σ."""
@@ -149,12 +152,11 @@ def novelty(diff: str, earlier: Iterable[str]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A reward with its components. formula: version; censored: it rests on a forecast."""
+    """A reward with its components. formula: version."""
 
     total: float
     parts: Mapping[str, float]
     formula: str = FORMULA
-    censored: bool = False
 
 
 def reward(
@@ -163,15 +165,13 @@ def reward(
     sigma: float | None,
     reference: float | None,
     *,
-    sure: float | None = None,
     saved: float = 0.0,
     distance: float = 0.0,
 ) -> Reward | None:
     """The reward of one experiment; None where its outcome says nothing about the proposal.
 
-    improvement: over the incumbent, positive when better; of an aborted run the forecast's. reference: the incumbent's
-    value. sure: probability of an improvement; None where the decision rests on none. saved: η, the share of the
-    incumbent's resources that was not needed. distance: novelty of the diff, 0 to 1.
+    improvement: expected over the tip, positive when better; of an aborted run the forecast's. reference: the tip's
+    value. saved: η, the share of the tip's resources that was not needed. distance: novelty of the diff, 0 to 1.
     """
     if label in _NONE:
         return None
@@ -180,15 +180,14 @@ def reward(
     if improvement is None or not math.isfinite(improvement):
         return None
     unit = max(sigma or 0.0, FLOOR * abs(reference or 0.0)) or 1.0
-    share = max(0.0, 2.0 * sure - 1.0) if improvement > 0 and sure is not None else 1.0
-    gain = min(BEST, max(WORST, share * improvement / unit))
+    gain = min(BEST, max(WORST, improvement / unit))
     if label in FORBIDDEN:  # no improvement makes it good
         gain = min(gain, 0.0)
     # Thrift is worth something only where nothing was lost by it: doing nothing at all is the most thrifty program.
     thrift = EFFICIENCY * min(1.0, max(-1.0, saved)) if gain > 0 else 0.0
     novel = NOVELTY * min(1.0, distance) if distance >= NOVEL_FROM else 0.0
     parts = {"improvement": gain, "efficiency": thrift, "novelty": novel}
-    return Reward(gain + thrift + novel, parts, censored=label is Label.ABORTED_EARLY)
+    return Reward(gain + thrift + novel, parts)
 
 
 def resources_saved(used: Mapping[str, float], incumbent: Mapping[str, float]) -> float:

@@ -40,7 +40,7 @@ _SCRATCH_BYTES = 4 << 30
 
 
 class _Planner:
-    """Makes the folders of a run: ``output``, ``programs`` (for PATH), ``exchange`` (of scorer and model), scratch.
+    """Makes the folders of a run: output, ``programs`` (for PATH), ``exchange`` (of scorer and model), scratch.
 
     Raises BaselineError: data is missing; EnvironmentFailure.
     """
@@ -54,13 +54,15 @@ class _Planner:
         if evaluation:
             place_links(request.pristine, (*data, *self.private))
         folder = request.run_dir
-        self.output, tools = folder / OUTPUT, folder / "bin"
         try:
-            for stale in (self.output, tools):
-                if not remove_tree(str(stale)):
-                    raise OSError(errno.ENOTEMPTY, "what an earlier run left cannot be removed", str(stale))
-            self.output.mkdir(parents=True)
-            self.programs = python.search_folders(tools)
+            if not remove_tree(str(folder / OUTPUT)):
+                raise OSError(errno.ENOTEMPTY, "what an earlier run left cannot be removed", str(folder / OUTPUT))
+            folder.mkdir(parents=True, exist_ok=True)
+            # No name may tell a job which run it is: a program could hold back where it is compared with another.
+            self.unnamed = Path(tempfile.mkdtemp(prefix="run-", dir=folder.parents[1]))
+            self.output = self.unnamed / OUTPUT
+            self.output.mkdir()
+            self.programs = python.search_folders(self.unnamed / "bin")
             self.scratch = tier.scratch or Path(tempfile.mkdtemp(prefix="autoresearchd-"))
             self.exchange = (_exchange(folder),) if evaluation and evaluation.model_command else ()
         except OSError as error:
@@ -80,7 +82,8 @@ class _Planner:
             output=self.output,
             wall=self.task.execution.budget.wall,
             memory_mb=self.task.execution.memory_mb,
-            remove=made,
+            deliver=self.request.run_dir / OUTPUT,
+            remove=(*made, self.unnamed),
             limits=limits,
             written=made,
             facts={"tier": self.tier.name.value, "device": str(self.devices)},

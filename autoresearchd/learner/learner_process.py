@@ -300,7 +300,7 @@ def _place(
     source: Path, session: Session, settings: ModelSettings, tell: Callable[[EventKind, str], None]
 ) -> Path | None:
     """The base model of a schedule; None where nothing could be learned, which is told before anybody waits for it."""
-    kind, _, named = session.policy.partition(":")
+    kind, _, named = session.policy.removeprefix("hybrid:").partition(":")
     if kind != "local":
         return None  # it has no answers of a local model, and only waits for a learner that somebody starts
     name = settings.learn.model or named or settings.local_model

@@ -42,10 +42,10 @@ class SystemClock:
 
 
 class StopSwitch:
-    """By which signals and commands ask the loop to stop or to pause; it and its ``now`` are Cancels."""
+    """By which signals and commands ask the loop to stop, pause or confirm; it and its ``now`` are Cancels."""
 
     def __init__(self) -> None:
-        self.now, self.paused = threading.Event(), threading.Event()
+        self.now, self.paused, self.confirm = threading.Event(), threading.Event(), threading.Event()
         self._soon = threading.Event()
         self.asked = False
         """Whether anybody has asked to stop, so that the next one who does means at once."""

@@ -13,9 +13,10 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement, R
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.ports import EventKind
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.evaluator.keep.decide import decide_failed_proposal, decide_fallen
+from autoresearchd.evaluator.keep.decide import decide_failed_proposal
 from autoresearchd.loop import messages
-from autoresearchd.loop.deciding import Rewards, check_run, decide_experiment, move_branch, next_run, with_penalty
+from autoresearchd.loop.confirming import Confirming
+from autoresearchd.loop.deciding import Rewards, check_run, decide_experiment, move_tip, needs_run
 from autoresearchd.loop.early_abort import EarlyAbort
 from autoresearchd.loop.measuring.advice import Advice
 from autoresearchd.loop.measuring.run_files import ProtectedFiles, clean_logs, discard_outputs
@@ -35,6 +36,7 @@ class Cycle:
         self._proposals = Proposals(view, self._research, self._turns)
         self._rewards, self._aborts, self._advice = Rewards(view, self._turns), EarlyAbort(view), Advice(view)
         self._protected = ProtectedFiles(self._context.task, self._context.site.pristine, self._context.restore)
+        self.confirming = Confirming(view, self._protected)
 
     def open(self, slot: Slot) -> Experiment:
         """A new experiment: its number is allocated and written down first."""
@@ -82,19 +84,17 @@ class Cycle:
         return e
 
     def _launch(self, e: Experiment, slot: Slot) -> Experiment:
-        context, view, asked = self._context, self._view, next_run(self._view, e)
-        if asked is None:
+        context, view = self._context, self._view
+        if not needs_run(view, e):
             return self._finish(e, decide_experiment(view, e))
-        other = None if asked.of is None else view.program(asked.of)
-        fresh, commit = len({run.seed for run in e.counted_runs}), messages.commit_of(other or e)
-        seed = context.random_seed(e.number, "run", fresh) if asked.seed is None else asked.seed
+        seed, commit = view.seed(e), messages.commit_of(e)
         request = context.request(e.number, len(e.runs), task=view.run_task, commit=commit, seed=seed, slot=slot.number)
         # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
         remove_tree(str(request.run_dir))
-        run = context.store.open_run(context.session_id, e.number, request.seed, context.clock.now(), of=asked.of)
+        run = context.store.open_run(context.session_id, e.number, request.seed, context.clock.now())
         slot.running = launch(context.executor, self._protected, request)
         slot.watched = self._aborts.watch(e, run, request.run_dir)
-        words = messages.run_started(e, run, other, context.baseline_runs)
+        words = messages.run_started(e, run, context.baseline_runs)
         context.emit(EventKind.RUN_STARTED, words, experiment=e.number)
         return replace(e, phase=Phase.RUNNING, runs=(*e.runs, run))
 
@@ -128,13 +128,17 @@ class Cycle:
     def _settle(self, e: Experiment, slot: Slot) -> Experiment:
         """The branch as the decision, which is on disk, wants it; may be repeated. Worktrees: see ``checkout``."""
         context = self._context
-        move_branch(self._view, e)
+        move_tip(self._view, e)
         kept = e.good_runs[0].index if messages.is_keep(e) and e.good_runs else None
         discard_outputs(context.site.runs / str(e.number), keep=kept)
         self._research.write_learnings(e)
         overhead = 1000.0 * max(0.0, context.clock.monotonic() - slot.began - slot.policy_s - slot.jobs_s)
         context.store.record_overhead(context.session_id, e.number, overhead)
         return replace(e, overhead_ms=overhead)
+
+    def write_learnings(self) -> None:
+        """After a verdict: what was only believed is proven now, or refuted."""
+        self._research.write_learnings(self._view.tip)
 
     def rest(self) -> None:
         """No experiment is open, and none will be for a while."""
@@ -164,34 +168,27 @@ class Cycle:
             clean_logs(context.site.run_dir(e.number, run.index), context.redactor)
         ended = replace(run, finished_at=now, label=m.label, value=m.value, metrics=m.metrics, detail=m.detail)
         counts = RULES[m.label] is not None
-        last = counts and next_run(self._view, replace(e, runs=(*e.runs[:-1], ended))) is None
+        last = counts and not needs_run(self._view, replace(e, runs=(*e.runs[:-1], ended)))
         e = context.store.close_run(run.id, m, result, now, last=last)
-        fell = self._view.fall_back(e) if e.fallen else ""
         context.emit(EventKind.RUN_FINISHED, messages.run_finished(m, context.task), experiment=e.number)
-        if fell:
-            context.emit(EventKind.WARNING, fell, experiment=e.number)
         if m.label is Label.INTERRUPTED and context.stop.now.is_set():
-            again = f"`autoresearchd resume {context.tag}` runs it again"
-            raise Interrupted(f"experiment {e.number} was interrupted; {again}")
+            raise Interrupted(messages.interrupted(context.tag, f"experiment {e.number}"))
         if m.label in (Label.DISK_FULL, Label.HOST_LOST):
             raise EnvironmentFailure(f"{m.label.value}: {m.detail}", hint=messages.HINTS[m.label])
         return e
 
     def _finish(self, e: Experiment, decision: Decision) -> Experiment:
         """Write the decision down. A keep gets its final commit first: the tested tree, the result in its message."""
-        context, view, fallen = self._context, self._view, self._view.fallen(e)
-        if fallen:
-            names = " and ".join(f"experiment {k.number}" for k in fallen)
-            why = f"Compared without {names}, which failed twice when run again beside it and lost its place."
-            decision = replace(decision, reason=f"{decision.reason} {why}")
+        context, view = self._context, self._view
         decision = self._rewards.with_reward(e, decision)
         tip = self._proposals.commit_kept(e, decision) if decision.status is Status.KEEP else None
         asi = messages.asi_of(e, decision, context.task)
-        lost = {k.number: with_penalty(decide_fallen(context.task, k, e)) for k in fallen}
         e = context.store.record_decision(
-            context.session_id, e.number, decision, asi, context.clock.now(), incumbent=tip, fallen=lost
-        )
+            context.session_id, e.number, decision, asi, context.clock.now(),
+            incumbent=tip, confirmed=tip is not None and messages.is_baseline(e),
+        )  # fmt: skip
         view.decided(e)
+        view.write_belief()
         self._research.decided(e)
         self._aborts.decided(e)
         words = messages.describe_decision(e, messages.decision_of(e), context.task)

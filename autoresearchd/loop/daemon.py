@@ -19,6 +19,7 @@ from autoresearchd.domain.labels import SessionState
 from autoresearchd.domain.ports import Event, EventKind, EventSink
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.domain.redaction import Redactor
+from autoresearchd.loop.confirming import Asked
 from autoresearchd.loop.context import Context, StopSwitch
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.upkeep.housekeeping import Housekeeping
@@ -54,11 +55,12 @@ def serve(
     prepare: Callable[[], None],
     conditions: Callable[[], bool],
     backoff: Backoff | None = None,
+    asked: Asked | None = None,
 ) -> int:
     """Run a session in this process until it stops; the exit code. What ends it is written down; an error is raised.
 
     lock: of the session, held. backup, database, refuse: see Housekeeping; prepare: set-up and checks, done once
-    signals are handled; conditions: see SessionLoop.
+    signals are handled; conditions, asked: see SessionLoop.
     """
     store, clock = context.store, context.clock
     state, reason, raised = SessionState.CRASHED, "the daemon died", True
@@ -80,7 +82,9 @@ def serve(
         beside = Housekeeping(context, active, backup, database, refuse)
         with signals(context.stop), beside:
             _patiently(context, prepare, backoff or Backoff())
-            loop = SessionLoop(context, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid())
+            loop = SessionLoop(
+                context, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid(), asked=asked
+            )
             loop.between, loop.conditions, loop.ready, loop.waits = beside.between, conditions, begin, lock.waits
             reason = loop.run()
             state, raised = SessionState.STOPPED, False

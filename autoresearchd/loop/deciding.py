@@ -6,19 +6,17 @@ The same after a restart. The branch is never moved where anybody else has moved
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import islice
 
 from autoresearchd.domain.errors import BaselineError, RepositoryError
-from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult, StageResult
+from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.evaluator.feedback import Reward, novelty, resources_saved, reward
-from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline
-from autoresearchd.evaluator.keep.keep_rule import KeepRule
+from autoresearchd.evaluator.keep.decide import decide, decide_baseline
 from autoresearchd.evaluator.rules import run_time
-from autoresearchd.evaluator.rules.program_text import is_simpler
+from autoresearchd.evaluator.rules.program_text import is_larger, is_simpler
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.early_abort import end_early
 from autoresearchd.loop.measuring.advice import hint_job
@@ -30,7 +28,7 @@ from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
 from autoresearchd.sandbox.job_files import remove_tree
 
 DOUBTED_AFTER = 3
-"""Experiments that failed in a row before the tip is run again beside the next one that does."""
+"""Experiments that failed in a row before the tip is run again, to see whether it still does."""
 MEMORY_METRICS = ("peak_vram_mb", "peak_memory_mb", "peak_rss_mb")
 STARVED = 2
 """Runs of the baseline that are made again at most because the machine had too little time for them."""
@@ -38,30 +36,34 @@ PULLED_AWAY = 3
 """How often a run is begun again because its worktree was deleted."""
 FILLED = 3
 """How often a program may fill a disk that has room without it."""
-_OWN = NextRun(None, None, "")
-"""A run of the experiment's own program on a fresh seed."""
 
 
-def next_run(view: SessionView, e: Experiment) -> NextRun | None:
-    """The run that an experiment still needs; None when it can be decided."""
+def needs_run(view: SessionView, e: Experiment) -> bool:
+    """Whether an experiment has to run (again) before it is decided: once, the baseline several times."""
     if not e.counted_runs:
-        return _OWN
-    if is_baseline(e):
-        failed = any(run.label is not Label.NONE for run in e.counted_runs)
-        return None if failed or len(e.counted_runs) >= view.context.baseline_runs else _OWN
-    answer = _judge(view, e)
-    return answer if isinstance(answer, NextRun) else None
+        return True
+    failed = any(run.label is not Label.NONE for run in e.counted_runs)
+    return is_baseline(e) and not failed and len(e.counted_runs) < view.context.baseline_runs
 
 
 def decide_experiment(view: SessionView, e: Experiment) -> Decision:
     """The decision on an experiment whose runs are made. BaselineError where the program as it is does not run."""
     context = view.context
     if not is_baseline(e):
-        answer = _judge(view, e)
-        if isinstance(answer, NextRun):  # no run can follow any more, though the rule of a newer version asks for one
-            answer = _judge(view, e, KeepRule(most=0))
-        assert isinstance(answer, Decision)
-        return answer
+        before = view.programs.code(view.base(e))
+        after = {**view.programs.code(e.parent), **proposal_of(e).files}
+        return decide(
+            context.task,
+            e,
+            view.tip,
+            view.belief,
+            simpler=is_simpler(after, before),
+            larger=is_larger(after, before),
+            identical=after == before,
+            values=view.values_with(e),
+            baseline=view.baseline_runs,
+            seeded=not (view.baseline and view.baseline.ignores_seed),
+        )
     log = context.site.run_dir(e.number, len(e.runs) - 1) / "training.log"
     try:
         return decide_baseline(context.task, e, log=str(log))
@@ -71,80 +73,53 @@ def decide_experiment(view: SessionView, e: Experiment) -> Decision:
         raise
 
 
-def _judge(view: SessionView, e: Experiment, rule: KeepRule | None = None) -> Decision | NextRun:
-    before = view.programs.code(commit_of(view.rival(e)) if e.fallen else view.base(e))
-    after = {**view.programs.code(e.parent), **proposal_of(e).files}
-    return decide(
-        view.context.task,
-        e,
-        view.rival(e),
-        view.noise_data,
-        rule=rule,
-        simpler=is_simpler(after, before),
-        identical=after == before,
-        values=view.values_with(e),
-        baseline=view.baseline_runs,
-        doubted=_is_doubted(view, e),
-        seeded=not (view.baseline and view.baseline.ignores_seed),
-    )
-
-
-def _is_doubted(view: SessionView, e: Experiment) -> bool:
-    """Whether what an experiment is compared with may fail by now, as all did that were measured since it last ran."""
-    rival, failed = view.rival(e).number, 0
-    if view.baseline is None or rival == view.baseline.number:
-        return False
-    for before in islice(reversed(view.recent), RECENT - 1):  # one less after a restart, when e is among the last
-        own = before.last_own
+def all_fail(view: SessionView) -> bool:
+    """Whether the tip may fail by now, as all experiments did that ran since it was kept or tested, some in a row."""
+    failed = 0
+    for e in reversed(view.recent):
+        own = e.last_own
         ended = None if own is None else RULES[own.label]
         if ended is None:  # no job was spent on it, or it was taken from it
             continue
-        beside = any(run.of == rival and run.counts for run in before.runs)
-        if before.number <= rival or beside or ended not in (Status.CRASH, Status.CHECKS_FAILED):
+        if e.number <= max(view.tip.number, view.tested) or ended not in (Status.CRASH, Status.CHECKS_FAILED):
             break
         failed += 1
     return failed >= DOUBTED_AFTER
 
 
-def move_branch(view: SessionView, e: Experiment) -> None:
-    """Carry a decision out on the branch, by compare-and-swap; it may be repeated."""
-    workspace, fallen, reverts = view.context.workspace, view.fallen(e), view.context.task.history == "revert"
-    # The branch may still be at what lost its place; where reverts are written on it, it goes on from there.
-    left = commit_of(fallen[0]) if fallen and not reverts else None
+def move_tip(view: SessionView, e: Experiment) -> None:
+    """Carry a decision out in git; it may be repeated. The branch moves with the baseline's and by confirmations."""
+    workspace, reverts = view.context.workspace, view.context.task.history == "revert"
+    if is_baseline(e) and is_keep(e):
+        workspace.advance(workspace.confirmed() if reverts else e.parent, commit_of(e))
     if is_keep(e):
-        before = e.parent if is_baseline(e) else workspace.parent(commit_of(e))
-        workspace.advance(before if left is None else left, commit_of(e))
+        workspace.move_tip(commit_of(e))
     elif e.commit is not None and reverts:
         workspace.record_discard(
-            number=e.number,
-            commit=e.commit,
-            incumbent=e.parent,
-            when=e.finished_at or e.started_at,
-            back_to=view.tip_commit if fallen else None,
+            number=e.number, commit=e.commit, incumbent=e.parent, when=e.finished_at or e.started_at
         )
-    elif left is not None:
-        workspace.advance(left, view.tip_commit)
 
 
 def require_branch(context: Context, expected: Collection[str]) -> None:
     """Raise RepositoryError, with the command that puts it right, when the branch is gone or at none of these commits.
 
-    With ``history: revert`` it is at the last revert, which only git knows: that has the files of one of them.
+    With ``history: revert`` it is at the last revert before a confirmation, which only git knows: that has the files of
+    one of them.
     """
     session = context.store.session(context.tag)
     try:
-        tip = context.workspace.tip()
+        at = context.workspace.confirmed()
     except RepositoryError as error:
-        hint = f"git branch {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`"
+        hint = f"git branch {session.branch} {session.confirmed[:10]}, then `autoresearchd resume`"
         raise RepositoryError(error.what, hint=hint) from error
-    if tip in expected:
+    if at in expected:
         return
-    if context.task.history == "revert" and any(not context.workspace.diff(commit, tip) for commit in expected):
+    if context.task.history == "revert" and any(not context.workspace.diff(commit, at) for commit in expected):
         return
     raise RepositoryError(
-        f"branch {session.branch} points at {tip[:10]}, but this session left it at {session.incumbent[:10]} "
-        f"(experiment {session.incumbent_experiment})",
-        hint=f"git branch --force {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`; "
+        f"branch {session.branch} points at {at[:10]}, but this session left it at {session.confirmed[:10]} "
+        f"(experiment {session.confirmed_experiment})",
+        hint=f"git branch --force {session.branch} {session.confirmed[:10]}, then `autoresearchd resume`; "
         "to build on your own commit, start a new session from it",
     )
 
@@ -155,16 +130,19 @@ def check_run(
     """What was measured, or what takes its place."""
     if slot.ended_by is not None and measured.label is Label.INTERRUPTED:  # else it ended by itself just then
         measured = end_early(measured, slot.ended_by)
-    if run.of is None:
-        task, best, sigma = view.context.task, view.best, view.sigma
-        before = _stages(view, e) if view.pace is not None and view.pace.most is not None else ()
-        measured = run_time.held(task, result, measured, view.pace, best=best, sigma=sigma, before=before)
+    task, best, sigma = view.context.task, view.best, view.sigma
+    measured = run_time.held(task, result, measured, view.pace, best=best, sigma=sigma)
     if is_baseline(e) and measured.label is Label.NONE:
         measured = _again_if_starved(view, e, result, measured)
+    return excused(view, slot, e.runs, run, measured)
+
+
+def excused(view: SessionView, slot: Slot, runs: Sequence[Run], run: Run, measured: Measurement) -> Measurement:
+    """What a run gave, unless its surroundings are to blame. runs: the run with those that were made before it."""
     gone = slot.running is not None and not slot.running.request.workspace.is_dir()
-    if gone and measured.label is not Label.NONE and _count(e, Label.HOST_LOST) < PULLED_AWAY:
+    if gone and measured.label is not Label.NONE and _count(runs, Label.HOST_LOST) < PULLED_AWAY:
         return Measurement(Label.HOST_LOST, detail="its worktree was deleted while it ran")
-    return _make_room(view, e, run, measured) if measured.label is Label.DISK_FULL else measured
+    return _make_room(view, runs, run, measured) if measured.label is Label.DISK_FULL else measured
 
 
 def _again_if_starved(view: SessionView, e: Experiment, result: RunResult, measured: Measurement) -> Measurement:
@@ -175,28 +153,24 @@ def _again_if_starved(view: SessionView, e: Experiment, result: RunResult, measu
     """
     if sum(r.label is Label.INTERRUPTED for r in e.current_runs) >= STARVED:
         return measured
-    told = run_time.starved(result, _stages(view, e))
+    stages = [stage for run in e.good_runs for stage in view.context.store.stages(run.id)]
+    told = run_time.starved(result, stages)
     return Measurement(Label.INTERRUPTED, detail=told) if told else measured
 
 
-def _stages(view: SessionView, e: Experiment) -> list[StageResult]:
-    """The stages of the runs that an experiment has already."""
-    return [stage for run in e.good_runs for stage in view.context.store.stages(run.id)]
-
-
-def _make_room(view: SessionView, e: Experiment, run: Run, measured: Measurement) -> Measurement:
+def _make_room(view: SessionView, runs: Sequence[Run], run: Run, measured: Measurement) -> Measurement:
     """Remove what is of no more use; a program that fills by itself whatever room there is, is to blame for it."""
-    run_dir = view.context.site.run_dir(e.number, run.index)
+    run_dir = view.context.site.run_dir(run.experiment, run.index)
     remove_tree(str(run_dir / "output"))
-    times = 1 + _count(e, Label.DISK_FULL)
+    times = 1 + _count(runs, Label.DISK_FULL)
     if times < FILLED or shutil.disk_usage(run_dir).free < LOW_DISK_BYTES:
         return measured
     detail = f"it filled the disk {times} times, which has room without it: {measured.detail}"
     return Measurement(Label.ERROR, detail=detail)
 
 
-def _count(e: Experiment, label: Label) -> int:
-    return sum(run.label is label for run in e.runs)
+def _count(runs: Sequence[Run], label: Label) -> int:
+    return sum(run.label is label for run in runs)
 
 
 class Rewards:
@@ -213,29 +187,23 @@ class Rewards:
             return decision
         diff = self._context.store.diff(self._context.session_id, e.number)
         earlier = [self._diff(past.number) for past in view.recent if past.number != e.number] if diff else []
-        gain, sure = self._gain(e, decision)
         earned = reward(
             decision.label,
-            gain,
+            self._gain(e, decision),
             view.sigma,
             view.best,
-            sure=sure,
             saved=resources_saved(resources(e), resources(view.tip)),
             distance=novelty(diff, [text for text in earlier if text]) if diff else 0.0,
         )
         return _with(decision, earned)
 
-    def _gain(self, e: Experiment, decision: Decision) -> tuple[float | None, float | None]:
-        """The improvement, and how sure it is; of a member of a round, that over what all of its members were shown."""
-        shown, value = self._turns.turn_of(e).state, decision.value
-        if shown is None or shown.incumbent == self._view.parent or value is None or shown.incumbent_value is None:
-            return decision.delta, decision.sure
-        return self._context.task.metric.improvement(value, shown.incumbent_value), None
-
-
-def with_penalty(decision: Decision) -> Decision:
-    """A decision on a keep that lost its place, with its penalty in place of the reward that it had."""
-    return _with(decision, reward(decision.label, None, None, None))
+    def _gain(self, e: Experiment, decision: Decision) -> float | None:
+        """The expected improvement; of a member of a round, that over what all of its members were shown."""
+        shown, gain, now = self._turns.turn_of(e).state, decision.delta, self._view.best
+        if gain is None or now is None or shown is None or shown.incumbent_value is None:
+            return gain
+        here = shown.incumbent == self._view.parent
+        return gain if here else gain + self._context.task.metric.improvement(now, shown.incumbent_value)
 
 
 def _with(decision: Decision, earned: Reward | None) -> Decision:

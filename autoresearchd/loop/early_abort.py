@@ -23,11 +23,11 @@ from autoresearchd.domain.ports import EventKind
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, Look, Reason
-from autoresearchd.evaluator.abort.forecast import Z90
-from autoresearchd.evaluator.keep.keep_rule import cumulative
+from autoresearchd.evaluator.abort.band import Z90
+from autoresearchd.evaluator.keep.noise import cumulative
 from autoresearchd.evaluator.measure.log_text import CurveParser
 from autoresearchd.loop.measuring.run_files import open_plain
-from autoresearchd.loop.messages import is_baseline, is_keep
+from autoresearchd.loop.messages import is_baseline
 from autoresearchd.loop.session_view import SessionView
 
 LAST_LOOK = 0.95
@@ -135,8 +135,6 @@ class EarlyAbort:
         """A run has started; None where it may not be ended early."""
         if not self._on or is_baseline(e) or run.of is not None or e.counted_runs or self._view.needs_baseline:
             return None
-        if self._policy is not None:
-            self._policy.begin()
         follower = LogFollower(run_dir / TRAINING_LOG, self._context.task.curve.pattern, self._budget)
         return WatchedRun(run, run_dir, follower, self._context.clock.monotonic() + self._every)
 
@@ -239,23 +237,18 @@ class EarlyAbort:
         return third > 0 and sum(losses[-third:]) > sum(losses[:third])
 
     def _observe(self, policy: AbortPolicy, e: Experiment) -> None:
-        """An experiment's first run, then the incumbent's; all that may fail is read before anything is learned."""
+        """An experiment's first run; all that may fail is read before anything is learned."""
         run = next((r for r in e.counted_runs if r.of is None), None)
         if run is None or run.label not in (Label.NONE, Label.ABORTED_EARLY):
             return
-        aborted, kept, sigma = run.label is Label.ABORTED_EARLY, is_keep(e), e.decision.sigma if e.decision else None
+        aborted, sigma = run.label is Label.ABORTED_EARLY, e.decision.sigma if e.decision else None
         steps, losses = self._curve(run, self._reached(run) if aborted else 1.0)
         policy.delta = NOISE * (sigma if sigma is not None else self._view.sigma or 0.0)
         value = None if aborted else run.value
         looks = self._context.store.looks(run.id) if policy.is_audit else ()
         spared = any(look.get("reason") == Reason.AUDIT for look in looks)
-        again = [(*self._curve(r), 1.0, r.value) for r in (e.good_runs if kept else e.control_runs)]
         # another: no duplicate is ever run
         policy.observe(steps, losses, 1.0, value, aborted=aborted, spared=spared, another=True)
-        if kept:
-            policy.succeed()
-        for known in again:
-            policy.rerun(*known)
 
     def _curve(self, run: Run, end: float = 1.0) -> tuple[list[float], list[float]]:
         return curve_of(self._context.store.curve(run.id), end)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from autoresearchd.domain.confirmation import Confirmation, Verdict
 from autoresearchd.domain.errors import PolicyError, StoreError
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run
-from autoresearchd.domain.labels import Label, Phase, Status
+from autoresearchd.domain.labels import Label, Outcome, Phase, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import is_whole
 from autoresearchd.domain.task import Task
@@ -90,7 +91,7 @@ def describe_decision(e: Experiment, decision: Decision, task: Task) -> str:
     reason = decision.reason.removeprefix(f"{decision.label.value}: ")
     value = f"{task.metric.name} {short(decision.value)}" if decision.value is not None else reason
     better = decision.delta is not None and decision.delta > 0 and decision.label is Label.NO_GAIN
-    doubt = ", not surely better" if better else ""  # else a gain that was not kept is a riddle; `show N` tells it all
+    doubt = ", too little" if better else ""  # else a gain that was not kept is a riddle; `show N` tells it all
     delta = f" ({short(decision.delta, sign='+')}{doubt})" if decision.delta is not None else ""
     if tells(reason, what):  # a failed proposal is described by its failure
         what = ""
@@ -124,13 +125,75 @@ HINTS = {
 """What a person can do about a failure of the surroundings."""
 
 
-def run_started(e: Experiment, run: Run, beside: Experiment | None, planned: int) -> str:
-    """That a run begins. beside: what it runs, where it is not the experiment's own program; planned: runs at all."""
+def run_started(e: Experiment, run: Run, planned: int) -> str:
+    """That a run begins. planned: runs of a baseline."""
     count = len(e.counted_runs) + 1
-    if beside is not None:
-        name = "baseline" if is_baseline(beside) else "incumbent"
-        return f"training the {name} (experiment {beside.number}) again to compare, run {count}, seed {run.seed}"
     return f"training, run {count} of {planned if is_baseline(e) else count}, seed {run.seed}"
+
+
+FAILURES, DOUBT = "failures", "doubt"
+WHY = {
+    "gain": "enough was gained since",
+    "limit": "the session ends",
+    "stop": "the session stops",
+    "asked": "as asked",
+    FAILURES: "all that was tried on it failed",
+    DOUBT: "later runs make it doubtful",
+}
+"""Why a confirmation is made."""
+
+
+def confirmation_begun(c: Confirmation) -> str:
+    """That a chain is to be confirmed."""
+    why = WHY.get(c.why, c.why)
+    return f"confirming experiment {c.experiment} beside experiment {c.against}: {why}"
+
+
+def confirmation_run_started(c: Confirmation, run: Run) -> str:
+    """That a run of a confirmation begins."""
+    which = f"experiment {c.experiment}" if run.of is None else f"experiment {c.against} beside it"
+    return f"training {which} again, run {len(c.runs) + 1} of the confirmation, seed {run.seed}"
+
+
+def describe_verdict(c: Confirmation, *, tested: bool) -> str:
+    """A verdict in one line. tested: it is about an open chain; else two programs were compared only."""
+    verdict = _require_verdict(c)
+    if only_looked_after(c) and verdict.gain is not None:
+        return f"experiment {c.experiment} still runs: {verdict.reason}"
+    if not tested or (verdict.outcome is not Outcome.UNDECIDED and not c.moved):
+        return f"compared only: {verdict.reason}"
+    if c.why == DOUBT and c.moved:
+        return f"experiment {c.experiment} is taken back, experiment {c.against} is the tip again: {verdict.reason}"
+    words = {
+        Outcome.CONFIRMED: f"experiment {c.experiment} is confirmed, the branch is there",
+        Outcome.FELL: f"experiment {c.experiment} fell back with its chain, experiment {c.against} is the tip again",
+        Outcome.UNDECIDED: f"experiment {c.experiment} is neither confirmed nor refuted yet",
+    }[verdict.outcome]
+    return f"{words}: {verdict.reason}"
+
+
+def only_looked_after(c: Confirmation) -> bool:
+    """Whether a confirmed program was run again to see whether it still runs."""
+    return c.why == FAILURES and c.pairs is not None
+
+
+def confirmed_fails(c: Confirmation) -> str:
+    """That nothing built on a confirmed program can be kept any more."""
+    return (
+        f"experiment {c.experiment}, which is confirmed, no longer runs, so nothing built on it does: "
+        f"{_require_verdict(c).reason} `autoresearchd show {c.experiment}` tells what it changed"
+    )
+
+
+def _require_verdict(c: Confirmation) -> Verdict:
+    if c.verdict is None:
+        raise StoreError(f"confirmation {c.number} has no verdict")
+    return c.verdict
+
+
+def interrupted(tag: str, what: str) -> str:
+    """That something was ended by `stop --now`, and what goes on with it."""
+    return f"{what} was interrupted; `autoresearchd resume {tag}` runs it again"
 
 
 def run_finished(measurement: Measurement, task: Task) -> str:

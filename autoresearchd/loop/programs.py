@@ -9,8 +9,6 @@ from pathlib import Path
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.ports import Workspace
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.keep.decide import samples_of
-from autoresearchd.evaluator.keep.noise import NoiseData
 from autoresearchd.evaluator.rules.program_text import ignores_seed
 from autoresearchd.evaluator.rules.run_time import Pace, allowed, pace_of
 from autoresearchd.loop.measuring.run_files import read_sources
@@ -34,11 +32,6 @@ class Programs:
 
     def whole(self, commit: str) -> dict[str, str]:
         return {**read_sources(self._task, self._pristine), **self.code(commit)}
-
-
-def noise_of(task: Task, store: SqlStore, session_id: int, segment: int) -> NoiseData:
-    """All runs of a segment that say something about noise."""
-    return NoiseData(samples_of(task, store.decided_runs(session_id, segment)))
 
 
 class Baseline:

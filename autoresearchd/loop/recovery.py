@@ -11,6 +11,7 @@ from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.ports import EventKind
 from autoresearchd.loop import messages
+from autoresearchd.loop.confirming import follow_tip
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.cycle import Cycle
 from autoresearchd.loop.deciding import require_branch
@@ -21,9 +22,14 @@ RESTORED = 32
 
 
 def reconcile(context: Context, cycle: Cycle, slot: Slot) -> Experiment | None:
-    """The experiment to go on with, None when all are settled. RepositoryError: somebody else moved the branch."""
+    """The experiment to go on with, None when all are settled. RepositoryError: somebody else moved the branch.
+
+    A confirmation that was cut off is found by the loop itself, which goes on with it first.
+    """
     latest = context.store.latest(context.session_id)
     _restore(context)
+    _reconcile_confirmation(context, cycle, slot, latest)
+    follow_tip(context)
     if latest is not None and latest.phase is Phase.RUNNING:
         # What was measured is finished; what still runs is ended, so that it is run again.
         run = latest.runs[-1]
@@ -44,7 +50,25 @@ def _restore(context: Context) -> None:
     for number in context.workspace.damaged(written):
         _write_again(context, context.store.experiment(context.session_id, number))
     # Last: what the branch is to point at may be one of those.
-    context.workspace.restore_branch(context.store.session(context.tag).incumbent)
+    context.workspace.restore_branch(context.store.session(context.tag).confirmed)
+
+
+def _reconcile_confirmation(context: Context, cycle: Cycle, slot: Slot, latest: Experiment | None) -> None:
+    """Read what a run gave that outlived its daemon; carry out a verdict that was not."""
+    past = context.store.confirmations(context.session_id)
+    if not past or latest is None:
+        return
+    last = past[-1]
+    if last.verdict is not None:
+        if latest.number == last.after:  # else it was carried out before the next experiment began
+            cycle.confirming.settle(last)
+    elif last.runs and last.runs[-1].open:
+        run = last.runs[-1]
+        result = context.executor.recover(context.site.run_dir(last.experiment, run.index))
+        if result is None:
+            cycle.confirming.advance(last, slot)
+        else:
+            cycle.confirming.conclude(last, slot, run, result)
 
 
 def _write_again(context: Context, e: Experiment) -> None:
@@ -64,19 +88,23 @@ def _write_again(context: Context, e: Experiment) -> None:
 
 
 def _base(context: Context, e: Experiment) -> str:
-    """What a keep was committed on: the keep before it, which need not be what it was written against."""
+    """What a keep was committed on: the tip of its time, which need not be what it was written against."""
     if context.task.history == "revert":
         return e.parent
-    before = [k.commit for k in context.store.experiments(context.session_id) if k.number < e.number and is_keep(k)]
-    return before[-1] or e.parent if before else e.parent
+    store, session_id = context.store, context.session_id
+    past = store.confirmations(session_id, e.segment)
+    falls = [(c.against, c.after) for c in past if c.fell]
+
+    def stood(keep: Experiment) -> bool:
+        return keep.confirmed is not False or not any(to < keep.number <= after < e.number for to, after in falls)
+
+    before = [k for k in store.experiments(session_id) if k.number < e.number and k.segment == e.segment and is_keep(k)]
+    return next((messages.commit_of(keep) for keep in reversed(before) if stood(keep)), e.parent)
 
 
 def _check_branch(context: Context, latest: Experiment | None) -> None:
-    """The branch is where the store says, or where a decision that was not yet carried out found it."""
-    expected = {context.store.session(context.tag).incumbent}
-    if latest is not None and latest.phase is Phase.DECIDED and not messages.is_settled(latest):
-        kept = is_keep(latest) and not is_baseline(latest)
-        expected.add(context.workspace.parent(messages.commit_of(latest)) if kept else latest.parent)
-        # What lost its place beside it: the branch falls back once the decision is carried out.
-        expected |= {messages.commit_of(context.store.experiment(context.session_id, n)) for n in latest.fallen}
+    """The branch is where the store says, or where a baseline's decision that was not yet carried out found it."""
+    expected = {context.store.session(context.tag).confirmed}
+    if latest is not None and is_baseline(latest) and latest.phase is Phase.DECIDED and not messages.is_settled(latest):
+        expected.add(latest.parent)
     require_branch(context, expected)

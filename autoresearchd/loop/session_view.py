@@ -1,20 +1,28 @@
-"""What a session has come to: its tip, its noise, its programs and their pace; in memory, so no step reads the past."""
+"""What a session has come to: tip, what is believed of it, programs, pace; in memory, so no step reads the past."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
+from typing import TypeVar
 
+from autoresearchd.domain.confirmation import Confirmation, Verdict
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Experiment, Run
-from autoresearchd.domain.labels import Phase
+from autoresearchd.domain.labels import Outcome, Phase
 from autoresearchd.domain.task import Direction, Task
-from autoresearchd.evaluator.keep.decide import incumbent_value, samples_of
+from autoresearchd.evaluator.keep.confirm import doubt
+from autoresearchd.evaluator.keep.decide import sign_of, step_of, tip_value
+from autoresearchd.evaluator.keep.tip_belief import Step, TipBelief, follow, kept_on, replay
 from autoresearchd.evaluator.rules.run_time import Pace, allowed
 from autoresearchd.loop.context import Context
-from autoresearchd.loop.messages import commit_of, decision_of, is_baseline, is_keep
-from autoresearchd.loop.programs import Baseline, Programs, noise_of
+from autoresearchd.loop.messages import DOUBT, FAILURES, commit_of, decision_of, is_baseline, is_keep
+from autoresearchd.loop.programs import Baseline, Programs
 
+T = TypeVar("T")
 RECENT = 32
 TOP = 5
 
@@ -22,7 +30,10 @@ TOP = 5
 class SessionView:
     """Where a session stands: read from the store once, then kept up by ``decided``. Owned by the loop's thread.
 
-    tip_commit: the commit of the tip, whose files the branch has; labels: how many experiments ended under each.
+    tip_commit: the commit of the tip; belief: of it, None where σ is not known; open_keeps: the chain since the
+    confirmed program, oldest first; undecided: after which experiments confirmations decided nothing; tested: after
+    which the last was made; looked_after: keeps that ran again because all others failed; extra: runs of confirmations;
+    labels: how many experiments ended under each.
     """
 
     def __init__(self, context: Context) -> None:
@@ -36,12 +47,11 @@ class SessionView:
         segment, latest = store.segment(session.id), store.latest(session.id)
         self.segment = segment.number if segment else 0
         self.tip_commit = session.incumbent
-        recent = store.experiments(session.id, last=RECENT)
-        self._recent = deque((e for e in recent if e.phase is Phase.DECIDED), maxlen=RECENT)
+        self._recent = self._read_recent()
         self._values = list(store.values(session.id, self.segment))
-        self.noise_data = noise_of(task, store, session.id, self.segment)
         self.baseline: Baseline | None = None
         self._tip: Experiment | None = None
+        self._confirmed: Experiment | None = None
         self._top: tuple[Experiment, ...] | None = None
         self.totals = store.totals(session.id)
         self.labels = Counter(store.label_counts(session.id))
@@ -52,10 +62,80 @@ class SessionView:
             if is_keep(e):
                 self.baseline = Baseline(e, task, store, self.programs)
                 self._tip = store.experiment(session.id, max(session.incumbent_experiment, number))
+                self._confirmed = store.experiment(session.id, max(session.confirmed_experiment, number))
             if is_keep(e) or not is_baseline(e):
                 break
-        if latest is not None and latest.phase is not Phase.DECIDED and latest.fallen:
-            self.fall_back(latest)
+        if self.baseline is None:  # a new one is of what is confirmed
+            self.tip_commit = session.confirmed
+        self.open_keeps: list[Experiment] = [] if self.baseline is None else [*store.open_keeps(session.id)]
+        past = store.confirmations(session.id, self.segment)
+        self.undecided = [c.after for c in past if self._leaves_doubt(c)]
+        self.tested = max((c.after for c in past if self._tests_tip(c)), default=-1)
+        self.looked_after = {c.experiment for c in past if c.why == FAILURES}
+        self.extra = sum(run.counts for c in past for run in c.runs)
+        """What was believed of keeps when each became the tip."""
+        self.belief = self._replay(past)
+
+    def _read_recent(self) -> deque[Experiment]:
+        recent = self.context.store.experiments(self.context.session_id, last=RECENT)
+        return deque((e for e in recent if e.phase is Phase.DECIDED), maxlen=RECENT)
+
+    def _replay(self, past: Sequence[Confirmation]) -> TipBelief | None:
+        """What all readings of the segment, and the verdicts between them, lead to believe."""
+        task, store, baseline = self.context.task, self.context.store, self.baseline
+        if baseline is None:
+            return None
+        sign, chain = sign_of(task.metric), list[int]()
+        belief = replay([sign * r.value for r in baseline.runs if r.value is not None], ())
+        verdicts = deque(c for c in past if c.moved)
+        for number, value, kept in (*store.readings(self.context.session_id, self.segment), (math.inf, 0.0, False)):
+            while verdicts and verdicts[0].after < number:
+                c = verdicts.popleft()
+                belief = self._after_verdict(belief, c, chain)
+                chain = [n for n in chain if (n <= c.against if c.fell else n > c.experiment)]
+            if belief and baseline.number < number < math.inf:
+                belief = follow(belief, Step(sign * value, kept))
+                chain += [int(number)] if kept else []
+        return belief
+
+    def _tests_tip(self, c: Confirmation) -> bool:
+        return c.verdict is not None and (c.moved or c.why == FAILURES or self._leaves_doubt(c))
+
+    def _leaves_doubt(self, c: Confirmation) -> bool:
+        """Whether it has tested the chain that is open, and its runs do not tell; others compared, or were cut off."""
+        if c.verdict is None or c.verdict.outcome is not Outcome.UNDECIDED or c.budget is not None:
+            return False
+        tip = max((e.number for e in self.open_keeps if e.number <= c.after), default=None)
+        failed = any(run.counts and not run.good for run in c.runs)
+        return c.experiment == tip and (failed or c.verdict.gain is not None)
+
+    def _after_verdict(self, belief: TipBelief | None, c: Confirmation, chain: Sequence[int]) -> TipBelief | None:
+        """What is believed after a verdict: of the program confirmed, or of the one that the chain fell to.
+
+        chain: numbers of its keeps before it. Where a keep below the tip was confirmed, the tip is believed to be where
+        it was, and the rest of its chain would now fall to that.
+        """
+        if belief is None:
+            return None
+        if c.why == DOUBT:
+            return follow(belief, Step(0.0, back=True))
+        if not c.fell and c.experiment not in chain[-1:]:
+            return kept_on(belief, sum(n > c.experiment for n in chain))
+        values = [r.value for r in c.runs if r.good and (r.of is not None) is c.fell and r.value is not None]
+        decided = self.experiment(c.against if c.fell else c.experiment).decision
+        value = fmean(values) if values else decided.value if decided is not None else None
+        return follow(belief, Step(sign_of(self.context.task.metric) * (value or 0.0), fell=c.fell, runs=len(values)))
+
+    @property
+    def before_tip(self) -> Experiment:
+        """What the tip was kept on."""
+        return self.open_keeps[-2] if len(self.open_keeps) > 1 else self.confirmed
+
+    def doubt(self) -> Verdict | None:
+        """Why the last keep is to be taken back; None: it is not, and never among reverts, on which programs stand."""
+        if not self.open_keeps or self.context.task.history == "revert":
+            return None
+        return doubt(self.tip, self.before_tip, self.belief)
 
     @property
     def needs_baseline(self) -> bool:
@@ -63,10 +143,25 @@ class SessionView:
 
     @property
     def tip(self) -> Experiment:
-        """The experiment that was kept last in this segment."""
-        if self._tip is None:
-            raise StoreError("no baseline has been measured in this segment")
-        return self._tip
+        """The experiment that was kept last in this segment and did not fall back."""
+        return _measured(self._tip)
+
+    @property
+    def confirmed(self) -> Experiment:
+        """The experiment whose program the branch has."""
+        return _measured(self._confirmed)
+
+    def require_baseline(self) -> Experiment:
+        return _measured(self.baseline).experiment
+
+    @property
+    def confirmed_commit(self) -> str:
+        """Where the branch is."""
+        known = self._confirmed
+        return commit_of(known) if known else self.context.store.session(self.context.tag).confirmed
+
+    def experiment(self, number: int) -> Experiment:
+        return self.context.store.experiment(self.context.session_id, number)
 
     @property
     def parent(self) -> str:
@@ -77,45 +172,31 @@ class SessionView:
         """What an experiment would be kept on: the tip, whatever it was written against."""
         return e.parent if self.context.task.history == "revert" else self.tip_commit
 
+    def seed(self, e: Experiment) -> int:
+        """The seed of an experiment's next run: one for all of a segment, so that its luck cancels between them.
+
+        Runs of a baseline, which tell σ, have fresh ones, and so have confirmations.
+        """
+        if self.baseline is None or is_baseline(e):
+            return self.context.random_seed(e.number, "run", len({run.seed for run in e.counted_runs}))
+        return self.baseline.runs[0].seed
+
     @property
     def best(self) -> float | None:
-        """The tip's metric, estimated anew from all of its runs: what it was kept with was partly luck."""
-        if self._tip is None or not self.noise_data.values(self._tip.number):
-            return self._tip.decision.value if self._tip and self._tip.decision else None
-        return incumbent_value(self.context.task, self.noise_data, self._tip)
+        """The tip's metric as it is believed to be: what it was kept with was partly luck."""
+        return None if self._tip is None else tip_value(self.context.task, self.belief, self._tip)
+
+    def write_belief(self) -> None:
+        """Tell whoever looks at the session what is believed of the tip, since the last experiment or verdict."""
+        if self.best is not None and self._recent:
+            last, error = self._recent[-1].number, None if self.belief is None else self.belief.error
+            after = last + 0.5 if self.tested >= last else last
+            self.context.store.record_belief(self.context.session_id, after, self.best, error)
 
     @property
     def sigma(self) -> float | None:
-        """Standard deviation of the metric between runs of the tip, as all repeats together tell it."""
-        noise = self.noise_data.noise(self._tip.number) if self._tip else self.noise_data.noise()
-        return noise.sigma if noise else None
-
-    def rival(self, e: Experiment) -> Experiment:
-        """What an experiment is compared with: the tip or, where that failed twice beside it, the keep before."""
-        context = self.context
-        if self.baseline is None or self.tip.number not in e.fallen:
-            return self.tip
-        before = range(self.tip.number - 1, self.baseline.number, -1)
-        earlier = (context.store.experiment(context.session_id, n) for n in before if n not in e.fallen)
-        return next((k for k in earlier if is_keep(k)), self.baseline.experiment)
-
-    def fall_back(self, e: Experiment) -> str:
-        """Let a tip that failed twice beside an experiment lose its place, in memory; the fact in words, or empty."""
-        rival, fallen = self.rival(e), self.tip
-        if rival.number == fallen.number:
-            return ""
-        self._tip, self.tip_commit = rival, commit_of(rival)
-        lost = f"experiment {fallen.number}, the best so far, failed twice when it ran again and lost its place"
-        return f"{lost}: experiment {rival.number} is the incumbent again"
-
-    def fallen(self, e: Experiment) -> tuple[Experiment, ...]:
-        """Keeps that lost their place beside an experiment, the latest first; also once that is in the store."""
-        first = self.baseline.number if self.baseline else 0
-        return tuple(self.context.store.experiment(self.context.session_id, n) for n in e.fallen if n > first)
-
-    def program(self, number: int) -> Experiment:
-        """What is run beside an experiment: the baseline or the tip, by the experiment's number."""
-        return self.baseline.experiment if self.baseline and self.baseline.number == number else self.tip
+        """Standard deviation of the metric between runs of one program."""
+        return None if self.belief is None else self.belief.sigma
 
     @property
     def baseline_runs(self) -> tuple[Run, ...]:
@@ -167,12 +248,8 @@ class SessionView:
     def decided(self, e: Experiment) -> None:
         """Take in an experiment whose decision is on disk."""
         decision = decision_of(e)
-        if e.fallen:  # rare, and what was remembered of those that lost their place is wrong now
-            self._read()
-            return
         self._recent.append(e)
         self.labels[decision.label.value] += 1
-        self.noise_data.take(samples_of(self.context.task, e.current_runs))
         if decision.value is not None:
             self._values.append(decision.value)
             last = self._top[-1].decision if self._top and len(self._top) == TOP else None
@@ -180,6 +257,40 @@ class SessionView:
                 self._top = None
         if is_keep(e) and e.commit is not None:
             self._tip, self.tip_commit = e, e.commit
-            if is_baseline(e):
-                self.baseline = Baseline(e, self.context.task, self.context.store, self.programs)
+        if is_baseline(e):
+            if is_keep(e):
+                self.baseline, self._confirmed = Baseline(e, self.context.task, self.context.store, self.programs), e
+                self.belief = self._replay(())
+        elif step := step_of(self.context.task, e):
+            self.belief = self.belief and follow(self.belief, step)
+            if step.kept:
+                self.open_keeps.append(e)
         self.totals = self.context.store.totals(self.context.session_id)
+
+    def settled(self, c: Confirmation) -> None:
+        """Take in a confirmation whose verdict is on disk."""
+        self.extra += sum(run.counts for run in c.runs)
+        self.tested = max(self.tested, c.after if self._tests_tip(c) else -1)
+        if c.why == FAILURES:
+            self.looked_after.add(c.experiment)
+        if self._leaves_doubt(c):
+            self.undecided.append(c.after)
+        if not c.moved:
+            return
+        store, session_id = self.context.store, self.context.session_id
+        chain = [e.number for e in self.open_keeps]
+        self.open_keeps, self._top = [*store.open_keeps(session_id)], None
+        self._recent = self._read_recent()
+        self.belief = self._after_verdict(self.belief, c, chain)
+        if c.fell:
+            self._tip = self.experiment(c.against)
+            self.tip_commit = commit_of(self._tip)
+        else:
+            self._confirmed = self.experiment(c.experiment)
+
+
+def _measured(found: T | None) -> T:
+    """What is there once a segment has its baseline."""
+    if found is None:
+        raise StoreError("no baseline has been measured in this segment")
+    return found

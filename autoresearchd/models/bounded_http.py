@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -76,11 +76,11 @@ class Bounds:
     sent: int = field(default=0, init=False)
 
     @classmethod
-    def of(cls, timeout: float, max_tokens: int, *, objects: bool = True) -> Bounds:
+    def of(cls, timeout: float, max_tokens: int, *, objects: bool = True) -> Self:
         """Of an answer of so many tokens, as JSON and with all that is told of its tokens."""
         return cls(time.monotonic() + timeout, most_bytes(max_tokens), objects=objects)
 
-    def narrow(self, seconds: float, most: int) -> Bounds:
+    def narrow(self, seconds: float, most: int) -> Self:
         """Of another exchange on the same line, which may take no longer."""
         return replace(self, deadline=min(self.deadline, time.monotonic() + seconds), most=most)
 

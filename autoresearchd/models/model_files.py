@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.domain.policy_versions import BaseModel
@@ -46,7 +46,7 @@ class Source:
     gguf: str | None = None
 
     @classmethod
-    def at(cls, place: Path) -> Source:
+    def at(cls, place: Path) -> Self:
         gguf = gguf_file(place)
         return cls(place if place.is_dir() else place.parent, gguf)
 

@@ -256,6 +256,7 @@ def _experiment_json(experiment: Experiment) -> dict[str, Any]:
         "metric": decision.value if decision else None,
         "metrics": _plain(decision.metrics) if decision else {},
         "delta": decision.delta if decision else None,
+        "confirmed": experiment.confirmed,
         "reason": decision.reason if decision else "",
         "description": proposal.description if proposal else "baseline",
         "role": proposal.role if proposal else "",

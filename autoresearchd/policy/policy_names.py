@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoresearchd.domain.errors import UsageError
 
@@ -15,6 +15,7 @@ KINDS: dict[str, str] = {
     "search": "constants of the program, moved by what earlier moves brought; no model",
     "random": "the same constants, moved at random",
     "command:CMD": "a tool of your own that edits a copy of the workspace",
+    "hybrid:POLICY": "one of the others, and search on the constants around what was kept of it",
 }
 """What can be asked for here, with a word on each."""
 
@@ -28,27 +29,36 @@ _MOST = 200
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """A parsed ``--policy``. argument: what follows the colon."""
+    """A parsed ``--policy``. argument: what follows the colon. tuned: search tunes what it finds (``hybrid:``)."""
 
     kind: str
     argument: str = ""
+    tuned: bool = False
 
     @property
     def asks_model(self) -> bool:
         return self.kind in ("litellm", "local", "agent")
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.argument}" if self.argument else self.kind
+        return "hybrid:" * self.tuned + (f"{self.kind}:{self.argument}" if self.argument else self.kind)
 
 
 def parse_spec(text: str) -> PolicySpec:
     """Parse a ``--policy``. Raises UsageError: unknown, or an argument is missing or too much."""
     kind, colon, argument = text.strip().partition(":")
     kind, argument = kind.strip().lower(), argument.strip()
+    if kind == "hybrid":
+        other = parse_spec(argument or "auto")
+        if other.tuned or other.kind in _BARE:
+            raise UsageError(
+                f"--policy hybrid: {argument or 'nothing'} cannot be tuned by search",
+                hint="name a model or a tool after the colon: --policy hybrid:litellm:anthropic/claude-sonnet-4-5",
+            )
+        return replace(other, tuned=True)
     if kind in _BARE and colon:
         raise UsageError(f"--policy {kind} takes nothing after it, but was given {text!r}", hint=f"--policy {kind}")
     if kind not in _BARE | _NAMED | {"local", "command"}:
-        near = difflib.get_close_matches(kind, [*_BARE, *_NAMED, "local", "command"], n=1)
+        near = difflib.get_close_matches(kind, [*_BARE, *_NAMED, "local", "command", "hybrid"], n=1)
         meant = f"did you mean {near[0]}? " if near else ""
         raise UsageError(f"there is no policy {text!r}", hint=f"{meant}policies: {', '.join(KINDS)}")
     if kind in _NAMED and not argument:

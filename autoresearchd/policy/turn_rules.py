@@ -94,7 +94,7 @@ def next_turn(
         role = min(idle, key=lambda role: last.get(role, -1))
         return Turn(role, parents, f"{failed}: the turn goes to {role}, which has had none in that time")
     other = INCUMBENT if parents == PUCT else PUCT
-    way = "the best so far" if other == INCUMBENT else "an experiment chosen from the whole tree"
+    way = "the tip" if other == INCUMBENT else "an experiment chosen from the whole tree"
     return Turn(_usual(roles, history, seed, bandit), other, f"{failed}: this one builds on {way}")
 
 

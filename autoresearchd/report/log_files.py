@@ -20,12 +20,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
 
-from autoresearchd.domain.errors import MissingCapability, UsageError
+from autoresearchd.domain.confirmation import Verdict
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.experiment import Decision
-from autoresearchd.domain.labels import Label, SessionState, Status
+from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
+from autoresearchd.report.parquet_file import write_rows
 from autoresearchd.report.plain_text import clean, json_text, real
 from autoresearchd.store.repository import SqlStore
 
@@ -86,32 +88,18 @@ def tsv_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
         yield "\t".join((commit, f"{value:.6f}", f"{memory:.1f}", status, description))
 
 
-def write_parquet(records: Iterable[Record], target: Path) -> None:
-    """Write one row for each experiment; nested values as JSON text. Raises MissingCapability without pyarrow."""
-    try:
-        import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
-        import pyarrow.parquet as pq  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError as error:
-        raise MissingCapability(
-            "export --format parquet needs pyarrow, which is not installed",
-            hint="pip install pyarrow, or export --format jsonl",
-        ) from error
-    texts = ("status", "label", "description", "commit", "parent", "policy", "role", "started_at", "finished_at")
-    numbers = ("metric", "delta", "confidence", "reward", "cost_usd", "overhead_ms")
-    nested = ("metrics", "asi", "runs")
-    schema = pa.schema(
-        [("experiment", pa.int64()), ("segment", pa.int64())]
-        + [(name, pa.float64()) for name in numbers]
-        + [(name, pa.string()) for name in (*texts, *nested)]
-    )
-    plain = ("experiment", *numbers, *texts)
-    rows = [
-        {name: record.get(name) for name in plain}
-        | {"segment": record.get("segment") or 0}
-        | {name: json_text(record.get(name)) for name in nested}
-        for record in _decided(records)
-    ]
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), target)
+_COLUMNS = {
+    "experiment": "whole", "segment": "whole", "confirmed": "flag",
+    **dict.fromkeys(("metric", "delta", "expected_gain", "confidence", "reward", "cost_usd", "overhead_ms"), "real"),
+    **dict.fromkeys(("status", "label", "description", "commit", "parent", "policy", "role"), "text"),
+    **dict.fromkeys(("started_at", "finished_at", "metrics", "asi", "runs"), "text"),
+}  # fmt: skip
+"""Of a Parquet file, with their kinds; nested values are JSON text."""
+
+
+def _parquet_row(record: Record) -> dict[str, Any]:
+    nested = {name: json_text(record.get(name)) for name in ("metrics", "asi", "runs")}
+    return {name: record.get(name) for name in _COLUMNS} | {"segment": record.get("segment") or 0} | nested
 
 
 def write(format_name: Format, head: SessionHead, records: Iterable[Record], target: Path | TextIO) -> None:
@@ -119,7 +107,7 @@ def write(format_name: Format, head: SessionHead, records: Iterable[Record], tar
     if format_name is Format.PARQUET:
         if not isinstance(target, Path):
             raise UsageError("parquet is a binary format", hint="name a file: -o experiments.parquet")
-        write_parquet(records, target)
+        write_rows(_COLUMNS, map(_parquet_row, _decided(records)), target)
         return
     lines = (jsonl_lines if format_name is Format.JSONL else tsv_lines)(head, records)
     to_file = target.open("w", encoding="utf-8", newline="\n") if isinstance(target, Path) else nullcontext(target)
@@ -145,6 +133,7 @@ def _run_line(record: Record, segment: int) -> dict[str, Any]:
         "segment": segment,
         "confidence": _finite(record.get("confidence")),
         "asi": record.get("asi") or {},
+        **({"confirmed": record.get("confirmed")} if record.get("status") == Status.KEEP else {}),
     }
 
 
@@ -173,7 +162,7 @@ _MAX_LINE = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ImportedExperiment:
-    """One experiment of a log; metric None: it has none."""
+    """One experiment of a log; metric None: it has none; confirmed: None: the log does not say so."""
 
     segment: int
     status: Status
@@ -184,6 +173,7 @@ class ImportedExperiment:
     at: datetime
     confidence: float | None = None
     asi: Mapping[str, Any] = field(default_factory=dict)
+    confirmed: bool | None = None
 
 
 @dataclass(slots=True)
@@ -227,8 +217,13 @@ def store_log(store: SqlStore, log: ImportedLog) -> str:
         if item.segment != segment:
             segment, best = item.segment, None
             store.open_segment(session.id, f"{IMPORTED}-{segment}", IMPORTED, "", item.at)
-        _store(store, session.id, item, best, minimize=log.direction == "minimize")
-        if item.status is Status.KEEP and item.metric is not None:
+        number = _store(store, session.id, item, best, minimize=log.direction == "minimize")
+        if item.status is Status.KEEP and item.confirmed is False and item.commit and best is not None:
+            against = store.session(tag).confirmed_experiment
+            test = store.open_confirmation(session.id, experiment=number, against=against, why=IMPORTED, at=item.at)
+            fell = Verdict(Outcome.FELL, None, None, None, "As the imported log has it.")
+            store.decide_confirmation(session.id, test.number, fell, item.at)
+        elif item.status is Status.KEEP and item.metric is not None:
             best = item.metric
     now = datetime.now(UTC)
     store.set_state(session.id, SessionState.STOPPED, now, pid=None, reason=f"imported from {log.name}")
@@ -237,7 +232,8 @@ def store_log(store: SqlStore, log: ImportedLog) -> str:
     return f"{experiments} of {log.path} {'is' if len(log.experiments) == 1 else 'are'} now session {tag}{warnings}"
 
 
-def _store(store: SqlStore, session_id: int, item: ImportedExperiment, best: float | None, *, minimize: bool) -> None:
+def _store(store: SqlStore, session_id: int, item: ImportedExperiment, best: float | None, *, minimize: bool) -> int:
+    """Its number. best: of the segment before it; None: it is the baseline, which needs no confirmation."""
     delta = None
     if item.metric is not None and best is not None:
         delta = best - item.metric if minimize else item.metric - best
@@ -251,8 +247,10 @@ def _store(store: SqlStore, session_id: int, item: ImportedExperiment, best: flo
     reason, label = "as the imported log has it", _LABELS[item.status]
     decision = Decision(item.status, label, item.metric, delta, item.metrics, item.confidence, reason=reason)
     kept = item.commit if item.status is Status.KEEP else None
-    store.record_decision(session_id, number, decision, asi, item.at, incumbent=kept)
+    proven = best is None or item.confirmed is True
+    store.record_decision(session_id, number, decision, asi, item.at, incumbent=kept, confirmed=proven)
     store.record_overhead(session_id, number, 0.0)
+    return number
 
 
 def read_log(path: Path) -> ImportedLog:
@@ -326,6 +324,7 @@ def _take_run(log: ImportedLog, entry: Mapping[str, Any], number: int) -> None:
         at=_moment(entry.get("timestamp")),
         confidence=real(entry.get("confidence")),
         asi=asi if isinstance(asi, dict) else {},
+        confirmed=entry["confirmed"] if isinstance(entry.get("confirmed"), bool) else None,
     )
 
 

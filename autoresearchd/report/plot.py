@@ -1,8 +1,9 @@
-"""The progress chart: grey discards, green keeps, the running best as a step line, the kept changes in words.
+"""The progress chart: grey discards, green keeps, full ones where they are confirmed; the kept changes in words.
 
-It is the chart of karpathy/autoresearch's ``analysis.ipynb`` (title, labels of at most 45 characters rotated by 30
-degrees, axis from the best −15% to the baseline +15% of the range between them), made to stay readable with one
-experiment and with ten thousand.
+A thick line follows the confirmed program, a thin one the tip, which is only believed to be better. It is the chart of
+karpathy/autoresearch's ``analysis.ipynb`` (title, labels of at most 45 characters rotated by 30 degrees, axis from the
+best −15% to the baseline +15% of the range between them), made to stay readable with one experiment and with ten
+thousand.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from statistics import median_high
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.report.plain_text import clean, cut, real
@@ -36,16 +37,31 @@ _MANY_LABELS, _FEW_LABELS, _MANY_POINTS = 40, 28, 1500
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One experiment on the chart."""
+    """One experiment on the chart. confirmed: of a keep, as in the journal."""
 
     number: int
     value: float
     text: str = ""
+    confirmed: bool | None = True
+
+
+class Step(NamedTuple):
+    """A line in steps has this value, with its standard error, from an experiment on; a confirmation is between two."""
+
+    at: float
+    value: float
+    error: float = 0.0
+
+
+Steps = tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What is to be drawn: points by kind, and the baseline of each segment as (first number, last number, value)."""
+    """What is to be drawn: points by kind, and the baseline of each segment as (first number, last number, value).
+
+    confirmed, tips: the values of both programs in each segment.
+    """
 
     metric: str
     minimize: bool
@@ -55,6 +71,8 @@ class Chart:
     crashes: tuple[int, ...]
     baselines: tuple[tuple[int, int, float], ...]
     aborted: tuple[int, ...] = ()
+    confirmed: tuple[Steps, ...] = ()
+    tips: tuple[Steps, ...] = ()
 
     @property
     def tried(self) -> int:
@@ -68,11 +86,31 @@ class Chart:
     @property
     def improvements(self) -> int:
         """Kept experiments beside the baselines."""
-        return len({point.number for point in self.keeps} - {begin for begin, _, _ in self.baselines})
+        return len(self.kept)
+
+    @property
+    def kept(self) -> list[Point]:
+        first = {begin for begin, _, _ in self.baselines}
+        return [point for point in self.keeps if point.number not in first]
+
+    @property
+    def proven(self) -> int:
+        """Kept experiments beside the baselines that are confirmed."""
+        return sum(point.confirmed is True for point in self.kept)
 
 
-def chart_of(records: Iterable[Record], *, metric: str, direction: str) -> Chart:
-    """Sort records shaped like ``experiments --json`` into what the chart shows."""
+def chart_of(
+    records: Iterable[Record],
+    *,
+    metric: str,
+    direction: str,
+    confirmations: Iterable[Record] = (),
+    beliefs: Iterable[tuple[float, float, float]] = (),
+) -> Chart:
+    """Sort records shaped like ``experiments --json`` into what the chart shows.
+
+    confirmations: as ``show --json`` has them; beliefs: of the tip, as ``Reader.beliefs`` gives them.
+    """
     keeps: list[Point] = []
     discards: list[Point] = []
     crashes: list[int] = []
@@ -85,7 +123,8 @@ def chart_of(records: Iterable[Record], *, metric: str, direction: str) -> Chart
             continue
         total += 1
         if status == "keep" and value is not None:
-            keeps.append(Point(number, value, clean(record.get("description") or "", LABEL_LENGTH)))
+            words = clean(record.get("description") or "", LABEL_LENGTH)
+            keeps.append(Point(number, value, words, record.get("confirmed")))
             if not baselines or record.get("segment", 0) != segment:
                 segment = record.get("segment", 0)
                 baselines.append((number, number, value))
@@ -97,8 +136,39 @@ def chart_of(records: Iterable[Record], *, metric: str, direction: str) -> Chart
             crashes.append(number)
         if baselines:
             baselines[-1] = (baselines[-1][0], number, baselines[-1][2])
+    minimize, steps = direction == "minimize", [Step(*belief) for belief in beliefs]
+    proven = [test for test in confirmations if test.get("moved") and test.get("outcome") == "confirmed"]
+    confirmed, tips = list[Steps](), list[Steps]()
+    for begin, end, _ in baselines:
+        kept = [point for point in keeps if begin <= point.number <= end]
+        its = [test for test in proven if begin <= int(test["experiment"]) <= end]
+        confirmed.append(_follow_confirmed(kept, its, minimize))
+        tips.append(tuple(step for step in steps if begin <= step.at < end + 1) or _follow_keeps(kept))
     drawn = tuple(keeps), tuple(discards), tuple(crashes), tuple(baselines), tuple(aborted)
-    return Chart(metric, direction == "minimize", total, *drawn)
+    return Chart(metric, minimize, total, *drawn, tuple(confirmed), tuple(tips))
+
+
+def _follow_confirmed(keeps: Sequence[Point], proven: Sequence[Record], minimize: bool) -> Steps:
+    """The confirmed program over a segment. keeps: of it, the baseline first; proven: confirmations that moved it.
+
+    It has the mean of its confirmation; without one, as in sessions before there were any, what it was kept with.
+    """
+    alone = [
+        point for point in keeps[1:]
+        if point.confirmed and not any(int(t["against"]) < point.number <= int(t["experiment"]) for t in proven)
+    ]  # fmt: skip
+    better = min if minimize else max
+    bests = accumulate((point.value for point in alone), better, initial=keeps[0].value)
+    steps = [Step(point.number, best) for point, best in zip((keeps[0], *alone), bests, strict=True)]
+    means = ((int(test["after"]) + 0.5, real(test.get("value"))) for test in proven)
+    return tuple(sorted([*steps, *(Step(at, mean) for at, mean in means if mean is not None)]))
+
+
+def _follow_keeps(keeps: Sequence[Point]) -> Steps:
+    """The tip where nothing was believed of it, as in an imported log; nothing where each keep was tested at once."""
+    if all(point.confirmed for point in keeps):
+        return ()
+    return tuple(Step(point.number, point.value) for point in keeps if point.confirmed is not False)
 
 
 def axis_limits(chart: Chart) -> tuple[float, float]:
@@ -107,6 +177,7 @@ def axis_limits(chart: Chart) -> tuple[float, float]:
     Discards that measured better than the best are near misses, not outliers: shown up to one such range beyond.
     """
     kept = [value for _, _, value in chart.baselines] + [point.value for point in chart.keeps]
+    kept += [step.value for line in (*chart.confirmed, *chart.tips) for step in line]
     values = kept or [point.value for point in chart.discards]
     if not values:
         return 0.0, 1.0
@@ -121,9 +192,9 @@ def axis_limits(chart: Chart) -> tuple[float, float]:
     return low - _MARGIN * reach, high + _MARGIN * reach
 
 
-def draw(records: Iterable[Record], target: Path, *, metric: str, direction: str) -> Chart:
-    """Draw the chart into a .png, .svg or .pdf file; what it shows."""
-    chart = chart_of(records, metric=metric, direction=direction)
+def draw(records: Iterable[Record], target: Path, **facts: Any) -> Chart:
+    """Draw the chart into a .png, .svg or .pdf file; what it shows. facts: see ``chart_of``."""
+    chart = chart_of(records, **facts)
     if not chart.keeps and not chart.discards and not chart.crashes:
         raise UsageError(
             "there is nothing to draw yet: no experiment is decided",
@@ -173,7 +244,7 @@ def _set_axes(chart: Chart, axes: Axes) -> None:
     axes.set_xlim(-max(0.25, 0.012 * last), last + max(0.9, (0.22 if late else 0.1) * last))
     axes.set_ylim(low, high)
     counts = f"{chart.tried:,} Experiment{'' if chart.tried == 1 else 's'}"
-    kept = f"{chart.improvements:,} Kept Improvement{'' if chart.improvements == 1 else 's'}"
+    kept = f"{chart.improvements:,} Kept, {chart.proven:,} Confirmed"
     axes.set_title(f"Autoresearch Progress: {counts}, {kept}", fontsize=15, color=_INK, pad=12)
     axes.set_xlabel("Experiment", color=_INK)
     axes.set_ylabel(
@@ -212,32 +283,54 @@ def _draw_points(chart: Chart, axes: Axes) -> None:
         style = {"marker": mark, "color": colour, "linewidths": 1.1, "zorder": 3}
         low_down = [Point(number, height) for number in numbers]
         dots(low_down, words, len(numbers), 24, 0.9, transform=axes.get_xaxis_transform(), **style)
-    dots(chart.keeps, "Kept", chart.improvements, 52, 1.0, color=_GREEN, edgecolors="white", linewidths=0.9, zorder=5)
+    full = {"color": _GREEN, "edgecolors": "white", "linewidths": 0.9}
+    for state, words, style in (
+        (True, "Kept and confirmed", full),
+        (None, "Kept, not confirmed yet", {"facecolors": "white", "edgecolors": _GREEN, "linewidths": 1.3}),
+        (False, "Kept, fell back", {"facecolors": "white", "edgecolors": _GREY, "linewidths": 1.3}),
+    ):
+        count = sum(point.confirmed is state for point in chart.kept)
+        dots([p for p in chart.keeps if p.confirmed is state], words, count, 52, 1.0, zorder=5, **style)
 
 
 def _draw_best(chart: Chart, axes: Axes) -> None:
     last = chart.last
     for index, (begin, end, value) in enumerate(chart.baselines):
-        stop = max(end, last) if index == len(chart.baselines) - 1 else end
-        kept = [p for p in chart.keeps if begin <= p.number <= end]
-        xs = [p.number for p in kept]
-        ys = list(accumulate((p.value for p in kept), min if chart.minimize else max))
-        first = index == 0
-        change = f" ({100 * (ys[-1] - value) / abs(value):+.2f}%)" if value and ys[-1] != value else ""
-        axes.step(
-            [*xs, stop], [*ys, ys[-1]], where="post", color=_GREEN, linewidth=1.8, alpha=0.75, zorder=4,
-            label=f"Running best {ys[-1]:.6g}{change}" if first else "",
-        )  # fmt: skip
+        latest = index == len(chart.baselines) - 1
+        stop = float(max(end, last) if latest else end)
+        best, tip = chart.confirmed[index][-1].value, chart.tips[index]
+        change = f" ({100 * (best - value) / abs(value):+.2f}%)" if value and best != value else ""
+        for line, words, width in (
+            (chart.confirmed[index], f"Confirmed {best:.6g}{change}", 2.6),
+            (tip, f"Tip, believed {tip[-1].value:.6g} ± {tip[-1].error:.2g}" if tip else "", 1.0),
+        ):
+            if line:
+                xs, ys, stop = (
+                    [step.at for step in line],
+                    [step.value for step in line],
+                    max(stop, math.ceil(line[-1].at)),
+                )
+                axes.step(
+                    [*xs, stop], [*ys, ys[-1]], where="post", color=_GREEN, linewidth=width, alpha=0.8, zorder=4,
+                    label=words if latest else "",
+                )  # fmt: skip
+        if tip:
+            low, high = ([step.value + sign * step.error for step in tip] for sign in (-1.0, 1.0))
+            axes.fill_between(
+                [*(step.at for step in tip), stop], [*low, low[-1]], [*high, high[-1]], step="post", color=_GREEN,
+                alpha=0.12, linewidth=0, zorder=1,
+            )  # fmt: skip
         axes.hlines(
-            value, begin, stop if not first or len(chart.baselines) > 1 else axes.get_xlim()[1], colors=_INK,
-            linestyles=(0, (5, 4)), linewidth=1.0, alpha=0.55, zorder=1, label=f"Baseline {value:.6g}" if first else "",
+            value, begin, stop if len(chart.baselines) > 1 else axes.get_xlim()[1], colors=_INK,
+            linestyles=(0, (5, 4)), linewidth=1.0, alpha=0.55, zorder=1,
+            label=f"Baseline {value:.6g}" if latest else "",
         )  # fmt: skip
 
 
 def _draw_labels(chart: Chart, figure: Figure, axes: Axes) -> None:
     """Words at the kept changes: the largest steps first, each where it crosses neither another label nor the frame.
 
-    On the side that the running best has left, else on the other; cut to what there is room for.
+    On the side that the tip has left, else on the other; cut to what there is room for.
     """
     from matplotlib.textpath import TextPath
 
@@ -266,7 +359,7 @@ def _draw_labels(chart: Chart, figure: Figure, axes: Axes) -> None:
                     axes.annotate(
                         text, (point.number, point.value), xytext=(dx, dy), textcoords="offset pixels",
                         rotation=up * 30.0, rotation_mode="anchor", ha=side, va="center", fontsize=_FONT,
-                        color="#1d6b3c", zorder=6, annotation_clip=False,
+                        color="#1d6b3c" if point.confirmed else "#7a7f87", zorder=6, annotation_clip=False,
                     )  # fmt: skip
                     return
 

@@ -105,14 +105,16 @@ class Plan:
     """What a supervisor is told.
 
     plain: the programs are the job itself, not a sandbox around it; remove: folders to remove when the run is over;
-    output: the folder whose file system is looked at when a stage fails; facts: kept with the result; limits: None for
-    the user's own commands; written: folders that the run may write to, beside ``output``.
+    output: the folder whose file system is looked at when a stage fails; deliver: where in the same file system it is
+    moved to at the end; facts: kept with the result; limits: None for the user's own commands; written: folders that
+    the run may write to, beside ``output``.
     """
 
     run_dir: Path
     stages: tuple[Stage, ...]
     plain: bool
     output: Path
+    deliver: Path | None = None
     wall: float | None = None
     memory_mb: int | None = None
     remove: tuple[Path, ...] = ()

@@ -333,6 +333,8 @@ def serve() -> int:
         write_json(folder + "/supervisor.json", {**identity, "remove": plan["remove"]})
         stages = supervisor.run()
         duration = time.monotonic() - supervisor.started
+        if plan["deliver"]:
+            attempt(os.rename, plan["output"], plan["deliver"])
         report = {"stages": stages, "duration_s": duration, "facts": plan["facts"], "logs": supervisor.logs}
         write_json(folder + "/result.json", report)
     except OSError as error:

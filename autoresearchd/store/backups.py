@@ -197,13 +197,15 @@ class Draft(SqlStore):
             c.execute(update(r).where(*still_open).values(finished_at=at, label=Label.INTERRUPTED, detail=why))
 
     def decide(
-        self, e: Experiment, decision: Decision, asi: ASI, at: datetime, *, commit: str | None, segment: int
-    ) -> None:
+        self, e: Experiment, decision: Decision, asi: ASI, at: datetime, *, commit: str | None, segment: int,
+        confirmed: bool | None,
+    ) -> None:  # fmt: skip
         """Write a decision down, whatever phase the experiment is in."""
         key = {"session_id": e.session_id, "number": e.number}
         with self._db.write() as c:
-            values = {**records.pick(decision, records.DECISION), "commit_sha": commit, "segment": segment}
-            change(c, e.session_id, e.number, phase=Phase.DECIDED, finished_at=at, **values)
+            values = {"commit_sha": commit, "segment": segment, "confirmed": confirmed, "finished_at": at}
+            values |= records.pick(decision, records.DECISION)
+            change(c, e.session_id, e.number, phase=Phase.DECIDED, **values)
             if c.execute(select(t.asi.c.number).filter_by(**key)).first() is None:
                 c.execute(insert(t.asi).values(**key, **records.pick(asi, ASI.__slots__)))
 
@@ -211,17 +213,24 @@ class Draft(SqlStore):
         with self._db.write() as c:
             change(c, session_id, number, parent=parent, started_at=at)
 
+    def set_confirmed(self, session_id: int, number: int, confirmed: bool | None) -> None:
+        with self._db.write() as c:
+            change(c, session_id, number, confirmed=confirmed)
+
     # -- the end
     def finish(self, reason: str) -> None:
-        """Sums and incumbents as the rows have them; one file."""
+        """Sums, tips and confirmed programs as the rows have them; one file."""
         for session in self.sessions():
             with self._db.write() as c:
                 recount(c, session.id)
                 if session.branch:  # an imported session has none: nothing ever goes on with it
                     _require_baseline(c, session.id)
                     number, commit = last_kept(c, session.id) or (0, session.base_commit)
+                    first, proven = last_kept(c, session.id, confirmed=True) or (0, session.base_commit)
+                    values = {"incumbent": commit, "incumbent_experiment": number}
+                    values |= {"confirmed": proven, "confirmed_experiment": first}
                     quiet = {"state": SessionState.STOPPED, "pid": None, "reason": reason}
-                    change_session(c, session.id, incumbent=commit, incumbent_experiment=number, **quiet)
+                    change_session(c, session.id, **values, **quiet)
         whole = self.path.with_name(f"{self.path.name}.whole")
         self.backup(whole)
         self.close()

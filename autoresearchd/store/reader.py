@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from statistics import median, stdev
+from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import Connection, and_, case, func, select
 
+from autoresearchd.domain.confirmation import Confirmation
 from autoresearchd.domain.errors import StoreDamaged
-from autoresearchd.domain.experiment import Experiment, Limits, limit_reached, noise_has_grown
+from autoresearchd.domain.experiment import Experiment, Limits, Run, limit_reached, noise_has_grown
 from autoresearchd.domain.labels import RULES, Label, Phase, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Answer, Proposal
 from autoresearchd.evaluator.keep.noise import mad_confidence
 from autoresearchd.store.journal import records
+from autoresearchd.store.journal.confirmation_records import load_confirmations
 from autoresearchd.store.journal.experiment_records import role_stats
 from autoresearchd.store.journal.records import AnyRow
 from autoresearchd.store.journal.version_records import select_versions
@@ -30,7 +32,8 @@ _ALIVE = (SessionState.RUNNING, SessionState.PAUSED, SessionState.BACKING_OFF)
 _OVERHEADS = 1000
 _UNREADABLE = (*codec.UNREADABLE, KeyError)
 _COSTS = ("usd", "tokens_in", "tokens_out", "gpu_s")
-s, e, p, r, n = t.sessions, t.experiments, t.proposals, t.runs, t.answers
+_VERDICT = ("outcome", "gain", "error", "probability", "reason")
+s, e, p, r, n, k, b = t.sessions, t.experiments, t.proposals, t.runs, t.answers, t.confirmations, t.beliefs
 
 
 class SessionRow(NamedTuple):
@@ -69,7 +72,7 @@ class Reader(FileReader):
             adapters = select(p.c.adapter).filter_by(session_id=session.id)
             adapter = c.execute(adapters.order_by(p.c.number.desc(), p.c.attempt.desc()).limit(1)).scalar()
             return {
-                "session": _session_block(c, session, totals, task, state, metric["baseline"] is not None),
+                "session": _session_block(c, session, totals, task, state, measured=metric["baseline"] is not None),
                 "metric": metric,
                 "current": _current_block(c, session, task, state, now or datetime.now(UTC)),
                 "abort": {"aborted": totals.aborted, **_abort_figures(c, session.id)},
@@ -104,14 +107,34 @@ class Reader(FileReader):
             costs = _costs(c, session_id, found[0].number, found[-1].number) if found else {}
         return (_document(experiment, costs) for experiment in found)
 
-    def show(self, tag: str, number: int, *, full: bool = False) -> dict[str, Any]:
-        """What ``show --json`` prints of an experiment; ``full``: its answers with messages and completions."""
+    def confirmations(self, tag: str) -> list[dict[str, Any]]:
+        """The confirmations of a session, oldest first, as ``show --json`` has them."""
         with self._db.read() as c:
-            session_id = _session(c, tag).id
+            session = _session(c, tag)
+            return _confirmations(c, session, k.c.session_id == session.id)
+
+    def beliefs(self, tag: str) -> list[tuple[float, float, float]]:
+        """What the tip was believed to be at: after which experiment (half a number more: verdict), ± how much."""
+        with self._db.read() as c:
+            of_it = select(b.c.after, b.c.value, b.c.error).filter_by(session_id=_session(c, tag).id)
+            return [(after, value, error or 0.0) for after, value, error in c.execute(of_it.order_by(b.c.after))]
+
+    def show(self, tag: str, number: int, *, full: bool = False) -> dict[str, Any]:
+        """What ``show --json`` prints of an experiment; ``full``: its answers with messages and completions.
+
+        ``confirmations``: those that it was compared in, and, where it was kept, those of its chain.
+        """
+        with self._db.read() as c:
+            session = _session(c, tag)
+            session_id = session.id
             found = records.load_experiment(c, session_id, number, records.ONE_LISTED)
             bodies = select(t.proposal_bodies.c.diff).join(p, records.BODY).join(e, records.CURRENT)
             diff = c.execute(bodies.where(e.c.session_id == session_id, e.c.number == number)).scalar()
             d = found.decision
+            its = (k.c.experiment == number) | (k.c.against == number)
+            if d and d.status is Status.KEEP:
+                chain = (k.c.experiment > number, k.c.against < number, k.c.segment == found.segment)
+                its |= and_(k.c.moved, *chain)
             checks = select(t.abort_checks.c.details).join(r).filter_by(session_id=session_id, number=number)
             return {
                 **_document(found, _costs(c, session_id, number, number)),
@@ -120,6 +143,7 @@ class Reader(FileReader):
                 "reason": d.reason if d else "",
                 "sigma": d.sigma if d else None,
                 "looks": list(c.execute(checks.order_by(t.abort_checks.c.id)).scalars()),
+                "confirmations": _confirmations(c, session, k.c.session_id == session_id, its),
                 "attempts": _attempts(c, session_id, found),
                 "answers": _answers(c, session_id, number, full=full),
                 "diff": diff or "",
@@ -161,19 +185,60 @@ def _document(experiment: Experiment, costs: Mapping[int, float | None]) -> dict
         "policy": proposal.policy if proposal else None,
         "role": proposal.role if proposal else None,
         "adapter": proposal.adapter or None if proposal else None,
-        "runs": [
-            {
-                "metric": run.value,
-                "duration_s": None if run.open else run.duration_s,
-                **records.pick(run, ("seed", "exit_code", "label", "of", "attempt")),
-            }
-            for run in experiment.runs
-        ],
+        "runs": [_run_document(run) for run in experiment.runs if run.attempt >= 0],
+        "expected_gain": d.delta if d and d.value is not None else None,
+        "confirmed": experiment.confirmed,
         "cost_usd": costs.get(experiment.number, proposal.cost.usd if proposal else None),
         "overhead_ms": experiment.overhead_ms,
         "started_at": _iso(experiment.started_at),
         "finished_at": _iso(experiment.finished_at),
     }
+
+
+def _run_document(run: Run) -> dict[str, Any]:
+    return {
+        "metric": run.value,
+        "duration_s": None if run.open else run.duration_s,
+        **records.pick(run, ("seed", "exit_code", "label", "of", "attempt")),
+    }
+
+
+def _confirmations(c: Connection, session: AnyRow, *which: Any) -> list[dict[str, Any]]:
+    """Confirmations as JSON, oldest first. path: after each pair of runs their mean difference, positive: better.
+
+    value: mean of the tip's runs.
+    """
+    sign, listed = 1.0 if _task_facts(session.task_json)["direction"] == "maximize" else -1.0, []
+    for one in load_confirmations(c, session.id, select(*k.c).where(*which).order_by(k.c.number)):
+        good = [run for run in one.runs if run.good]
+        tips, others = (
+            {run.seed: run.value for run in good if (run.of is None) is own and run.value is not None}
+            for own in (True, False)
+        )
+        pairs = [seed for seed in dict.fromkeys(run.seed for run in good) if seed in tips and seed in others]
+        gains = [sign * (tips[seed] - others[seed]) for seed in pairs]
+        listed.append(
+            {
+                **records.pick(
+                    one, ("number", "segment", "experiment", "against", "after", "why", "pairs", "budget", "moved")
+                ),
+                "runs": [_run_document(run) for run in one.runs],
+                "path": [fmean(gains[:n]) for n in range(1, len(gains) + 1)],
+                "value": fmean(tips.values()) if tips else None,
+                **(records.pick(one.verdict, _VERDICT) if one.verdict else dict.fromkeys(_VERDICT)),
+                "started_at": _iso(one.started_at),
+                "finished_at": _iso(one.finished_at),
+            }
+        )
+    return listed
+
+
+def _value_of(number: int, tests: Sequence[Confirmation]) -> tuple[float | None, int]:
+    """The mean of a program over its runs in confirmations, and of how many; none of them had a part in keeping it."""
+    usual = [(one.experiment, run) for one in tests if one.budget is None for run in one.runs]
+    runs = [run for tip, run in usual if (tip if run.of is None else run.of) == number]
+    values = [run.value for run in runs if run.good and run.value is not None]
+    return (fmean(values) if values else None), len(values)
 
 
 def _costs(c: Connection, session_id: int, first: int, final: int) -> dict[int, float | None]:
@@ -221,12 +286,16 @@ def _answers(c: Connection, session_id: int, number: int, *, full: bool) -> list
 
 # ---------------------------------------------------------------------- status, block by block
 def _session_block(
-    c: Connection, session: AnyRow, totals: AnyRow, task: Mapping[str, Any], state: str, measured: bool
+    c: Connection, session: AnyRow, totals: AnyRow, task: Mapping[str, Any], state: str, *, measured: bool
 ) -> dict[str, Any]:
-    """Without baselines, one for each segment (``measured``: the latest is). ``extend``: how ``resume`` may go on."""
+    """Without baselines, one for each segment (``measured``: the latest is).
+
+    confirmed: of the keeps; extend: how ``resume`` may go on.
+    """
     segments = c.execute(select(func.count()).where(t.segments.c.session_id == session.id)).scalar_one()
     baselines = segments if measured else max(0, segments - 1)
     tried = max(0, totals.experiments - baselines)
+    proven = select(func.count()).where(e.c.session_id == session.id, e.c.status == Status.KEEP, e.c.confirmed)
     block = {
         "tag": session.tag,
         "task": task["name"],
@@ -236,6 +305,7 @@ def _session_block(
         "started_at": _iso(session.started_at),
         "experiments": tried,
         "keeps": max(0, totals.keeps - baselines),
+        "confirmed": max(0, c.execute(proven).scalar_one() - baselines),
         **records.pick(totals, ("discards", "crashes", "checks_failed")),
     }
     over = state == "crashed" and session.state == SessionState.RUNNING  # what it waited for has died with it
@@ -253,21 +323,30 @@ def _session_block(
 
 
 def _metric_block(c: Connection, session: AnyRow, task: Mapping[str, Any]) -> dict[str, Any]:
-    """Baseline, best and noise of the current segment: results of another one cannot be compared with them."""
+    """Baseline, best and noise of the current segment: results of another one cannot be compared with them.
+
+    best: of the confirmed program. tip: what the next edit is made on, which is only believed to be as good as it says.
+    """
     g, of_session = t.segments.c, e.c.session_id == session.id
     latest = select(g.number, g.first).where(g.session_id == session.id).order_by(g.number.desc()).limit(1)
     number, first = c.execute(latest).first() or (0, 0)
     kept = (of_session, e.c.status == Status.KEEP)
     first_kept = select(func.min(e.c.number)).where(*kept, e.c.segment == number, e.c.number >= first)
     first = c.execute(first_kept).scalar_one() or first
-    holder = max(session.incumbent_experiment, first)
-    rows = c.execute(select(e.c.number, e.c.value, e.c.sigma).where(*kept, e.c.number.in_((first, holder))))
-    known = {at: (value, sigma) for at, value, sigma in rows}
-    (baseline, at_first), best = known.get(first, (None, None)), known.get(holder, (None,))[0]
+    proven, tip = max(session.confirmed_experiment, first), max(session.incumbent_experiment, first)
+    rows = c.execute(
+        select(e.c.number, e.c.value, e.c.sigma, e.c.finished_at).where(*kept, e.c.number.in_((first, proven, tip)))
+    )
+    known = {row.number: row for row in rows}
+    at_first = known.get(first)
+    baseline = at_first.value if at_first is not None else None
     sigma = _sigma(c, session.id, first) if baseline is not None else None
     in_segment = (of_session, e.c.segment == number, e.c.value.is_not(None))
     values = c.execute(select(e.c.value).where(*in_segment)).scalars().all()
-    change = None
+    confirmed = _confirmed_block(c, session, known[proven], first) if baseline is not None and proven in known else None
+    believed = select(b.c.value, b.c.error).where(b.c.session_id == session.id, b.c.after >= first)
+    estimate, error = c.execute(believed.order_by(b.c.after.desc()).limit(1)).first() or (None, None)
+    best, change = confirmed["value"] if confirmed else None, None
     if best is not None and baseline:
         better = best - baseline if task["direction"] == "maximize" else baseline - best
         change = 100.0 * better / abs(baseline)
@@ -275,24 +354,54 @@ def _metric_block(c: Connection, session: AnyRow, task: Mapping[str, Any]) -> di
         "name": task["metric"],
         "direction": task["direction"],
         "baseline": baseline,
+        "baseline_experiment": first if baseline is not None else None,
         "best": best,
-        "best_experiment": holder if best is not None else None,
+        "best_experiment": confirmed["experiment"] if confirmed else None,
         "improvement_pct": change,
         "sigma": sigma,
-        "baseline_sigma": at_first,
-        "too_noisy": noise_has_grown(sigma, at_first),
+        "baseline_sigma": at_first.sigma if at_first is not None else None,
+        "too_noisy": noise_has_grown(sigma, at_first.sigma if at_first is not None else None),
         "confidence": mad_confidence(values, baseline, best),
         "source": task["source"],
+        "tip": {
+            "experiment": tip,
+            "estimate": known[tip].value if estimate is None else estimate,
+            "standard_error": error,
+        }
+        if baseline is not None and tip in known
+        else None,
+        "confirmed": confirmed,
+    }
+
+
+def _confirmed_block(c: Connection, session: AnyRow, row: AnyRow, baseline: int) -> dict[str, Any]:
+    """The confirmed program. runs: that its value is the mean of, since: when it was confirmed.
+
+    A baseline, and what was confirmed before there were confirmations, has the value that it was kept with.
+    """
+    which = (k.c.session_id == session.id, (k.c.experiment == row.number) | (k.c.against == row.number))
+    tests = [] if row.number == baseline else load_confirmations(c, session.id, select(*k.c).where(*which))
+    value, runs = _value_of(row.number, tests)
+    if value is None:
+        of_it = (r.c.session_id == session.id, r.c.number == row.number, r.c.program.is_(None), r.c.attempt >= 0)
+        good = (r.c.label == Label.NONE, r.c.value.is_not(None))
+        value, runs = row.value, c.execute(select(func.count()).where(*of_it, *good)).scalar_one()
+    ended = [one.finished_at for one in tests if one.experiment == row.number and one.confirmed]
+    return {
+        "experiment": row.number,
+        "value": value,
+        "runs": runs,
+        "since": _iso(ended[0] if ended else row.finished_at),
     }
 
 
 def _sigma(c: Connection, session_id: int, baseline: int) -> float | None:
-    """That of the incumbent's runs, as the latest decision of the segment knew it; else of the baseline's runs."""
+    """As the latest decision of the segment knew it; else that of the baseline's runs."""
     known = select(e.c.sigma).where(e.c.session_id == session_id, e.c.number >= baseline, e.c.sigma.is_not(None))
     sigma: float | None = c.execute(known.order_by(e.c.number.desc()).limit(1)).scalar()
     if sigma is not None:
         return sigma
-    good = (r.c.label == Label.NONE, r.c.finished_at.is_not(None), r.c.value.is_not(None))
+    good = (r.c.label == Label.NONE, r.c.finished_at.is_not(None), r.c.value.is_not(None), r.c.attempt >= 0)
     runs = select(r.c.value).where(r.c.session_id == session_id, r.c.number == baseline, *good)
     values = c.execute(runs).scalars().all()
     return stdev(values) if len(values) > 1 else None
@@ -301,28 +410,42 @@ def _sigma(c: Connection, session_id: int, baseline: int) -> float | None:
 def _current_block(
     c: Connection, session: AnyRow, task: Mapping[str, Any], state: str, now: datetime
 ) -> dict[str, Any] | None:
-    """The experiment under way; of a daemon that died, the one it died in."""
+    """The experiment, or the confirmation, under way; of a daemon that died, the one it died in.
+
+    confirmation: against: the confirmed experiment; runs: how many have ended.
+    """
     number = c.execute(select(func.max(e.c.number)).filter_by(session_id=session.id)).scalar_one()
     if number is None or state == SessionState.STOPPED:
         return None
+    until = (session.heartbeat_at or session.started_at) if state == "crashed" else now
+
+    def facts(experiment: int, phase: Phase, since: datetime, check: AnyRow | None = None) -> dict[str, Any]:
+        return {
+            "experiment": experiment,
+            "phase": phase,
+            "elapsed_s": round(max(0.0, (until - since).total_seconds()), 3),
+            "budget_s": task["budget"] if phase is Phase.RUNNING else None,
+            "forecast": check.forecast if check else None,
+            "abort_probability": check.probability if check else None,
+        }
+
     latest = records.load_experiment(c, session.id, number, records.ONE_LISTED)
+    unfinished = select(*k.c).where(k.c.session_id == session.id, k.c.finished_at.is_(None))
+    if latest.phase is Phase.DECIDED and (found := load_confirmations(c, session.id, unfinished)):
+        test, run = found[-1], found[-1].last_run
+        since = run.started_at if run and run.open else run.finished_at if run else None
+        ended = {"against": test.against, "runs": sum(run.counts for run in test.runs)}
+        now_on = facts(test.experiment, Phase.RUNNING, since or test.started_at)
+        return now_on | {"budget_s": test.budget or task["budget"], "confirmation": ended}
     if latest.phase is Phase.DECIDED and (latest.overhead_ms is not None or state == "crashed"):
         return None
-    since, check, running = latest.started_at, None, latest.phase is Phase.RUNNING
-    if running and latest.runs:
-        k, run = t.abort_checks.c, latest.runs[-1]
+    since, check = latest.started_at, None
+    if latest.phase is Phase.RUNNING and latest.runs:
+        looks, run = t.abort_checks.c, latest.runs[-1]
         since = run.started_at
-        checks = select(k.forecast, k.probability).where(k.run_id == run.id)
-        check = c.execute(checks.order_by(k.id.desc()).limit(1)).first()
-    until = (session.heartbeat_at or since) if state == "crashed" else now
-    return {
-        "experiment": number,
-        "phase": latest.phase,
-        "elapsed_s": round(max(0.0, (until - since).total_seconds()), 3),
-        "budget_s": task["budget"] if running else None,
-        "forecast": check.forecast if check else None,
-        "abort_probability": check.probability if check else None,
-    }
+        checks = select(looks.forecast, looks.probability).where(looks.run_id == run.id)
+        check = c.execute(checks.order_by(looks.id.desc()).limit(1)).first()
+    return facts(number, latest.phase, since, check)
 
 
 def _abort_figures(c: Connection, session_id: int) -> dict[str, Any]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 from autoresearchd.domain.errors import StoreDamaged
 from autoresearchd.domain.redaction import Redactor
+from autoresearchd.store.journal.confirmation_records import ConfirmationRecords
 from autoresearchd.store.journal.experiment_records import ExperimentRecords
 from autoresearchd.store.journal.session_records import SessionRecords
 from autoresearchd.store.journal.version_records import VersionRecords
 from autoresearchd.store.schema.database import Database, Opened, sqlite_url, upgrade
 
 
-class SqlStore(Opened, SessionRecords, ExperimentRecords, VersionRecords):
+class SqlStore(Opened, SessionRecords, ExperimentRecords, ConfirmationRecords, VersionRecords):
     """The journal in an SQLite database. Open it with ``SqlStore.open``; close it, or use it in a ``with`` block.
 
     Each method is one transaction that is on disk when it returns. What is written *lazily* survives the process, but
@@ -25,7 +27,7 @@ class SqlStore(Opened, SessionRecords, ExperimentRecords, VersionRecords):
     """
 
     @classmethod
-    def open(cls, url: str, *, busy_timeout: float = 10.0) -> SqlStore:
+    def open(cls, url: str, *, busy_timeout: float = 10.0) -> Self:
         """The store at ``url``: created when missing, upgraded (after a backup) when it is older. SchemaTooNew."""
         upgrade(url, busy_timeout=busy_timeout)
         database = Database(url, busy_timeout=busy_timeout)
@@ -33,11 +35,11 @@ class SqlStore(Opened, SessionRecords, ExperimentRecords, VersionRecords):
         return cls(database)
 
     @classmethod
-    def open_readonly(cls, path: Path) -> SqlStore:
+    def open_readonly(cls, path: Path) -> Self:
         """The store in an SQLite file as it is, never changed; read, an older version's is a StoreError."""
         return cls(Database(sqlite_url(path), readonly=True))
 
-    def hide(self, redactor: Redactor) -> SqlStore:
+    def hide(self, redactor: Redactor) -> Self:
         """Hide what this redactor knows, too, in all that is written from now on; the store itself."""
         self._db.redactor = self._db.redactor.joined(redactor)
         return self

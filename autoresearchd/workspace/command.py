@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
+from typing import Self
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, MissingCapability, RepositoryError
 from autoresearchd.workspace.files import disk_errors
@@ -83,7 +84,7 @@ class Result:
         found = _LOCKED.search(self.err)
         return Path(found.group(1)) if found else None
 
-    def checked(self) -> Result:
+    def checked(self) -> Self:
         """The result; its failure is raised."""
         if not self.ok:
             raise self.failure()

@@ -21,7 +21,7 @@ from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.command import Git, find_git
 from autoresearchd.workspace.files import disk_errors, hold_lock, split_path
 from autoresearchd.workspace.folders import Exports, Slots, is_private, make_private
-from autoresearchd.workspace.history import History, commit_message
+from autoresearchd.workspace.history import FALL_BACK, History, commit_message
 from autoresearchd.workspace.objects import FETCH, Entry, NewObjects, ObjectStore, object_databases, serialise_commit
 
 _USAGE = 129
@@ -170,12 +170,15 @@ class GitWorkspace:
     def history(self) -> History:
         return self._history
 
-    # -- the branch
+    # -- the branch and the tip
+    def confirmed(self) -> str:
+        return self._history.require_confirmed()
+
     def tip(self) -> str:
-        return self._history.require_tip()
+        return self._history.tip() or self.confirmed()
 
     def begin(self, base_commit: str) -> None:
-        """Create the branch and the ref of experiment 0, both or none; hide ``.autoresearchd/``; may be repeated."""
+        """Create the branch, the tip and the ref of experiment 0, all or none; hide ``.autoresearchd/``; repeatable."""
         self._task_tree(base_commit)
         preflight.exclude(self.root)
         self._history.begin(base_commit)
@@ -194,10 +197,10 @@ class GitWorkspace:
 
     def forget(self, base: str) -> None:
         """Remove all of a session but its logs; nothing where the branch is at a foreign commit (RepositoryError)."""
-        history, tip = self._history, self._history.tip()
-        if tip not in (None, base) and tip not in history.experiments().values() and history.read(tip).number is None:
+        history, at = self._history, self._history.confirmed()
+        if at not in (None, base) and at not in history.experiments().values() and history.read(at).number is None:
             raise RepositoryError(
-                f"branch {self.branch} is at {tip}, which is none of the session's commits: nothing was removed",
+                f"branch {self.branch} is at {at}, which is none of the session's commits: nothing was removed",
                 hint=f"give that commit a branch of its own, then `git branch -D {self.branch}`",
             )
         self._history.forget()
@@ -213,29 +216,27 @@ class GitWorkspace:
         self._objects.commit(new)
         self._history.advance(old, new)
 
-    def record_discard(
-        self, *, number: int, commit: str, incumbent: str, when: datetime, back_to: str | None = None
-    ) -> str:
-        if not self._reverts:
-            raise UsageError("discards are not written on the branch", hint="set history: revert in task.yaml")
-        tip, kept = self.tip(), self._objects.commit(incumbent).tree
-        after = kept if back_to is None else self._objects.commit(back_to).tree
-        parents = self._objects.commit(tip).parents
-        before = next(iter(self._objects.commit(parents[0]).parents), None) if parents else None
-        if (  # this discard may be on the branch already: it is when writing it again would give the tip
+    def move_tip(self, commit: str) -> None:
+        self._objects.commit(commit)
+        self._history.move_tip(commit)
+
+    def record_discard(self, *, number: int, commit: str, incumbent: str, when: datetime) -> str:
+        kept = self._objects.commit(incumbent).tree
+        tip, before = self._tip_and_before(2)
+        if (  # this discard may be written already: it is when writing it again would give the tip
             before is not None
             and self._objects.commit(before).tree == kept
-            and self._discard(before, number=number, commit=commit, when=when, tree=after) == tip
+            and self._discard(before, number=number, commit=commit, when=when, tree=kept) == tip
         ):
             return tip
         if self._objects.commit(tip).tree != kept:
             raise RepositoryError(
-                f"branch {self.branch} was moved by somebody else: it is at {tip}, whose files are not those "
+                f"{self._history.tip_ref} was moved by somebody else: it is at {tip}, whose files are not those "
                 f"of {incumbent}",
-                hint=f"git branch --force {self.branch} {incumbent}, then `autoresearchd resume`",
+                hint=f"git update-ref {self._history.tip_ref} {incumbent}, then `autoresearchd resume`",
             )
-        new = self._discard(tip, number=number, commit=commit, when=when, tree=after)
-        self._history.advance(tip, new)
+        new = self._discard(tip, number=number, commit=commit, when=when, tree=kept)
+        self._history.move_tip(new)
         return new
 
     def _discard(self, tip: str, *, number: int, commit: str, when: datetime, tree: str) -> str:
@@ -248,6 +249,31 @@ class GitWorkspace:
         reverted = new.add("commit", _commit(tree, written, message, when))
         self._objects.write(new)
         return reverted
+
+    def fall_back(self, commit: str, number: int, when: datetime) -> str:
+        tree = self._objects.commit(commit).tree
+        tip, before = self._tip_and_before(1)
+        trailers = {"Experiment": str(number), "Status": FALL_BACK}
+        why = "What was kept since is not better than it, as runs of both side by side have shown."
+        message = commit_message(f"Fall back to experiment {number}", why, trailers)
+        for parent in (before, tip) if before is not None else (tip,):
+            new = NewObjects()
+            fallen = new.add("commit", _commit(tree, parent, message, when))
+            if fallen == tip:
+                return tip
+        self._objects.write(new)
+        self._history.move_tip(fallen)
+        return fallen
+
+    def _tip_and_before(self, generations: int) -> tuple[str, str | None]:
+        """The tip, and its ancestor so many generations before it, if any. UsageError: none but keeps are written."""
+        if not self._reverts:
+            raise UsageError("discards are not written down", hint="set history: revert in task.yaml")
+        tip = self.tip()
+        before: str | None = tip
+        for _ in range(generations):
+            before = None if before is None else next(iter(self._objects.commit(before).parents), None)
+        return tip, before
 
     # -- upkeep
     def pack(self) -> None:

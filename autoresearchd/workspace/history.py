@@ -1,4 +1,4 @@
-"""What git alone knows of a session: the refs of its experiments, and its commits with their messages.
+"""What git alone knows of a session: its branch, the refs of its tip and experiments, its commits and their messages.
 
 A message has a subject in one line, a body, and trailers that no text in the first two can imitate. What git takes for
 a trailer: git-interpret-trailers(1). Refs are written by ``git update-ref`` (compare-and-swap, any ref storage); a
@@ -33,6 +33,8 @@ _VALUE_LENGTH = 200
 _TRAILER = re.compile(r"([A-Za-z][A-Za-z0-9-]*): ?(.*)")
 _DANGEROUS = re.compile(r"---|#|\(cherry picked|[A-Za-z0-9-]+[ \t]*:")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+FALL_BACK = "fall_back"
+"""``Status`` of the commit that goes back to the confirmed program, on a line that has discards as well."""
 _WRITING = ("update-ref", "--no-deref", "-m", "autoresearchd", "--stdin")
 
 
@@ -64,7 +66,10 @@ def parse_message(message: str) -> tuple[str, str, dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCommit:
-    """A commit of the daemon. trailers: ``Experiment``, ``Policy``, and of a kept one ``Metric`` and ``Delta``."""
+    """A commit of the daemon. trailers: ``Experiment``, ``Policy``, and of a kept one ``Metric`` and ``Delta``.
+
+    One that goes back to the confirmed program (``falls_back``) has the number of that.
+    """
 
     commit: str
     parent: str | None
@@ -78,6 +83,15 @@ class RecordedCommit:
         text = self.trailers.get("Experiment", "")
         return int(text) if _NUMBER.fullmatch(text) else None
 
+    @property
+    def kept(self) -> bool:
+        """Whether it is the final commit of a keep: no other has its result in its message."""
+        return "Metric" in self.trailers
+
+    @property
+    def falls_back(self) -> bool:
+        return self.trailers.get("Status") == FALL_BACK
+
 
 class History:
     """What git knows of one session (a tag that is valid). guard: locked while git writes refs."""
@@ -88,10 +102,16 @@ class History:
         self.name = branch_name(tag)
         self._branch_ref = f"refs/heads/{self.name}"
         self.prefix = f"refs/{BRANCHES}/{tag}/"
+        self.tip_ref = f"{self.prefix}tip"
 
     # -- reading
-    def tip(self) -> str | None:
+    def confirmed(self) -> str | None:
+        """Where the branch is."""
         return self._read_ref(self._branch_ref)
+
+    def tip(self) -> str | None:
+        """What the tip's ref names; None where there is none (sessions of earlier versions): it is the branch."""
+        return self._read_ref(self.tip_ref)
 
     def experiment(self, number: int) -> str | None:
         return self._read_ref(self._ref(number))
@@ -108,11 +128,11 @@ class History:
     def newest(self) -> int:
         return max(self.experiments(), default=0)
 
-    def branch(self, base: str) -> list[str]:
-        """Commits of the branch since it began, oldest first; empty where there is no branch, or not from there."""
-        if not is_commit_id(base):
+    def line(self, base: str, end: str | None) -> list[str]:
+        """Commits from where the session began to ``end`` (branch or tip), oldest first; empty where there are none."""
+        if end is None or not is_commit_id(base):
             return []
-        result = self._git.run("rev-list", "--first-parent", "--reverse", f"{base}..{self._branch_ref}", "--")
+        result = self._git.run("rev-list", "--first-parent", "--reverse", f"{base}..{end}", "--")
         return result.text.split() if result.ok else []
 
     def read(self, commit: str) -> RecordedCommit:
@@ -122,12 +142,12 @@ class History:
         at = datetime.fromtimestamp(found.seconds, UTC)
         return RecordedCommit(commit, next(iter(found.parents), None), at, subject, body, trailers)
 
-    def require_tip(self) -> str:
-        found = self.tip()
+    def require_confirmed(self) -> str:
+        found = self.confirmed()
         if found is None:
             raise RepositoryError(
                 f"branch {self.name} is gone",
-                hint=f"git branch {self.name} <the last kept commit, see `autoresearchd experiments`>, then resume",
+                hint=f"git branch {self.name} <the confirmed commit, see `autoresearchd experiments`>, then resume",
             )
         return found
 
@@ -155,61 +175,73 @@ class History:
             self._write([f"update {self._branch_ref} {commit}"])
 
     def set_experiment(self, number: int, commit: str) -> None:
-        ref = self._ref(number)
+        self._set(self._ref(number), commit)
+
+    def move_tip(self, commit: str) -> None:
+        """Wherever it was: the journal is right about it."""
+        self._set(self.tip_ref, commit)
+
+    def _set(self, ref: str, commit: str) -> None:
         if self._read_loose(ref) != commit:
             self._remove_cut_off(ref)
             self._write([f"update {ref} {commit}"])
 
     def advance(self, old: str, new: str) -> None:
         """Compare-and-swap of the branch; nothing when it is at ``new``."""
-        tip = self.require_tip()
-        if tip == old and old != new:
+        there = self.require_confirmed()
+        if there == old and old != new:
             result = self._try([f"update {self._branch_ref} {new} {old}"])
             if result.ok:
                 return
-            tip = self.require_tip()
-            if tip == old:
+            there = self.require_confirmed()
+            if there == old:
                 raise result.failure()
-        if tip != new:
+        if there != new:
             raise RepositoryError(
-                f"branch {self.name} was moved by somebody else: it is at {tip}, this session left it at {old} "
+                f"branch {self.name} was moved by somebody else: it is at {there}, this session left it at {old} "
                 f"and wants to move it to {new}",
                 hint=f"git branch --force {self.name} {old}, then `autoresearchd resume`; "
                 "to build on your own commit, start a new session from it",
             )
 
     def begin(self, base: str) -> None:
-        """Create the branch and the ref of experiment 0 in one transaction; nothing when both are at ``base``."""
+        """Create the branch and the refs of experiment 0 and the tip in one transaction; what is there already stays.
+
+        RepositoryError: the branch is that of another session.
+        """
         zero = self._ref(0)
-        for ref in (zero, self._branch_ref):
+        for ref in (zero, self.tip_ref, self._branch_ref):
             self._remove_cut_off(ref)
-        tip, first = self.tip(), self.experiment(0)
-        if (tip, first) == (base, base):
-            return
-        if tip is not None:
+        branch, first, tip = self.confirmed(), self.experiment(0), self.tip()
+        if branch is not None and (branch, first) != (base, base):
             raise RepositoryError(
                 f"branch {self.name} is there already", hint="choose another tag with --tag, or delete the branch"
             )
         # Git puts refs in their places one after another: the branch comes last, so that a git which is killed between
-        # the two leaves what this completes, and not a branch that could be somebody else's.
+        # them leaves what this completes, and not a branch that could be somebody else's.
         commands = [] if first == base else [f"update {zero} {base} {first or ABSENT}"]
-        self._write([*commands, f"create {self._branch_ref} {base}"])
+        if tip is None or (branch is None and tip != base):
+            commands.append(f"update {self.tip_ref} {base} {tip or ABSENT}")
+        if branch is None:
+            commands.append(f"create {self._branch_ref} {base}")
+        if commands:
+            self._write(commands)
 
     def abandon(self) -> None:
-        """Delete the branch, unless it is anywhere but where it began, and the refs of all experiments."""
-        tip = self.tip()
-        if tip is not None and tip != self.experiment(0):
+        """Delete the branch, unless it is anywhere but where it began, and the refs of the tip and all experiments."""
+        there = self.confirmed()
+        if there is not None and there != self.experiment(0):
             raise RepositoryError(
-                f"branch {self.name} is at {tip}, not where the session began: it is left as it is",
+                f"branch {self.name} is at {there}, not where the session began: it is left as it is",
                 hint=f"look at it; `git branch -D {self.name}` deletes it",
             )
         self.forget()
 
     def forget(self) -> None:
-        tip = self.tip()
+        there = self.confirmed()
         names = self._git.ask("for-each-ref", "--format=%(refname)", self.prefix).split()
         # The branch goes first: a git that is killed between the two leaves what ``begin`` completes.
-        commands = [] if tip is None else [f"delete {self._branch_ref} {tip}"]
+        commands = [] if there is None else [f"delete {self._branch_ref} {there}"]
         commands += [f"delete {name}" for name in names]
         if commands:
             self._write(commands)

@@ -10,7 +10,7 @@ from autoresearchd.domain.errors import RepositoryError, UsageError
 STATE = "autoresearchd"
 PUBLIC = ".autoresearchd"
 BRANCHES = "autoresearch"
-"""Session branches are refs/heads/autoresearch/<tag>; experiments are refs/autoresearch/<tag>/<n>."""
+"""Session branches are refs/heads/autoresearch/<tag>; tips refs/autoresearch/<tag>/tip; experiments …/<n>."""
 
 _TAG = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,49})")
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.harness import SEED, SHORT, Harness
-from tests.chaos.invariants import Journal
+from tests.chaos.harness import SEED, SHORT, Harness, References
 from tests.chaos.nursery import Nursery
 from tests.chaos.world import World
 
@@ -20,12 +19,12 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 
 
 @pytest.fixture(scope="package")
-def references() -> dict[tuple[int, int], Journal]:
+def references() -> References:
     return {}
 
 
 @pytest.fixture
-def harness(tmp_path: Path, nursery: Nursery, references: dict[tuple[int, int], Journal]) -> Harness:
+def harness(tmp_path: Path, nursery: Nursery, references: References) -> Harness:
     return Harness(tmp_path, nursery, references=references)
 
 

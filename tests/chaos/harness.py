@@ -30,6 +30,8 @@ LIFE_S = 200.0
 """How long a life may take before it counts as hung."""
 FATE_S = 1.5
 """How long a life waits for the call that it is to die at, which may not come; then it is killed where it is."""
+LATE, LATE_S = 3, 20.0
+"""Lives of a schedule that last until a step of a confirmation, and how long at most."""
 ORPHAN_PATIENCE_S = 60.0
 
 
@@ -45,7 +47,13 @@ TRANSITIONS = _both(
     " store.open_run executor.start store.close_run store.record_decision workspace.advance store.record_overhead"
     " workspace.pack store.backup store.heartbeat"
 )
-"""Every step of the journal and every side effect, from both sides."""
+"""Every step of the journal and every side effect, from both sides; those of a confirmation come after."""
+
+CONFIRMING = _both(
+    "store.open_confirmation store.open_confirmation_run store.close_confirmation_run store.decide_confirmation"
+    " store.record_belief workspace.move_tip workspace.advance"
+)
+TRANSITIONS += CONFIRMING
 
 RECOVERY: tuple[Fate, ...] = (
     Fate("executor.recover", "before"),
@@ -60,6 +68,10 @@ RECOVERY: tuple[Fate, ...] = (
 
 SIGHTS = ("supervisor.json", "training.log", "evaluation.log", "result.json")
 """Files of a run, in the order in which they come."""
+
+
+References = dict[tuple[int, int, str], Journal]
+"""Sessions that nobody touched, by seed, number of experiments, and how git keeps their history."""
 
 
 @dataclass(frozen=True)
@@ -103,33 +115,35 @@ class Harness:
         folder: Path,
         nursery: Nursery,
         tell: Callable[[str], None] = lambda line: None,
-        references: dict[tuple[int, int], Journal] | None = None,
+        references: References | None = None,
     ) -> None:
         self.folder, self.nursery, self.tell = folder, nursery, tell
         self._references = {} if references is None else references
         self.template = make_template(folder)
         self.tally = Tally()
 
-    def world(self, name: str, seed: int, experiments: int = EXPERIMENTS) -> World:
-        return make_world(self.template, self.folder / name, seed=seed, experiments=experiments)
+    def world(self, name: str, seed: int, experiments: int = EXPERIMENTS, history: str = "refs") -> World:
+        return make_world(self.template, self.folder / name, seed=seed, experiments=experiments, history=history)
 
-    def undisturbed(self, seed: int, experiments: int = EXPERIMENTS) -> Journal:
+    def undisturbed(self, seed: int, experiments: int = EXPERIMENTS, history: str = "refs") -> Journal:
         """How a session with this seed ends when nobody touches it; found out once."""
-        known = self._references.get((seed, experiments))
+        known = self._references.get((seed, experiments, history))
         if known is not None:
             return known
-        world = self.world(f"reference-{seed}", seed, experiments)
+        world = self.world(f"reference-{seed}", seed, experiments, history)
         breaches = self.tally.at("undisturbed")
         self.finish(world, breaches, f"seed {seed}, undisturbed")
         journal = check_end(world, experiments, None, breaches, f"seed {seed}, undisturbed")
         shutil.rmtree(world.root, ignore_errors=True)
-        self._references[seed, experiments] = journal
+        self._references[seed, experiments, history] = journal
         return journal
 
-    def session(self, seed: int, deaths: Sequence[Death], experiments: int = EXPERIMENTS) -> World:
+    def session(
+        self, seed: int, deaths: Sequence[Death], experiments: int = EXPERIMENTS, history: str = "refs"
+    ) -> World:
         """A session that dies ``deaths`` and is then left alone; breaches go to the tally."""
-        reference = self.undisturbed(seed, experiments)
-        world = self.world(f"session-{seed}", seed, experiments)
+        reference = self.undisturbed(seed, experiments, history)
+        world = self.world(f"session-{seed}", seed, experiments, history)
         users = world.users_files()
         before: Journal | None = None
         phase = "starting"
@@ -184,14 +198,14 @@ class Harness:
         return status
 
     def ends_as_undisturbed(
-        self, world: World, experiments: int = SHORT, *, where: str = "", users: Mapping[str, str] | None = None,
-        finish: bool = True, **order: Any,
+        self, world: World, experiments: int = SHORT, *, seed: int = SEED, where: str = "",
+        users: Mapping[str, str] | None = None, finish: bool = True, **order: Any,
     ) -> None:  # fmt: skip
         """A session goes on to its end (``finish``: it has yet to), which is that of one with its seed undisturbed."""
         breaches = Breaches()
         if finish:
             self.finish(world, breaches, where, **order)
-        check_end(world, experiments, self.undisturbed(SEED, experiments), breaches, where)
+        check_end(world, experiments, self.undisturbed(seed, experiments), breaches, where)
         if users is not None:
             check_user(users, world, breaches, where)
         self.check_orphans(world, breaches, where)
@@ -261,4 +275,6 @@ def schedule(seed: int, count: int, transitions: Iterator[Fate]) -> list[Death]:
             deaths.append(Death(sight=stream.choice(SIGHTS)))
         if stream.random() < 0.3:
             deaths.append(Death(stream.choice(RECOVERY)))
-    return deaths[:count]
+    # Long lives at the end, so that each session gets to confirmations.
+    late = [Death(stream.choice(CONFIRMING[:8]), delay=LATE_S) for _ in range(LATE)]
+    return [*deaths[: count - LATE], *late]

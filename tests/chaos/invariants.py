@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.domain.experiment import Experiment, Totals
-from autoresearchd.domain.labels import Label, Phase, Status
-from autoresearchd.evaluator.keep.keep_rule import KeepRule
+from autoresearchd.config import parse_task
+from autoresearchd.domain.confirmation import Confirmation
+from autoresearchd.domain.experiment import Experiment, Session, Totals
+from autoresearchd.domain.labels import Label, Phase
 from autoresearchd.store.repository import SqlStore
 from tests.chaos.world import TAG, World
 
-KINDS = ("lost", "duplicated", "unjudged", "orphans", "user_files", "repeated", "failed")
-"""repeated: the session went another way than an undisturbed one; failed: a daemon ended by itself with an error."""
+KINDS = ("lost", "duplicated", "unconfirmed", "orphans", "user_files", "repeated", "failed")
+"""unconfirmed: the branch has what no confirmation has proven.
+
+repeated: the session went another way than an undisturbed one; failed: a daemon ended by itself with an error."""
 
 
 @dataclass
@@ -41,8 +45,8 @@ class Journal:
 
     experiments: tuple[Experiment, ...]
     totals: Totals
-    base: str
-    incumbent: str
+    session: Session
+    confirmations: tuple[Confirmation, ...]
 
     @classmethod
     def read(cls, world: World) -> Journal:
@@ -66,22 +70,24 @@ class Journal:
             totals = store.totals(session.id)
             listed = store.experiments(session.id)
             experiments = tuple(store.experiment(session.id, e.number) for e in listed)  # with their files
-            return cls(experiments, totals, session.base_commit, session.incumbent)
+            return cls(experiments, totals, session, tuple(store.confirmations(session.id)))
 
     @property
-    def kept(self) -> list[str]:
-        """Commits of kept experiments but the baseline, oldest first."""
-        return [
-            e.commit
-            for e in self.experiments
-            if e.number and e.commit and e.decision and e.decision.status is Status.KEEP
-        ]
+    def confirmed(self) -> list[str]:
+        """Commits of confirmed experiments but the baseline, oldest first."""
+        return [e.commit for e in self.experiments if e.number and e.commit and e.confirmed]
+
+    @property
+    def reverts(self) -> bool:
+        return parse_task(self.session.task_json).history == "revert"
 
     def phase(self, world: World) -> str:
         """Where a daemon was that died now, as rows of the table."""
         if not self.experiments:
             return "starting"
         latest = self.experiments[-1]
+        if any(c.open for c in self.confirmations):
+            return "confirming"
         if latest.phase is Phase.RUNNING:
             folder = world.runs / str(latest.number) / str(latest.runs[-1].index)
             return "evaluating" if (folder / "evaluation.log").exists() else "training"
@@ -99,19 +105,33 @@ class Journal:
             said = p and (dict(p.files), p.hypothesis, p.description, dict(p.changes))
             judged = d and (d.status, d.label, d.value, d.delta, d.sigma, d.reason)
             runs = [(run.seed, run.value, run.label) for run in e.counted_runs]
-            rows.append((e.number, by_commit.get(e.parent, 0), said, judged, runs))
+            rows.append((f"experiment {e.number}", by_commit.get(e.parent, 0), said, judged, runs, e.confirmed))
+        for c in self.confirmations:
+            runs = [(run.seed, run.of, run.value, run.label) for run in c.runs if run.counts]
+            of = (c.experiment, c.against, c.after, c.why)
+            rows.append((f"confirmation {c.number}", c.segment, of, c.verdict, runs, c.moved))
         return rows
 
 
 def check_after_death(world: World, before: Journal | None, breaches: Breaches, where: str) -> Journal:
     """What holds at the very instant of a death, before anything is fixed."""
     now = Journal.read(world)
-    strangers = set(world.branch_commits(now.base)) - set(now.kept)
-    if strangers:
-        breaches.add("unjudged", f"{where}: on the branch, but not kept: {sorted(strangers)}")
+    _check_branch(world, now, breaches, where)
     if before is not None:
         _check_nothing_vanished(before, now, breaches, where)
     return now
+
+
+def _check_branch(world: World, now: Journal, breaches: Breaches, where: str) -> None:
+    """The branch has confirmed programs alone; it may not have the last one yet, whose verdict is on disk."""
+    branch = world.branch_commits(now.session.base_commit)
+    if now.reverts:  # what was discarded, or fell, is in its past, but it ends with a program that is confirmed
+        proven = {world.tree(commit) for commit in (now.session.base_commit, *now.confirmed)}
+        strangers = [commit for commit in branch[-1:] if world.tree(commit) not in proven]
+    else:
+        strangers = sorted(set(branch) - set(now.confirmed))
+    if strangers:
+        breaches.add("unconfirmed", f"{where}: on the branch, but not confirmed: {strangers}")
 
 
 def _check_nothing_vanished(before: Journal, now: Journal, breaches: Breaches, where: str) -> None:
@@ -130,6 +150,9 @@ def _check_nothing_vanished(before: Journal, now: Journal, breaches: Breaches, w
             breaches.add("lost", f"{where}: experiment {old.number} lost a run")
         if old.phase is Phase.DECIDED and new.phase is not Phase.DECIDED:
             breaches.add("lost", f"{where}: experiment {old.number} went back to {new.phase.value}")
+    for c, there in zip_longest(before.confirmations, now.confirmations[: len(before.confirmations)]):
+        if there is None or len(there.runs) < len(c.runs) or (c.verdict is not None and c.verdict != there.verdict):
+            breaches.add("lost", f"{where}: confirmation {c.number} lost a run, its verdict, or all")
 
 
 def check_end(world: World, experiments: int, reference: Journal | None, breaches: Breaches, where: str) -> Journal:
@@ -162,7 +185,7 @@ def _check_runs(now: Journal, breaches: Breaches, where: str) -> None:
     for e in now.experiments:
         counted = e.counted_runs
         baseline = e.proposal is not None and e.proposal.policy == "baseline"
-        most = 3 if baseline else 1 + KeepRule().most + 1
+        most = 3 if baseline else 1
         spent = e.decision is not None and e.decision.label not in (Label.DUPLICATE, Label.NO_OP)
         if len(counted) > most or len({(run.seed, run.of) for run in counted}) != len(counted):
             breaches.add("duplicated", f"{where}: experiment {e.number} was measured {len(counted)} times")
@@ -170,14 +193,26 @@ def _check_runs(now: Journal, breaches: Breaches, where: str) -> None:
             breaches.add("lost", f"{where}: experiment {e.number} was decided without a run")
         if any(run.open for run in e.runs):
             breaches.add("lost", f"{where}: experiment {e.number} has an open run")
+    for c in now.confirmations:
+        counted = [run for run in c.runs if run.counts]
+        if len({(run.seed, run.of) for run in counted}) != len(counted):
+            breaches.add("duplicated", f"{where}: confirmation {c.number} counts a run twice")
+        if c.open:
+            breaches.add("lost", f"{where}: confirmation {c.number} has no verdict")
 
 
 def _check_git(world: World, now: Journal, breaches: Breaches, where: str) -> None:
-    branch = world.branch_commits(now.base)
-    if branch != now.kept:
-        kind = "unjudged" if set(branch) - set(now.kept) else "lost"
-        breaches.add(kind, f"{where}: branch {branch}, kept {now.kept}")
-    refs = world.refs()
+    _check_branch(world, now, breaches, where)
+    refs, session = world.refs(), now.session
+    tip, branch = refs.get("tip", ""), world.branch_commits(session.base_commit)
+    if now.reverts:
+        follows = [world.tree(tip), *map(world.tree, branch[-1:])] == [
+            world.tree(session.incumbent), *(world.tree(session.confirmed) for _ in branch[-1:])
+        ]  # fmt: skip
+    else:
+        follows = (tip, branch) == (session.incumbent, now.confirmed)
+    if not follows:
+        breaches.add("lost", f"{where}: branch {branch} and tip {tip}, not {now.confirmed} and {session.incumbent}")
     for e in now.experiments:
         if e.commit and refs.get(str(e.number)) != e.commit:
             breaches.add("lost", f"{where}: ref of experiment {e.number} is at {refs.get(str(e.number))}")
@@ -216,5 +251,6 @@ def first_difference(one: Journal, other: Journal) -> str:
     for a, b in zip(one.outcome(), other.outcome(), strict=False):
         if a != b:
             parts = [f"{x!r} instead of {y!r}" for x, y in zip(a, b, strict=True) if x != y]
-            return f"experiment {a[0]}: " + "; ".join(parts)[:600]
-    return f"{len(one.experiments)} experiments instead of {len(other.experiments)}"
+            return f"{a[0]}: " + "; ".join(parts)[:600]
+    rows = (len(journal.experiments) + len(journal.confirmations) for journal in (one, other))
+    return "{} experiments and confirmations instead of {}".format(*rows)

@@ -168,6 +168,7 @@ def test_a_command_killed_while_it_tries_the_sandbox_leaves_nothing(
 
 
 @needs_bubblewrap
+@pytest.mark.alone  # the next command of any session of the user's ends what is left
 @pytest.mark.parametrize("ends", ["resume", "doctor"])
 def test_what_a_killed_probe_left_is_ended_by_the_next_command(harness: Harness, tmp_path: Path, ends: str) -> None:
     world = harness.world("world", SEED, 1)

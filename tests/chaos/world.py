@@ -1,6 +1,7 @@
 """A user's repository with everything in it that a daemon could harm, and a task whose results follow from seeds alone.
 
-The job is a bowl over a few constants with noise from the run's seed. It leaves a process behind that ignores SIGTERM
+The job is a bowl over a few constants with noise from the run's seed and the constants, so that small gains are luck
+and chains of keeps are confirmed, fall, and stay undecided. It leaves a process behind that ignores SIGTERM
 in a session of its own, hands its model over in its output folder, and is measured by the evaluator's own command, so
 that a run has a training and an evaluation to be killed in. Session, base commit and all seeds are fixed: two sessions
 can only differ by what a crash did to one of them.
@@ -9,7 +10,7 @@ can only differ by what a crash did to one of them.
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,6 +27,7 @@ import os
 import signal
 import sys
 import time
+import zlib
 
 SCALE = 1.0
 SHIFT = 0.5
@@ -41,7 +43,8 @@ if os.fork() == 0:  # a stray that only the end of the whole tree ends
 if DEPTH > 6:
     raise ValueError("too deep")
 time.sleep(0.02)
-noise = (int(os.environ["AUTORESEARCHD_SEED"]) % 1009 / 1009 - 0.5) * 0.02
+luck = zlib.crc32(repr((os.environ["AUTORESEARCHD_SEED"], SCALE, SHIFT, RATE, DEPTH)).encode())
+noise = (luck % 1009 / 1009 - 0.5) * 0.2
 value = (SCALE - 2.0) ** 2 + (SHIFT - 1.0) ** 2 + 10 * RATE + abs(DEPTH - 5) / 50 + noise
 with open(os.path.join(os.environ["AUTORESEARCHD_OUTPUT_DIR"], "model"), "w") as file:
     file.write(repr(value))
@@ -94,6 +97,10 @@ class World:
         lines = self.git("for-each-ref", "--format=%(refname) %(objectname)", prefix).splitlines()
         return {name.removeprefix(prefix): commit for name, commit in (line.split() for line in lines)}
 
+    def tree(self, commit: str) -> str:
+        """The files of a commit, by one name; empty where it is not there."""
+        return self.git("rev-parse", "--quiet", "--verify", f"{commit}^{{tree}}", check=False)
+
     def branch_commits(self, base: str) -> list[str]:
         """Commits of the session's branch since its base, oldest first."""
         found = self.git("rev-list", "--reverse", "--first-parent", f"{base}..autoresearch/{TAG}", check=False)
@@ -123,11 +130,17 @@ def make_template(folder: Path) -> Path:
     return root
 
 
-def make_world(template: Path, root: Path, *, seed: int, experiments: int, policy: str = "search") -> World:
-    """A copy of the template with a fresh session on it, as ``start`` leaves it to the daemon."""
+def make_world(
+    template: Path, root: Path, *, seed: int, experiments: int, policy: str = "search", history: str = "refs"
+) -> World:
+    """A copy of the template with a fresh session on it, as ``start`` leaves it to the daemon.
+
+    One with an even seed confirms each keep at once, one with an odd seed what was gained in the end.
+    """
     shutil.copytree(template, root, symlinks=True)
     project = Project.at(root)
-    task = load_task(root)
+    task = replace(load_task(root), history=history)
+    task = replace(task, scoring=replace(task.scoring, confirm_every=0.0 if seed % 2 == 0 else 25.0))
     limits = Limits(max_experiments=experiments)
     with project.open_store() as store:
         workspace = open_workspace(project.root, TAG, task, root)

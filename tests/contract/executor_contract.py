@@ -128,6 +128,15 @@ class JobContract(ExecutorContract):
         assert (request.run_dir / "training.log").read_text() == "42 20 cpu more\n"
         assert (request.run_dir / "output" / "checkpoint").read_text() == "model\n"
 
+    def test_nothing_tells_a_job_which_run_it_is(self, executor: Executor, tmp_path: Path) -> None:
+        """Else a confirmed program holds back beside its successor, which then seems to be better."""
+        looks = "env; pwd; readlink /proc/self/fd/*; cat /proc/self/mountinfo; true"
+        request = make_request(tmp_path, make_task(looks))
+        ended(executor, request)
+        told = (request.run_dir / "training.log").read_text()
+        assert "AUTORESEARCHD_OUTPUT_DIR" in told
+        assert str(request.run_dir) not in told
+
     def test_the_job_can_read_what_kind_of_processor_it_has(self, executor: Executor, tmp_path: Path) -> None:
         """Else kernels that choose by it, as some of torch's do, end a run that was fine."""
         if not Path("/proc/cpuinfo").exists():

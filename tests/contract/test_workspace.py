@@ -37,7 +37,7 @@ def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
 @pytest.fixture
 def base(workspace: Workspace) -> str:
     """The commit that it began at."""
-    return workspace.tip()
+    return workspace.confirmed()
 
 
 def edit(workspace: Workspace, base: str, text: str = EDITED, number: int = 1) -> str:
@@ -94,12 +94,27 @@ def test_slots_are_independent(workspace: Workspace, base: str) -> None:
     assert (second / "train.py").read_text() == EDITED
 
 
-def test_a_keep_moves_the_branch_once(workspace: Workspace, base: str) -> None:
-    """A keep that is carried out again after a crash changes nothing."""
-    commit = edit(workspace, base)
-    workspace.advance(base, commit)
-    workspace.advance(base, commit)
-    assert workspace.tip() == commit
+def test_a_keep_moves_the_tip_and_leaves_the_branch(workspace: Workspace, base: str) -> None:
+    """What is only believed is not on the branch; a tip that falls goes back, and an unknown commit is none."""
+    assert workspace.tip() == workspace.confirmed() == base
+    first = edit(workspace, base)
+    second = edit(workspace, first, "x = 2\n", 2)
+    for commit in (first, first, second, base, second):
+        workspace.move_tip(commit)
+        assert (workspace.tip(), workspace.confirmed()) == (commit, base)
+    with pytest.raises(RepositoryError):
+        workspace.move_tip("f" * 40)
+    assert workspace.tip() == second
+
+
+def test_a_confirmation_moves_the_branch_once(workspace: Workspace, base: str) -> None:
+    """One that is carried out again after a crash changes nothing, and the tip stays where it is."""
+    first = edit(workspace, base)
+    second = edit(workspace, first, "x = 2\n", 2)
+    workspace.move_tip(second)
+    workspace.advance(base, first)
+    workspace.advance(base, first)
+    assert (workspace.confirmed(), workspace.tip()) == (first, second)
 
 
 def test_a_branch_that_somebody_moved_is_not_overwritten(workspace: Workspace, base: str) -> None:
@@ -109,7 +124,7 @@ def test_a_branch_that_somebody_moved_is_not_overwritten(workspace: Workspace, b
     with pytest.raises(RepositoryError) as caught:
         workspace.advance(base, mine)
     assert theirs in str(caught.value) and base in str(caught.value)
-    assert workspace.tip() == theirs
+    assert workspace.confirmed() == theirs
 
 
 def test_a_diff_shows_the_edit_of_an_experiment(workspace: Workspace, base: str) -> None:
@@ -119,9 +134,9 @@ def test_a_diff_shows_the_edit_of_an_experiment(workspace: Workspace, base: str)
     assert workspace.diff(base, base) == ""
 
 
-def test_a_discard_on_the_branch_leaves_the_files_of_the_incumbent(workspace: Workspace, base: str) -> None:
-    """With history: revert, discards are on record and the branch still is the best program; once each."""
-    tip = workspace.tip()
+def test_a_recorded_discard_leaves_the_files_of_the_tip(workspace: Workspace, base: str) -> None:
+    """With history: revert, discards are on record and the tip still is the best program; once each."""
+    tip = workspace.confirmed()
     for number in (1, 2, 3):
         commit = edit(workspace, tip, f"x = {number}\n", number)
         after = workspace.record_discard(number=number, commit=commit, incumbent=base, when=WHEN)
@@ -129,6 +144,33 @@ def test_a_discard_on_the_branch_leaves_the_files_of_the_incumbent(workspace: Wo
         assert workspace.tip() == after != tip
         assert workspace.diff(base, after) == ""
         tip = after
+    assert workspace.confirmed() == base, "nothing of it is confirmed yet"
+
+
+def test_a_chain_that_falls_is_on_record_with_the_way_back(workspace: Workspace, base: str) -> None:
+    """With history: revert, each fall is one commit with the files of the confirmed program; once each."""
+    tip = base
+    for number in (1, 2):
+        kept = edit(workspace, tip, f"x = {number}\n", number)
+        workspace.move_tip(kept)
+        tip = workspace.fall_back(base, 0, WHEN)
+        assert workspace.fall_back(base, 0, WHEN) == tip == workspace.tip()
+        assert workspace.parent(tip) == kept and workspace.diff(base, tip) == ""
+    assert workspace.confirmed() == base
+    kept = edit(workspace, tip, "x = 3\n", 3)
+    workspace.move_tip(kept)
+    workspace.advance(base, kept)
+    assert workspace.confirmed() == kept, "what is confirmed brings the record along"
+
+
+def test_a_discard_after_a_fall_leaves_the_confirmed_files(workspace: Workspace, base: str) -> None:
+    """With history: revert, the record goes on after a chain fell."""
+    workspace.move_tip(edit(workspace, base))
+    tip = workspace.fall_back(base, 0, WHEN)
+    tried = edit(workspace, tip, "x = 2\n", 2)
+    after = workspace.record_discard(number=2, commit=tried, incumbent=tip, when=WHEN)
+    assert workspace.record_discard(number=2, commit=tried, incumbent=tip, when=WHEN) == after == workspace.tip()
+    assert workspace.parent(workspace.parent(after)) == tip and workspace.diff(base, after) == ""
 
 
 def test_unknown_commits_are_refused_in_words(workspace: Workspace, base: str) -> None:

@@ -149,6 +149,11 @@ class Project:
         }
 
 
+def without_verdicts(experiments: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What stays of experiments whatever confirmations find later."""
+    return [{**e, "confirmed": None} for e in experiments]
+
+
 def make_environment(folder: Path) -> dict[str, str]:
     """The environment of a user whose home, below ``folder``, is empty."""
     home = folder / "home"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import signal
 
+from autoresearchd.domain.randomness import derive_seed
 from tests.e2e.conftest import PROGRAM, TASK, Project
 from tests.timing import wait_until
 
 READS_DATA = "RATE = 0.1\nprint('score:', float(open('data/d.csv').read()))\n"
-OVERRUNS_LATER = """\
+OVERRUNS_LATER = f"""\
 import os, time
 RATE = 0.1
-output = os.environ["AUTORESEARCHD_OUTPUT_DIR"]
-if os.path.basename(os.path.dirname(output)) != "0":
+if os.environ["AUTORESEARCHD_SEED"] != "{derive_seed(7, 0, "run", 0)}":
     time.sleep(60)
 print("score: 1.5")
 """
@@ -36,7 +36,7 @@ def test_the_check_and_the_start_both_name_the_key_that_brings_data_along(projec
 def test_a_baseline_that_fails_once_start_has_returned_is_told_by_status_until_another_begins(project: Project) -> None:
     task = TASK.replace("budget: 20, startup_grace: 5", "budget: 2, startup_grace: 2")
     project.put({"train.py": OVERRUNS_LATER, "task.yaml": task})
-    done = project.done("start", "--tag", "t", "--policy", "random", "--max-experiments", "1")
+    done = project.done("start", "--tag", "t", "--policy", "random", "--max-experiments", "1", "--seed", "7")
     assert "first of 3 baseline runs" in done.stderr
     watched = project.cli("status", "--watch")
     told = project.cli("status")

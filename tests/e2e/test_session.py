@@ -31,10 +31,10 @@ def test_a_session_improves_the_program_on_its_own_branch_and_leaves_the_checkou
     assert len(experiments[0]["runs"]) == 3
     assert len({run["seed"] for run in experiments[0]["runs"]}) == 3
 
-    kept = [e["commit"] for e in experiments[1:] if e["status"] == "keep"]
-    assert kept, "twelve experiments on a bowl find an improvement"
+    proven = [e["commit"] for e in experiments[1:] if e["confirmed"]]
+    assert proven, "twelve experiments on a bowl find an improvement, and it is confirmed at the end"
     on_branch = project.git("rev-list", "--reverse", "main..autoresearch/t").split()
-    assert on_branch == kept, "the branch holds the kept commits, in order, and nothing else"
+    assert on_branch == proven, "the branch holds the confirmed commits, in order, and nothing else"
     for e in experiments:
         if e["commit"]:
             assert project.git("rev-parse", f"refs/autoresearch/t/{e['experiment']}") == e["commit"]
@@ -45,9 +45,26 @@ def test_a_session_improves_the_program_on_its_own_branch_and_leaves_the_checkou
     assert status["session"]["state"] == "stopped"
     assert status["session"]["experiments"] >= 12
     assert status["metric"]["source"] == "self-reported"
-    assert status["metric"]["best"] < status["metric"]["baseline"]
+    metric = status["metric"]
+    assert metric["best"] < metric["baseline"]
+    assert (metric["best"], metric["best_experiment"]) == tuple(metric["confirmed"][n] for n in ("value", "experiment"))
+    assert project.git("rev-parse", "refs/autoresearch/t/tip") == experiments[metric["tip"]["experiment"]]["commit"]
+    shown = project.json("show", str(metric["best_experiment"]), "--json")
+    assert [c["outcome"] for c in shown["confirmations"] if c["experiment"] == metric["best_experiment"]] == [
+        "confirmed"
+    ]
     assert status["current"] is None
     assert status["overhead"]["median_ms"] > 0
+
+
+def test_a_session_can_be_made_again_by_its_seed(project: Project) -> None:
+    """Else nobody can look into why a night went as it did."""
+    edits = []
+    for tag, seed in (("a", "7"), ("b", "7"), ("c", "8")):
+        project.session("random", 2, "--seed", seed, tag=tag)
+        found = project.json("experiments", "--json", "--session", tag)
+        edits.append([(e["description"], [run["seed"] for run in e["runs"][:1]]) for e in found])
+    assert edits[0] == edits[1] != edits[2]
 
 
 def test_after_kill_9_resume_goes_on_without_a_gap_a_double_or_an_orphan(project: Project) -> None:
@@ -65,8 +82,8 @@ def test_after_kill_9_resume_goes_on_without_a_gap_a_double_or_an_orphan(project
         assert again.wait() == 143
     found = project.experiments()
     assert [e["experiment"] for e in found] == list(range(len(found)))
-    kept = [e["commit"] for e in found if e["status"] == "keep" and e["experiment"]]
-    assert project.git("rev-list", "--reverse", "main..autoresearch/t").split() == kept
+    proven = [e["commit"] for e in found if e["confirmed"] and e["experiment"]]
+    assert project.git("rev-list", "--reverse", "main..autoresearch/t").split() == proven
     assert all(e["status"] for e in found)
     assert not processes_below(marker)
 

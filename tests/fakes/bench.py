@@ -93,7 +93,7 @@ class Bench:
     def line(self) -> list[str]:
         """The commits of the session's branch, the user's own first."""
         found, workspace = [], self.workspace()
-        commit = workspace.tip()
+        commit = workspace.confirmed()
         while commit != self.session.base_commit:
             found.append(commit)
             commit = workspace.parent(commit)
@@ -101,7 +101,7 @@ class Bench:
 
     def program(self) -> str:
         workspace = self.workspace()
-        return str(workspace.read(workspace.tip(), "train.py"))
+        return str(workspace.read(workspace.confirmed(), "train.py"))
 
     # ---------------------------------------------------------------------- daemons
     def laboratory(self, wrap: Callable[[Any], Any] = lambda port: port) -> Context:

@@ -19,7 +19,8 @@ class Script:
     """How one run goes: the log of its training, and what `autoresearchd.domain.experiment.StageResult` says of it.
 
     hang: it never ends by itself, only by ``kill``. pieces: what training prints while somebody waits for it, one piece
-    at each ``wait`` with a time-out; it ends after the last. output: files left by the job.
+    at each ``wait`` with a time-out; it ends after the last. output: files left by the job. passing: called by each
+    ``wait``: time that passes.
     """
 
     log: str = ""
@@ -27,6 +28,7 @@ class Script:
     hang: bool = False
     pieces: Sequence[str] = ()
     output: Mapping[str, bytes] = field(default_factory=dict)
+    passing: Callable[[], None] = lambda: None
 
 
 def prints(log: str, **stage: Any) -> Script:
@@ -44,6 +46,7 @@ class FakeHandle:
             self._finish()
 
     def wait(self, timeout: float | None = None) -> RunResult | None:
+        self._script.passing()
         while self._pieces and self._result is None:
             with (self.run_dir / "training.log").open("a") as log:
                 log.write(self._pieces.pop(0))

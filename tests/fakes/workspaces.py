@@ -31,6 +31,7 @@ class FakeWorkspace:
     commits: dict[str, Commit] = field(default_factory=dict)
     refs: dict[int, str] = field(default_factory=dict)
     branch: str = ""
+    tip_ref: str = ""
 
     def write(self, commit: Commit, when: datetime | None = None) -> str:
         """Add a commit; its name follows from what is in it."""
@@ -40,7 +41,7 @@ class FakeWorkspace:
 
     def begin(self, files: Mapping[str, str]) -> str:
         """The user's first commit, at which the session begins."""
-        self.branch = self.write(Commit(dict(files), message="start"))
+        self.branch = self.tip_ref = self.write(Commit(dict(files), message="start"))
         return self.branch
 
     def _commit(self, name: str) -> Commit:
@@ -76,8 +77,15 @@ class FakeWorkspace:
             (folder / path).write_bytes(text.encode())
         return folder
 
-    def tip(self) -> str:
+    def confirmed(self) -> str:
         return self.branch
+
+    def tip(self) -> str:
+        return self.tip_ref or self.branch
+
+    def move_tip(self, commit: str) -> None:
+        self._commit(commit)
+        self.tip_ref = commit
 
     def parent(self, commit: str) -> str:
         return self._commit(commit).parents[0]
@@ -94,17 +102,21 @@ class FakeWorkspace:
     def restore_branch(self, commit: str) -> None:
         self.branch = self.branch or commit
 
-    def record_discard(
-        self, *, number: int, commit: str, incumbent: str, when: datetime, back_to: str | None = None
-    ) -> str:
-        tip, tried = self.branch, self._commit(commit)
+    def record_discard(self, *, number: int, commit: str, incumbent: str, when: datetime) -> str:
+        tip, tried = self.tip(), self._commit(commit)
         if self._commit(tip).message == f"Revert {number}":
             return tip
         if tried.parents[:1] != (tip,):
             commit = self.write(Commit(tried.files, (tip,), tried.message), when)
-        kept = self._commit(back_to or incumbent).files
-        self.branch = self.write(Commit(kept, (commit,), f"Revert {number}"), when)
-        return self.branch
+        kept = self._commit(incumbent).files
+        self.tip_ref = self.write(Commit(kept, (commit,), f"Revert {number}"), when)
+        return self.tip_ref
+
+    def fall_back(self, commit: str, number: int, when: datetime) -> str:
+        tip, files, message = self.tip(), self._commit(commit).files, f"Fall back to {number}"
+        if self._commit(tip) != Commit(files, self._commit(tip).parents, message):
+            self.tip_ref = self.write(Commit(files, (tip,), message), when)
+        return self.tip_ref
 
     def diff(self, old: str, new: str) -> str:
         before, after = self._commit(old).files, self._commit(new).files

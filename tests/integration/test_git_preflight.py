@@ -62,7 +62,7 @@ def test_a_detached_head_is_begun_from(root: Path) -> None:
     preflight.check_repository(root)
     with session(root) as workspace:
         workspace.begin(workspace.head())
-        assert workspace.tip() == commit == git(root, "rev-parse", "HEAD")
+        assert workspace.confirmed() == commit == git(root, "rev-parse", "HEAD")
     assert not git(root, "symbolic-ref", "--quiet", "HEAD", check=False)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError
+from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError, UsageError
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.command import Result, find_git
 from autoresearchd.workspace.git import GitWorkspace
@@ -142,7 +142,7 @@ def test_a_repository_that_was_moved_goes_on_at_its_new_place(root: Path, worksp
     workspace.close()
     moved = root.rename(root.with_name("moved"))
     with session(moved) as again:
-        assert again.tip() == again.head()
+        assert again.confirmed() == again.head()
         assert again.checkout(0, commit).is_relative_to(moved)
         assert git(again.checkout(0, commit), "rev-parse", "HEAD") == commit
 
@@ -159,10 +159,10 @@ def test_a_lock_that_somebody_may_hold_is_waited_for(root: Path, workspace: GitW
     lock.touch()
     with pytest.raises(EnvironmentFailure, match="git is locked") as caught:
         workspace.advance(workspace.head(), commit)
-    assert str(lock) in str(caught.value) and lock.exists() and workspace.tip() != commit
+    assert str(lock) in str(caught.value) and lock.exists() and workspace.confirmed() != commit
     age(lock)
     workspace.advance(workspace.head(), commit)
-    assert workspace.tip() == commit
+    assert workspace.confirmed() == commit
 
 
 def test_a_lock_of_the_users_is_never_removed(root: Path, workspace: GitWorkspace) -> None:
@@ -192,7 +192,7 @@ def test_abandoning_leaves_a_branch_that_the_user_built_on(root: Path, workspace
     git(root, "branch", "--quiet", "--force", "autoresearch/night", commit)
     with pytest.raises(RepositoryError, match="left as it is"):
         workspace.abandon()
-    assert workspace.tip() == commit
+    assert workspace.confirmed() == commit
 
 
 def test_beginning_is_completed_after_a_crash_but_takes_over_no_branch(root: Path, workspace: GitWorkspace) -> None:
@@ -203,7 +203,50 @@ def test_beginning_is_completed_after_a_crash_but_takes_over_no_branch(root: Pat
         workspace.begin(commit)
     git(root, "update-ref", "-d", "refs/heads/autoresearch/night")
     workspace.begin(commit)
-    assert workspace.tip() == commit == git(root, "rev-parse", "refs/autoresearch/night/0")
+    assert workspace.confirmed() == workspace.tip() == commit == git(root, "rev-parse", "refs/autoresearch/night/0")
+
+
+def test_beginning_again_leaves_a_tip_that_has_moved(workspace: GitWorkspace) -> None:
+    commit = edit(workspace)
+    workspace.move_tip(commit)
+    workspace.begin(workspace.head())
+    assert (workspace.tip(), workspace.confirmed()) == (commit, workspace.head())
+
+
+def test_the_tip_of_a_session_of_an_earlier_version_is_its_branch(root: Path, workspace: GitWorkspace) -> None:
+    commit = edit(workspace)
+    workspace.advance(workspace.head(), commit)
+    git(root, "update-ref", "-d", "refs/autoresearch/night/tip")
+    assert workspace.tip() == commit
+    later = edit(workspace, 2, "x = 2\n")
+    workspace.move_tip(later)
+    assert (workspace.tip(), workspace.confirmed()) == (later, commit)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 41])
+def test_a_tip_that_a_power_cut_emptied_is_written_again(root: Path, workspace: GitWorkspace, content: bytes) -> None:
+    """The journal knows where it was; until then the confirmed program is all that is sure."""
+    commit = edit(workspace)
+    workspace.move_tip(commit)
+    (root / ".git/refs/autoresearch/night/tip").write_bytes(content)
+    assert workspace.tip() == workspace.confirmed()
+    workspace.move_tip(commit)
+    assert workspace.tip() == commit == git(root, "rev-parse", "refs/autoresearch/night/tip")
+
+
+def test_a_tip_is_found_and_moved_after_packing(root: Path, workspace: GitWorkspace) -> None:
+    first = edit(workspace)
+    workspace.move_tip(first)
+    workspace.pack()
+    assert workspace.tip() == first and workspace.history().experiments().keys() == {0, 1}
+    workspace.move_tip(workspace.head())
+    assert workspace.tip() == workspace.head() == git(root, "rev-parse", "refs/autoresearch/night/tip")
+
+
+def test_without_reverts_in_the_history_no_discard_is_written(workspace: GitWorkspace) -> None:
+    with pytest.raises(UsageError, match="discards are not written"):
+        workspace.fall_back(workspace.head(), 0, WHEN)
+    assert workspace.tip() == workspace.head()
 
 
 @pytest.mark.parametrize(
@@ -249,7 +292,7 @@ def test_packing_beside_the_loop_disturbs_neither(root: Path, workspace: GitWork
     names = [f"refs/autoresearch/night/{n}" for n in range(1, 41)]
     assert git(root, "rev-parse", *names).split("\n") == commits
     assert git(root, "fsck", "--full", "--strict", "--no-dangling") == ""
-    assert workspace.tip() == tip
+    assert workspace.confirmed() == tip
 
 
 def test_a_folder_that_packing_removes_costs_nothing(
@@ -291,11 +334,13 @@ def test_a_beginning_that_was_killed_is_completed(root: Path, tmp_path: Path, mo
     with session(root) as workspace:
         workspace.begin(workspace.head())
     written = [line.split()[1] for line in record.read_text().splitlines()]
-    assert written == ["refs/autoresearch/night/0", "refs/heads/autoresearch/night"]
-    git(root, "update-ref", "-d", written[1])
-    with session(root) as workspace:
-        workspace.begin(workspace.head())
-        assert workspace.tip() == workspace.head()
+    assert written == ["refs/autoresearch/night/0", "refs/autoresearch/night/tip", "refs/heads/autoresearch/night"]
+    for done in (2, 1):
+        for name in written[done:]:
+            git(root, "update-ref", "-d", name)
+        with session(root) as workspace:
+            workspace.begin(workspace.head())
+            assert workspace.confirmed() == workspace.head() == git(root, "rev-parse", written[1])
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 41, b"\n"])
@@ -312,22 +357,24 @@ def test_only_a_branch_that_a_power_cut_emptied_is_restored(root: Path, workspac
     branch, head, mine = root / ".git/refs/heads/autoresearch/night", workspace.head(), edit(workspace)
     branch.write_bytes(b"")
     workspace.restore_branch(head)
-    assert workspace.tip() == head
+    assert workspace.confirmed() == head
     git(root, "update-ref", "refs/heads/autoresearch/night", mine)
     workspace.restore_branch(head)
-    assert workspace.tip() == mine
+    assert workspace.confirmed() == mine
     git(root, "update-ref", "-d", "refs/heads/autoresearch/night")
     workspace.restore_branch(head)
     assert git(root, "branch", "--list", "autoresearch/night") == ""
 
 
-@pytest.mark.parametrize("name", ["refs/heads/autoresearch/night", "refs/autoresearch/night/0"])
+@pytest.mark.parametrize(
+    "name", ["refs/heads/autoresearch/night", "refs/autoresearch/night/tip", "refs/autoresearch/night/0"]
+)
 def test_a_session_cut_off_while_it_began_begins_again(root: Path, workspace: GitWorkspace, name: str) -> None:
     (root / ".git" / name).write_bytes(b"")
     if name.endswith("0"):
         git(root, "update-ref", "-d", "refs/heads/autoresearch/night")
     workspace.begin(workspace.head())
-    assert workspace.tip() == workspace.head() == git(root, "rev-parse", name)
+    assert workspace.confirmed() == workspace.head() == git(root, "rev-parse", name)
 
 
 def test_the_branch_is_flushed_before_it_takes_its_place(workspace: GitWorkspace) -> None:
@@ -346,4 +393,4 @@ def test_a_lock_from_the_future_is_removed(
     later = time.monotonic() + 11.0
     monkeypatch.setattr(time, "monotonic", lambda: later)
     workspace.advance(workspace.head(), commit)
-    assert workspace.tip() == commit
+    assert workspace.confirmed() == commit

@@ -139,7 +139,7 @@ def test_experiments_touch_the_editable_file_alone_and_runs_stay_equal(root: Pat
             assert contents(workspace.pristine(commit)) == {**expected, "train.py": f"False {text}"}
             if number % 2:  # else the leavings are for the next process
                 assert contents(workspace.checkout(0, commit)) == {**expected, "train.py": f"False {text}"}
-                workspace.advance(tip, commit)
+                workspace.move_tip(commit)
             else:
                 workspace.record_discard(number=number, commit=commit, incumbent=tip, when=WHEN)
             assert git(root, "diff", "--name-only", base, workspace.tip()) == "train.py"

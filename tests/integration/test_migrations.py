@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import subprocess
@@ -10,17 +11,21 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from autoresearchd.cli.main import run
 from autoresearchd.domain.errors import SchemaTooNew, StoreError
+from autoresearchd.domain.labels import Status
 from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import Database, alembic_config, upgrade
 from autoresearchd.store.schema.health import HEAD_REVISION
 from autoresearchd.store.schema.tables import metadata
-from tests.unit.store.driver import AT, execute, new_session
+from tests.integration.bench import Bench
+from tests.unit.store.driver import AT, begin, commit_of, execute, new_session
 
 NEXT = """
 from alembic import op
@@ -47,6 +52,15 @@ def later(tmp_path: Path) -> Path:
     shutil.copytree(bundled("migrations"), folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "versions" / "9999_colour.py").write_text(NEXT.format(more="", head=HEAD_REVISION))
     return folder
+
+
+def back(url: str, revision: str) -> None:
+    """Make a database one of an older version."""
+    database, config = Database(url), alembic_config(bundled("migrations"))
+    with database.write() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)
+    database.close()
 
 
 def columns(path: Path, table: str) -> list[str]:
@@ -92,6 +106,61 @@ def test_an_older_database_is_copied_and_keeps_its_rows(url: str, later: Path, t
         with closing(sqlite3.connect(path)) as db:
             assert db.execute("SELECT tag FROM session").fetchall() == [("nov21",)]
     assert upgrade(url, migrations=later, head="9999") is None
+
+
+def test_what_an_older_version_kept_is_confirmed(url: str, tmp_path: Path) -> None:
+    """Its branch had every keep, each of them tested: a session that is resumed goes on from there."""
+    with SqlStore.open(url) as store:
+        lab = begin(store)
+        for status in (Status.KEEP, Status.DISCARD, Status.KEEP, Status.CRASH):
+            lab.decided(status, 1.0)
+    back(url, "0005")
+    assert "confirmed" not in columns(tmp_path / "state.db", "experiment")
+    with SqlStore.open(url) as store:
+        session = store.session("nov21")
+        assert (session.confirmed, session.confirmed_experiment) == (session.incumbent, 2) == (commit_of(2), 2)
+        assert [e.confirmed for e in store.experiments(session.id)] == [True, None, True, None]
+        assert store.confirmations(session.id) == []
+
+
+OLDER_RUNS = """
+DELETE FROM run WHERE attempt < 0;
+INSERT INTO run (session_id, number, run_index, seed, attempt, started_at, finished_at, label, value, duration_s, tier,
+                 host, device, detail, program)
+SELECT session_id, number, run_index + step, seed + step, attempt, started_at, finished_at, label, value, duration_s,
+       tier, host, device, detail, program_then
+FROM run JOIN (SELECT 1 AS step, NULL AS program_then UNION SELECT 2, 0) WHERE number > 0;
+"""
+"""What an older version ran of each experiment: its program twice, and the kept one beside it."""
+
+
+def test_a_session_of_an_older_version_goes_on_and_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench(tmp_path)
+    bench.policy.values = (0.0, 4.0, 2.5, 2.2, 2.0, 1.9)
+    bench.run(3)
+    before = bench.line()
+    assert len(before) == 3, "the baseline and two keeps"
+    bench.close()
+    url, path = f"sqlite:///{bench.state / 'state.db'}", bench.state / "state.db"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.executescript(OLDER_RUNS)
+    back(url, "0005")
+    bench.git("update-ref", "-d", "refs/autoresearch/t/tip")
+    bench.store = SqlStore.open(url)
+    bench.run(6)
+    assert bench.line()[:3] == before and len(bench.line()) > 3, "the branch goes on from where it was"
+    assert [len(e.good_runs) for e in bench.experiments()] == [3, 2, 2, 2, 1, 1, 1]
+    assert [e.confirmed for e in bench.experiments()[:4]] == [True, None, True, True]
+    assert bench.workspace().tip() == bench.store.session("t").incumbent
+    bench.close()
+    monkeypatch.chdir(bench.root)
+    for words in ("status --json", "experiments --json", "show 2", "show 2 --json"):
+        assert run(words.split()) == 0
+        shown = capsys.readouterr().out
+    found = json.loads(shown)
+    assert (found["confirmed"], len(found["runs"])) == (True, 3)
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(url: str, later: Path, tmp_path: Path) -> None:

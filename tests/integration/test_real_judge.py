@@ -80,7 +80,7 @@ def test_what_was_run_has_the_words_of_the_loop_and_a_failure_its_price(held_out
     good, bad, failed, malformed = RealJudge(held_out, failing("1.7")).judge_all(attempts)
     assert (failed.label, failed.reward, bool(failed.error)) == (Label.ERROR, -2.0, True)
     assert (malformed.label, malformed.reward) == (Label.MALFORMED_ANSWER, -2.0)
-    assert good.feedback.startswith("score = 0.25") and "This is an improvement: score is now" in good.feedback
+    assert good.feedback.startswith("score = 0.25") and "This is kept: it gave score" in good.feedback
     assert "worse)" in bad.feedback and "This was not kept" in bad.feedback
     assert "The experiment failed" in failed.feedback and "reward" not in failed.feedback
     assert (malformed.feedback, bool(malformed.error)) == ("", True)

@@ -43,6 +43,7 @@ def listed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
 
 def test_sessions_are_listed_with_what_came_of_them(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     (one,) = listed(capsys)
+    assert 1 <= one["confirmed"] <= one["keeps"]  # type: ignore[operator]
     assert [one[name] for name in ("tag", "task", "experiments", "metric")] == ["t", "toy", 3, "score"]
     assert isinstance(one["best"], float) and one["best"] < 1.0
     assert run(["sessions", "list"]) == 0
@@ -57,7 +58,7 @@ def test_a_repository_without_sessions_has_an_empty_list_of_them(
     monkeypatch.chdir(tmp_path / "new")
     assert run(["sessions", "list"]) == 0
     told = capsys.readouterr()
-    assert told.out.split() == ["session", "task", "state", "experiments", "kept", "best", "started"]
+    assert told.out.split() == ["session", "task", "state", "experiments", "kept", "confirmed", "best", "started"]
     assert "there is no session in" in told.err
     assert listed(capsys) == []
     (tmp_path / "none").mkdir()

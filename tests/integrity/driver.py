@@ -42,6 +42,7 @@ def main() -> int:
         {
             "number": e.number,
             "status": e.decision.status.value if e.decision else "",
+            "confirmed": e.confirmed,
             "label": e.decision.label.value if e.decision else "open",
             "value": e.decision.value if e.decision else None,
             "reason": e.decision.reason if e.decision else "",

@@ -37,6 +37,7 @@ class Outcome:
     cheat: Cheat
     label: str
     status: str
+    confirmed: bool | None
     value: float | None
     detail: str
     tier: str
@@ -195,7 +196,9 @@ class CheatSession:
         outcomes = []
         for number, cheat in enumerate(self.cheats, 1):
             r = by_number[number]
-            outcome = Outcome(cheat, r["label"], r["status"], r["value"], r["detail"] or r["reason"], r["tier"])
+            outcome = Outcome(
+                cheat, r["label"], r["status"], r["confirmed"], r["value"], r["detail"] or r["reason"], r["tier"]
+            )
             mark = self.mark(number).encode()
             shown = self._written(number) + elsewhere
             outcome.traces |= {name for name, canary in TRACES.items() if canary in shown}

@@ -35,7 +35,7 @@ def judge(outcome: Outcome, tier: str, baseline: float) -> list[str]:
     if outcome.label not in cheat.expects(tier):
         wrong.append(f"label {outcome.label!r}, not {sorted(cheat.expects(tier))}: {outcome.detail[:200]}")
     if outcome.status == "keep":
-        wrong.append("it was kept")
+        wrong.append("it was kept" + (", and got on the branch" if outcome.confirmed else ""))
     if outcome.value is not None and outcome.value < baseline - EPSILON:
         wrong.append(f"its metric {outcome.value} was believed; that of the honest program is {baseline}")
     leaks = outcome.traces - cheat.not_promised.get(tier, frozenset())

@@ -249,7 +249,7 @@ class _Bench:
         """Start a run of the program, with ``files`` in place of its own."""
         number = len(self.trials)
         workspace = self.top / f"workspace-{number}"
-        task = _with_budget(self.task, budget)
+        task = self.task.lasting(budget)
         shutil.copytree(self.top / "clean", workspace, symlinks=True)
         for path, text in (files or {}).items():
             (workspace / path).write_text(text, "utf-8")
@@ -271,15 +271,6 @@ class _Bench:
             )
         require_bounded(self.task, found.metrics, self.task.name)
         return ended
-
-
-def _with_budget(task: Task, training: float | None) -> Task:
-    """The task with another time of training; what comes on top of it stays."""
-    if training is None:
-        return task
-    budget = task.execution.budget
-    wall = max(training + budget.grace, budget.wall - budget.training + training)
-    return replace(task, execution=replace(task.execution, budget=replace(budget, training=training, wall=wall)))
 
 
 @contextmanager
@@ -385,7 +376,7 @@ class _Trials:
 
     def _reference(self, unedited: Sequence[_Ended]) -> Reference:
         stages = [stage for one in unedited for stage in one.result.stages]
-        pace = pace_of(_with_budget(self._bench.task, self._budget), {**self._sources, **self._files}, stages)
+        pace = pace_of(self._bench.task.lasting(self._budget), {**self._sources, **self._files}, stages)
         value = unedited[0].measurement.value or 0.0
         noise = estimate_sigma([v for one in self._ended if (v := one.measurement.value) is not None]) or 0.0
         if self._documented is not None:  # what is larger on this machine is noisier on it, too

@@ -15,7 +15,7 @@ from autoresearchd import keys
 from autoresearchd.cli import terminal_text
 from autoresearchd.cli.command_options import LARGEST, JsonOption, SessionOption
 from autoresearchd.cli.commands.logs_command import print_log
-from autoresearchd.cli.commands.status_command import experiment_table
+from autoresearchd.cli.commands.status_command import KEEPS, experiment_table, status_words
 from autoresearchd.cli.repository_here import find_place, here
 from autoresearchd.cli.terminal_text import (
     COLOURS,
@@ -29,9 +29,8 @@ from autoresearchd.cli.terminal_text import (
     strip_controls,
 )
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.domain.experiment import FAILURES
 from autoresearchd.domain.labels import Status
-from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.evaluator.measure.log_text import tells
 from autoresearchd.workspace import layout
 
@@ -41,6 +40,7 @@ _ASI_NAMES = {"next_action_hint": "next", "arch_change": "change", "expected_del
 _UNKNOWN_PRICE = "price unknown"
 _CUT = 100
 _MOST_LOOKS = 20
+_MOST_LOGS = 6
 
 
 def experiments(
@@ -56,9 +56,9 @@ def experiments(
 ) -> None:
     """List the experiments of a session, oldest first.
 
-    The delta is the improvement over the best before it: + is better, whichever way the metric goes. It is
-    estimated from all runs of the two programs, those made side by side foremost, so it need not be the difference of
-    two values of the table.
+    The delta is the gain expected over the tip before it: + is better, whichever way the metric goes. A lucky value
+    is believed only in part, so that it is no difference of two values of the table. A keep is open until it is
+    confirmed, or falls back, beside the confirmed program.
     """
     place = find_place(here())
     tag = place.pick(session)
@@ -82,7 +82,8 @@ def experiments(
     total = terminal_text.terminal_width() if terminal else None
     print("\n".join(experiment_table(records, Paint(sys.stdout), total=total)))
     if terminal:
-        say("delta: against the best before it; + is better, whichever way the metric goes; --help says more")
+        signs = "; ".join(f"keep {sign}: {word}" for word, _, sign in KEEPS.values())
+        say(f"delta: expected gain over the tip before it, + is better; {signs}; --help says more")
 
 
 def show(
@@ -101,9 +102,9 @@ def show(
 ) -> None:
     """Show everything about one experiment.
 
-    The decision, the runs, what was learned; with --diff what it changed, with --log what its runs printed, with
-    --answers what the models were asked and what they answered. The probability in the reason takes into account that
-    most edits improve nothing.
+    The decision, its run, the confirmations that it was in, what was learned; with --diff what it changed, with --log
+    what its runs printed, with --answers what the models were asked and what they answered. The gain and the
+    probability in the reason take into account that most edits improve nothing.
     """
     place = find_place(here())
     tag = place.pick(session)
@@ -123,6 +124,8 @@ def show(
     # In a pipe the diff and the logs stand alone, for `git apply` and the like; a reader wants to see what they are of.
     if terminal_text.is_terminal(sys.stdout) or not (diff or log or answers):
         hints = [str(path) for path in logs]
+        if len(logs) > _MOST_LOGS:
+            hints = [f"{logs[0].parents[1]}/   the logs of its runs, those of confirmations among them"]
         if str(record.get("diff") or "").strip() and not diff:
             hints.insert(0, f"autoresearchd show {experiment}{named} --diff   shows what it changed")
         print("\n".join([*_experiment_lines(record, paint), "", *(paint(f"  {hint}", "dim") for hint in hints)]))
@@ -150,7 +153,9 @@ def _experiment_lines(record: Record, paint: Paint) -> list[str]:
     status = str(record.get("status") or record.get("phase") or "open")
     colour = COLOURS.get(status, "")
     name = paint(f"#{record.get('experiment')}", "bold")
-    head = f"{paint('●', colour)} {name} {paint(status, colour, 'bold')}"
+    if status == "keep":
+        colour = KEEPS[record.get("confirmed")][1]
+    head = f"{paint('●', colour)} {name} {paint(status_words({**record, 'status': status}, paint), colour, 'bold')}"
     if record.get("label"):
         head += f" ({clean(record['label'])})"
     described, reason = clean(record.get("description") or ""), clean(record.get("reason") or "")
@@ -162,6 +167,8 @@ def _experiment_lines(record: Record, paint: Paint) -> list[str]:
             name = _ASI_NAMES.get(key) or clean(key, 40).replace("_", " ")  # a policy may have keys of its own
             lines.append(f"  {paint(f'{name:<11} ', 'dim')}{_value(value)}")
     lines += _run_table(record, paint)
+    for test in record.get("confirmations") or []:
+        lines += _confirmation_lines(test, int(record["experiment"]), record.get("sigma"), paint)
     lines += _answer_table(record.get("answers") or [], paint)
     return lines + look_lines(record.get("looks") or [], paint)
 
@@ -180,8 +187,14 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     def text(key: str) -> str:
         return clean(record.get(key) or "")
 
-    gain = f"  {measured(record.get('delta'), sigma, sign='+')} against the best before it (+ is better)"
-    yield "value", measured(record.get("metric"), sigma) + (gain if record.get("delta") is not None else "")
+    yield "value", measured(record.get("metric"), sigma)
+    gain = measured(record.get("expected_gain"), sigma, sign="+")
+    yield (
+        "gain",
+        f"{gain} expected over the tip before it (+ is better)" if record.get("expected_gain") is not None else "",
+    )
+    if record.get("status") == "keep":
+        yield "confirmed", _confirmed_words(record)
     metrics = record.get("metrics") or {}
     yield "metrics", ", ".join(f"{clean(name)} {_value(value)}" for name, value in metrics.items())
     yield "reason", text("reason")
@@ -221,29 +234,68 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], paint: Paint, 
     return ["  " + line for line in terminal_text.table(headers, rows, paint=paint, **how)]
 
 
+def _confirmed_words(record: Record) -> str:
+    """Whether a keep is more than believed, and since which confirmation."""
+    confirmed, number = record.get("confirmed"), int(record["experiment"])
+    if confirmed is None:
+        return "not yet: that it is better is only believed"
+    wanted = "confirmed" if confirmed else "fell"
+    tests = [one for one in record.get("confirmations") or [] if one.get("moved") and int(one["against"]) < number]
+    by = next((one for one in tests if one.get("outcome") == wanted), None)
+    words = "yes, the branch has it" if confirmed else "no, it fell back"
+    if by is None:  # the baseline, or one of a session before there were confirmations
+        return words
+    chain = f" with the keeps up to #{by['experiment']}" if by["experiment"] != number else ""
+    return f"{words}: confirmation {by['number']}{chain}"
+
+
 def _run_table(record: Record, paint: Paint) -> list[str]:
-    """The runs; where others were run beside the experiment, whose program each of them ran."""
+    """The runs; in a session before confirmations others were run beside the experiment, whose program is named."""
     runs = record.get("runs") or []
     if not runs:
         return []
-    beside = [run["of"] for run in runs if run.get("of") is not None]
-    fell = {of for of in beside if sum(run.get("of") == of and bool(run.get("label")) for run in runs) >= FAILURES}
-    incumbent = max((of for of in beside if of not in fell), default=-1)
-
-    def program(of: int | None) -> str:
-        """Of two that were run beside the experiment, the earlier one is the baseline."""
-        if of is None:
-            return "its own"
-        return f"{'failed' if of in fell else 'incumbent' if of == incumbent else 'baseline'} #{of}"
-
+    beside = any(run.get("of") is not None for run in runs)
     rows = [
-        [str(run.get("seed", "")), measured(run.get("metric"), record.get("sigma")), _seconds(run.get("duration_s")),
-         "—" if run.get("exit_code") is None else str(run["exit_code"]),
-         *([program(run.get("of"))] if beside else []), clean(run.get("label") or "")]
+        [*_run_cells(run, record.get("sigma")), "—" if run.get("exit_code") is None else str(run["exit_code"]),
+         *([_program(run, "its own")] if beside else []), clean(run.get("label") or "")]
         for run in runs
     ]  # fmt: skip
     headers = ("seed", "value", "time", "exit", *(("program",) if beside else ()), "label")
     return ["", *_table(headers, rows, paint, right=(0, 1, 2, 3))]
+
+
+def _run_cells(run: Record, sigma: Any) -> list[str]:
+    return [str(run.get("seed", "")), measured(run.get("metric"), sigma), _seconds(run.get("duration_s"))]
+
+
+def _program(run: Record, own: str) -> str:
+    return own if run.get("of") is None else f"#{run['of']}"
+
+
+def _confirmation_lines(test: Record, number: int, sigma: Any, paint: Paint) -> list[str]:
+    """A confirmation: what was compared, each run, the mean gain after each pair, and the verdict."""
+    outcome = str(test.get("outcome") or "under way")
+    if outcome in ("confirmed", "fell") and not test.get("moved"):
+        outcome = f"{'better' if outcome == 'confirmed' else 'not better'}, compared only"
+    colour = {"confirmed": "green", "fell": "red"}.get(outcome, "cyan")
+    head = f"confirmation {test['number']}: #{test['experiment']} against #{test['against']}"
+    if budget := real(test.get("budget")):
+        head += f", with {format_duration(budget)} of training"
+    path, seen, rows = list(test.get("path") or []), set[Any](), []
+    for run in test.get("runs") or []:
+        good = run.get("metric") is not None and not run.get("label")
+        paired = good and run.get("seed") in seen and bool(path)
+        seen |= {run.get("seed")} if good else set()
+        gain = measured(path.pop(0), sigma, sign="+") if paired else ""
+        rows.append(
+            [*_run_cells(run, sigma), _program(run, f"#{test['experiment']}"), gain, clean(run.get("label") or "")]
+        )
+    headers = ("seed", "value", "time", "program", "gain so far", "label")
+    lines = ["", f"  {paint(head, 'bold')}  {paint(outcome, colour)}"]
+    lines += [f"  {clean(test['reason'], 600)}"] if test.get("reason") else []
+    if number not in (test["experiment"], test["against"]):
+        return [*lines, paint(f"  its runs: autoresearchd show {test['experiment']}", "dim")]
+    return lines + (_table(headers, rows, paint, right=(0, 1, 2, 4)) if rows else [])
 
 
 def _answer_table(answers: Sequence[Record], paint: Paint) -> list[str]:

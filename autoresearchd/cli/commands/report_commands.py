@@ -22,14 +22,26 @@ def plot(
     ),
     session: SessionOption = None,
 ) -> None:
-    """Draw the progress chart."""
+    """Draw the progress chart.
+
+    The thick line is the confirmed program, the thin one the tip, which is only believed to be where it is drawn, with
+    its standard error.
+    """
     from autoresearchd.report.plot import draw
 
     place = find_place(here())
     tag = place.pick(session)
-    head = _head(place, tag)
-    chart = draw(place.reader.experiments(tag), output, metric=head.metric, direction=head.direction)
-    say(f"wrote {output}: {counted(chart.tried, 'experiment')} beside the baseline, {chart.improvements:,} kept")
+    metric = place.status(tag)["metric"]
+    chart = draw(
+        place.reader.experiments(tag),
+        output,
+        metric=metric["name"] or "metric",
+        direction=metric["direction"],
+        confirmations=place.reader.confirmations(tag),
+        beliefs=place.reader.beliefs(tag),
+    )
+    kept = f"{chart.improvements:,} kept, {chart.proven:,} confirmed"
+    say(f"wrote {output}: {counted(chart.tried, 'experiment')} beside the baseline, {kept}")
 
 
 def export(

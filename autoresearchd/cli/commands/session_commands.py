@@ -42,7 +42,8 @@ def start(
         typer.Option(
             "--policy",
             metavar="SPEC",
-            help="Who proposes edits: auto, search, random, litellm:MODEL, local[:MODEL], agent:MODEL or command:CMD. "
+            help="Who proposes edits: auto, search, random, litellm:MODEL, local[:MODEL], agent:MODEL, command:CMD, or "
+            "hybrid:ONE, which is one of the last four with search around what was kept of it. "
             "CMD runs in a copy of the task's folder as committed: commit a script of your own, or give its absolute "
             "path.",
         ),
@@ -60,7 +61,7 @@ def start(
     ] = None,
     parents: Annotated[
         Literal["incumbent", "puct"] | None,
-        typer.Option("--parents", metavar="incumbent|puct", help="Edit the best, or any by PUCT (experimental)."),
+        typer.Option("--parents", metavar="incumbent|puct", help="Edit the tip, or any by PUCT (experimental)."),
     ] = None,
     roles: Annotated[
         bool | None, typer.Option("--roles/--no-roles", help="Specialists take turns (experimental).")
@@ -69,9 +70,25 @@ def start(
         Literal["round_robin", "bandit"] | None,
         typer.Option("--turns", metavar="round_robin|bandit", help="How the specialists take turns."),
     ] = None,
+    confirm_every: Annotated[
+        float | None,
+        typer.Option(
+            "--confirm-every",
+            metavar="SIGMA",
+            min=0.0,
+            max=1e6,
+            help="Confirm keeps once they are believed to have gained so many σ (default: the task's; 0: each one).",
+        ),
+    ] = None,
     max_experiments: ExperimentsOption = None,
     max_time: TimeOption = None,
     max_cost: CostOption = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed", metavar="N", min=0, max=LARGEST, help="Make the session's random choices again (default: chance)."
+        ),
+    ] = None,
     no_preflight: Annotated[
         bool, typer.Option("--no-preflight", help="Do not ask the policy's models a word before the baseline.")
     ] = False,
@@ -80,8 +97,8 @@ def start(
     """Begin a session and research until stopped.
 
     First the baseline is measured, with its noise. In an empty folder --task NAME sets a bundled task up. The files
-    that you have checked out are never touched: all work happens on the branch autoresearch/TAG. Without --foreground
-    a daemon is left behind.
+    that you have checked out are never touched: what is confirmed goes to the branch autoresearch/TAG. Without
+    --foreground a daemon is left behind.
     """
     limits = _limits(max_experiments, max_time, max_cost)
     seconds = read_duration("--budget", budget)
@@ -91,9 +108,9 @@ def start(
     from autoresearchd.cli.foreground import foreground_sink
     from autoresearchd.config import Overrides
 
-    overrides, asks = Overrides(seconds, group, parents, turns), not no_preflight
+    overrides, asks = Overrides(seconds, group, parents, turns, confirm_every), not no_preflight
     options = StartOptions(
-        task, directory, tag, policy, executor, sandbox, overrides, limits, foreground, roles=roles, preflight=asks
+        task, directory, tag, policy, executor, sandbox, overrides, limits, foreground, seed, roles, preflight=asks
     )
     with foreground_sink(live=foreground) as sink:
         code = start(options, [sink])
@@ -136,7 +153,8 @@ def stop(
 ) -> None:
     """End a session after its running experiment.
 
-    `autoresearchd resume` goes on with it later.
+    What was kept and is not confirmed is tested first; --now leaves that to `autoresearchd resume`, which goes on with
+    the session later.
     """
     from autoresearchd.app import session_requests
 
@@ -155,6 +173,39 @@ def unpause(session: SessionOption = None) -> None:
     from autoresearchd.app import session_requests
 
     say(session_requests.request(here(), session, "unpause"))
+
+
+def confirm(
+    number: Annotated[
+        int | None, typer.Argument(metavar="[N]", help="The experiment (default: the tip).", show_default=False)
+    ] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option("--runs", metavar="K", min=1, max=100, help="Runs of each program (default: until it is clear)."),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="DUR", help="Training time of these runs: does the gain last for longer?"),
+    ] = None,
+    session: SessionOption = None,
+) -> None:
+    """Confirm the tip now: on fresh seeds, beside the confirmed program.
+
+    What proves better is where the branch goes: also a keep N below the tip, whose later keeps stay open. An experiment
+    that was not kept, or is confirmed already (beside the baseline), and runs of another --budget, are compared only.
+    While a daemon runs it confirms its tip after the running experiment.
+    """
+    seconds = read_duration("--budget", budget)
+    from autoresearchd.app.start import confirm
+    from autoresearchd.cli.foreground import foreground_sink
+    from autoresearchd.loop.confirming import Asked
+
+    with foreground_sink(live=True) as sink:
+        done = confirm(here(), session, Asked(number, runs, seconds), [sink])
+    if isinstance(done, str):
+        say(done)
+        return
+    raise typer.Exit(done)
 
 
 def _limits(experiments: int | None, time: str | None, usd: float | None) -> Limits:
@@ -186,7 +237,7 @@ def list_sessions(as_json: JsonOption = False) -> None:
             status = place.status(row.tag)
             session, metric = status["session"], status["metric"]
             facts = {"tag": row.tag, "task": row.task, "metric": metric["name"], "best": metric["best"]}
-            facts |= {key: session[key] for key in ("state", "experiments", "keeps", "started_at")}
+            facts |= {key: session[key] for key in ("state", "experiments", "keeps", "confirmed", "started_at")}
             sessions.append(facts)
         if not sessions:
             raise place.project.no_session()
@@ -199,8 +250,10 @@ def list_sessions(as_json: JsonOption = False) -> None:
     for one in sessions:
         best = "—" if one["best"] is None else f"{one['best']:.6g} {clean(one['metric'], 40)}"
         cells = [clean(one["tag"], 40), clean(one["task"], 40), str(one["state"]), str(one["experiments"])]
-        rows.append([*cells, str(one["keeps"]), best, str(one["started_at"])[:16].replace("T", " ")])
-    print_table(("session", "task", "state", "experiments", "kept", "best", "started"), rows)
+        rows.append(
+            [*cells, str(one["keeps"]), str(one["confirmed"]), best, str(one["started_at"])[:16].replace("T", " ")]
+        )
+    print_table(("session", "task", "state", "experiments", "kept", "confirmed", "best", "started"), rows)
 
 
 def remove(

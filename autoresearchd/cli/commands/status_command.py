@@ -14,7 +14,17 @@ import typer
 from autoresearchd.cli import terminal_text
 from autoresearchd.cli.command_options import JsonOption, SessionOption
 from autoresearchd.cli.repository_here import Place, find_place, here, shown_path, way_to
-from autoresearchd.cli.terminal_text import COLOURS, Paint, all_whole, clean, json_text, number, read_time, real
+from autoresearchd.cli.terminal_text import (
+    COLOURS,
+    Paint,
+    all_whole,
+    clean,
+    json_text,
+    measured,
+    number,
+    read_time,
+    real,
+)
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.experiment import explain_noise, noise_has_grown
 from autoresearchd.domain.quantities import counted, format_duration
@@ -43,7 +53,8 @@ def status(
 ) -> None:
     """Show how a session stands.
 
-    Baseline, best, what runs now, what was tried last, what it has cost.
+    Baseline, the best that is confirmed, the tip, which is only believed to be better, what runs now, what was tried
+    last, what it has cost.
     """
     if as_json and watch:
         raise UsageError("--json prints one document, --watch goes on printing", hint="use one of them")
@@ -79,7 +90,8 @@ def _watch(place: Place, tag: str) -> None:
     while True:
         status = place.status(tag)
         session, current = status.get("session") or {}, status.get("current") or {}
-        key = (session.get("state"), session.get("experiments"), current.get("experiment"), current.get("phase"))
+        key = tuple(session.get(name) for name in ("state", "experiments", "confirmed"))
+        key += tuple(current.get(name) for name in ("experiment", "phase", "confirmation"))
         if terminal or key != before:
             lines = lines_now(place, tag, status, paint)
             # From the top of the screen on, over what was there; wrapped lines and a resized window do no harm.
@@ -105,6 +117,7 @@ def lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: bo
     held_up = clean(session.get("reason") or "") if session["state"] == "running" and not current else ""
     rows = (
         ("metric", _metric_words(metric, paint)),
+        ("tip", _tip_words(metric)),
         ("noise", paint(noise, "yellow")),
         ("tried", _tried_words(session, paint)),
         ("now", paint(terminal_text.fit(held_up, columns - 10), "cyan") or _now_words(current, session, paint)),
@@ -134,6 +147,19 @@ def _named(rows: Iterable[tuple[str, str]], paint: Paint) -> list[str]:
     return [f"  {paint(f'{name:<8}', 'dim')}{words}" for name, words in rows if words]
 
 
+KEEPS = {True: ("confirmed", "green", "✓"), None: ("open", "cyan", "…"), False: ("fell", "grey", "✗")}
+"""Of a keep, by ``confirmed``: in a word, its colour, and as a sign."""
+
+
+def status_words(record: Record, paint: Paint) -> str:
+    """The status of an experiment, and of a keep what became of it: a sign beside the colour, else a word."""
+    status = str(record.get("status") or record.get("phase") or "…")
+    if status != "keep":
+        return status
+    word, _, sign = KEEPS[record.get("confirmed")]
+    return f"keep {sign if paint.enabled and terminal_text.can_show(sign) else word}"
+
+
 def experiment_table(records: Sequence[Record], paint: Paint, *, total: int | None = None) -> list[str]:
     """Experiments as a table: number, status, label, metric, delta, role where there are any, description."""
     rows, colours = [], []
@@ -142,11 +168,11 @@ def experiment_table(records: Sequence[Record], paint: Paint, *, total: int | No
     for record in records:
         status = record.get("status")
         figures = number(record.get("metric"), whole=metrics), number(record.get("delta"), whole=deltas, sign="+")
-        head = str(record.get("experiment", "")), str(status or record.get("phase") or "…")
+        head = str(record.get("experiment", "")), status_words(record, paint)
         role = [clean(record.get("role") or "", 20)] if roles else []
         words = clean(record.get("description") or "")
         rows.append([*head, clean(record.get("label") or ""), *figures, *role, words])
-        colour = COLOURS.get(status or "", "")
+        colour = COLOURS.get(status or "", "") if status != "keep" else KEEPS[record.get("confirmed")][1]
         colours.append(dict.fromkeys((1, 3, 4) if status == "keep" else (1,), colour))
     headers = ("#", "status", "label", "metric", "delta", *(("role",) if roles else ()), "description")
     return terminal_text.table(headers, rows, paint=paint, right=(0, 3, 4), colours=colours, total=total)
@@ -198,21 +224,39 @@ def _metric_words(metric: Record, paint: Paint) -> str:
     if baseline is None:
         return f"{name}  no baseline yet  {direction}"
     percent, sigma = real(metric.get("improvement_pct")), real(metric.get("sigma"))
-    better, whole = percent is not None and percent > 0, all_whole((baseline, best))
-    gain = "" if percent is None else "no better yet"
+    confirmed = metric.get("confirmed") or {}
+    whole, noise = all_whole((baseline, best)), f"σ {sigma:.2g}" if sigma else ""
+    if best is None or confirmed.get("experiment") == metric.get("baseline_experiment"):
+        told = " · ".join(filter(None, ("nothing better is confirmed yet", noise)))
+        return f"{name}  {paint(number(baseline, whole=whole), 'bold')}  {told}  {direction}"
+    better = percent is not None and percent > 0
+    gain = "" if percent is None else "no better"
     if percent is not None and better:
         gain = f"{percent:.2f}% better" if percent < _BEYOND_COMPARE else f"over {_BEYOND_COMPARE}% better"
-        if sigma and real(best) is not None:
+        if sigma:
             times = abs(best - baseline) / sigma
             gain += f" ({times:.1f}σ)" if times < _BEYOND_COMPARE else f" (over {_BEYOND_COMPARE}σ)"
-        gain += f" in #{metric['best_experiment']}" if metric.get("best_experiment") else ""
-    told = " · ".join(filter(None, (gain, f"σ {sigma:.2g}" if sigma else "")))
+    runs = f" over {counted(confirmed['runs'], 'run')}" if confirmed.get("runs") else ""
+    gain = ", ".join(filter(None, (gain, f"confirmed in #{confirmed.get('experiment')}{runs}")))
+    told = " · ".join(filter(None, (gain, noise)))
     shown = paint(number(best, whole=whole), "green" if better else "", "bold")
     return f"{name}  {number(baseline, whole=whole)} → {shown}  {told}  {direction}"
 
 
+def _tip_words(metric: Record) -> str:
+    """What the next edit is made on, where that is not confirmed."""
+    tip = metric.get("tip") or {}
+    if not tip or tip.get("experiment") == metric.get("best_experiment"):
+        return ""
+    error = real(tip.get("standard_error"))
+    value = f"{measured(tip.get('estimate'), error)} ± {error:.2g}" if error else number(tip.get("estimate"))
+    return f"#{tip['experiment']} is believed to be at {value}, not confirmed yet"
+
+
 def _tried_words(session: Record, paint: Paint) -> str:
     parts = [paint(f"{session[key]:,} {word}", colour) for key, word, colour in _NAMES if session.get(key)]
+    if session.get("keeps"):
+        parts[0] += f" ({session.get('confirmed') or 0:,} confirmed)"
     words = counted(session.get("experiments") or 0, "experiment") + (": " + " · ".join(parts) if parts else "")
     return words + paint("  beside the baseline", "dim")
 
@@ -221,13 +265,16 @@ def _now_words(current: Record, session: Record, paint: Paint) -> str:
     if not current:
         return ""
     words = f"#{current.get('experiment')} {paint(str(current.get('phase') or ''), 'cyan')}"
+    if test := current.get("confirmation"):
+        words = f"{paint('confirming', 'cyan')} #{current.get('experiment')} against #{test.get('against')}"
+        words += f" · {counted(test.get('runs') or 0, 'run')} done"
     if session["state"] == "crashed":
         return f"nothing: the daemon is gone; it left {words}"
     elapsed, budget = real(current.get("elapsed_s")), real(current.get("budget_s"))
     if elapsed is not None and budget:
         if current.get("phase") == "running":
             filled = round(min(1.0, max(0.0, elapsed / budget)) * 24)
-            full, empty = ("█", "░") if "utf" in (sys.stdout.encoding or "").lower() else ("#", "-")
+            full, empty = ("█", "░") if terminal_text.can_show("█░") else ("#", "-")
             words += f"  {paint(full * filled + empty * (24 - filled), 'green')}"
         words += f"  {format_duration(elapsed)} of {format_duration(budget)}"
     elif elapsed is not None:
@@ -283,6 +330,8 @@ def _hints(status: Record, root: Path, paint: Paint) -> Iterator[str]:
     elif not imported:
         extend = f" {clean(session['extend'])}" if session.get("extend") else ""
         rows += [("go on", f"autoresearchd resume {clean(session.get('tag') or '')}{extend}".rstrip())]
+        if _tip_words(status["metric"]):
+            rows += [("confirm", "autoresearchd confirm   tests what is only believed so far")]
     for name, words in rows:
         yield paint(f"  {name:<8}{words}", "dim")
 

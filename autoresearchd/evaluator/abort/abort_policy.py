@@ -1,47 +1,45 @@
-"""The early-abort policy: at most 5% of the improvements lost, the rest of the hopeless runs stopped early.
+"""The early-abort policy: hopeless runs are stopped early, and at most one improvement in twenty is lost.
 
-A check aborts only when the loss can no longer drop to the bar (the incumbent less delta) by both answers of
-``forecast``: the evidence and the combined forecast. All that a decision rests on is a function of the runs observed so
-far, so the same history gives the same decisions, also after a restart.
+A look ends a run only when two things hold:
 
-Two things keep the promise when the past misleads. **Caution** multiplies every threshold: where a good finished run
-dropped further than a check would have allowed, it grows by how far off that was, and decays towards 1 with each run
-without such a surprise (adaptive conformal inference, Gibbs & Candès 2021, on the logarithm of the bound's width).
-**Audits** are runs that are never aborted, chosen before they start: a share at random, and one after so many aborts in
-a row that the aborts of the past make it unlikely.
+- its curve lies above the ``band`` of the good finished programs: too high for a run that ends at the bar (the
+  incumbent less delta). That bounds what is lost;
+- to finish is not worth its time: the expected gain of its posterior, given the curve so far, is less than what this
+  session has gained in as much time.
+
+The bound holds as long as an improvement is exchangeable with the good programs. Three things watch over that:
+
+- **Records.** Were the runs exchangeable, the t-th would be the best so far with probability 1/t, whatever came before
+  (Rényi 1962). A bet against that, e ← e·(1 + X − 1/t), has an expectation of at most 1 at any time (an e-process:
+  Ramdas et al., *Statistical Science* 38, 2023); what it wins is evidence that the past does not tell the present, and
+  raises the limit. It loses no more than to ``LEAST_EVIDENCE``, so that a later change is seen (Shin et al. 2022).
+- **Audits** are runs that are never aborted, chosen before they start: a share at random, and one after so many aborts
+  in a row that the aborts of the past make it unlikely.
+- What finishes against expectation widens the band at once.
+
+All that a decision rests on is a function of the runs observed so far: the same history gives the same decisions, also
+after a restart.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
+
 from autoresearchd.domain.randomness import derive_seed
-from autoresearchd.evaluator.abort.forecast import (
-    GRID,
-    MIN_DISTINCT,
-    Evidence,
-    Pairs,
-    References,
-    Standing,
-    Summary,
-    forecast,
-    spent,
-    standing,
-    summarise,
-    threshold,
-    tolerance,
-)
-from autoresearchd.evaluator.abort.learning_curve import Curve, Shape, clean_curve
+from autoresearchd.evaluator.abort.band import GRID, MIN_DISTINCT, Finished, Forecast
+from autoresearchd.evaluator.abort.learning_curve import Array, Curve, Shape, clean_curve, levels_at
 
 
 class Reason(StrEnum):
     """Why a look ended as it did."""
 
-    HOPELESS = "the loss cannot drop to the bar any more"
+    HOPELESS = "the curve lies too high for a run that reaches the bar"
     DEAD = "the loss is no number any more"
     NO_CURVE = "there is no curve to judge"
     ODD_CURVE = "the curve cannot be compared"
@@ -49,16 +47,17 @@ class Reason(StrEnum):
     TOO_EARLY = "it is too early in the run"
     FEW_PROGRAMS = "too few distinct programs have finished"
     AUDIT = "this run is an audit and is never aborted"
-    POSSIBLE = "the loss can still drop to the bar"
-    FORECAST_DISAGREES = "the forecast still reaches the bar"
+    POSSIBLE = "runs that reached the bar have looked like this"
+    WORTH = "what it may gain is worth its time"
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """One look at a running curve and everything that its decision rests on. Values have the sign of the metric.
 
-    bar: what must be beaten; score: see ``Evidence``; threshold: what it must exceed, caution included; distinct:
-    programs compared with; audit: whether this run is never aborted.
+    bar: what must be beaten; score, threshold: see ``band``, and what the limit was multiplied by (``caution``); gain:
+    the expected one; price: what its time has gained elsewhere; distinct: programs that finished; audit: whether this
+    run is never aborted.
     """
 
     abort: bool
@@ -71,6 +70,8 @@ class Look:
     high: float | None = None
     score: float | None = None
     threshold: float | None = None
+    gain: float | None = None
+    price: float | None = None
     caution: float = 1.0
     distinct: int = 0
     audit: bool = False
@@ -85,39 +86,12 @@ class Look:
             text += f" ({self.distinct} of {MIN_DISTINCT})"
         if self.forecast is not None and self.low is not None and self.high is not None and self.bar is not None:
             text += f"; forecast {self.forecast:.5g} [{self.low:.5g}, {self.high:.5g}], bar {self.bar:.5g}"
-        if self.score is not None and self.threshold is not None and math.isfinite(self.threshold):
+        if self.score is not None and self.threshold is not None:
             text += f"; evidence {self.score:.2f} of {self.threshold:.2f} needed"
         return text + "."
 
 
-MOST_CAUTION = 8.0
-"""At this caution hardly anything is ever aborted: the fail-safe."""
-
-_SURCHARGE = 1.2
-_LARGEST_STEP = 4.0
-_DECAY = 0.95
 _SEEDS = 2**31
-
-
-@dataclass(slots=True)
-class Caution:
-    """factor: what every threshold is multiplied by, at least 1; surprises: how often it had to grow."""
-
-    factor: float = 1.0
-    surprises: int = 0
-    observed: int = 0
-
-    def observe(self, ratio: float, good: bool) -> None:
-        """Learn from a finished run. good: whether it ended in the better half, where improvements come from.
-
-        ratio: its highest score, measured against its own final value, over the threshold at that check.
-        """
-        self.observed += 1
-        if not ratio > 1.0:
-            self.factor = max(1.0, self.factor * _DECAY)
-        elif good:
-            self.surprises += 1
-            self.factor = min(MOST_CAUTION, self.factor * min(_SURCHARGE * ratio, _LARGEST_STEP))
 
 
 @dataclass(slots=True)
@@ -129,7 +103,7 @@ class Audits:
 
     seed: int = 0
     rate: float = 0.0
-    surprise: float = 0.01
+    surprise: float = 0.02
     aborted: float = 1.0
     judged: float = 1.0
     row: int = 0
@@ -192,23 +166,22 @@ def wilson_upper(hits: int, trials: int) -> float:
     return (share + extra / 2 + z * math.sqrt(share * (1 - share) / trials + extra / (4 * trials))) / (1 + extra)
 
 
-ALPHA = 0.3
-"""Nominal error budget of a run; the measured rate is far lower, as its looks are so much alike."""
-AUDIT_RATE = 0.01
-FIRST_LOOK = 0.05
-"""Before this share of the budget there is no evidence."""
-STRIDE = 0.15
-"""A look spends the error budget of no more of the run than this: one that got most of it would end improvements."""
-_LOOKS = tuple(range(9, 99, 10))
-_VERSION = 3
+AUDIT_RATE = 0.02
+LEAST_EVIDENCE = 0.1
+"""The bet on records starts anew from here when it has lost so much."""
+CAUTION_POWER, MOST_CAUTION = 0.2, 1.6
+"""The limit is multiplied by this power of the evidence, but by no more than this."""
+_HALF = 0.0251
+"""A share of ``GRID`` counts as reached from half a step before."""
+_HUGE = 1e100
+_VERSION = 4
 
 
 class AbortPolicy:
     """Decides at each look whether a run goes on.
 
     maximize: whether a larger metric is better; maximize_curve: the same for what the curve logs. delta: improvements
-    no larger than this do not count. ``observe`` takes each ended run in order, ``look`` judges the running one,
-    ``succeed`` and ``rerun`` tell of the incumbent's own runs.
+    no larger than this do not count. ``observe`` takes each ended run in order, ``look`` judges the running one.
     """
 
     def __init__(
@@ -228,19 +201,18 @@ class AbortPolicy:
 
     def reset(self) -> None:
         """Forget everything observed: a new stream, or a new segment."""
-        self._references = References()
-        self._pairs = Pairs()
-        self._caution, self._audits = Caution(), Audits(self._seed, self._rate)
+        self._finished = Finished()
+        self._audits = Audits(self._seed, self._rate)
         self.promise = Promise()
         """Aborts, audits and what they say about false aborts."""
         self._observed = 0
-        self._best = math.inf
-        self.begin()
+        self._first = self._best = math.inf
+        self._evidence = 1.0
 
     @property
     def caution(self) -> float:
-        """What thresholds are multiplied by at present."""
-        return self._caution.factor
+        """What the limit is multiplied by at present."""
+        return min(MOST_CAUTION, math.pow(max(1.0, self._evidence), CAUTION_POWER))
 
     @property
     def is_audit(self) -> bool:
@@ -248,67 +220,57 @@ class AbortPolicy:
         return self._audits.is_audit(self._observed)
 
     # ------------------------------------------------------------------ a run under way
-    def begin(self) -> None:
-        """Another run starts, and nothing of its error budget is spent; ``observe`` implies it."""
-        self._looked = 0.0
-
     def look(self, steps: Sequence[float], losses: Sequence[float], budget: float, incumbent: float | None) -> Look:
         """Judge a run by its curve so far: losses at steps in the units of its whole ``budget``."""
-        look = self._look(steps, losses, budget, incumbent)
-        self._looked = max(self._looked, look.progress)
-        return look
-
-    def _look(self, steps: Sequence[float], losses: Sequence[float], budget: float, incumbent: float | None) -> Look:
-        audit, distinct = self.is_audit, self._references.distinct
+        distinct = self._finished.distinct
+        known: dict[str, Any] = {"distinct": distinct, "audit": self.is_audit, "caution": self.caution}
         if incumbent is None or not math.isfinite(incumbent):
-            return Look(False, Reason.NO_INCUMBENT, distinct=distinct, audit=audit)
+            return Look(False, Reason.NO_INCUMBENT, **known)
         curve = self._curve(steps, losses, budget)
         if curve is None:
-            return Look(False, Reason.NO_CURVE, distinct=distinct, audit=audit)
-        bar = self._sign * incumbent - self._given()
-        here = standing(curve)
-        known = self._describe(curve, here, bar, audit)
+            return Look(False, Reason.NO_CURVE, **known)
+        best, progress = self._sign * incumbent, curve.last
+        bar = best - self._given()
+        known |= {"progress": progress, "bar": self._sign * bar, "shape": curve.shape.value}
+        known["level"] = self._curve_sign * float(curve.losses[-1])
         enough = distinct >= MIN_DISTINCT
         if curve.shape is Shape.DEAD:
-            return Look(enough and not audit, Reason.DEAD if enough else Reason.FEW_PROGRAMS, **known)
+            return Look(enough and not self.is_audit, Reason.DEAD if enough else Reason.FEW_PROGRAMS, **known)
         if curve.shape is not Shape.REGULAR:
             return Look(False, Reason.ODD_CURVE, **known)
-        if here.progress < FIRST_LOOK:
+        levels = levels_at(curve, GRID)
+        cell = int(np.searchsorted(GRID, progress + _HALF)) - 1
+        if cell < 0 or not math.isfinite(levels[cell]):
             return Look(False, Reason.TOO_EARLY, **known)
-        delta = tolerance(self._references, self._given())
-        evidence = self._pairs.weigh(here, bar, self._references, delta) if enough else None
-        if evidence is None or evidence.distinct < MIN_DISTINCT:
+        band = self._finished.band()
+        if band is None or not band.known[cell]:
             return Look(False, Reason.FEW_PROGRAMS, **known)
-        allowance = self._allowance(self._looked, curve.last)
-        limit = threshold(allowance, evidence.programs, evidence.distinct) * self.caution
-        known |= {"score": evidence.score, "threshold": limit, "distinct": evidence.distinct}
-        if not evidence.score > limit:
+        level = float(levels[cell])
+        expected = band.forecast(cell, level)
+        gain, price = expected.gain(best), self._price(best, 1 - progress)
+        known |= self._described(expected) | {"level": self._curve_sign * level, "gain": gain, "price": price}
+        if not enough:
+            return Look(False, Reason.FEW_PROGRAMS, **known)
+        score, limit = float(band.scores(levels, bar, self._noise())[cell]), band.limit * self.caution
+        if not (math.isfinite(score) and math.isfinite(limit)):
             return Look(False, Reason.POSSIBLE, **known)
-        mean = known.get("forecast")
-        if mean is None or not self._sign * mean > bar:
-            return Look(False, Reason.FORECAST_DISAGREES, **known)
-        return Look(not audit, Reason.AUDIT if audit else Reason.HOPELESS, **known)
+        known |= {"score": score, "threshold": limit}
+        if not score > limit:
+            return Look(False, Reason.POSSIBLE, **known)
+        if not gain < price:
+            return Look(False, Reason.WORTH, **known)
+        return Look(not self.is_audit, Reason.AUDIT if self.is_audit else Reason.HOPELESS, **known)
 
-    def _describe(self, curve: Curve, here: Standing, bar: float, audit: bool) -> dict[str, Any]:
-        """What every look records, whatever its outcome."""
-        expected, values = forecast(curve, self._references), {}
-        if expected is not None:
-            low, high = sorted((self._sign * expected.low, self._sign * expected.high))
-            values = {"forecast": self._sign * expected.mean, "low": low, "high": high}
-        return {
-            "progress": here.progress,
-            "level": self._curve_sign * here.level,
-            "bar": self._sign * bar,
-            "caution": self.caution,
-            "distinct": self._references.distinct,
-            "audit": audit,
-            "shape": curve.shape.value,
-            **values,
-        }
+    def _described(self, forecast: Forecast) -> dict[str, float]:
+        low, high = sorted((self._sign * forecast.low, self._sign * forecast.high))
+        return {"forecast": self._sign * forecast.mean, "low": low, "high": high}
 
-    def _allowance(self, before: float, now: float) -> float:
-        """What a look may spend of the error budget, ``before`` being the progress at the last one."""
-        return spent(ALPHA, now) - spent(ALPHA, max(before, now - STRIDE))
+    def _price(self, best: float, left: float) -> float:
+        """What so much of a budget has gained in this session, as if one improvement were about to come (Laplace)."""
+        spent = self.promise.aborted + self.promise.finished - self.promise.spared
+        least = self._finished.tolerance(self._given())
+        gained = max(0.0, self._first - best) if math.isfinite(self._first) else 0.0
+        return float((gained + least) / (spent + 1) * left)
 
     def _curve(self, steps: Any, losses: Any, budget: float) -> Curve | None:
         curve = clean_curve(steps, losses, budget)
@@ -319,6 +281,10 @@ class AbortPolicy:
     def _given(self) -> float:
         """Delta as given, which alone moves the bar: without noise every improvement counts."""
         return max(0.0, self.delta) if math.isfinite(self.delta) else 0.0
+
+    def _noise(self) -> float:
+        """Half a standard deviation between seeds, of which delta is two."""
+        return self._given() / 4
 
     # ------------------------------------------------------------------ a run that ended
     def observe(
@@ -337,100 +303,60 @@ class AbortPolicy:
         spared: a check would have ended it, were it no audit. another: it is known to be no program of before.
         """
         aborted = aborted or final is None
-        ready = self._references.distinct >= MIN_DISTINCT
+        ready = self._finished.distinct >= MIN_DISTINCT
         curve = self._curve(steps, losses, budget)
         self.promise.aborted += aborted
         self.promise.finished += not aborted
         if aborted and curve is not None:
             self.promise.spared += max(0.0, 1.0 - curve.last)
-        run = None if aborted else self._summary(curve, final)
-        if run is not None:
-            self._learn(run, spared, another)
+        end = math.inf if final is None or aborted or not math.isfinite(final) else self._sign * final
+        if abs(end) < _HUGE and curve is not None and curve.shape is Shape.REGULAR:
+            self._learn(levels_at(curve, GRID), end, spared, another)
+        if self._observed:
+            self._evidence *= 1 + float(end < self._best) - 1 / (self._observed + 1)
+            self._evidence = min(max(self._evidence, LEAST_EVIDENCE), _HUGE)
+        self._first = end if self._first == math.inf else self._first
+        self._best = min(self._best, end)
         self._audits.observe(self._observed, aborted=aborted, ready=ready)
         self._observed += 1
-        self.begin()
 
-    def succeed(self) -> None:
-        """Another program is the incumbent from here on; ``rerun`` takes its runs, the one it was kept for included."""
-        self._pairs.succeed()
-
-    def rerun(self, steps: Sequence[float], losses: Sequence[float], budget: float, final: float | None) -> None:
-        """Learn from a finished run of the incumbent; it counts as no run of the history and as no further program."""
-        run = self._summary(self._curve(steps, losses, budget), final)
-        if run is not None:
-            self._pairs.add(run)
-
-    def _summary(self, curve: Curve | None, final: float | None) -> Summary | None:
-        if curve is None or final is None or not math.isfinite(final) or len(curve.losses) < 2:
-            return None
-        return summarise(curve, self._sign * final)
-
-    def _learn(self, run: Summary, spared: bool, another: bool) -> None:
-        """Compare what looks at a finished run would have said with how it ended; then it becomes a reference."""
-        delta = tolerance(self._references, self._given())
-        ratios = [evidence.score / limit for evidence, limit in self._in_hindsight(run, run.final, delta)]
+    def _learn(self, levels: Array, final: float, spared: bool, another: bool) -> None:
         if self.is_audit:
-            self._audit(run, spared, delta)
-        if ratios:
-            self._caution.observe(max(ratios), run.final <= self._references.typical_final())
-        self._references.add(run, delta, another=another)
-        self._pairs.learn(run)
-        self._best = min(self._best, run.final)
-
-    def _audit(self, run: Summary, spared: bool, delta: float) -> None:
-        """Count what an audit run says about the promise: against the incumbent, not the luckiest single run."""
-        incumbent, promise = self._pairs.final, self.promise
-        bar = (self._best if incumbent is None else incumbent) - self._given()
-        improved = math.isfinite(bar) and run.final < bar
-        hopeless = spared or any(
-            evidence.distinct >= MIN_DISTINCT and evidence.score > limit * self.caution
-            for evidence, limit in self._in_hindsight(run, bar, delta)
-        )
-        promise.audited += 1
-        promise.hopeless += hopeless
-        promise.improved += improved
-        promise.lost += improved and hopeless
-
-    def _in_hindsight(self, run: Summary, bar: float, delta: float) -> Iterator[tuple[Evidence, float]]:
-        """Looks at every tenth of a finished run against a bar: the evidence, and the score needed without caution."""
-        if self._references.distinct < MIN_DISTINCT - 3:
-            return
-        before = 0.0
-        for cell in _LOOKS:
-            progress = float(GRID[cell])
-            here = Standing(progress, float(run.drops[cell]) + run.final, float(run.slopes[cell]))
-            evidence = self._pairs.weigh(here, bar, self._references, delta) if math.isfinite(here.level) else None
-            if evidence is not None:
-                allowance = self._allowance(before, progress)
-                yield evidence, threshold(allowance, evidence.programs, evidence.distinct)
-                before = progress
+            bar, band = self._best - self._given(), self._finished.band()
+            improved = math.isfinite(bar) and final < bar
+            above = (
+                band is not None and float(band.scores(levels, bar, self._noise()).max()) > band.limit * self.caution
+            )
+            hopeless = spared or (above and self._finished.distinct >= MIN_DISTINCT)
+            self.promise.audited += 1
+            self.promise.hopeless += hopeless
+            self.promise.improved += improved
+            self.promise.lost += improved and hopeless
+        self._finished.add(levels, final, self._observed, self._given(), another=another)
 
     # ------------------------------------------------------------------ state
     def to_state(self) -> dict[str, Any]:
         """Everything learned, as JSON-able values: a new policy with the same arguments goes on from here."""
-        guard: dict[str, Any] = {"caution": self._caution, "audits": self._audits, "promise": self.promise}
         return {
             "version": _VERSION,
             "observed": self._observed,
             "best": self._best if math.isfinite(self._best) else None,
-            "looked": self._looked,
+            "first": self._first if math.isfinite(self._first) else None,
+            "evidence": self._evidence,
             "delta": self.delta,
-            "guard": {name: asdict(part) for name, part in guard.items()},
-            "references": self._references.to_state(),
-            "pairs": self._pairs.to_state(),
+            "audits": asdict(self._audits),
+            "promise": asdict(self.promise),
+            "finished": self._finished.to_state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> bool:
         """Go on from what ``to_state`` gave; False, and nothing changes, for a state of another version."""
         if state.get("version") != _VERSION:
             return False
-        self._references = References.from_state(state["references"])
-        self._pairs = Pairs.from_state(state["pairs"])
-        guard = state["guard"]
-        self._caution, self._audits = Caution(**guard["caution"]), Audits(**guard["audits"])
-        self.promise = Promise(**guard["promise"])
+        self._finished = Finished.from_state(state["finished"])
+        self._audits, self.promise = Audits(**state["audits"]), Promise(**state["promise"])
         self._observed = int(state["observed"])
         self._best = math.inf if state["best"] is None else float(state["best"])
-        self._looked = float(state["looked"])
-        self.delta = float(state["delta"])
+        self._first = math.inf if state["first"] is None else float(state["first"])
+        self._evidence, self.delta = float(state["evidence"]), float(state["delta"])
         return True

@@ -1,11 +1,6 @@
-"""A learning curve made fit for forecasting: cleaned, on the scale of the budget, smoothed, named, and a law fitted.
+"""A learning curve made fit for comparing: cleaned, on the scale of the budget, smoothed and named.
 
 Whatever a job logged comes in here (NaN, steps that run backwards, a restart, a million points); nothing raises.
-
-The law a·t^−b + c (arXiv:2603.07300) is fitted by separable least squares (Golub & Pereyra 1973): for each of a grid of
-exponents b, a ≥ 0 and c have a closed form. Two rounds of Huber weights keep spikes from bending it. It takes a
-fraction of a millisecond, which ``scipy.optimize`` does not. By itself the law misses what a schedule does; its bias at
-the same progress, learned from finished runs, is added by ``forecast``.
 """
 
 from __future__ import annotations
@@ -79,7 +74,7 @@ def clean_curve(steps: Sequence[float], losses: Sequence[float], budget: float) 
         restarted = bool(np.any(x < 0.5 * np.maximum.accumulate(x) - 0.02))
         x, y = _ordered(x, y)
         end = x[-1]
-        x, y = _thinned(x, y, MAX_POINTS)
+        x, y = _thinned(x, y)
         x[-1] = end
         if shape is Shape.REGULAR:
             shape = Shape.JUMPED if jumped(y) else shape
@@ -114,11 +109,11 @@ def _ordered(x: Array, y: Array) -> tuple[Array, Array]:
     return x[keep], y[keep]
 
 
-def _thinned(x: Array, y: Array, most: int) -> tuple[Array, Array]:
-    """The means of ``most`` consecutive groups."""
-    if len(x) <= most:
+def _thinned(x: Array, y: Array) -> tuple[Array, Array]:
+    """The means of ``MAX_POINTS`` consecutive groups."""
+    if len(x) <= MAX_POINTS:
         return x, y
-    edges = np.linspace(0, len(x), most + 1).astype(np.intp)[:-1]
+    edges = np.linspace(0, len(x), MAX_POINTS + 1).astype(np.intp)[:-1]
     counts = np.diff(np.append(edges, len(x)))
     return np.add.reduceat(x, edges) / counts, np.add.reduceat(y, edges) / counts
 
@@ -152,8 +147,8 @@ def _stranded(before: Array, after: Array) -> bool:
     return fall <= 3 * noise * math.sqrt(2 / quarter) + 1e-12 * float(np.max(np.abs(after)))
 
 
-def trailing(curve: Curve) -> tuple[Array, Array]:
-    """Level and steepness (fall per unit of log progress) at each point, from this point and earlier ones alone.
+def levels_at(curve: Curve, grid: Array) -> Array:
+    """The smoothed loss at shares of the budget, each from the points up to there alone; NaN before the first point.
 
     A straight line in log progress is fitted to a trailing window by least squares (by sums, all windows at once): it
     follows the fast early descent, where a mean of the same window would lag behind it.
@@ -173,57 +168,8 @@ def trailing(curve: Curve) -> tuple[Array, Array]:
     spread = mean(u * u) - mean_u**2
     covariance = mean(u * y) - mean_u * mean_y
     slope = np.where(spread > 1e-12, covariance / np.maximum(spread, 1e-12), 0.0)
-    level = mean_y + slope * (u - mean_u)
-    return np.where(count < FIT_POINTS, raw, level + centre), -slope
-
-
-def roughness(losses: Array) -> float:
-    """Standard deviation of the log's noise, from second differences of its second half (Gasser et al. 1986)."""
-    half = losses[len(losses) // 2 :]
-    if len(half) < 5:
-        return 0.0
-    return float(1.4826 * np.median(np.abs(np.diff(half, 2))) / math.sqrt(6))
-
-
-_EXPONENTS = np.exp(np.linspace(np.log(0.05), np.log(3.0), 24))
-_WARM_UP, _POINTS, _ROUNDS, _HUBER = 0.02, 50, 2, 1.345
-
-
-def end_of_power_law(progress: Array, losses: Array) -> float | None:
-    """The loss at the end by the law, fitted to the points behind the warm-up; None with fewer than three."""
-    x, y = progress, losses
-    if len(x) == 0:
-        return None
-    keep = x > min(_WARM_UP, float(x[-1]) * 0.3)
-    x, y = x[keep], y[keep]
-    head = len(x) // 5
-    if head >= 2:  # before the highest loss of the first fifth it rises, at warm-up
-        top = int(np.argmax(y[:head]))
-        x, y = x[top:], y[top:]
-    if len(x) < 3:
-        return None
-    x, y = _thinned(x, y, _POINTS)
-    powers = x[None, :] ** -_EXPONENTS[:, None]
-    weights = np.ones_like(y)
-    end = 0.0
-    for _ in range(_ROUNDS + 1):
-        end, errors = _best(powers, y, weights)
-        scale = 1.4826 * float(np.median(np.abs(errors)))
-        if scale <= 0:
-            break
-        weights = np.minimum(1.0, _HUBER * scale / np.maximum(np.abs(errors), 1e-300))
-    return end
-
-
-def _best(powers: Array, y: Array, weights: Array) -> tuple[float, Array]:
-    """Weighted least squares of a and c for every exponent; a + c and errors of the best."""
-    total = weights.sum()
-    mean_p = (powers @ weights) / total
-    mean_y = float(weights @ y) / total
-    centred = powers - mean_p[:, None]
-    a = ((centred * weights) @ (y - mean_y)) / np.maximum(((centred**2) @ weights), 1e-300)
-    a = np.maximum(a, 0.0)
-    c = mean_y - a * mean_p
-    errors = y[None, :] - a[:, None] * powers - c[:, None]
-    best = int(np.argmin((errors**2) @ weights))
-    return float(a[best]) + float(c[best]), errors[best]
+    last = np.searchsorted(x, grid + 1e-9, side="right") - 1
+    at = np.maximum(last, 0)
+    ahead = np.log(np.clip(grid, x[at], x[at] * (1 + WINDOW)))
+    level = np.where(count[at] < FIT_POINTS, raw[at], mean_y[at] + slope[at] * (ahead - mean_u[at]) + centre)
+    return np.asarray(np.where(last < 0, math.nan, level))

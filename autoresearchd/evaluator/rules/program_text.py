@@ -404,6 +404,13 @@ def is_simpler(new: Mapping[str, str], old: Mapping[str, str]) -> bool:
     return nodes < 0 and weight < 0 and max(gained.values(), default=0) <= 0
 
 
+def is_larger(new: Mapping[str, str], old: Mapping[str, str]) -> bool:
+    """Whether a program has more nodes than another one; never where one of its changed files cannot be counted."""
+    changed = [path for path in {**old, **new} if new.get(path) != old.get(path) and path.endswith(".py")]
+    sizes = [(size(new.get(path, "")), size(old.get(path, ""))) for path in changed]
+    return sum(after.nodes - before.nodes if after and before else 0 for after, before in sizes) > 0
+
+
 def _docstring(node: ast.AST) -> ast.Expr | None:
     """The statement that documents a node."""
     match node.body[:1] if isinstance(node, _DOCUMENTED) else []:

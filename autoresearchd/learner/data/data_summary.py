@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.domain.errors import MissingCapability
 from autoresearchd.domain.quantities import counted
 from autoresearchd.learner.data.trajectories import Dataset, Split, Trajectory, all_equal, grouped
+from autoresearchd.report.parquet_file import write_rows
 
 LEAST_USABLE = 0.2
 """Below this share of usable answers the policy is shown first how one is written."""
@@ -186,22 +186,5 @@ def rows(trajectories: Iterable[Trajectory]) -> list[dict[str, Any]]:
 
 
 def write_parquet(trajectories: Iterable[Trajectory], target: Path) -> None:
-    """Write one row for each trajectory; ``target`` is there as a whole or not at all."""
-    try:
-        import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
-        import pyarrow.parquet as pq  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError as error:
-        raise MissingCapability(
-            "writing trajectories as Parquet needs pyarrow, which is not installed", hint="pip install pyarrow"
-        ) from error
-    kinds = {
-        "text": pa.string(), "whole": pa.int64(), "real": pa.float64(), "flag": pa.bool_(),
-        "wholes": pa.list_(pa.int64()), "reals": pa.list_(pa.float64()), "time": pa.timestamp("us", tz="UTC"),
-    }  # fmt: skip
-    schema = pa.schema([(name, kinds[kind]) for name, kind in _COLUMNS.items()])
-    part = target.with_name(f"{target.name}.part")
-    try:
-        pq.write_table(pa.Table.from_pylist(rows(trajectories), schema=schema), part)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    """Write one row for each trajectory; see ``write_rows``."""
+    write_rows(_COLUMNS, rows(trajectories), target)

@@ -34,8 +34,7 @@ from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.proposal import Answer, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.feedback import FORMULA, feedback
-from autoresearchd.evaluator.feedback import reward as reward_of
+from autoresearchd.evaluator.feedback import FORMULA, PENALTIES, feedback
 from autoresearchd.learner.data.data_summary import Signal, signal
 from autoresearchd.learner.data.trajectories import Dataset, Reason, Record, Split, Trajectory, dataset, record, split
 from autoresearchd.policy.policy_names import PolicySpec
@@ -344,12 +343,13 @@ def _outcome(
         return open_label if RULES[open_label] is None else None, None, ""
     if answer.error:
         label = label_of(answer)
-        return label, None if label is Label.ERROR else _penalty(label), answer.error
+        return label, None if label is Label.ERROR else PENALTIES.get(label), answer.error
     # Once the money is spent, another policy may propose in a model's place.
     if proposal is None or not PolicySpec(proposal.policy.partition(":")[0]).asks_model:
         return Label.INTERRUPTED, None, ""
     if answer.attempt == e.attempt:
-        return e.decision.label, e.decision.reward, "" if task is None else feedback(task, e)
+        label = Label.NO_GAIN if e.confirmed is False else e.decision.label  # its chain fell: nothing to imitate
+        return label, _earned(e, e.decision), "" if task is None else feedback(task, e)
     runs = (run for run in reversed(e.runs) if run.attempt == answer.attempt and run.of is None and not run.open)
     failed = next((run for run in runs if run.label is not Label.NONE and RULES[run.label] is not None), None)
     if failed is None:
@@ -357,13 +357,15 @@ def _outcome(
     status = RULES[failed.label] or Status.CRASH
     reason = f"{failed.label.value}: {failed.detail}".rstrip(". ") + "."
     given_back = replace(e, proposal=proposal, decision=Decision(status, failed.label, reason=reason))
-    return failed.label, _penalty(failed.label), "" if task is None else feedback(task, given_back)
+    return failed.label, PENALTIES.get(failed.label), "" if task is None else feedback(task, given_back)
 
 
-def _penalty(label: Label) -> float | None:
-    """What the formula gives for a label alone; None where that depends on the value, or there is no reward."""
-    earned = reward_of(label, None, None, None)
-    return None if earned is None else earned.total
+def _earned(e: Experiment, decision: Decision) -> float | None:
+    """The reward that it was given, less that for a gain which a confirmation has refuted."""
+    if e.confirmed is not False or decision.reward is None:
+        return decision.reward
+    parts = decision.reward_parts or {}
+    return decision.reward - sum(max(0.0, parts.get(name, 0.0)) for name in ("improvement", "efficiency"))
 
 
 def _of_agent(transcript: Transcript) -> bool:

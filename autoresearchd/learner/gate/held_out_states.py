@@ -31,12 +31,14 @@ from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.redaction import secrets_of_environment
 from autoresearchd.domain.task import Task
+from autoresearchd.evaluator.keep.decide import belief_of
+from autoresearchd.evaluator.keep.tip_belief import TipBelief
 from autoresearchd.evaluator.measure.log_text import shorten
 from autoresearchd.evaluator.rules.run_time import Pace, overrun, pace_of
 from autoresearchd.learner.data.read_sessions import ReadSession
 from autoresearchd.learner.data.trajectories import Trajectory, grouped
 from autoresearchd.loop.messages import is_keep
-from autoresearchd.loop.programs import Baseline, Programs, noise_of
+from autoresearchd.loop.programs import Baseline, Programs
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.session_view import RECENT
 from autoresearchd.store.repository import SqlStore
@@ -91,8 +93,7 @@ class Ground:
         self._check = EditCheck(self.task, self.store, session.id, self.pristine)
         self.programs = Programs(self.workspace, self.task, self.pristine, _PROGRAMS)
         self._diff = cache(partial(self.store.diff, session.id))
-        self.noise_data = cache(partial(noise_of, self.task, self.store, session.id))  # of a segment
-        self.baseline = cache(self._baseline)
+        self.baseline, self.belief = cache(self._baseline), cache(self._belief)  # of a segment
 
     @cached_property
     def experiments(self) -> Mapping[int, Experiment]:
@@ -114,8 +115,10 @@ class Ground:
         return kept
 
     def incumbent(self, number: int) -> Experiment:
-        """The best kept before an experiment, in its segment; StoreError where there was no baseline yet."""
-        before = [e for e in self._kept(self.experiments[number].segment) if e.number < number]
+        """The tip before an experiment, in its segment; StoreError where there was no baseline yet."""
+        falls = [c for c in self.store.confirmations(self.session.id) if c.fell and c.after < number]
+        kept = [e for e in self._kept(self.experiments[number].segment) if e.number < number]
+        before = [e for e in kept if not any(c.against < e.number <= c.experiment for c in falls)]
         if not before:
             raise StoreError(f"experiment {number} of session {self.session.tag} has no baseline before it")
         return before[-1]
@@ -123,6 +126,12 @@ class Ground:
     def _baseline(self, segment: int) -> Baseline:
         """The first that was kept in a segment: the program as it was."""
         return Baseline(self._kept(segment)[0], self.task, self.store, self.programs)
+
+    def _belief(self, segment: int) -> TipBelief | None:
+        """What a segment has taught of noise and of edits."""
+        first = self.baseline(segment).experiment
+        rest = (e for e in self.experiments.values() if e.segment == segment and e.number > first.number)
+        return belief_of(self.task, first, rest)
 
     def pace(self, segment: int, beside: RunResult) -> Pace | None:
         """What runs are held to: the baseline's pace as in the loop, or that of a run of the best that is made beside.
@@ -190,7 +199,7 @@ class HeldOut:
             ground = self.grounds.get(session)
             if ground is None:
                 left_out[unusable(session, self.lost.get(session, "it is not open"))] += 1
-            elif ground.session.policy.partition(":")[0] == "agent":
+            elif ground.session.policy.removeprefix("hybrid:").partition(":")[0] == "agent":
                 left_out["an agent was asked, whose answers are turns"] += 1
             else:
                 try:

@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, PolicyError, UsageError
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
-from autoresearchd.domain.labels import RULES, Label, Phase
+from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.ports import Cancel, Executor, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.feedback import feedback, novelty, resources_saved, reward
-from autoresearchd.evaluator.keep.decide import decide, incumbent_value
-from autoresearchd.evaluator.keep.keep_rule import KeepRule
+from autoresearchd.evaluator.feedback import PENALTIES, feedback, novelty, resources_saved, reward
+from autoresearchd.evaluator.keep.decide import decide, sign_of
+from autoresearchd.evaluator.keep.tip_belief import beside as believed_beside
 from autoresearchd.evaluator.measure.log_text import shorten
 from autoresearchd.evaluator.rules.legality import code_hash
 from autoresearchd.evaluator.rules.run_time import held
@@ -40,8 +40,6 @@ from autoresearchd.policy.workspace_copy import put
 from autoresearchd.workspace.files import disk_errors, remove_tree
 
 JUDGE = "judge"
-_ONE_RUN = KeepRule(most=0, gate_at=0.0)
-"""No further run can be asked for; a bound that one run holds is taken to be held."""
 _MAX_ERROR, _MAX_DETAIL = 300, 200
 _LOOK_S = 0.2  # seconds between two looks at all runs and at whether somebody wants an end
 
@@ -86,7 +84,7 @@ def examine(state: HeldOutState, completion: str, held_out: HeldOut) -> Outcome:
         ground.legal(state, edit.files)
     except (EditError, PolicyError) as error:
         words = shorten(str(error), _MAX_ERROR)
-        return Outcome(state.key, state.session, False, error.label, words, _penalty(error.label))
+        return Outcome(state.key, state.session, False, error.label, words, PENALTIES.get(error.label))
     after = {**state.code, **edit.files}
     program = code_hash(after)
     seen = Outcome(
@@ -99,13 +97,8 @@ def examine(state: HeldOutState, completion: str, held_out: HeldOut) -> Outcome:
     )
     if ground.was_tried(state, program):
         words = "the same program was tried before"
-        return replace(seen, label=Label.DUPLICATE, error=words, reward=_penalty(Label.DUPLICATE))
+        return replace(seen, label=Label.DUPLICATE, error=words, reward=PENALTIES[Label.DUPLICATE])
     return seen
-
-
-def _penalty(label: Label) -> float | None:
-    earned = reward(label, None, None, None)
-    return None if earned is None else earned.total
 
 
 class CheckingJudge:
@@ -236,17 +229,16 @@ class RealJudge(CheckingJudge):
         beside, own = (self._ended[job] for job in jobs)
         ground, seed = self._held_out.ground(state.session), jobs[0].seed
         task, incumbent = ground.task, ground.incumbent(state.number)
-        noise_data = ground.noise_data(incumbent.segment)
+        belief, reference = ground.belief(incumbent.segment), beside.measurement.value
         if own.measurement.label is Label.NONE:  # held to its budget as in the loop
             pace = ground.pace(incumbent.segment, beside.result)
-            noise = noise_data.noise(incumbent.number)
-            best, sigma = beside.measurement.value, noise.sigma if noise is not None else None
-            bounded = held(task, own.result, own.measurement, pace, best=best, sigma=sigma)
+            sigma = belief.sigma if belief is not None else None
+            bounded = held(task, own.result, own.measurement, pace, best=reference, sigma=sigma)
             own = _Ended(bounded, own.result)
         label, detail = own.measurement.label, ground.redactor.text(own.measurement.detail)
         if RULES[label] is None:
             return replace(seen, label=label, error=shorten(detail, _MAX_ERROR))
-        if beside.measurement.label is not Label.NONE:
+        if beside.measurement.label is not Label.NONE or reference is None:
             why = f"what it is compared with does not run here: {ground.redactor.text(beside.measurement.detail)}"
             return replace(seen, label=beside.measurement.label, error=shorten(why, _MAX_ERROR))
         number = max(ground.experiments) + 1
@@ -260,16 +252,17 @@ class RealJudge(CheckingJudge):
             proposal=Proposal(dict(seen.files), "", JUDGE),
             runs=(_run(number, 0, seed, own), _run(number, 1, seed, beside, of=incumbent.number)),
         )
-        decision = decide(task, tested, incumbent, noise_data, rule=_ONE_RUN, baseline=tested.runs[1:])
-        assert isinstance(decision, Decision)
-        known = noise_data.values(incumbent.number)
-        now = replace(incumbent, runs=(_run(incumbent.number, 0, seed, beside),), attempt=0)
+        # What it was kept with, perhaps on another machine, counts for nothing: its run beside is all that is known.
+        if belief is not None:
+            belief = believed_beside(belief, sign_of(task.metric) * reference)
+        there = Decision(Status.KEEP, Label.NONE, reference, metrics=beside.measurement.metrics)
+        now = replace(incumbent, runs=(_run(incumbent.number, 0, seed, beside),), attempt=0, decision=there)
+        decision = decide(task, tested, now, belief, baseline=tested.runs[1:])
         earned = reward(
             decision.label,
             decision.delta,
             decision.sigma,
-            incumbent_value(task, noise_data, incumbent) if known else beside.measurement.value,
-            sure=decision.sure,
+            reference,
             saved=resources_saved(resources(tested), resources(now)),
             distance=seen.novelty,
         )

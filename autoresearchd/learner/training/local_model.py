@@ -7,7 +7,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ class LocalModel:
         self.sharing = None if self.apart else shared
 
     @classmethod
-    def load(cls, place: Path, options: load_model.ModelOptions | None = None) -> LocalModel:
+    def load(cls, place: Path, options: load_model.ModelOptions | None = None) -> Self:
         """The model of a folder or a GGUF file; raises as ``load_model.load`` says."""
         with load_model.explain_out_of_memory(f"loading {place}"):
             options = options or load_model.ModelOptions()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AwareDatetime, Field, StrictStr, StringConstraints, TypeAdapter
 
@@ -107,7 +107,7 @@ class AdapterShelf:
         self._folder, self._store, self._now = folder, store, now
 
     @classmethod
-    def of(cls, root: Path, store: VersionRecords) -> AdapterShelf:
+    def of(cls, root: Path, store: VersionRecords) -> Self:
         """The versions of the repository whose checkout is at ``root``."""
         return cls(layout.adapters_dir(root), store, SystemClock().now)
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from autoresearchd.domain.errors import RepositoryError
-from autoresearchd.domain.experiment import CALM, Experiment, explain_noise, noise_has_grown
+from autoresearchd.domain.experiment import CALM, TIMES, Experiment, explain_noise, noise_has_grown
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.evaluator.measure.measurement import is_read_only, missing_module, missing_paths
 from autoresearchd.evaluator.rules.program_text import SEED_VARIABLE
@@ -23,21 +23,25 @@ class Advice:
     """Warnings after decisions; what was said before a restart is not said again."""
 
     def __init__(self, view: SessionView) -> None:
-        self._view = view
-        sigmas = [e.decision.sigma for e in view.recent if e.decision and e.decision.sigma is not None]
-        self._busy = bool(sigmas) and noise_has_grown(sigmas[-1], self._first_sigma)
+        self._view, self._busy, self._last = view, False, 0.0
+        for e in view.recent:
+            self._changes(e)
 
     def after(self, e: Experiment) -> Iterator[str]:
         sigma, first = e.decision.sigma if e.decision else None, self._first_sigma
         if is_baseline(e):
             yield from self._of_baseline()
-        elif sigma is not None and first is not None:
-            if not self._busy and noise_has_grown(sigma, first):
-                self._busy = True
-                yield explain_noise(sigma, first)
-            elif self._busy and not noise_has_grown(sigma, first, CALM):
-                self._busy = False
-                yield f"σ is down to {sigma:.2g}, from too much: gains of that size can be told again"
+        elif self._changes(e) and sigma is not None and first is not None:
+            down = f"σ is down to {sigma:.2g}, from too much: gains of that size can be told again"
+            yield explain_noise(sigma, first) if self._busy else down
+
+    def _changes(self, e: Experiment) -> bool:
+        """Whether σ has become too much with an experiment, or calm again."""
+        sigma, before = e.decision.sigma if e.decision else None, self._busy
+        if sigma is not None and not is_baseline(e):
+            steady = (max if before else min)(sigma, self._last)  # two in a row: one reading may mislead for once
+            self._busy, self._last = noise_has_grown(steady, self._first_sigma, CALM if before else TIMES), sigma
+        return self._busy is not before
 
     @property
     def _first_sigma(self) -> float | None:

@@ -225,7 +225,7 @@ class Research:
         """Device, memory, throughput and the last failure, by name, in words; only what is known."""
         view, facts = self._view, dict[str, Any](self._facts)
         latest = next((e for e in reversed(view.recent) if e.good_runs), None)
-        for name, e in (("run of the incumbent", None if view.needs_baseline else view.tip), ("latest run", latest)):
+        for name, e in (("run of the tip", None if view.needs_baseline else view.tip), ("latest run", latest)):
             if e is not None and e.good_runs:
                 good = e.good_runs[-1]
                 known = [f"{metric} {good.metrics[metric]:.6g}" for metric in SHOWN_METRICS if metric in good.metrics]

@@ -153,6 +153,8 @@ class Proposals:
         attempt = failed.attempt + 1
         if run is None or decision.label is not Label.ERROR or attempt > policy.repairs or not is_simple(run.detail):
             return decision
+        if failed.policy != policy.name:  # of one who stands in for it
+            return decision
         log = "\n".join(training_log(self._view, run, LOG_LINES, _LOG_BYTES))
         repair = Repair(attempt, failed.files, decision.label.value, decision.reason, log, failed.description)
         told = f"given back to be fixed ({attempt} of {policy.repairs}): {run.detail}"

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -70,7 +71,7 @@ class Housekeeping:
             executors={"default": ThreadPoolExecutor(2)}, timezone="UTC", job_defaults={"coalesce": True}, logger=log
         )
 
-    def __enter__(self) -> Housekeeping:
+    def __enter__(self) -> Self:
         self.watch_disk()
         self._remember()
         # Looked for here, not by the loop: that may be waiting for a policy, a set-up or a service for minutes.
@@ -174,6 +175,8 @@ class Housekeeping:
                     stop.paused.set()
                 case "unpause":
                     stop.paused.clear()
+                case "confirm":
+                    stop.confirm.set()
         if stop.announce():
             say_that_it_stops(self._lab, self._lab.store.latest(self._lab.session_id))
 
@@ -201,11 +204,13 @@ class Housekeeping:
             self._lab.emit(EventKind.WARNING, f"housekeeping: {error}")
 
 
-def say_that_it_stops(lab: Context, experiment: Experiment | None) -> None:
-    """Tell whoever watches that the session stops, and after what: the experiment that is open, if one is."""
+def say_that_it_stops(lab: Context, experiment: Experiment | None, *, confirming: bool = False) -> None:
+    """Tell whoever watches that the session stops, and after what: the experiment or confirmation that is open."""
     words, number = "stopping", None if experiment is None else experiment.number
     if lab.stop.now.is_set():
         words = "stopping at once"
+    elif confirming:
+        words = f"stopping once experiment {number} is confirmed, or is not"
     elif experiment is not None and experiment.phase is not Phase.DECIDED:
         waits = ", or now if a model keeps it waiting" if experiment.phase is Phase.PROPOSING else ""
         words = f"stopping after experiment {number}{waits}"

@@ -11,7 +11,7 @@ import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from autoresearchd.domain.errors import EnvironmentFailure, SessionLocked, StoreDamaged
 from autoresearchd.sandbox.file_locks import hold
@@ -101,7 +101,7 @@ class SessionLock:
         self._descriptor: int | None = None
         self._facts: dict[str, Any] = {"ready": False, "waits": "", "starts": starts}
 
-    def __enter__(self) -> SessionLock:
+    def __enter__(self) -> Self:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = hold(self.path, busy=lambda: already_held(self.tag, holder(self.path)))

@@ -54,7 +54,7 @@ _EXAMPLE = (
     {"role": "user", "content": "Constants:\nLAYERS = 4\nDROP = 0.1\n\nTried:\nDROP = 0.3: worse\n\nYour line:"},
     {"role": "assistant", "content": "LAYERS = 6"},
 )
-_OUTCOMES: Mapping[Status, str] = {Status.KEEP: "better", Status.DISCARD: "no better", Status.CRASH: "it failed"}
+_OUTCOMES: Mapping[Status, str] = {Status.KEEP: "seems better", Status.DISCARD: "no better", Status.CRASH: "it failed"}
 
 
 def messages(state: ResearchState, *, budget: int, count: Count) -> tuple[Message, ...]:
@@ -170,6 +170,8 @@ def _tried(recent: Sequence[Experiment], found: Mapping[str, Parameter], quote: 
         outcome = _OUTCOMES.get(e.decision.status, "not allowed")
         if e.decision.status is Status.DISCARD and e.decision.delta is not None and e.decision.delta < 0:
             outcome = "worse"
+        if e.confirmed is False:  # kept, until it was tested
+            outcome = "no better"
         lines.pop(what, None)
         lines[what] = f"{what}: {outcome}"
     return list(lines.values())[-TRIED:]

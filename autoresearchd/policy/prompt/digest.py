@@ -45,13 +45,15 @@ _MARK = re.compile(r"<!--[ \t]{0,8}autoresearchd:(begin|end)[ \t]{1,8}learnings[
 _BEGIN, _END = "<!-- autoresearchd:begin learnings -->", "<!-- autoresearchd:end learnings -->"
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+learnings\s*", re.IGNORECASE)
 _NOTHING = "Nothing yet."
+KEPT = {True: "confirmed", None: "only believed so far", False: "fell back when it was tested"}
+"""Of a keep: whether runs on fresh seeds have shown that it, or what it is part of, is an improvement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
     """What was learned, each part in lines, the most telling first.
 
-    failures: by label, with the latest example. near_misses: better than the incumbent but not kept, or within noise;
+    failures: by label, with the latest example. near_misses: better than the tip but not kept, or within noise;
     near: their numbers. hints: of what to try next, not taken up since. tried: by constant, or by role, with what each
     value did; constants: their names, the most tried first.
     """
@@ -130,6 +132,7 @@ class _Try:
     values: Mapping[str, str]
     arch_change: str
     text: str
+    confirmed: bool | None = None
 
     def __str__(self) -> str:
         return f"#{self.number} {self.words}"
@@ -137,6 +140,11 @@ class _Try:
     @property
     def kept(self) -> bool:
         return self.decision.status is Status.KEEP
+
+    @property
+    def stands(self) -> bool:
+        """Whether it was kept, and its chain has not fallen back."""
+        return self.kept and self.confirmed is not False
 
     @property
     def judged(self) -> bool:
@@ -150,7 +158,8 @@ class _Try:
     @property
     def outcome(self) -> str:
         delta = "" if self.decision.delta is None else f" {self.decision.delta:+.3g}"
-        return ("kept" if self.kept else self.decision.label.value or self.decision.status.value) + delta
+        kept = f"kept, {KEPT[self.confirmed]},"
+        return (kept if self.kept else self.decision.label.value or self.decision.status.value) + delta
 
 
 def _try_of(experiment: Experiment, quote: Quote) -> _Try | None:
@@ -164,7 +173,8 @@ def _try_of(experiment: Experiment, quote: Quote) -> _Try | None:
         for key, v in list(proposal.changes.items())[:_MOST_CONSTANTS]
     }
     text = default_process(f"{description} {quote.line(proposal.hypothesis, _WORDS)} {arch_change}")
-    return _Try(experiment.number, quote.line(description, _SHOWN), proposal, decision, values, arch_change, text)
+    words, confirmed = quote.line(description, _SHOWN), experiment.confirmed
+    return _Try(experiment.number, words, proposal, decision, values, arch_change, text, confirmed)
 
 
 # ---------------------------------------------------------------------- the parts
@@ -206,8 +216,9 @@ def _constant(name: str, having: Sequence[_Try]) -> str:
         others = f" with {counted(len(t.values) - 1, 'other change')}" if len(t.values) > 1 else ""
         values.append(f"{t.values[name]}{others}: {t.outcome} (#{t.number})")
     older = len(having) - len(values)
-    helped = sum(t.kept or (t.decision.label in _MEASURED and t.delta > 0) for t in having)
-    return f"{name} ({len(having)} tried, {helped} helped): {'; '.join(values)}" + (f"; {older} older" if older else "")
+    helped = sum(t.stands or (t.decision.label in _MEASURED and t.delta > 0) for t in having)
+    tried = f"{len(having)} tried, {helped} seemed to help"
+    return f"{name} ({tried}): {'; '.join(values)}" + (f"; {older} older" if older else "")
 
 
 def _roles(tries: Sequence[_Try], quote: Quote) -> Iterable[str]:
@@ -322,7 +333,7 @@ def bounds(constraint: Constraint) -> str:
     if constraint.min is not None:
         words.append(f"at least {constraint.min:g}")
     if constraint.max_increase is not None:
-        words.append(f"at most {constraint.max_increase:.0%} above the incumbent's")
+        words.append(f"at most {constraint.max_increase:.0%} above the tip's")
     return " and ".join(words)
 
 
@@ -369,13 +380,13 @@ def learnings(
     *,
     sigma: float | None = None,
 ) -> str:
-    """The daemon's own part: the best so far, what helped, what hurt, near misses, failures. top: the best first."""
+    """The daemon's own part: the best keep, what was kept, what hurt, near misses, failures. top: the best first."""
     quote = Quote()
     learned = digest_of(recent, top, failures, sigma=sigma, quote=quote)
     tries = [t for e in recent if (t := _try_of(e, quote)) is not None and t.delta < 0]
     worst = sorted(tries, key=lambda t: (t.delta, -t.number))[:_MOST_HURT]
     parts: dict[str, Sequence[str]] = {
-        "Helped": learned.kept,
+        "Kept": learned.kept,
         "Hurt": [f"{t}: {t.delta:+.3g}" for t in worst],
         "Near misses": learned.near_misses,
         "Failed": learned.failures,
@@ -395,4 +406,5 @@ def _best(top: Sequence[Experiment], quote: Quote) -> str:
     if kept is None or kept.decision is None or kept.decision.value is None:
         return ""
     what = kept.proposal.description or kept.proposal.hypothesis if kept.proposal else "the program as it was"
-    return f"Best so far: {kept.decision.value:.6g} (#{kept.number} {quote.line(what, _SHOWN)})"
+    value, stands = f"{kept.decision.value:.6g}", KEPT[kept.confirmed]
+    return f"Best value that was kept: {value} (#{kept.number} {quote.line(what, _SHOWN)}; {stands})"

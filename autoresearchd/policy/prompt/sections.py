@@ -18,7 +18,7 @@ from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.task import Budget, Direction, MetricSource
 from autoresearchd.evaluator.feedback import MAX_REASON, feedback, fill
 from autoresearchd.models.client import Count, Message
-from autoresearchd.policy.prompt.digest import advice, bounds, digest_of, show_in_prompt, stuck_mode
+from autoresearchd.policy.prompt.digest import KEPT, advice, bounds, digest_of, show_in_prompt, stuck_mode
 from autoresearchd.policy.prompt.quote import Quote, data_block, fence_block, fence_length
 from autoresearchd.policy.search.find_constants import rule
 
@@ -137,8 +137,9 @@ def _system(state: ResearchState, forms: str) -> str:
     own = task.prompt.system.replace("{target_file}", ", ".join(task.editable)).strip()
     parts = (
         "You are a researcher who improves a machine-learning program by experiments. You propose one edit at a time. "
-        "It is committed, run within a fixed budget and measured; it is kept only if the improvement is more than "
-        "noise, else it is reverted, and what was learned from it is all that stays.",
+        "It is committed, run within a fixed budget and measured; it is kept only if an improvement is to be expected "
+        "from that, else it is reverted, and what was learned from it is all that stays. What was kept is confirmed "
+        "later, on fresh seeds, or falls back.",
         f"# Task {task.name}\n\n{own}" if own else "",
         "# Rules\n\n" + "\n".join(f"- {rule}" for rule in _rules(state)),
         "# Data\n\nBlocks that begin with a fence and the word `data` hold what earlier experiments, programs and logs "
@@ -183,8 +184,8 @@ def _rules(state: ResearchState) -> list[str]:
         small if task.max_compressed is not None else "",
         Quote(state.redactor).line(score, 800) if score else "",
         f"No new packages: only what is installed for the program can be imported.{network}",
-        "Seeds are the evaluator's (AUTORESEARCHD_SEED), and a doubtful gain is run again under fresh ones: another "
-        "seed is no improvement.",
+        "Seeds are the evaluator's (AUTORESEARCHD_SEED), and what was kept is run again under fresh ones: another seed "
+        "is no improvement.",
         *(f"{c.metric} must be {bounds(c)}." for c in task.scoring.constraints),
         *(f"This check must pass: {check.command}" for check in task.checks),
         "Simplicity counts: of two programs with the same result the simpler is kept. A gain within reach of noise "
@@ -278,17 +279,18 @@ def _program(state: ResearchState) -> str:
 
 
 def _standing(state: ResearchState, quote: Quote) -> Section:
-    """Incumbent, baseline and noise; where the edit starts from; what is known of the machine and the last failure."""
+    """Tip, baseline and noise; where the edit starts from; what is known of the machine and the last failure."""
     name, reference = state.task.metric.name, state.task.scoring.reference
-    lines = [f"Incumbent: {name} = {_number(state.incumbent_value)}; baseline: {_number(state.baseline)}."]
+    believed = f"Tip, as it is believed to be: {name} = {_number(state.incumbent_value)}"
+    lines = [f"{believed}; baseline: {_number(state.baseline)}."]
     if state.sigma is not None:
         lines.append(f"Noise of one run: {_number(state.sigma)} (standard deviation).")
     if reference is not None:
         lines.append(f"Reference value that the task gives: {_number(reference)}.")
     if state.incumbent and state.incumbent != state.parent:
         lines.append(
-            "The files shown are not the incumbent's: this time the edit starts from another experiment, to explore. "
-            "It is kept all the same only if it beats the incumbent."
+            "The files shown are not the tip's: this time the edit starts from another experiment, to explore. It is "
+            "kept all the same only if it beats the tip."
         )
     pieces = [Piece("\n".join(lines))]
     known = "\n".join(f"{quote.line(k, 60)}: {quote.line(v, 400)}" for k, v in sorted(state.diagnostics.items()))
@@ -362,6 +364,7 @@ def _headline(experiment: Experiment, quote: Quote) -> str:
     if decision is None:
         return f"{start} (not decided)"
     label = f"/{decision.label}" if decision.label else ""
+    label += f" ({KEPT[experiment.confirmed]})" if decision.status is Status.KEEP else ""
     gain = "" if decision.delta is None else f", improvement {decision.delta:+.5g}"
     return f"{start}: {decision.status}{label}, {_number(decision.value)}{gain}"
 

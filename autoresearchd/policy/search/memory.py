@@ -1,9 +1,9 @@
 """What a search remembers of a session, rebuilt from the history at any time, and what it believes from that.
 
 An effect is the improvement over the trial's own parent, so that trials on different incumbents can be compared.
-Beliefs are an additive Gaussian process over the constants, fitted to the effects: each constant has a function of its
-own (Duvenaud et al. 2011, "Additive Gaussian Processes", first order), and the effect of an experiment is the sum over
-its changes of f(new) − f(old). Axes are in moderate steps away from the present value, so that one length suits all.
+Beliefs are a Gaussian process F over all constants, fitted to the effects F(new) − F(old): each constant has a function
+of its own (Duvenaud et al. 2011, "Additive Gaussian Processes", first order), and one has all. Axes are in moderate
+steps away from the present value, so that one length suits all.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from autoresearchd.evaluator.measure.measurement import is_simple
 from autoresearchd.evaluator.rules.run_time import HELD
 from autoresearchd.policy.search.parameter import Kind, Parameter, Value
 
-_RECENT = 120
-_BEST = 40
+_RECENT = 64
+_BEST = 24
 _ANCESTORS = 300
 _MISFITS = 500
 _ENOUGH = 2
@@ -47,7 +47,8 @@ class Effect:
 
     gain: improvement over its parent, a forecast where the run was ended early, None where it has none. told: the same
     as it was decided on, which people are shown, where it was compared with its parent. failed: it must not be tried
-    again; beyond: more of the same would fail, too. value, base: of the trial and of its parent, where known.
+    again; beyond: more of the same would fail, too. value, base: of the trial and of its parent, where known. start:
+    how much better than the present program its parent was.
     """
 
     number: int
@@ -60,6 +61,7 @@ class Effect:
     beyond: bool = False
     value: float | None = None
     base: float | None = None
+    start: float = 0.0
 
 
 @dataclass(slots=True)
@@ -79,16 +81,12 @@ class Memory:
     _values: dict[str, float] = field(default_factory=dict)
     _made: dict[str, tuple[str, Mapping[str, Value]]] = field(default_factory=dict)  # commit → from what, by what
     _seen: set[int] = field(default_factory=set)
-    _keeps: set[int] = field(default_factory=set)
     _last: int = -1
     _incumbent: str = ""
 
     def refresh(self, history: TrialHistory) -> Memory:
-        """This with what was decided since the last time, or another one where a keep lost its place."""
-        found = history.trials(max(-1, self._last - _OVERLAP))
-        if any(trial.number in self._keeps and trial.status is not Status.KEEP for trial in found):
-            return Memory(self.metric).refresh(history)  # what was compared with it is judged anew
-        for trial in found:
+        """This with what was decided since the last time."""
+        for trial in history.trials(max(-1, self._last - _OVERLAP)):
             if trial.number not in self._seen:
                 self._seen.add(trial.number)
                 self._last = max(self._last, trial.number)
@@ -103,7 +101,6 @@ class Memory:
         compared = trial.parent == self._incumbent
         if trial.status is Status.KEEP and trial.commit is not None:
             self._incumbent = trial.commit
-            self._keeps.add(trial.number)
         changes = {str(k): v for k, v in trial.changes.items() if isinstance(v, (int, float, str))}
         value = trial.value if trial.value is not None and math.isfinite(trial.value) else None
         if trial.commit is not None:  # any of them may be built on, not only keeps
@@ -140,16 +137,22 @@ class Memory:
             if len(self._best) > _BEST:
                 heapq.heappop(self._best)
 
-    def effects(self, values: Mapping[str, float], baseline: float | None) -> list[Effect]:
-        """The latest and the best, oldest first. values, baseline: of parents that are not in the history."""
+    def effects(self, values: Mapping[str, float], baseline: float | None, now: float | None = None) -> list[Effect]:
+        """The latest and the best, oldest first.
+
+        values: of parents, as they are estimated by now; baseline: of those that are not in the history. now: of the
+        present program, where it is known.
+        """
         chosen = {e.number: e for e in (*(e for _, _, e in self._best), *self._recent)}
         found = []
         for effect in (chosen[n] for n in sorted(chosen)):
-            base = values.get(effect.parent, baseline) if effect.base is None else effect.base
-            if effect.value is None:
+            base = values.get(effect.parent, baseline if effect.base is None else effect.base)
+            if base is not None:
+                gain = effect.gain if effect.value is None else self.metric.improvement(effect.value, base)
+                start = 0.0 if now is None else self.metric.improvement(base, now)
+                found.append(replace(effect, gain=gain, start=start))
+            elif effect.value is None:
                 found.append(effect)
-            elif base is not None:
-                found.append(replace(effect, gain=self.metric.improvement(effect.value, base)))
         return found
 
     def ancestry(self, incumbent: str) -> list[tuple[str, Mapping[str, Value]]]:
@@ -248,35 +251,37 @@ class Coupling:
         return [p for p in self._parameters.values() if p.kind is Kind.INT and p.name != but.name]
 
 
-# ---------------------------------------------------------------------- what each change would bring
+# ---------------------------------------------------------------------- what changes would bring
 Array = NDArray[np.float64]
 
 _LENGTH = 2.0
 """Length scale of a constant's function, in moderate steps."""
-_SLOPE = 0.3
-"""Share of the prior variance that is a straight line: what helped goes on helping for a while."""
-_COST = 0.12
-"""A change that nothing is known about makes things a little worse, per step."""
+_BEND = 3.0
+"""Beyond about so many steps from the present value distances count by their logarithm: far away a decade is a step."""
+_SLOPE, _CURVE, _JOINT = 0.3, 0.1, 0.3
+"""Shares of the variance: straight lines (what helped goes on helping), parabolas, and what constants do together."""
+_COST, _COST_DEVIATION = 0.12, 0.1
+"""A change that nothing is known about makes things a little worse, per step; how sure that is before the history."""
 _TRUST = 0.5
 """How far the usual importance of a constant is believed before it has been tried."""
-_STALE = 0.4
+_STALE = 0.1
 """What was seen on an earlier incumbent may hold no more, to this share of the scale."""
+_INEXACT = 0.1
+"""Large effects are told by the model to this share of them."""
 _WORST = 4.0
-"""Effects are cut off at so many scales below zero: how bad a disaster was tells nothing more."""
+"""A failure counts as so many scales below the present program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A value that a constant might take, and what is believed of it: mean and standard deviation of its effect."""
+    """A value that a constant might take."""
 
     parameter: Parameter
     value: Value
-    mean: float = 0.0
-    deviation: float = 0.0
 
 
 class Surrogate:
-    """Beliefs about the constants of one incumbent.
+    """Beliefs about all constants of one incumbent together.
 
     parameters: the constants by name, as they are at ``incumbent``; lineage: what they were there and at its ancestors,
     by commit. sigma: noise of one measurement, None where it is not known.
@@ -290,28 +295,47 @@ class Surrogate:
         incumbent: str,
         sigma: float | None,
     ) -> None:
-        self._parameters, self._incumbent = parameters, incumbent
-        self._touched: dict[str, list[tuple[int, float, float]]] = defaultdict(list)  # (row, place before and after)
+        self._parameters = dict(parameters)
+        self._index = {name: i for i, name in enumerate(parameters)}
+        self._numeric = np.array([p.numeric for p in parameters.values()])
+        self._weight = np.array([_weight(p) for p in parameters.values()])
+        self._own = np.where(self._numeric, 1 - _SLOPE, 1.0)
+        self._rises: dict[str, list[tuple[float, float, Effect]]] = defaultdict(list)
         self._rows: list[Effect] = []
+        ends: list[tuple[Array, Array]] = []
+        begun: dict[str, Array] = {}
         for effect in effects:
-            self._add(effect, lineage.get(effect.parent))
+            before = lineage.get(effect.parent)
+            if before is None or not all(n in parameters and n in before for n in effect.changes):
+                continue  # what it started from is not known
+            if effect.parent not in begun:
+                begun[effect.parent] = self.place(before)
+            old = begun[effect.parent]
+            new = self._moved(old, effect.changes)
+            if np.isfinite(old).all() and np.isfinite(new).all():
+                self._rows.append(effect)
+                ends.append((old, new))
+                for i, name in ((self._index[name], name) for name in effect.changes):
+                    self._rises[name].append((float(old[i]), float(new[i]), effect))
+        both = np.array([new for _, new in ends] + [old for old, _ in ends]).reshape(-1, len(self._parameters))
+        self._programs, self._which = np.unique(both, axis=0, return_inverse=True)  # most trials share their start
         self.scale, self.noise = self._scales(sigma)
-        self._fit()
+        self._fit(incumbent)
+
+    def place(self, values: Mapping[str, Value]) -> Array:
+        """Where a program lies, in moderate steps from the present one: (constants,). What is not said is as now."""
+        return self._moved(np.zeros(len(self._parameters)), values)
+
+    def _moved(self, old: Array, values: Mapping[str, Value]) -> Array:
+        new = old.copy()
+        for name, value in values.items():
+            if name in self._index:
+                new[self._index[name]] = where(self._parameters[name], value)
+        return new
 
     def rises(self, name: str) -> list[tuple[float, float, Effect]]:
         """Where a constant was tried, in steps from its present value: (before, after, trial)."""
-        return [(old, new, self._rows[row]) for row, old, new in self._touched.get(name, ())]
-
-    def _add(self, effect: Effect, before: Mapping[str, Value] | None) -> None:
-        """Take a trial whose start is known in all constants that it changed."""
-        if before is None or not all(n in self._parameters and n in before for n in effect.changes):
-            return
-        places = self._parameters
-        moves = {n: (where(places[n], before[n]), where(places[n], v)) for n, v in effect.changes.items()}
-        if all(math.isfinite(a) and math.isfinite(b) for a, b in moves.values()):
-            for name, (old, new) in moves.items():
-                self._touched[name].append((len(self._rows), old, new))
-            self._rows.append(effect)
+        return self._rises.get(name, [])
 
     def _scales(self, sigma: float | None) -> tuple[float, float]:
         sizes = sorted(abs(e.gain) for e in self._rows if e.gain is not None)
@@ -320,64 +344,66 @@ class Surrogate:
         scale = max(1.5 * middle if len(sizes) >= 4 else 0.0, 3.0 * noise, 1e-12)
         return scale, max(noise, 0.02 * scale)
 
-    def _fit(self) -> None:
+    def _fit(self, incumbent: str) -> None:
         count = len(self._rows)
         gains = np.array([self._gain(e) for e in self._rows])
-        covariance: Array = np.zeros((count, count))
-        prior: Array = np.zeros(count)
-        for name in self._touched:
-            parameter, (rows, old, new) = self._parameters[name], self._places(name)
-            covariance[np.ix_(rows, rows)] += self._between(parameter, old, new, old, new)
-            prior[rows] += self._prior(parameter, new) - self._prior(parameter, old)
+        full = self._kernel(self._programs, self._programs)[np.ix_(self._which, self._which)]
+        covariance = full[:count, :count] - full[:count, count:] - full[count:, :count] + full[count:, count:]
         parents = {p: i for i, p in enumerate(dict.fromkeys(e.parent for e in self._rows))}
         which = np.array([parents[e.parent] for e in self._rows], dtype=int)
         covariance += (which[:, None] == which[None, :]) * (0.5 * self.noise**2)
-        stale = np.array([_STALE * self.scale * (e.parent != self._incumbent) for e in self._rows])
-        covariance[np.diag_indices(count)] += self.noise**2 + (0.15 * gains) ** 2 + stale**2
+        stale = np.array([_STALE * self.scale * (e.parent != incumbent) for e in self._rows])
+        covariance[np.diag_indices(count)] += self.noise**2 + (_INEXACT * gains) ** 2 + stale**2
+        far = self._far(self._programs)[self._which]
+        prior = _COST * self.scale * (far[count:] - far[:count])
         self._inverse = _invert(covariance)
-        self._weights: Array = (self._inverse * (gains - prior)).sum(axis=1)
-
-    def _places(self, name: str) -> tuple[NDArray[np.int64], Array, Array]:
-        rows, old, new = zip(*self._touched[name], strict=True)
-        return np.array(rows), np.array(old), np.array(new)
+        self._weights: Array = self._inverse @ (gains - prior)
 
     def _gain(self, effect: Effect) -> float:
-        """What a trial counts for: its gain, cut off below; failures count as worse than the worst."""
-        if effect.failed:
-            return -(_WORST + 1) * self.scale
-        return max(-self.scale if effect.gain is None else effect.gain, -_WORST * self.scale)
+        """What a trial counts for: how much worse than the present program something is, counts by its logarithm."""
+        if effect.failed or effect.gain is None:
+            return -_WORST * self.scale
+        before, after = (min(v, 0.0) for v in (effect.start, effect.start + effect.gain))
+        above = max(effect.start + effect.gain, 0.0) - max(effect.start, 0.0)
+        return above + self.scale * (math.log1p(-before / self.scale) - math.log1p(-after / self.scale))
 
-    def _kernel(self, parameter: Parameter, a: Array, b: Array) -> Array:
-        amplitude = (self.scale * _weight(parameter)) ** 2
-        if not parameter.numeric:
-            return np.where(a[:, None] == b[None, :], amplitude, 0.0)
-        curve: Array = np.exp(-((a[:, None] - b[None, :]) ** 2) / (2 * _LENGTH**2))
-        line: Array = a[:, None] * b[None, :] / _LENGTH**2
-        return amplitude * ((1 - _SLOPE) * curve + _SLOPE * line)
+    def _bent(self, points: Array) -> Array:
+        return np.where(self._numeric, _BEND * np.arcsinh(points / _BEND), points)
 
-    def _between(self, parameter: Parameter, old: Array, new: Array, old2: Array, new2: Array) -> Array:
-        """Covariance of f(new) − f(old) with f(new2) − f(old2)."""
-        ends, ends2 = np.concatenate((new, old)), np.concatenate((new2, old2))
-        full, n, m = self._kernel(parameter, ends, ends2), len(new), len(new2)
-        return full[:n, :m] - full[:n, m:] - full[n:, :m] + full[n:, m:]
+    def _far(self, points: Array) -> Array:
+        """How far programs lie from the present one, weighted by what matters."""
+        away: Array = np.where(self._numeric, np.abs(self._bent(points)), points != 0) @ self._weight
+        return away
 
-    def _prior(self, parameter: Parameter, place: Array) -> Array:
-        size: Array = np.abs(place) if parameter.numeric else (place != 0) * 1.0
-        return -_COST * self.scale * _weight(parameter) * size
+    def _kernel(self, a: Array, b: Array) -> Array:
+        """Covariance of programs: (n, constants), (m, constants) → (n, m)."""
+        a_bent, b_bent, weight = self._bent(a), self._bent(b), self._weight**2
+        apart = a_bent[:, None, :] - b_bent[None, :, :]
+        square = np.where(self._numeric, (apart / _LENGTH) ** 2, 2.0 * (apart != 0))
+        near = np.where(self._numeric, np.exp(-0.5 * square), apart == 0)
+        line_a, line_b = (np.where(self._numeric, bent / _LENGTH, 0.0) for bent in (a_bent, b_bent))
+        found: Array = near @ (weight * self._own) + _SLOPE * (line_a * weight) @ line_b.T
+        found += _CURVE * (line_a**2 * weight) @ (line_b**2).T
+        found += _JOINT * np.exp(-0.125 * (square @ self._weight))  # over twice the length
+        found += np.outer(_COST_DEVIATION * self._far(a), _COST_DEVIATION * self._far(b))
+        return found * self.scale**2
 
-    def judge(self, parameter: Parameter, values: Sequence[Value]) -> list[Candidate]:
-        """What is believed of changing one constant to each of the values."""
-        new = np.array([where(parameter, v) for v in values])
-        old = np.zeros(len(values))
-        mean = self._prior(parameter, new)
-        variance = np.diag(self._between(parameter, old, new, old, new)).copy()
-        if parameter.name in self._touched:
-            rows, before, after = self._places(parameter.name)
-            across = self._between(parameter, old, new, before, after)
-            mean = mean + (across * self._weights[rows]).sum(axis=1)
-            variance -= np.einsum("ij,jk,ik->i", across, self._inverse[np.ix_(rows, rows)], across)
-        deviation = np.sqrt(np.maximum(variance, 1e-18))
-        return [Candidate(parameter, v, float(m), float(d)) for v, m, d in zip(values, mean, deviation, strict=True)]
+    def _variance(self, points: Array) -> Array:
+        """The diagonal of the covariance of programs with themselves: (n,)."""
+        weight, line = self._weight**2, np.where(self._numeric, self._bent(points) / _LENGTH, 0.0)
+        found: Array = (weight * self._own).sum() + _JOINT + (_SLOPE * line**2 + _CURVE * line**4) @ weight
+        return (found + (_COST_DEVIATION * self._far(points)) ** 2) * self.scale**2
+
+    def believe(self, points: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation of the gain of programs, (n, constants), over the present one."""
+        here, count = np.zeros((1, len(self._parameters))), len(self._rows)
+        across = self._kernel(np.concatenate((points, here)), np.concatenate((self._programs, here)))
+        with_gains = across[:, self._which[:count]] - across[:, self._which[count:]]
+        with_gains = with_gains[:-1] - with_gains[-1:]
+        mean = with_gains @ self._weights - _COST * self.scale * self._far(points)
+        variance = self._variance(points) + across[-1, -1] - 2 * across[:-1, -1]
+        variance -= ((with_gains @ self._inverse) * with_gains).sum(axis=1)
+        return mean, np.sqrt(np.maximum(variance, 1e-18))
 
 
 def _weight(parameter: Parameter) -> float:

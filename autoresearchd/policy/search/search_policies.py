@@ -1,12 +1,12 @@
 """The policies without a model: ``search``, which learns from what was tried, and ``random``, the honest floor.
 
-Candidate values of ``search`` are moderate steps around the present value; an additive Gaussian process over past
-effects picks what most likely pays. With the same history, state and seed a new object proposes the same.
+Candidate values of ``search`` lie around the present value, from fractions of a moderate step to as far as steps pay; a
+Gaussian process over past effects picks what most likely pays. With the same history, state and seed a new object
+proposes the same.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,32 @@ from autoresearchd.domain.ports import Cancel, ResearchState, TrialHistory
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.policy.search.find_constants import constants, movable, new_files, spaces
-from autoresearchd.policy.search.memory import Candidate, Coupling, Effect, Memory, Surrogate, expected_gain, key, where
+from autoresearchd.policy.search.memory import (
+    Array,
+    Candidate,
+    Coupling,
+    Effect,
+    Memory,
+    Surrogate,
+    expected_gain,
+    key,
+    where,
+)
 from autoresearchd.policy.search.parameter import BATCH, CONTEXT, PER_PASS, Parameter, Value, words_of
 
 Move = tuple[Parameter, Value]
 
 _MOST_CHANGES = 3
-_STEPS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
+_LADDER = tuple(way * size for size in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0) for way in (-1, 1))
+"""From fractions of a moderate step to decades."""
+_REACH = 2.0
+"""How many moderate steps a constant may go at once: between ends that a person gave, any number."""
+_PAID, _GROWTH = 2.0, 4.0
+"""A step that brought so many times the noise may be followed by one so many times as long."""
+_STUCK = 8
+"""After so many experiments in a row that were not kept, any step may be twice as long."""
+_HELPS = 0.5
+"""To how many times the noise a move has to be believed in before it is put beside another one."""
 _WHIM = 0.25
 """How much chance there is in the choice: groups drawn from one state must differ."""
 _MARGIN = 1.5
@@ -64,6 +83,7 @@ class SearchPolicy:
     def __init__(self, history: TrialHistory, code_at: Callable[[str], Mapping[str, str]] | None = None) -> None:
         self._history, self._code_at = history, code_at
         self._memory: Memory | None = None
+        self._read: dict[str, dict[str, Value]] = {}  # constants of programs, by commit
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """The change that most likely pays."""
@@ -72,7 +92,8 @@ class SearchPolicy:
         found = constants(state.task, state.code)
         parameters = {name: parameter for name, parameter in found.items() if movable(parameter)}
         self._memory = memory = (self._memory or Memory(state.task.metric)).refresh(self._history)
-        effects = memory.effects(_values(state), state.baseline)
+        values = _values(state)
+        effects = memory.effects(values, state.baseline, values.get(state.parent))
         lineage = self._lineage(state, {p.name: p.value for p in found.values()}, memory)
         coupling = Coupling(parameters, memory, lineage)
         telling = [e for e in effects if not (e.failed and coupling.explained.issuperset(e.changes))]
@@ -85,13 +106,14 @@ class SearchPolicy:
     def _lineage(self, state: ResearchState, current: dict[str, Value], memory: Memory) -> dict[str, dict[str, Value]]:
         """What the constants were at the incumbent and at each of its ancestors, as far as is known."""
         ancestry = memory.ancestry(state.parent)
-        root = ancestry[0][0]
         values = {n: v for n, v in current.items() if not any(n in changes for _, changes in ancestry)}
-        if self._code_at is not None and root != state.parent:
-            found = spaces(state.task, self._code_at(root)).values()
-            values = {p.name: p.value for space in found for p in space.parameters}
         known: dict[str, dict[str, Value]] = {}
         for commit, changes in ancestry:
+            if not changes and self._code_at is not None and commit != state.parent:  # the root, or more than constants
+                if commit not in self._read:
+                    found = spaces(state.task, self._code_at(commit)).values()
+                    self._read[commit] = {p.name: p.value for space in found for p in space.parameters}
+                values = self._read[commit]
             values = {**values, **changes}
             known[commit] = values
         return {**known, state.parent: current}
@@ -205,23 +227,22 @@ class _Turn:
     def choose(self) -> list[Candidate]:
         """One to three changes."""
         for changes in self.coupling.untried:
-            together = [c for n, v in changes.items() for c in self.surrogate.judge(self.all[n], [v])]
+            together = [Candidate(self.all[name], value) for name, value in changes.items()]
             if self._new(together):
                 return together
-        scored = []
-        for parameter in self._parameters.values():
-            if values := self._values(parameter):
-                for candidate in self.surrogate.judge(parameter, values):
-                    whim = math.exp(_WHIM * float(self._random.standard_normal()))
-                    scored.append((self._gain([candidate]) * whim, candidate))
-        ranked = [candidate for _, candidate in sorted(scored, key=lambda each: -each[0])]
-        for first in ranked:
-            chosen = self._combine(first, ranked)
-            if self._new(chosen):
-                return chosen
-            alone = [first, *self._together(first)]
-            if self._new(alone):
-                return alone
+        moves = [Candidate(p, value) for p in self._parameters.values() for value in self._values(p)]
+        firsts = [[move, *self._together(move), *self._beside(move)] for move in moves]
+        gains, means = self._judge(firsts)
+        helpful: dict[str, list[Candidate]] = {}  # by constant, the best first
+        for i in np.argsort(-means):
+            if means[i] > _HELPS * self.surrogate.noise and self._joins(firsts[i]):
+                helpful.setdefault(firsts[i][0].parameter.name, firsts[i])
+        whim = np.exp(_WHIM * self._random.standard_normal(len(firsts)))
+        for i in np.argsort(-gains * whim):
+            combined, alone = self._combine(firsts[i], gains[i], helpful), [moves[i], *self._together(moves[i])]
+            for chosen in (combined, alone):
+                if self._new(chosen):
+                    return chosen
         return self._anything()
 
     # -- candidates
@@ -230,10 +251,23 @@ class _Turn:
         if not parameter.numeric:
             return [v for v in parameter.others() if not self._barred(parameter, v)]
         here, step = parameter.home, parameter.range.step
-        whim = float(self._random.uniform(-2.5, 2.5))
-        found = dict.fromkeys(parameter.at(here + d * step) for d in (*_STEPS, whim))
+        down, up = self._reach(parameter)
+        whim = float(self._random.uniform(-down, up))
+        places = (*(d for d in _LADDER if -down <= d <= up), -down, up, whim)
+        found = dict.fromkeys(parameter.at(here + d * step) for d in places)
         found |= dict.fromkeys(self.coupling.nearby(parameter, list(found)))
         return [v for v in found if v != parameter.value and not self._barred(parameter, v)]
+
+    def _reach(self, parameter: Parameter) -> tuple[float, float]:
+        """How many steps a constant may go down and up at once."""
+        usual = _LADDER[-1] if parameter.range.hard else _REACH * 2.0 ** min(self.state.streak // _STUCK, 4)
+        far = {-1: usual, 1: usual}
+        for before, after, effect in self.surrogate.rises(parameter.name):
+            if not effect.failed and effect.gain is not None and effect.gain > _PAID * self.surrogate.noise:
+                way = 1 if after > before else -1
+                far[way] = max(far[way], _GROWTH * abs(after - before))
+        low, high = ((end - parameter.home) / parameter.range.step for end in parameter.bounds())
+        return min(far[-1], -low), min(far[1], high)
 
     def _barred(self, parameter: Parameter, value: Value) -> bool:
         """Whether a value is known to fail by itself."""
@@ -250,35 +284,35 @@ class _Turn:
                 return True
         return False
 
-    def _gain(self, candidates: Sequence[Candidate]) -> float:
-        mean = sum(c.mean for c in candidates)
-        deviation = math.sqrt(sum(c.deviation**2 for c in candidates))
-        return expected_gain(mean, deviation, self._threshold)
+    def _judge(self, bundles: Sequence[Sequence[Candidate]]) -> tuple[Array, Array]:
+        """Expected improvement and mean gain of each."""
+        if not bundles:
+            return np.zeros(0), np.zeros(0)
+        points = np.array([self.surrogate.place({c.parameter.name: c.value for c in each}) for each in bundles])
+        means, deviations = self.surrogate.believe(points)
+        found = zip(means, deviations, strict=True)
+        return np.array([expected_gain(float(m), float(d), self._threshold) for m, d in found]), means
 
     # -- the choice
 
-    def _combine(self, first: Candidate, ranked: Sequence[Candidate]) -> list[Candidate]:
-        """Add what helped or nearly helped in the past, where that makes success likelier."""
-        chosen = [first, *self._together(first), *self._beside(first)]
-        if first.parameter.name in self.coupling.doubtful:
-            return chosen
-        best: dict[str, Candidate] = {}
-        for candidate in ranked:
-            name = candidate.parameter.name
-            known = name != first.parameter.name and candidate.mean > 0 and self.surrogate.rises(name) != []
-            known = known and name not in self.coupling.doubtful and not self._rests(candidate)
-            if known and (name not in best or candidate.mean > best[name].mean):
-                best[name] = candidate
-        for candidate in sorted(best.values(), key=lambda c: -c.mean):
-            new = candidate.parameter.name not in {c.parameter.name for c in chosen}
-            if new and len(chosen) < _MOST_CHANGES and self._gain([*chosen, candidate]) > 1.1 * self._gain(chosen):
-                chosen.append(candidate)
+    def _combine(self, chosen: list[Candidate], gain: float, helpful: Mapping[str, list[Candidate]]) -> list[Candidate]:
+        """Add what is thought to help, where that makes success likelier."""
+        if self.coupling.doubtful.isdisjoint(c.parameter.name for c in chosen):
+            for name, more in helpful.items():
+                if len(chosen) < _MOST_CHANGES and name not in {c.parameter.name for c in chosen}:
+                    better = float(self._judge([[*chosen, *more]])[0][0])
+                    if better > 1.1 * gain:
+                        gain, chosen = better, [*chosen, *more]
         return chosen
+
+    def _joins(self, first: Sequence[Candidate]) -> bool:
+        """Whether a move may be put beside another one."""
+        return len(first) == 1 and first[0].parameter.name not in self.coupling.doubtful and not self._rests(first[0])
 
     def _together(self, first: Candidate) -> list[Candidate]:
         """What has to have the same value."""
         names = self.coupling.together.get(first.parameter.name, ())
-        return [c for name in names for c in self.surrogate.judge(self.all[name], [first.value])]
+        return [Candidate(self.all[name], first.value) for name in names]
 
     def _rests(self, candidate: Candidate) -> bool:
         """Whether a move was discarded twice here, in a bundle lately, and one (lucky) trial at most favours it."""
@@ -301,7 +335,7 @@ class _Turn:
                 exact = parameter.value * moved.value / first.value
                 whole = exact >= 1 and exact.is_integer() and parameter.legal(exact)
                 if whole and not self._barred(parameter, int(exact)):
-                    yield from self.surrogate.judge(parameter, [int(exact)])
+                    yield Candidate(parameter, int(exact))
                 return
 
     def _new(self, chosen: Sequence[Candidate]) -> bool:
@@ -326,7 +360,7 @@ class _Turn:
 
     def expected(self, chosen: Sequence[Candidate]) -> float | None:
         """Expected improvement: what the surrogate believes, else what keeps brought so far, else nothing."""
-        mean = sum(c.mean for c in chosen)
+        mean = float(self._judge([chosen])[1][0])
         if mean > 0 and all(self.surrogate.rises(c.parameter.name) for c in chosen):
             return mean
         keeps = [e.gain for e in self.effects if e.kept and e.gain is not None]

@@ -41,7 +41,10 @@ _COUNTERS = {
     Status.KEEP: "keeps", Status.DISCARD: "discards", Status.CRASH: "crashes", Status.CHECKS_FAILED: "checks_failed",
 }  # fmt: skip
 e, p, r, n, y, v = t.experiments, t.proposals, t.runs, t.answers, t.tallies, t.visits
-_STANDING = ("session_id", "number", "phase", "attempt", "parent", "commit_sha", "status", "label", "value")
+_STANDING = (
+    "session_id", "number", "segment", "phase", "attempt", "parent", "commit_sha", "status", "label", "value",
+    "confirmed",
+)  # fmt: skip
 _STANDS = select(*(e.c[name] for name in _STANDING)).where(*records.THIS)
 _CHANGE = update(e).where(*records.THIS)
 _SPEND = _CHANGE.values(gpu_s=e.c.gpu_s + bindparam("more"))
@@ -86,7 +89,7 @@ class ExperimentRecords:
         ``proposal.parent``, when given, becomes the experiment's.
         """
         with self._db.write() as c:
-            row = _locked(c, session_id, number)
+            row = locked(c, session_id, number)
             if row.attempt is not None and proposal.attempt <= row.attempt:
                 again = proposal.attempt == row.attempt and row.phase == Phase.PROPOSED
                 if again and _same_proposal(c, row, proposal, code_hash):
@@ -106,49 +109,33 @@ class ExperimentRecords:
     def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
         """Written lazily: the commit follows from the proposal."""
         with self._db.write_lazily() as c:
-            row = _locked(c, session_id, number)
+            row = locked(c, session_id, number)
             if row.commit_sha != commit or row.phase == Phase.PROPOSED:
                 _expect(row, f"commit {commit[:10]}", Phase.PROPOSED)
                 change(c, session_id, number, phase=Phase.COMMITTED, commit_sha=commit)
             return load_experiment(c, session_id, number)
 
-    def open_run(self, session_id: int, number: int, seed: int, at: datetime, *, of: int | None = None) -> Run:
-        """A run of its own program, or that of experiment ``of``, is about to start. Lazily."""
+    def open_run(self, session_id: int, number: int, seed: int, at: datetime) -> Run:
+        """A run of its program is about to start. Lazily."""
         with self._db.write_lazily() as c:
-            row = _locked(c, session_id, number)
+            row = locked(c, session_id, number)
             _expect(row, "a run", Phase.COMMITTED)
-            before = select(func.count(r.c.id)).filter_by(session_id=session_id, number=number)
-            index, attempt = c.execute(before).scalar_one(), row.attempt or 0
-            values = {"session_id": session_id, "number": number, "run_index": index, "seed": seed, "program": of}
-            empty = {"label": Label.NONE, "duration_s": 0.0, "tier": "", "host": "", "device": "cpu", "detail": ""}
-            new = insert(r).values(**values, attempt=attempt, started_at=at, **empty).returning(r.c.id)
-            run_id = c.execute(new).scalar_one()
             change(c, session_id, number, phase=Phase.RUNNING)
-        return Run(run_id, number, index, seed, at, of=of, attempt=attempt)
+            return records.insert_run(c, session_id, number, seed, at, attempt=row.attempt or 0)
 
     def close_run(
         self, run_id: int, measurement: Measurement, result: RunResult | None, at: datetime, *, last: bool
     ) -> Experiment:
         """Store what a run gave; one that does not count (interrupted, host lost, disk full) is never the last."""
         with self._db.write() as c:
-            stands = select(r.c.session_id, r.c.number, r.c.finished_at, r.c.label, r.c.value).where(r.c.id == run_id)
-            run = records.require(c.execute(stands).one_or_none(), f"no run {run_id}")
+            run = find_run(c, run_id)
             key = (run.session_id, run.number)
-            row = _locked(c, *key)
-            if run.finished_at is not None:
-                if (run.label, run.value) == (measurement.label, codec.finite(measurement.value)):
-                    return load_experiment(c, *key)
-                raise StoreError(f"run {run_id} of experiment {run.number} has ended already: {run.label} {run.value}")
-            _expect(row, "the result of a run", Phase.RUNNING)
-            c.execute(
-                update(r).where(r.c.id == run_id).values(finished_at=at, **records.run_values(measurement, result))
-            )
-            gpu_s = 0.0 if result is None or result.device.lower().startswith("cpu") else result.duration_s
-            ended = last and RULES[measurement.label] is not None
-            change(c, *key, phase=Phase.MEASURED if ended else Phase.COMMITTED)
-            if gpu_s:
-                c.execute(_SPEND, {"of_session": key[0], "of_number": key[1], "more": gpu_s})
-            _count(c, run.session_id, gpu_s=gpu_s)
+            row = locked(c, *key)
+            if not has_ended(run, measurement):
+                _expect(row, "the result of a run", Phase.RUNNING)
+                end_run(c, run, measurement, result, at)
+                ended = last and RULES[measurement.label] is not None
+                change(c, *key, phase=Phase.MEASURED if ended else Phase.COMMITTED)
             return load_experiment(c, *key)
 
     def record_decision(
@@ -160,15 +147,15 @@ class ExperimentRecords:
         at: datetime,
         *,
         incumbent: str | None,
-        fallen: Mapping[int, Decision] | None = None,
+        confirmed: bool = False,
     ) -> Experiment:
-        """Store the decision; the branch is moved after. incumbent: the session's new one (a keep), None: unchanged.
+        """Store the decision; refs are moved after. incumbent: the session's new one (a keep), None: unchanged.
 
-        It is the experiment's commit too: the tested tree with its result. fallen: keeps that lost their place beside
-        it, with what is decided of them instead; the latest keep that is left is then the session's.
+        It is the experiment's commit too: the tested tree with its result. confirmed: the keep needs no test, as there
+        is nothing to test it against (a baseline), and is the confirmed program at once.
         """
         with self._db.write() as c:
-            row = _locked(c, session_id, number)
+            row = locked(c, session_id, number)
             if row.phase == Phase.DECIDED:
                 same = (decision.status, decision.label, codec.finite(decision.value))
                 if (row.status, row.label, row.value) == same:
@@ -182,21 +169,14 @@ class ExperimentRecords:
                 c.execute(insert(t.asi).values(session_id=session_id, number=number, **values))
             commit = row.commit_sha if incumbent is None else incumbent
             _judge(c, row, decision, phase=Phase.DECIDED, finished_at=at, commit_sha=commit)
-            for kept, after in (fallen or {}).items():  # their commits and runs stay: they are what happened
-                before = _locked(c, session_id, kept)
-                if before.status != Status.KEEP:
-                    what = f"it is {before.status or before.phase}, not kept"
-                    raise StoreError(f"experiment {kept} cannot lose its place: {what}")
-                _judge(c, before, after)
-            if fallen:
-                recount(c, session_id)
-            else:
-                aborted = int(decision.label is Label.ABORTED_EARLY)
-                _count(c, session_id, experiments=1, aborted=aborted, **{_COUNTERS[decision.status]: 1})
-                _tally(c, row, decision)
-            holder = (number, incumbent) if incumbent is not None else last_kept(c, session_id) if fallen else None
-            if holder is not None:
-                change_session(c, session_id, incumbent=holder[1], incumbent_experiment=holder[0])
+            aborted = int(decision.label is Label.ABORTED_EARLY)
+            _count(c, session_id, experiments=1, aborted=aborted, **{_COUNTERS[decision.status]: 1})
+            _tally(c, row, decision)
+            if incumbent is not None:
+                change_session(c, session_id, incumbent=incumbent, incumbent_experiment=number)
+            if confirmed and incumbent is not None:
+                change(c, session_id, number, confirmed=True)
+                change_session(c, session_id, confirmed=incumbent, confirmed_experiment=number)
             return load_experiment(c, session_id, number)
 
     def record_overhead(self, session_id: int, number: int, overhead_ms: float) -> None:
@@ -208,7 +188,7 @@ class ExperimentRecords:
     def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime) -> None:
         """Store an answer, in whatever phase the experiment is, and charge its cost."""
         with self._db.write() as c:
-            _locked(c, session_id, number)
+            locked(c, session_id, number)
             b = t.answer_bodies.c
             said = select(b.answer_index, b.shared, b.messages).filter_by(session_id=session_id, number=number)
             stored = c.execute(said.order_by(b.answer_index)).all()
@@ -230,7 +210,7 @@ class ExperimentRecords:
             of_it = records.ANSWERS.where(n.c.session_id == session_id, n.c.number == number)
             rows = c.execute(of_it.order_by(n.c.answer_index)).all()
             if not rows:
-                _locked(c, session_id, number)
+                locked(c, session_id, number)
             return [answer for answer in records.answers_of(rows) if answer is not None]
 
     def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
@@ -270,16 +250,17 @@ class ExperimentRecords:
         there = (e.c.session_id == session_id, e.c.segment == segment, e.c.value.is_not(None))
         return [value for _, value in sorted(self._db.rows(select(e.c.number, e.c.value).where(*there)))]
 
-    def decided_runs(self, session_id: int, segment: int) -> Sequence[Run]:
-        """Good runs of all decided experiments of a segment, of their last attempts."""
-        of_it = (r.c.session_id == e.c.session_id) & (r.c.number == e.c.number)
-        wanted = (
-            records.RUNS.join(e, of_it & (r.c.attempt == func.coalesce(e.c.attempt, 0)))
-            .where(e.c.session_id == session_id, e.c.segment == segment, e.c.status.is_not(None))
-            .where(r.c.label == Label.NONE, r.c.value.is_not(None))
-            .order_by(r.c.number, r.c.run_index)
-        )
-        return [Run(**row._mapping) for row in self._db.rows(wanted)]
+    def readings(self, session_id: int, segment: int) -> Sequence[tuple[int, float, bool]]:
+        """Of the experiments of a segment that gave a value their numbers, values, and whether they were kept."""
+        there = (e.c.session_id == session_id, e.c.segment == segment, e.c.value.is_not(None))
+        rows = self._db.rows(select(e.c.number, e.c.value, e.c.status).where(*there).order_by(e.c.number))
+        return [(number, value, status is Status.KEEP) for number, value, status in rows]
+
+    def open_keeps(self, session_id: int) -> Sequence[Experiment]:
+        """The chain that waits to be confirmed, oldest first."""
+        chain = (e.c.session_id == session_id, e.c.status == Status.KEEP, e.c.confirmed.is_(None))
+        with self._db.read() as c:
+            return records.load_experiments(c, session_id, records.LISTED.where(*chain).order_by(e.c.number))
 
     def trials(self, session_id: int, after: int = -1) -> Sequence[Trial]:
         """Decided experiments whose changes are known."""
@@ -355,7 +336,7 @@ class ExperimentRecords:
     def add_visit(self, session_id: int, number: int) -> int:
         once_more = update(v).where(v.c.session_id == session_id, v.c.number == number).values(visits=v.c.visits + 1)
         with self._db.write_lazily() as c:
-            _locked(c, session_id, number)
+            locked(c, session_id, number)
             visits: int | None = c.execute(once_more.returning(v.c.visits)).scalar_one_or_none()
             if visits is None:
                 c.execute(insert(v).values(session_id=session_id, number=number, visits=1))
@@ -379,10 +360,11 @@ def change(c: Connection, session_id: int, number: int, **values: Any) -> None:
         raise KeyError(f"session {session_id} has no experiment {number}")
 
 
-def last_kept(c: Connection, session_id: int) -> tuple[int, str] | None:
-    """Number and commit of the latest keep, which is the session's incumbent."""
+def last_kept(c: Connection, session_id: int, *, confirmed: bool = False) -> tuple[int, str] | None:
+    """Number and commit of the latest keep whose chain did not fall back, which is the tip; or that is confirmed."""
+    stands = e.c.confirmed.is_(True) if confirmed else e.c.confirmed.is_not(False)
     kept = select(e.c.number, e.c.commit_sha).filter_by(session_id=session_id, status=Status.KEEP)
-    row = c.execute(kept.where(e.c.commit_sha.is_not(None)).order_by(e.c.number.desc()).limit(1)).first()
+    row = c.execute(kept.where(e.c.commit_sha.is_not(None), stands).order_by(e.c.number.desc()).limit(1)).first()
     return None if row is None else (row.number, row.commit_sha)
 
 
@@ -410,7 +392,31 @@ def recount(c: Connection, session_id: int) -> None:
 
 
 # ---------------------------------------------------------------------- parts of steps
-def _locked(c: Connection, session_id: int, number: int) -> AnyRow:
+def find_run(c: Connection, run_id: int) -> AnyRow:
+    """Where a run stands. KeyError when there is none."""
+    stands = [r.c[name] for name in ("id", "session_id", "number", "attempt", "finished_at", "label", "value")]
+    return records.require(c.execute(select(*stands).where(r.c.id == run_id)).one_or_none(), f"no run {run_id}")
+
+
+def has_ended(run: AnyRow, measurement: Measurement) -> bool:
+    """Whether a run has ended already, as this says. StoreError: in another way."""
+    if run.finished_at is None:
+        return False
+    if (run.label, run.value) != (measurement.label, codec.finite(measurement.value)):
+        raise StoreError(f"run {run.id} of experiment {run.number} has ended already: {run.label} {run.value}")
+    return True
+
+
+def end_run(c: Connection, run: AnyRow, measurement: Measurement, result: RunResult | None, at: datetime) -> None:
+    """Write down what a run gave, and count what it took of a GPU."""
+    c.execute(update(r).where(r.c.id == run.id).values(finished_at=at, **records.run_values(measurement, result)))
+    gpu_s = 0.0 if result is None or result.device.lower().startswith("cpu") else result.duration_s
+    if gpu_s:
+        c.execute(_SPEND, {"of_session": run.session_id, "of_number": run.number, "more": gpu_s})
+    _count(c, run.session_id, gpu_s=gpu_s)
+
+
+def locked(c: Connection, session_id: int, number: int) -> AnyRow:
     """Where the experiment stands; in a transaction that writes, nobody else can change it before its end."""
     row = c.execute(_STANDS, {"of_session": session_id, "of_number": number}).one_or_none()
     return records.require(row, f"session {session_id} has no experiment {number}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, bindparam, insert, select
+from sqlalchemy import Connection, Row, Select, and_, bindparam, func, insert, select
 
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, Measurement, Run, RunResult, Session
+from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.store.schema import codec
 from autoresearchd.store.schema import tables as t
@@ -24,7 +26,9 @@ _KEY = ("session_id", "number", "attempt")
 _LONG = ("messages", "completion", "token_ids", "logprobs")
 _COST = tuple(field.name for field in fields(Cost))
 _SESSION = tuple(field.name for field in fields(Session) if field.name != "limits")
-_EXPERIMENT = ("session_id", "number", "segment", "phase", "parent", "started_at", "finished_at", "overhead_ms")
+_EXPERIMENT = (
+    "session_id", "number", "segment", "phase", "parent", "started_at", "finished_at", "overhead_ms", "confirmed",
+)  # fmt: skip
 _PROPOSAL = (
     "hypothesis", "policy", "description", "expected_delta", "changes", "role", "adapter", "state_id", "round_id",
     "parent",
@@ -192,6 +196,18 @@ def insert_proposal(c: Connection, key: Mapping[str, Any], proposal: Proposal, d
     known = {name: value for name, value in asi.items() if value}
     c.execute(insert(p).values(**key, **values, asi=known))
     c.execute(insert(b).values(**key, diff=diff, files=proposal.files, **generation_values(g)))
+
+
+def insert_run(
+    c: Connection, session_id: int, number: int, seed: int, at: datetime, *, attempt: int, of: int | None = None
+) -> Run:
+    """Write down that a run is about to start; it takes the experiment's next index, which names its folder."""
+    following = func.coalesce(func.max(r.c.run_index) + 1, 0)  # after a repair some before it may be missing
+    index = c.execute(select(following).filter_by(session_id=session_id, number=number)).scalar_one()
+    values = {"session_id": session_id, "number": number, "run_index": index, "seed": seed, "program": of}
+    empty = {"label": Label.NONE, "duration_s": 0.0, "tier": "", "host": "", "device": "cpu", "detail": ""}
+    new = insert(r).values(**values, attempt=attempt, started_at=at, **empty).returning(r.c.id)
+    return Run(c.execute(new).scalar_one(), number, index, seed, at, of=of, attempt=attempt)
 
 
 def run_values(m: Measurement, result: RunResult | None) -> dict[str, Any]:

@@ -12,15 +12,16 @@ from sqlalchemy.exc import IntegrityError
 
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import AbortMemory, Limits, Note, Segment, Session
-from autoresearchd.domain.labels import SessionState
+from autoresearchd.domain.labels import Outcome, SessionState, Status
 from autoresearchd.domain.ports import Control, NewSession
 from autoresearchd.domain.quantities import counted
-from autoresearchd.store.journal.records import pick, require, session_of
+from autoresearchd.store.journal.records import AnyRow, pick, require, session_of
 from autoresearchd.store.schema import codec
 from autoresearchd.store.schema import tables as t
 from autoresearchd.store.schema.database import Database
 
-s, g = t.sessions, t.segments
+e, k, s, g = t.experiments, t.confirmations, t.sessions, t.segments
+_OTHER_CONDITIONS = "The conditions changed before it was decided, and runs of today compare with none of before."
 
 
 def put(c: Connection, new: Executable, missing: str) -> Any:
@@ -37,13 +38,14 @@ class SessionRecords:
     _db: Database
 
     def create_session(self, new: NewSession, at: datetime) -> Session:
-        """A new session, ``stopped`` until its daemon says otherwise; its incumbent is where its branch begins."""
+        """A new session, ``stopped`` until its daemon says otherwise; tip and confirmed are where its branch begins."""
         given = ("tag", "branch", "folder", "policy", "executor", "base_commit", "seed", "task_json")
-        values = {**pick(new, given), **asdict(new.limits), "incumbent": new.base_commit, "started_at": at}
-        zero = {"state": SessionState.STOPPED, "reason": "", "incumbent_experiment": 0, "active_seconds": 0.0}
+        values = {**pick(new, given), **asdict(new.limits), "state": SessionState.STOPPED, "reason": ""}
+        values |= dict.fromkeys(("incumbent", "confirmed"), new.base_commit)
+        values |= {"incumbent_experiment": 0, "confirmed_experiment": 0, "started_at": at, "active_seconds": 0.0}
         with self._db.write() as c:
             try:
-                session_id = c.execute(insert(s).values(**values, **zero).returning(s.c.id)).scalar_one()
+                session_id = c.execute(insert(s).values(**values).returning(s.c.id)).scalar_one()
             except IntegrityError as error:
                 hint = f"autoresearchd resume {new.tag} goes on with it; --tag names a new one"
                 raise StoreError(f"a session {new.tag!r} exists already", hint=hint) from error
@@ -84,6 +86,18 @@ class SessionRecords:
         with self._db.write_lazily() as c:
             change_session(c, session_id, heartbeat_at=at, active_seconds=active_seconds)
 
+    def record_belief(self, session_id: int, after: float, value: float, error: float | None) -> None:
+        """What is believed of the tip's metric, with its standard error. Lazily: it follows from what is known.
+
+        after: which experiment; half a number more: the verdict that followed on it.
+        """
+        b = t.beliefs
+        changed = update(b).where(b.c.session_id == session_id, b.c.after == after).values(value=value, error=error)
+        with self._db.write_lazily() as c:
+            if c.execute(changed).rowcount == 0:
+                new = insert(b).values(session_id=session_id, after=after, value=value, error=error)
+                put(c, new, f"no session {session_id}")
+
     # -- segments
     def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment:
         opened = select(t.totals.c.opened).where(t.totals.c.session_id == session_id)
@@ -94,6 +108,10 @@ class SessionRecords:
             number = 0 if before is None else before + 1
             segment = Segment(number, first, fingerprint, t.clean(reason), t.clean(hardware), at)
             c.execute(insert(g).values(session_id=session_id, **asdict(segment)))
+            # In the same transaction: a baseline of today's must not find a chain that nothing can confirm any more.
+            open_ = update(k).where(k.c.session_id == session_id, k.c.finished_at.is_(None))
+            c.execute(open_.values(finished_at=at, outcome=Outcome.UNDECIDED, reason=_OTHER_CONDITIONS))
+            let_chain_fall(c, session_id)
             return segment
 
     def segment(self, session_id: int) -> Segment | None:
@@ -174,3 +192,12 @@ def change_session(c: Connection, session_id: int, **values: Any) -> None:
     """Change columns of a session. KeyError when there is none."""
     if c.execute(update(s).where(s.c.id == session_id).values(**values)).rowcount == 0:
         raise KeyError(f"no session {session_id}")
+
+
+def let_chain_fall(c: Connection, session_id: int, to: AnyRow | None = None) -> None:
+    """All that was kept since an experiment (the confirmed one) and is not confirmed falls back to it."""
+    chain = (e.c.session_id == session_id, e.c.status == Status.KEEP, e.c.confirmed.is_(None))
+    tip: tuple[Any, Any] = (s.c.confirmed, s.c.confirmed_experiment) if to is None else (to.commit_sha, to.number)
+    fallen = update(e).where(*chain, e.c.number > (-1 if to is None else to.number)).values(confirmed=False)
+    if c.execute(fallen).rowcount:
+        change_session(c, session_id, incumbent=tip[0], incumbent_experiment=tip[1])

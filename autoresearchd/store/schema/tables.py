@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Column, Dialect, Index, Table, TypeDecorator
 
-from autoresearchd.domain.labels import Label, Phase, SessionState, Status
+from autoresearchd.domain.labels import Label, Outcome, Phase, SessionState, Status
 from autoresearchd.domain.policy_versions import LearnerStatus, VersionStatus
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.store.schema import codec
@@ -176,6 +176,8 @@ sessions = _table(
     _columns(Whole, "id", primary_key=True),
     _columns(Verbatim, "tag", unique=True),
     _columns(Verbatim, "branch", "folder", "policy", "executor", "base_commit", "incumbent", "task_json"),
+    _columns(Verbatim, "confirmed", server_default=sa.text("''")),
+    _columns(Whole, "confirmed_experiment", server_default=sa.text("0")),
     _columns(_word(SessionState), "state"),
     _columns(Words, "reason"),
     _columns(Whole, "pid?", "max_experiments?", "incumbent_experiment"),
@@ -202,7 +204,8 @@ segments = _table(  # first: number of its first experiment
     _columns(Time, "started_at"),
 )
 
-# status and what follows are NULL until it is decided. attempt: of its current proposal; gpu_s: of all its runs
+# status and what follows are NULL until it is decided. attempt: of its current proposal; gpu_s: of all its runs;
+# confirmed: NULL: its chain is not tested yet, or it was never kept
 experiments = _table(
     "experiment",
     _refers("session_id", "session", primary_key=True),
@@ -216,6 +219,7 @@ experiments = _table(
     _columns(Verbatim, "parent", "commit_sha?"),
     _columns(Metrics, "metrics?"),
     _columns(Words, "reason?"),
+    _columns(sa.Boolean, "confirmed?"),
     Index("ix_experiment_value", "session_id", "segment", "value", "number"),
     Index("ix_experiment_status", "session_id", "status", "number"),
     Index("ix_experiment_commit", "session_id", "commit_sha"),
@@ -252,7 +256,8 @@ asi = _table(
     _columns(Json, "extra?"),
 )
 
-# program: number of the experiment whose commit ran, NULL: its own. attempt: of the proposal when it ran
+# program: number of the experiment whose commit ran, NULL: its own. attempt: of the proposal when it ran; of
+# confirmation n: -1 - n
 runs = _table(
     "run",
     _columns(Whole, "id", primary_key=True),
@@ -268,6 +273,30 @@ runs = _table(
     _columns(_packed("curve"), "curve?"),
     sa.ForeignKeyConstraint(_EXPERIMENT, ["experiment.session_id", "experiment.number"], ondelete="CASCADE"),
     sa.UniqueConstraint("session_id", "number", "run_index"),
+)
+
+# outcome and what follows are NULL until it is decided. experiment, against, after: numbers of experiments; pairs,
+# budget: NULL: as the rule and the task say
+confirmations = _table(
+    "confirmation",
+    _refers("session_id", "session", primary_key=True),
+    _columns(Whole, "number", primary_key=True),
+    _columns(Whole, "segment", "experiment", "against", "after", "pairs?"),
+    _columns(Real, "budget?"),
+    _columns(Verbatim, "why"),
+    _columns(sa.Boolean, "moved", server_default=sa.text("false")),
+    _columns(Time, "started_at", "finished_at?"),
+    _columns(_word(Outcome), "outcome?"),
+    _columns(Real, "gain?", "error?", "probability?"),
+    _columns(Words, "reason?"),
+)
+
+# What is believed of the tip. after: the number of an experiment, or half a number more: a verdict before the next one
+beliefs = _table(
+    "belief",
+    _refers("session_id", "session", primary_key=True),
+    _columns(Real, "after", primary_key=True),
+    _columns(Real, "value", "error?"),
 )
 
 tallies = _table(  # counters of decided experiments by role and label; reward: the sum of theirs

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.cli.main import run
+from autoresearchd.domain.confirmation import Verdict
 from autoresearchd.domain.experiment import Decision, Measurement
-from autoresearchd.domain.labels import Label, SessionState, Status
+from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.store.repository import SqlStore
@@ -104,6 +105,19 @@ def add_session(
         store.set_state(session.id, state, START + timedelta(hours=3), pid=pid, reason=reason)
 
 
+def add_confirmation(root: Path, outcome: Outcome | None) -> None:
+    """Two pairs of runs of the keep of ``mar8`` beside the baseline, and their verdict; None: it is under way."""
+    with SqlStore.open(f"sqlite:///{layout.database_path(root)}") as store:
+        session = store.session("mar8")
+        store.open_confirmation(session.id, experiment=1, against=0, why="gain", at=START)
+        for of, seed, value in ((None, 7, 0.9871), (0, 7, 0.9979), (0, 8, 0.9981), (None, 8, 0.9875)):
+            row = store.open_confirmation_run(session.id, 0, seed, START, of=of)
+            store.close_confirmation_run(row.id, Measurement(Label.NONE, value), None, START + timedelta(minutes=5))
+        if outcome is not None:
+            verdict = Verdict(outcome, 0.0107, 0.0002, 0.999, "Experiment 1 is 0.0107 better than experiment 0.")
+            store.decide_confirmation(session.id, 0, verdict, START + timedelta(hours=2))
+
+
 def add_experiment(
     store: SqlStore, session_id: int, values: list[float], status: Status, label: Label, description: str, *,
     role: str = "", reward: float | None = None,
@@ -127,5 +141,5 @@ def add_experiment(
     decision = Decision(status, label, mean, delta, metrics, 2.5 if e.number else None, **rest)
     asi, then = ASI(hypothesis="more steps help", extra={"learned": "\x1b[2Jnothing"}), at + timedelta(seconds=302)
     incumbent = commit if status is Status.KEEP else None
-    store.record_decision(session_id, e.number, decision, asi, then, incumbent=incumbent)
+    store.record_decision(session_id, e.number, decision, asi, then, incumbent=incumbent, confirmed=e.number == 0)
     store.record_overhead(session_id, e.number, 41.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,13 @@ def test_a_terminal_shows_what_status_shows_with_warnings_above(repository: Path
         display.emit(event(EventKind.SESSION_RESUMED, "again", tag="mar8", root=str(repository)))
         before = stream.getvalue()
         display.emit(event(EventKind.FAULT, "the disk is full"))
+        display.emit(event(EventKind.CONFIRMED, "experiment 1 is confirmed", 1))
     assert "before there is anything to show\n" in before and "autoresearch · mar8 · stopped" in before
     assert "add 5% warmup" in before
     added = stream.getvalue().removeprefix(before)
-    assert added.index("\x1b[J") < added.index("fault: the disk is full") < added.index("autoresearch · mar8")
+    erased, told, below = added.partition("fault: the disk is full\n")  # each second all of it is drawn anew
+    assert told and re.search(r"\x1b\[J[0-9:]{8}  $", erased) and "autoresearch · mar8" in below
+    assert "#1    experiment 1 is confirmed\n" in added
     assert "autoresearchd resume" not in added, "what to do next is for those who are elsewhere"
 
 

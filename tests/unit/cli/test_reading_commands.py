@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.cli.commands.logs_command import followed
-from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from tests.unit.cli.conftest import START, Command, add_experiment, add_session
+from tests.unit.cli.conftest import START, Command, add_confirmation, add_experiment, add_session
 
 pytestmark = pytest.mark.usefixtures("repository")
 
@@ -32,12 +32,42 @@ def test_the_status_is_a_block_that_says_what_matters(command: Command) -> None:
     ended, begun = (moment.astimezone().strftime("%d %b %H:%M") for moment in (START + timedelta(hours=3), START))
     assert lines[0].startswith(f"● autoresearch · mar8 · stopped {ended} · begun {begun} · policy search")
     assert lines[2:6] == [
-        "  metric  val_bpb  0.997900 → 0.986041  1.19% better (59.3σ) in #1 · σ 0.0002  (lower is better)",
-        "  tried   4 experiments: 1 kept · 2 discarded · 1 crashed  beside the baseline",
+        "  metric  val_bpb  0.997900  nothing better is confirmed yet · σ 0.0002  (lower is better)",
+        "  tip     #1 is believed to be at 0.986041, not confirmed yet",
+        "  tried   4 experiments: 1 kept (0 confirmed) · 2 discarded · 1 crashed  beside the baseline",
         "  cost    overhead 41 ms per experiment (p95 41 ms)",
-        "",
     ]
-    assert lines[-1] == "  go on   autoresearchd resume mar8"
+    assert lines[-2:] == [
+        "  go on   autoresearchd resume mar8",
+        "  confirm autoresearchd confirm   tests what is only believed so far",
+    ]
+
+
+def test_only_what_is_confirmed_is_called_better(repository: Path, command: Command) -> None:
+    """The value that the keep was made for was partly luck: what `status` promises is the mean of its other runs."""
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        store.record_belief(store.session("mar8").id, 1, 0.98701, 0.00013)
+    believed = command("status").out
+    assert "  tip     #1 is believed to be at 0.98701 ± 0.00013, not confirmed yet\n" in believed
+    assert "% better" not in believed and "→" not in believed
+    add_confirmation(repository, Outcome.CONFIRMED)
+    lines = command("status").out.splitlines()
+    assert lines[2:4] == [
+        "  metric  val_bpb  0.997900 → 0.987300  1.06% better (53.0σ), confirmed in #1 over 2 runs · σ 0.0002  "
+        "(lower is better)",
+        "  tried   4 experiments: 1 kept (1 confirmed) · 2 discarded · 1 crashed  beside the baseline",
+    ]
+    assert lines[-1] == "  go on   autoresearchd resume mar8", "there is nothing left to confirm"
+    assert command("sessions", "list").out.splitlines()[1].split()[3:7] == ["4", "1", "1", "0.9873"]
+
+
+def test_a_confirmation_under_way_is_seen(repository: Path, command: Command) -> None:
+    add_confirmation(repository, None)
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        store.set_state(store.session("mar8").id, SessionState.RUNNING, START + timedelta(minutes=6), pid=1)
+    with SessionLock(layout.lock_path(repository, "mar8"), "mar8"):
+        lines = command("status").out.splitlines()
+    assert any(line.startswith("  now     confirming #1 against #0 · 4 runs done") for line in lines)
 
 
 def test_with_two_running_sessions_one_has_to_be_named(repository: Path, command: Command) -> None:
@@ -68,18 +98,39 @@ def test_no_text_of_a_model_reaches_the_terminal_as_an_order(command: Command, a
 
 def test_experiments_are_a_table_in_order(command: Command) -> None:
     assert command("experiments").out.splitlines() == [
-        "#  status   label      metric      delta  description",
-        "0  keep              0.997900          —  baseline",
-        "1  keep              0.986041  +0.011859  halve batch 524K to 262K (more steps in 5 min)",
-        "2  discard  no_gain  0.982603  +0.015297  add 5% warmup",
-        "3  crash    oom             —          —  batch 131K",
-        "4  discard  no_gain  0.990000  +0.007900  try a red [bold]herring[/bold] gnirts $x_{",
+        "#  status          label      metric      delta  description",
+        "0  keep confirmed           0.997900          —  baseline",
+        "1  keep open                0.986041  +0.011859  halve batch 524K to 262K (more steps in 5 min)",
+        "2  discard         no_gain  0.982603  +0.015297  add 5% warmup",
+        "3  crash           oom             —          —  batch 131K",
+        "4  discard         no_gain  0.990000  +0.007900  try a red [bold]herring[/bold] gnirts $x_{",
     ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "word", "sign"),
+    [(Outcome.CONFIRMED, "confirmed", "✓"), (Outcome.FELL, "fell", "✗"), (Outcome.UNDECIDED, "open", "…")],
+)
+def test_a_keep_says_what_became_of_it_in_a_word_or_as_a_sign(
+    repository: Path, command: Command, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, word: str, sign: str
+) -> None:
+    add_confirmation(repository, outcome)
+    assert f"1  keep {word}" in command("experiments").out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert f"keep {sign}" in command("experiments").out
 
 
 def test_show_tells_all_of_an_experiment(command: Command) -> None:
     out = command("show", "1").out
-    for words in ("#1 keep", "halve", "+0.011859", "more steps help", "peak_vram_mb 45060", "as measured", "learned"):
+    for words in (
+        "#1 keep open",
+        "halve",
+        "+0.011859",
+        "more steps help",
+        "peak_vram_mb 45060",
+        "as measured",
+        "learned",
+    ):
         assert words in out
 
 
@@ -101,7 +152,7 @@ def test_a_pipe_gets_the_diff_alone(command: Command) -> None:
 def test_plot_writes_a_picture_and_says_where(repository: Path, command: Command) -> None:
     answer = command("plot")
     assert (answer.code, answer.out) == (0, "")
-    assert answer.err == "wrote progress.png: 4 experiments beside the baseline, 1 kept\n"
+    assert answer.err == "wrote progress.png: 4 experiments beside the baseline, 1 kept, 0 confirmed\n"
     assert (repository / "progress.png").stat().st_size > 10_000
 
 
@@ -122,7 +173,7 @@ def test_an_imported_log_can_be_looked_at_and_leaves_as_it_came(repository: Path
     log.write_text(command("export", "--format", "tsv").out)
     assert "5 experiments" in command("import", str(log)).err
     shown = command("status", "--session", "imported-results")
-    assert "0.997900 → 0.986041" in shown.out and "resume" not in shown.out
+    assert "0.997900  nothing better is confirmed yet" in shown.out and "resume" not in shown.out
     kept = [line for line in log.read_text().splitlines() if "\tkeep\t" in line]
     again = command("export", "--format", "tsv", "--session", "imported-results").out.splitlines()
     assert [line for line in again if "\tkeep\t" in line] == kept

@@ -93,6 +93,8 @@ def test_a_command_that_is_nowhere_is_refused_before_the_baseline(
     ("options", "words"),
     [
         (("--group", "0"), "--group: 0 is less than 1"),
+        (("--seed", "-1"), "--seed: -1 is less than 0"),
+        (("--seed", "lucky"), "--seed: 'lucky' is not a whole number"),
         (("--turns", "x"), "--turns: 'x' is none of round_robin, bandit"),
         (("--tag", "a b"), "cannot be a session tag"),
         (("--tag", "two", "--max-experiments", "-1"), "--max-experiments: -1 is less than 0"),

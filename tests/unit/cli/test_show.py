@@ -12,19 +12,19 @@ import pytest
 from autoresearchd.cli.commands.experiment_commands import look_lines
 from autoresearchd.cli.terminal_text import Paint
 from autoresearchd.domain.experiment import Decision, Measurement
-from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.labels import Label, Outcome, Status
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from tests.unit.cli.conftest import SHA, START, Command
-from tests.unit.store.driver import Driver, asked_again, commit_of, new_answer, new_proposal
+from tests.unit.cli.conftest import SHA, START, Command, add_confirmation
+from tests.unit.store.driver import Driver, asked_again, commit_of, execute, new_answer, new_proposal
 
 pytestmark = pytest.mark.usefixtures("repository")
 
 
 @pytest.fixture
 def compared(repository: Path) -> int:
-    """Number of an experiment beside which the incumbent, experiment 1, was run on the same seed."""
+    """Number of an experiment of an earlier version, beside which experiment 1 was run on the same seed."""
     with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
         session = store.session("mar8")
         e = store.open_experiment(session.id, parent=SHA, segment=0, at=START)
@@ -32,17 +32,41 @@ def compared(repository: Path) -> int:
         store.record_proposal(session.id, e.number, proposal, diff="--- a/train.py\n", code_hash="compared")
         store.record_commit(session.id, e.number, f"{e.number:040x}")
         for value, of in ((0.97, None), (0.98, 1)):
-            run = store.open_run(session.id, e.number, 700, START, of=of)
+            run = store.open_run(session.id, e.number, 700, START)
             measured = Measurement(Label.NONE, value, {"val_bpb": value})
             store.close_run(run.id, measured, None, START + timedelta(minutes=5), last=of is not None)
-        return e.number
+    execute(layout.database_path(repository), "UPDATE run SET program = 1 WHERE id = ?", run.id)
+    return e.number
 
 
-def test_runs_of_the_incumbent_are_told_from_those_of_the_experiment(compared: int, command: Command) -> None:
+def test_runs_of_another_program_are_told_from_those_of_the_experiment(compared: int, command: Command) -> None:
     lines = command("show", str(compared)).out.splitlines()
     head = next(i for i, line in enumerate(lines) if "seed" in line and "program" in line)
     assert [line.split()[:2] for line in lines[head + 1 : head + 3]] == [["700", "0.97000"], ["700", "0.98000"]]
-    assert "its own" in lines[head + 1] and "incumbent #1" in lines[head + 2]
+    assert "its own" in lines[head + 1] and "#1" in lines[head + 2]
+
+
+def test_a_keep_shows_the_way_of_its_test(repository: Path, command: Command) -> None:
+    """Which program gave which value on which seed, what that came to, and what follows."""
+    add_confirmation(repository, Outcome.CONFIRMED)
+    lines = command("show", "1").out.splitlines()
+    assert "  confirmed   yes, the branch has it: confirmation 0" in lines
+    begin = next(i for i, line in enumerate(lines) if line.startswith("  confirmation 0: #1 against #0"))
+    assert lines[begin].endswith("confirmed") and lines[begin + 1].startswith("  Experiment 1 is 0.0107 better")
+    rows = [line.split() for line in lines[begin + 3 : begin + 7]]
+    assert [(row[0], row[3], *row[4:]) for row in rows] == [
+        ("7", "#1"), ("7", "#0", "+0.010800"), ("8", "#0"), ("8", "#1", "+0.010700"),
+    ]  # fmt: skip
+    assert "confirmation 0: #1 against #0" in command("show", "0").out
+    assert "confirmation" not in command("show", "2").out, "a discard has no part in it"
+
+
+@pytest.mark.parametrize(("outcome", "words"), [(Outcome.FELL, "no, it fell back"), (None, "not yet: that it is")])
+def test_a_keep_that_is_not_confirmed_says_so(
+    repository: Path, command: Command, outcome: Outcome | None, words: str
+) -> None:
+    add_confirmation(repository, outcome)
+    assert f"  confirmed   {words}" in command("show", "1").out
 
 
 def test_a_run_that_was_ended_says_when_and_why() -> None:

@@ -1,272 +1,416 @@
-"""What is kept is an improvement and no luck: the sequential test, and the noise that it rests on."""
+"""What is confirmed is an improvement and no luck: the belief about the tip, and the test beside what is confirmed."""
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoresearchd.domain.confirmation import Verdict
 from autoresearchd.domain.experiment import Decision, Experiment, Run
-from autoresearchd.domain.labels import Status
-from autoresearchd.domain.task import Direction
-from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline, samples_of
-from autoresearchd.evaluator.keep.keep_rule import Action, KeepRule, Reading, estimate, look
-from autoresearchd.evaluator.keep.noise import Noise, NoiseData, Sample
-from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
+from autoresearchd.domain.labels import Label, Outcome, Status
+from autoresearchd.domain.task import Constraint, Direction, Task
+from autoresearchd.evaluator.keep.confirm import RULE, Ask, due, next_step
+from autoresearchd.evaluator.keep.tip_belief import Step, TipBelief, begin, beside, follow, look, regret, replay
+from tests.unit.evaluator.builders import experiment, run, scoring, task
 
-E, I = True, False  # noqa: E741
-RULE = KeepRule()
-SURE = Noise(1.0, 200)
-BEFORE = [Reading(I, 0, seed, value) for seed, value in ((1, -0.5), (2, 0.0), (3, 0.5))]
-value = st.floats(-50, 50).map(lambda x: round(x, 3))
-noises = st.builds(Noise, st.floats(0.01, 10), st.integers(2, 40), test=st.floats(0, 0.6), seed=st.floats(0, 0.35))
+UP = task(scoring(direction=Direction.MAXIMIZE))
+TIP, CONFIRMED = 9, 4
+Program = Callable[[random.Random], float]
 
 
-@st.composite
-def runs_of_two(draw: st.DrawFn) -> list[Reading]:
-    """Runs of an incumbent, and a test of some pairs and single runs."""
-    earlier = [Reading(I, 0, k, draw(value)) for k in range(draw(st.integers(1, 4)))]
-    own = [Reading(E, 1, 10, draw(value))]
-    own += [Reading(draw(st.sampled_from([E, I])), 1, draw(st.integers(10, 13)), draw(value)) for _ in range(3)]
-    return earlier + own
+def normal(centre: float, sigma: float = 1.0) -> Program:
+    return lambda source: source.gauss(centre, sigma)
 
 
-def first(gain: float, noise: Noise = SURE, **more: object) -> Action:
-    return look([*BEFORE, Reading(E, 1, 9, gain)], noise, RULE, **more).action  # type: ignore[arg-type]
+def session(
+    source: random.Random, edits: int, effect: Callable[[], float], noise: Callable[[], float]
+) -> tuple[float, TipBelief, int]:
+    """The tip's true value, what is believed of it, and the number of keeps, after some edits."""
+    truth, keeps, belief = 0.0, 0, begin([noise() for _ in range(3)])
+    for _ in range(edits):
+        e = effect()
+        found = look(belief, truth + e + noise())
+        kept = found.gain > 0
+        truth, keeps, belief = truth + e * kept, keeps + kept, found.kept if kept else found.discarded
+    return truth, belief, keeps
 
 
-class TestLook:
-    """One look at what was measured."""
+class TestBelief:
+    """What is believed of the tip."""
 
-    def test_a_clear_loss_costs_one_run_and_the_extra_runs_of_one_experiment_are_bounded(self) -> None:
-        assert first(-1.0) is first(0.0) is first(2.0, spent=RULE.most) is Action.DISCARD
+    def test_lucky_values_are_not_believed(self) -> None:
+        """Of 60 edits without effect the best looks 2.3σ better: were that believed, nothing true would be kept."""
+        off, errors = [], []
+        for seed in range(20):
+            source = random.Random(seed)
+            truth, belief, _ = session(source, 60, lambda: 0.0, lambda s=source: s.gauss(0.0, 1.0))
+            off.append(belief.level - truth)
+            errors.append(belief.error)
+        assert abs(float(np.mean(off))) < 0.5 and max(map(abs, off)) < 1.5
+        assert 0.05 < float(np.mean(errors)) < 1.0
 
-    def test_nothing_is_kept_on_one_run_of_its_own(self) -> None:
-        """How noisy a new program is, one run does not tell: a far noisier one looks certain when it is lucky."""
-        readings = [*BEFORE, Reading(E, 1, 9, 50.0), Reading(I, 1, 9, 0.0)]
-        verdict = look(readings, SURE, RULE, spent=1)
-        assert (verdict.action, verdict.own, verdict.seed) == (Action.AGAIN, E, None)
-        assert look(readings, SURE, RULE, spent=RULE.most).action is Action.KEEP
+    @pytest.mark.parametrize("sigma", [1.0, 1e-6, 1e6])
+    def test_true_gains_add_up_and_the_noise_is_found(self, sigma: float) -> None:
+        truths, off, found = [], [], []
+        for seed in range(12):
+            source = random.Random(seed)
+            gains = lambda s=source: sigma * s.choice([-4.0, -1.0, 0.0, 0.0, 0.0, 3.0])  # noqa: E731
+            truth, belief, _ = session(source, 60, gains, lambda s=source: s.gauss(0.0, sigma))
+            truths.append(truth / sigma)
+            off.append((belief.level - truth) / sigma)
+            found.append(belief.sigma / sigma)
+        assert float(np.mean(truths)) > 22.0, "of about 30 on offer"
+        assert abs(float(np.mean(off))) < 1.0 and 0.7 < float(np.median(found)) < 1.5
 
-    def test_runs_that_do_not_hold_up_end_in_a_discard_and_those_that_do_in_a_keep(self) -> None:
-        runs = [*BEFORE, Reading(E, 1, 9, 2.2)]
-        bad = [*runs, Reading(E, 1, 10, -0.4), Reading(I, 1, 10, 0.1)]
-        good = [*runs, Reading(E, 1, 10, 3.4), Reading(I, 1, 10, 0.1)]
-        assert look(bad, SURE, RULE, spent=2).action is Action.DISCARD
-        assert look(good, SURE, RULE, spent=2).action is Action.KEEP
+    def test_noise_that_falls_is_followed(self) -> None:
+        """Else, once losses are small, gains of many σ would be taken for noise."""
+        source = random.Random(5)
+        belief = begin([source.gauss(0.0, 1.0) for _ in range(3)])
+        for _ in range(60):
+            belief = look(belief, source.gauss(0.0, 0.1)).discarded
+        assert belief.sigma < 0.2 and look(belief, 0.5).in_sigma > 0.5 > look(begin([-1.0, 0.0, 1.0]), 0.5).in_sigma
 
-    def test_ties_of_simpler_programs_share_the_extra_runs_that_a_session_may_make(self) -> None:
-        tie = -0.3
-        assert first(tie, simpler=True) is Action.AGAIN and first(tie) is Action.DISCARD
-        for spent_by_session, action in ((25, Action.AGAIN), (60, Action.DISCARD)):
-            assert first(tie, simpler=True, price=RULE.price(100, spent_by_session)) is action
-        assert first(tie, simpler=True, price=RULE.price(100, 60), spent=1) is Action.AGAIN, "it has begun"
+    def test_one_far_noisier_program_changes_little(self) -> None:
+        source = random.Random(6)
+        belief = begin([-1.0, 0.0, 1.0])
+        for k in range(40):
+            belief = look(belief, source.gauss(0.0, 8.0 if k == 4 else 1.0)).discarded
+        assert abs(belief.level) < 0.8 and belief.sigma < 2.0
 
-    @given(runs_of_two(), noises, st.floats(0.001, 1000), st.floats(-1000, 1000))
+    def test_a_metric_that_changes_its_unit_is_no_reading_of_the_tip(self) -> None:
+        """Nats printed as bits, a share as percent: the noise and the level of what was there stay as they were."""
+        belief = begin([0.61, 0.62, 0.63])
+        for y in (61.0, -4000.0):
+            found = look(belief, y)
+            assert found.discarded.level == pytest.approx(0.62, abs=0.01)
+            assert found.kept.level == pytest.approx(y, rel=0.01) and found.kept.sigma < 0.03
+        there = look(belief, 61.0).kept
+        assert look(there, 60.0).better < 0.1 < 0.9 < look(there, 62.0).better
+
+    def test_the_same_value_to_the_last_digit_says_nothing_of_noise(self) -> None:
+        belief = begin([-1.0, 0.0, 1.0])
+        for _ in range(50):
+            belief = look(belief, 0.0).discarded
+        assert belief.sigma > 0.5 and look(belief, 0.3).better < 0.5
+
+    @given(
+        st.lists(st.floats(-20, 20).map(lambda x: round(x, 2)), min_size=4, max_size=12),
+        st.floats(0.001, 1000),
+        st.floats(-1000, 1000),
+    )
     def test_scale_and_shift_of_the_metric_change_nothing(
-        self, runs: list[Reading], noise: Noise, scale: float, shift: float
+        self, values: list[float], scale: float, shift: float
     ) -> None:
-        moved = [Reading(r.own, r.test, r.seed, r.value * scale + shift) for r in runs]
-        wide = Noise(noise.sigma * scale, noise.freedom, noise.test, noise.seed)
-        a, b = look(runs, noise, RULE), look(moved, wide, RULE)
-        assert b.better == pytest.approx(a.better, abs=1e-3)
-        assert b.gain == pytest.approx(a.gain * scale, rel=1e-3, abs=1e-6 * (scale + abs(shift)))
+        base, moved = [-0.5, 0.1, 0.6], [x * scale + shift for x in (-0.5, 0.1, 0.6)]
+        a, b = begin(base), begin(moved)
+        for x in values:
+            one, two = look(a, x), look(b, x * scale + shift)
+            assert two.better == pytest.approx(one.better, abs=1e-3)
+            assert two.gain == pytest.approx(one.gain * scale, rel=1e-3, abs=1e-6 * (scale + abs(shift)))
+            a, b = one.discarded, two.discarded
+
+    @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=10), st.booleans())
+    def test_no_values_make_it_lose_its_mind(self, values: list[float], kept: bool) -> None:
+        belief = begin(values[:2])
+        for x in values:
+            found = look(belief, x)
+            numbers = (found.gain, found.error, found.better, found.bearable)
+            assert all(map(math.isfinite, numbers)) and 0.0 <= found.better <= found.bearable + 1e-9 <= 1.0 + 1e-6
+            belief = found.kept if kept else found.discarded
+            assert math.isfinite(belief.level) and math.isfinite(belief.error) and belief.sigma >= 0.0
+
+    def test_a_restart_believes_what_was_believed(self) -> None:
+        source, values = random.Random(3), [0.1, -0.3, 0.2]
+        steps = [Step(source.gauss(0.0, 1.0), source.random() < 0.2, k % 9 == 8) for k in range(30)]
+        belief = begin(values)
+        for step in steps:
+            belief = follow(belief, step)
+        again = replay(values, steps)
+        assert again is not None and (again.level, again.error, again.sigma) == (
+            belief.level,
+            belief.error,
+            belief.sigma,
+        )
+        assert replay([1.0], steps) is None, "one run says nothing of noise"
+
+    def test_a_keep_that_what_is_built_on_it_speaks_against_is_taken_back(self) -> None:
+        """Each reading of an edit that changes little is one of the tip, and so of the last keep."""
+        found = stood = 0
+        for k in range(40):
+            source = random.Random(k)
+            belief = begin([source.gauss(0.0, 1.0) for _ in range(3)])
+            for _ in range(10):
+                belief = follow(belief, Step(source.gauss(0.0, 1.0)))
+            harm = gain = follow(belief, Step(3.0, kept=True))
+            doubted = False
+            for _ in range(12):
+                harm, gain = (follow(b, Step(source.gauss(at, 1.0))) for b, at in ((harm, -1.5), (gain, 3.0)))
+                if regret(harm) is not None:
+                    harm, found = follow(harm, Step(0.0, back=True)), found + 1
+                doubted |= regret(gain) is not None
+            stood += not doubted
+        assert found >= 34 and stood >= 38
+
+    @pytest.mark.parametrize("lie", [4.0, 30.0, 1e6])
+    @pytest.mark.parametrize("runs", [0, 2])
+    def test_after_a_fall_gains_are_those_over_what_is_confirmed(self, lie: float, runs: int) -> None:
+        """Else one edit that runs well once would have all that is better than the confirmed program discarded."""
+        source = random.Random(5)
+        belief = begin([source.gauss(0.0, 1.0) for _ in range(3)])
+        for step in [Step(source.gauss(-1.0, 1.0)) for _ in range(4)] + [Step(lie, kept=True), Step(lie + 2.0, True)]:
+            belief = follow(belief, step)
+        assert belief.level > 0.5 * lie
+        fallen = follow(belief, Step(0.0, fell=True, runs=runs))
+        assert abs(fallen.level) < 1.0 and look(fallen, 6.0).gain > 2.0 and look(fallen, -3.0).gain < 0.0
+        again = follow(follow(fallen, Step(9.0, kept=True)), Step(0.0, fell=True))
+        assert abs(again.level) < 1.0, "however often"
+
+    def test_a_run_made_beside_is_all_that_counts_of_the_tip(self) -> None:
+        belief = beside(begin([0.0, 1.0, 2.0]), 50.0)
+        assert look(belief, 50.1).gain < 1.0 and look(belief, 80.0).gain > 10.0
 
 
-class TestEstimate:
-    """Generalised least squares."""
-
-    def test_what_a_pair_has_in_common_cancels(self) -> None:
-        """The machine was slow by ten while the pair ran: unpaired it would look like a loss of nine."""
-        runs = [Reading(I, 0, 1, 0.0), Reading(E, 1, 9, -9.0), Reading(I, 1, 9, -10.0)]
-        gain, _ = estimate(runs, Noise(1.0, 20, test=0.6, seed=0.35))
-        assert gain == pytest.approx(1.0, abs=0.5)
-        assert estimate(runs, SURE)[0] == pytest.approx(-4.0)
+# ---------------------------------------------------------------------- confirmations
+def made(ask: Ask, value: float | None, seed: int, label: Label = Label.NONE, **more: float) -> Run:
+    at = seed if ask.seed is None else ask.seed
+    return replace(run(value, label, metrics=more), experiment=TIP, seed=at, of=None if ask.of_tip else CONFIRMED)
 
 
-class TestLedger:
-    """σ from all repeats."""
+def confirm(
+    tip: Program,
+    confirmed: Program,
+    belief: TipBelief | None,
+    seed: int = 0,
+    *,
+    machine: Callable[[], float] = lambda: 0.0,
+    t: Task = UP,
+    figures: Callable[[random.Random, bool], Mapping[str, float]] = lambda source, of_tip: {},
+    simpler: bool = False,
+    level: bool = True,
+) -> tuple[Verdict, list[Run]]:
+    """A whole confirmation of simulated programs."""
+    source, runs = random.Random(seed), list[Run]()
+    while True:
+        step = next_step(t, runs, belief, simpler=simpler, level=level)
+        if isinstance(step, Verdict):
+            return step, runs
+        value = (tip if step.of_tip else confirmed)(source) + machine()
+        runs.append(made(step, value, 100 + len(runs), **figures(source, step.of_tip)))
+
+
+@cache
+def believed(seed: int, drift: float = 0.0) -> TipBelief:
+    """After a baseline at 0 with σ = 1, and 30 edits that changed nothing. drift: share of the machine."""
+    source, machine = random.Random(1000 + seed), drifting(seed, drift)
+    noise = lambda: source.gauss(0.0, math.sqrt(1.0 - drift)) + machine()  # noqa: E731
+    belief = begin([noise() for _ in range(3)])
+    for _ in range(30):
+        belief = look(belief, noise()).discarded
+    return belief
+
+
+def drifting(seed: int, drift: float) -> Callable[[], float]:
+    """What the machine adds to one run after the other: correlated over a dozen of them."""
+    source = random.Random(2000 + seed)
+    state = [source.gauss(0.0, 1.0)]
+
+    def machine() -> float:
+        state[0] = 0.92 * state[0] + 0.39 * source.gauss(0.0, 1.0)
+        return math.sqrt(drift) * state[0]
+
+    return machine
+
+
+def share(outcome: Outcome, times: int, tip: Program, **more: bool) -> float:
+    found = [confirm(tip, normal(0.0), believed(s), s, **more)[0].outcome for s in range(times)]
+    return found.count(outcome) / times
+
+
+class TestConfirmation:
+    """The tip beside the confirmed program."""
+
+    def test_runs_come_in_pairs_on_one_seed_and_the_order_alternates(self) -> None:
+        _, runs = confirm(normal(0.8, 1e-3), normal(0.0), believed(1), 3)
+        assert [r.of for r in runs[:8]] == [None, CONFIRMED, None, CONFIRMED, CONFIRMED, None, CONFIRMED, None]
+        assert all(a.seed == b.seed for a, b in zip(runs[::2], runs[1::2], strict=True))
+        assert len({r.seed for r in runs}) == len(runs) // 2
+        assert len(runs) <= 2 * RULE.limit
+
+    def test_true_gains_are_confirmed_soon_and_explained(self) -> None:
+        assert share(Outcome.CONFIRMED, 60, normal(8.0)) >= 0.95
+        verdict, runs = confirm(normal(8.0), normal(0.0), believed(0))
+        assert len(runs) <= 6 and verdict.gain == pytest.approx(8.0, abs=2.0) and (verdict.error or 9.0) < 4.0
+        assert (verdict.probability or 0.0) >= RULE.at
+        assert f"Experiment {TIP} is" in verdict.reason and f"better than experiment {CONFIRMED} over" in verdict.reason
+
+    def test_what_brings_nothing_is_hardly_ever_confirmed(self) -> None:
+        assert share(Outcome.CONFIRMED, 150, normal(0.0)) <= 0.05
+        assert share(Outcome.CONFIRMED, 150, normal(-1.0)) <= 0.02
+
+    def test_what_only_raises_the_noise_is_hardly_ever_confirmed(self) -> None:
+        for factor in (3.0, 10.0, 30.0):
+            assert share(Outcome.CONFIRMED, 150, normal(0.0, factor)) <= 0.06
+
+    def test_a_program_that_does_worse_when_it_runs_again_falls(self) -> None:
+        assert share(Outcome.FELL, 40, normal(-3.0)) >= 0.95
+
+    def test_the_drift_of_the_machine_confirms_nothing(self) -> None:
+        same, drift = normal(0.0, math.sqrt(0.3)), 0.7
+        found = [confirm(same, same, believed(s, drift), s, machine=drifting(s, drift))[0].outcome for s in range(150)]
+        assert found.count(Outcome.CONFIRMED) <= 6
+
+    def test_seeds_on_which_programs_differ_more_than_on_that_of_the_experiments(self) -> None:
+        """On one seed edits that do little change nothing, so that the noise seems to be none."""
+        belief = begin([-1.0, 0.2, 1.0])
+        for k in range(60):
+            belief = look(belief, 0.2 + 1e-3 * (k % 7)).discarded
+        assert belief.sigma < 0.1
+        found = [confirm(normal(0.0), normal(0.0), belief, s)[0].outcome for s in range(150)]
+        assert found.count(Outcome.CONFIRMED) <= 12
+
+    def test_without_noise_one_pair_must_show_the_gain_again(self) -> None:
+        exact = look(begin([1.0, 1.0, 1.0]), 1.2).kept
+        verdict, runs = confirm(normal(1.2, 0.0), normal(1.0, 0.0), exact)
+        assert verdict.outcome is Outcome.CONFIRMED and len(runs) == 2 and "no noise" in verdict.reason
+        for tip in (1.0, 0.9, 1.00001):
+            other = look(begin([1.0, 1.0, 1.0]), tip).kept
+            assert confirm(normal(tip, 0.0), normal(1.0, 0.0), other)[0].outcome is Outcome.FELL
+        other_budget, runs = confirm(normal(7.2, 0.0), normal(5.0, 0.0), exact, level=False)
+        assert (other_budget.outcome, other_budget.error, len(runs)) == (Outcome.CONFIRMED, 0.0, 2)
+        liar, runs = confirm(normal(0.9, 0.0), normal(1.0, 0.0), exact)
+        assert liar.outcome is Outcome.FELL and len(runs) <= 2 * RULE.limit
+
+    def test_a_coarse_metric_that_gave_one_value_three_times_confirms_no_luck(self) -> None:
+        """An accuracy on 50 examples: three equal values say that there is no noise, and there is."""
+        accuracy = lambda source: round(source.gauss(0.8, 0.03) * 50) / 50  # noqa: E731
+        exact = look(begin([0.8, 0.8, 0.8]), 0.86).kept
+        found = [confirm(accuracy, accuracy, exact, s)[0].outcome for s in range(200)]
+        assert found.count(Outcome.CONFIRMED) <= 10
+        better = lambda source: round(source.gauss(0.95, 0.01) * 50) / 50  # noqa: E731
+        found = [confirm(better, accuracy, exact, s)[0].outcome for s in range(40)]
+        assert found.count(Outcome.CONFIRMED) >= 32
+
+    def test_where_nothing_is_known_of_noise_the_pairs_themselves_tell(self) -> None:
+        found = [confirm(normal(0.0), normal(0.0), None, s)[0].outcome for s in range(200)]
+        assert found.count(Outcome.CONFIRMED) <= 10
+        found = [confirm(normal(10.0), normal(0.0), None, s)[0].outcome for s in range(40)]
+        assert found.count(Outcome.CONFIRMED) >= 36
+        assert confirm(normal(2.0, 0.0), normal(1.0, 0.0), None)[0].outcome is Outcome.CONFIRMED
+
+    def test_a_tie_with_a_simpler_program_is_confirmed_and_a_loss_is_not(self) -> None:
+        assert share(Outcome.CONFIRMED, 60, normal(0.0), simpler=True) >= 0.45
+        assert share(Outcome.CONFIRMED, 60, normal(-2.0), simpler=True) <= 0.1
+
+    @pytest.mark.parametrize("direction", Direction)
+    def test_the_direction_of_the_metric_decides_what_is_better(self, direction: Direction) -> None:
+        sign = 1.0 if direction is Direction.MAXIMIZE else -1.0
+        t = task(scoring(direction=direction))
+        up, _ = confirm(normal(sign * 9.0), normal(0.0), believed(0), t=t)
+        down, _ = confirm(normal(-sign * 9.0), normal(0.0), believed(0), t=t)
+        assert (up.outcome, down.outcome) == (Outcome.CONFIRMED, Outcome.FELL)
+        assert (up.gain or 0.0) > 0 > (down.gain or 0.0)
+
+    def test_huge_values_are_judged_as_well(self) -> None:
+        for huge in (1e99, 1e150, 1.5e308):
+            verdict, _ = confirm(normal(huge, 0.0), normal(1.0), believed(0))
+            assert verdict.outcome is Outcome.CONFIRMED and math.isfinite(verdict.gain or 0.0)
+
+    def test_it_ends_undecided_where_its_pairs_do_not_tell(self) -> None:
+        found = [confirm(normal(0.9), normal(0.0), believed(s), s) for s in range(20)]
+        undecided = [(v, r) for v, r in found if v.outcome is Outcome.UNDECIDED]
+        assert undecided and all(len(r) == 2 * RULE.limit and "do not tell" in v.reason for v, r in undecided)
+
+    def test_an_interrupted_run_is_asked_for_again_whenever_that_was(self) -> None:
+        """Whatever run a kill -9 cuts off, the confirmation goes on as without."""
+        whole, runs = confirm(normal(3.0), normal(0.0), believed(2), 5)
+        for k in range(len(runs)):
+            asked = next_step(UP, runs[:k], believed(2))
+            lost = replace(runs[k], label=Label.INTERRUPTED, value=None)
+            under_way = replace(runs[k], finished_at=None, value=None)
+            for cut in (lost, under_way):
+                assert next_step(UP, [*runs[:k], cut], believed(2)) == asked
+                again = [*runs[:k], cut, *runs[k:]]
+                assert next_step(UP, again, believed(2)) == whole
+
+    @pytest.mark.parametrize(("of_tip", "outcome"), [(True, Outcome.FELL), (False, Outcome.UNDECIDED)])
+    def test_a_program_that_fails_twice_ends_it(self, of_tip: bool, outcome: Outcome) -> None:
+        runs: list[Run] = []
+        while not isinstance(step := next_step(UP, runs, believed(0)), Verdict):
+            bad = step.of_tip is of_tip
+            label = Label.OOM if bad else Label.NONE
+            runs.append(made(step, None if bad else 1.0, 100 + len(runs), label))
+            assert len(runs) < 9
+        assert step.outcome is outcome and "failed 2 times" in step.reason and "oom" in step.reason
+
+    def test_a_run_that_failed_once_is_bad_luck(self) -> None:
+        runs = [made(Ask(True, None), None, 100, Label.OOM)]
+        while len(runs) < 4:
+            step = next_step(UP, runs, believed(0))
+            assert isinstance(step, Ask)
+            runs.append(made(step, 20.0 if step.of_tip else 0.1, 200 + len(runs)))
+        verdict = next_step(UP, runs, believed(0))
+        assert isinstance(verdict, Verdict) and verdict.outcome is Outcome.CONFIRMED
+
+
+GATED = task(scoring(direction=Direction.MAXIMIZE, constraints=(Constraint("accuracy", min=0.96),)))
+
+
+class TestGates:
+    """A bound on a metric that varies is held with a confidence limit, not by luck."""
 
     @staticmethod
-    def simulated(test: float, seed: float, programs: int = 60) -> NoiseData:
-        """Pairs of runs of two programs under known shares of the variance (the incumbent is program 0)."""
-        source = random.Random(5)
-        own = 1 - test - seed
+    def verdict(centre: float, spread: float = 0.001) -> Verdict:
+        def figures(source: random.Random, of_tip: bool) -> Mapping[str, float]:
+            return {"accuracy": source.gauss(centre if of_tip else 0.97, spread)}
 
-        def run(program: int, at: int, shared: float, luck: dict[int, float], s: int) -> Sample:
-            noise = math.sqrt(test) * shared + math.sqrt(seed) * luck[s] + math.sqrt(own) * source.gauss(0, 1)
-            return Sample(program, at, s, 3.0 * noise)
+        return confirm(normal(9.0), normal(0.0), believed(0), 1, t=GATED, figures=figures)[0]
 
-        noise_data = NoiseData()
-        for at in range(programs):
-            shared, luck = source.gauss(0, 1), {s: source.gauss(0, 1) for s in range(4)}
-            mine = [run(at, at, shared, luck, s) for s in range(4)]
-            noise_data.take([*mine, *(run(0, at, shared, luck, s) for s in range(4) if at)])
-        return noise_data
+    def test_a_better_program_well_inside_its_bound_is_confirmed(self) -> None:
+        assert self.verdict(0.965).outcome is Outcome.CONFIRMED
 
-    @pytest.mark.parametrize(("test", "seed"), [(0.0, 0.0), (0.6, 0.0), (0.0, 0.6), (0.3, 0.4)])
-    def test_the_parts_of_the_noise_are_found(self, test: float, seed: float) -> None:
-        noise = self.simulated(test, seed).noise()
-        assert noise.sigma == pytest.approx(3.0, rel=0.2)
-        assert noise.test == pytest.approx(test, abs=0.15) and noise.seed == pytest.approx(seed, abs=0.15)
+    def test_one_that_hangs_about_its_bound_is_not(self) -> None:
+        for centre in (0.9601, 0.9595):
+            found = self.verdict(centre)
+            assert found.outcome is Outcome.FELL and "accuracy" in found.reason
 
-    def test_equal_repeats_mean_that_there_is_no_noise_until_one_differs(self) -> None:
-        noise_data = NoiseData([Sample(0, 0, s, 1.0) for s in range(3)])
-        assert noise_data.noise() == Noise(0.0, 2)
-        later = noise_data.with_samples([Sample(1, 1, 5, 2.0), Sample(0, 1, 5, 1.25)]).noise()
-        assert later.sigma > 0.05
-
-    def test_a_ledger_read_back_after_a_restart_is_the_one_that_was_kept_up(self) -> None:
-        samples = [Sample(0, 0, 1, 1.0), Sample(0, 0, 2, 2.0), Sample(1, 1, 5, 2.0), Sample(0, 1, 5, 1.0)]
-        kept = NoiseData()
-        kept.take(samples[:2])
-        kept.take(samples[2:])
-        again = NoiseData(samples)
-        assert again.noise() == kept.noise() and (again.experiments, again.extra) == (kept.experiments, kept.extra)
+    def test_one_that_breaks_it_falls_at_once(self) -> None:
+        found = self.verdict(0.9)
+        assert found.outcome is Outcome.FELL and "below its limit of 0.96" in found.reason
 
 
-@pytest.mark.parametrize("drift", [0.0, 0.7])
-def test_of_a_hundred_edits_that_change_nothing_hardly_one_is_kept(drift: float) -> None:
-    """The promise in small: 8 sessions of 60 edits without any effect, noise independent or mostly drift."""
-    source, kept, extra = random.Random(11), 0, 0
-    for _ in range(8):
-        machine, seed = 0.0, 3
-
-        def run() -> float:
-            nonlocal machine
-            machine = 0.92 * machine + 0.39 * source.gauss(0, 1)
-            return math.sqrt(drift) * machine + math.sqrt(1 - drift) * source.gauss(0, 1)
-
-        noise_data = NoiseData([Sample(0, 0, s, run()) for s in range(3)])
-        for number in range(1, 61):
-            seed += 1
-            samples, verdict = [Sample(number, number, seed, run())], None
-            price = RULE.price(noise_data.experiments, noise_data.extra)
-            while verdict is None or verdict.action is Action.AGAIN:
-                now = noise_data.with_samples(samples)
-                noise = now.noise(number, 0)
-                verdict = look(now.readings(0, samples), noise, RULE, spent=len(samples) - 1, price=price)
-                if verdict.action is Action.AGAIN:
-                    seed += verdict.seed is None
-                    program = number if verdict.own else 0
-                    samples.append(Sample(program, number, verdict.seed or seed, run()))
-            noise_data.take(samples)
-            kept += verdict.action is Action.KEEP
-            extra += len(samples) - 1
-    assert kept <= 8
-    assert extra <= 0.25 * 480 + 8 * (RULE.burst + RULE.most)
+def kept(number: int, gain: float, sigma: float | None = 1.0) -> Experiment:
+    return experiment(number=number, decision=Decision(Status.KEEP, Label.NONE, 1.0, delta=gain, sigma=sigma))
 
 
-class TestRecheck:
-    """A machine that was idle is faster at first: the baseline is run once more when it is warm."""
+class TestDue:
+    """When a confirmation begins."""
 
-    def test_the_run_is_made_beside_an_experiment_that_would_have_been_discarded(self) -> None:
-        readings = [*BEFORE, Reading(E, 3, 9, -4.0)]
-        verdict = look(readings, SURE, RULE, recheck=True)
-        assert (verdict.action, verdict.own, verdict.seed) == (Action.AGAIN, I, 9)
-        after = look([*readings, Reading(I, 3, 9, 0.0)], SURE, RULE, spent=1, recheck=True)
-        assert after.action is Action.DISCARD
+    def test_enough_gain_must_be_believed(self) -> None:
+        chain = [kept(3, 10.0), kept(5, -1.0), kept(8, 16.0)]
+        assert due(chain, [], every=25.0, runs=50, extra=0) and not due(chain[:2], [], every=25.0, runs=50, extra=0)
+        assert not due([], [], every=0.0, runs=50, extra=0)
 
-    @pytest.mark.parametrize(("again", "sigma_is_zero"), [(0.75, True), (0.8, False)])
-    def test_a_metric_that_seems_to_have_no_noise_is_checked_as_well(self, again: float, sigma_is_zero: bool) -> None:
-        """An accuracy on few examples may agree three times by luck; then any other value would be an improvement."""
-        noise_data = NoiseData([Sample(0, 0, seed, 0.75) for seed in (1, 2, 3)])
-        for n in (1, 2):
-            noise_data.take([Sample(n, n, 10 + n, 0.7)])
-        samples = [Sample(3, 3, 13, 0.7)]
-        exact = noise_data.with_samples(samples).noise(3, 0)
-        assert exact.sigma == 0.0
-        verdict = look(noise_data.readings(0, samples), exact, RULE, recheck=noise_data.unchecked(0))
-        assert (verdict.action, verdict.own, verdict.seed) == (Action.AGAIN, I, 13)
-        samples.append(Sample(0, 3, 13, again))
-        now = noise_data.with_samples(samples)
-        noise = now.noise(3, 0)
-        assert (noise.sigma == 0.0) is sigma_is_zero
-        after = look(now.readings(0, samples), noise, RULE, spent=1, recheck=noise_data.unchecked(0))
-        assert after.action is Action.DISCARD
+    def test_each_keep_is_confirmed_at_once_where_a_user_wants_it(self) -> None:
+        assert due([kept(3, 0.1)], [], every=0.0, runs=50, extra=40)
+        assert not due([kept(3, 0.1)], [7], every=0.0, runs=50, extra=40), "but the same chain not over and over"
 
+    def test_runs_spent_on_confirmations_are_bounded(self) -> None:
+        sure = [kept(3, 100.0)]
+        assert due(sure, [], every=25.0, runs=100, extra=7) and not due(sure, [], every=25.0, runs=100, extra=8)
 
-NUMBER = 16
-EARLY = {0: (4.15, 4.20, 4.25), 3: (3.94, 4.30, 4.04, 4.36, 3.99, 4.21), 5: (3.50, 3.60), 8: (1.00, 1.03)}
-EARLY |= {14: (0.1850, 0.2075, 0.2294)}
-"""Losses of the programs that ran more than once, by number; the last of them is the incumbent."""
-BETTER = (0.1256, 0.130, 0.141, 0.119, 0.135, 0.128, 0.132, 0.124, 0.130)
-BESIDE = (0.205, 0.230, 0.190, 0.222, 0.213, 0.240, 0.200, 0.215)
+    def test_what_was_tested_without_a_verdict_counts_half(self) -> None:
+        chain = [kept(3, 30.0), kept(9, 5.0)]
+        assert not due(chain, [4], every=25.0, runs=100, extra=0)
+        assert due([*chain, kept(11, 6.0)], [4], every=25.0, runs=100, extra=0)
 
-
-class TestSession:
-    """A session whose loss fell from 4.2 to 0.2 while one early program was ten times as noisy as the incumbent."""
-
-    def decided(self, own: tuple[float, ...], beside: tuple[float, ...]) -> tuple[Decision, int]:
-        """The decision on an experiment whose runs, and the incumbent's beside it, give these values one by one."""
-        noise_data, before = NoiseData(), replace(incumbent(*EARLY[14]), number=14)
-        for n in range(NUMBER):
-            losses = EARLY.get(n, (4.5 if n < 14 else 0.5,))
-            samples = [Sample(n, n, 100 * n + k, -x) for k, x in enumerate(losses)]
-            noise_data.take([*samples, *([Sample(0, n, 100 * n, -4.23)] if n == 2 else [])])
-        left: dict[int | None, list[float]] = {None: list(own), 14: list(beside)}
-        asked, runs = NextRun(None, None, ""), list[Run]()
-        while True:
-            seed = 100 * NUMBER + len(runs) if asked.seed is None else asked.seed
-            value = left[asked.of].pop(0)
-            runs.append(replace(run(value), experiment=NUMBER, index=len(runs), seed=seed, of=asked.of))
-            tried = replace(experiment(*runs), number=NUMBER)
-            found = decide(task(), tried, before, noise_data)
-            if isinstance(found, Decision):
-                return found, len(runs)
-            asked = found
-
-    def test_it_is_run_again_and_kept(self) -> None:
-        decision, runs = self.decided(BETTER, BESIDE)
-        assert decision.status is Status.KEEP, decision.reason
-        assert 2 <= runs <= 9 and decision.sigma < 0.06
-
-    def test_a_program_that_was_lucky_once_is_not(self) -> None:
-        decision, runs = self.decided((BETTER[0], *BESIDE), BESIDE[::-1])
-        assert decision.status is Status.DISCARD and runs > 1, decision.reason
-
-
-TASK = task(scoring(direction=Direction.MAXIMIZE))
-SESSIONS, PROGRAMS = 100, 4
-
-
-def drawn(e: Experiment, asked: NextRun, source: random.Random, raiser: tuple[float, float]) -> Experiment:
-    """The experiment with the run that was asked for; the baseline's value is 0, its σ is 1."""
-    centre, spread = raiser if asked.of is None else (0.0, 1.0)
-    seed = asked.seed if asked.seed is not None else 1000 * e.number + len(e.runs)
-    new = replace(run(source.gauss(centre, spread)), experiment=e.number, index=len(e.runs), seed=seed, of=asked.of)
-    return replace(e, runs=(*e.runs, new))
-
-
-def kept(session: int, raiser: tuple[float, float]) -> int:
-    """How many of some programs, each made from the baseline and each as noisy, are kept in its place."""
-    source, own = random.Random(session), NextRun(None, None, "")
-    baseline = experiment(number=0)
-    for _ in range(3):
-        baseline = drawn(baseline, replace(own, of=None), source, (0.0, 1.0))
-    baseline = replace(baseline, decision=decide_baseline(TASK, baseline))
-    noise_data, won = NoiseData(samples_of(TASK, baseline.runs)), 0
-    for number in range(1, PROGRAMS + 1):
-        found: Decision | NextRun = own
-        e = experiment(number=number)
-        while isinstance(found, NextRun):
-            e = drawn(e, found, source, raiser)
-            found = decide(TASK, e, baseline, noise_data)
-        noise_data.take(samples_of(TASK, e.runs))
-        won += found.status is Status.KEEP
-    return won
-
-
-@pytest.mark.parametrize(("raiser", "most"), [((-2.5, 10.0), 0.05), ((0.0, 1.0), 0.01)])
-def test_programs_that_only_are_noisier_are_hardly_ever_kept(raiser: tuple[float, float], most: float) -> None:
-    """A user was shown 99.32 where the truth was 99.61, and the baseline's 99.56.
-
-    Ten times as noisy and worse by 2.5σ, four of them in a session: 19 of 600 were kept (3.2%; 95%: 1.9% to 4.9%).
-    Ten of them in a session: 29 of 1500 (1.9%), since the first ones show how far programs differ in their noise.
-    """
-    wins = sum(kept(session, raiser) for session in range(SESSIONS))
-    assert wins <= most * SESSIONS * PROGRAMS
+    def test_without_noise_any_gain_is_enough(self) -> None:
+        assert due([kept(3, 1e-3, 0.0)], [], every=25.0, runs=9, extra=0)
+        assert due([kept(3, 1e-3, None)], [], every=25.0, runs=9, extra=0)

@@ -232,8 +232,17 @@ def test_an_unusable_answer_earns_its_penalty_though_the_next_one_was_kept() -> 
     assert earned(made) == [penalised(Label.MALFORMED_ANSWER), (Label.NONE, 2.5)]
     bad, good = (each.trajectory for each in read(made))
     assert bad.feedback == "there is no such line", "the words that the model was told"
-    assert "This is an improvement" in good.feedback
+    assert "This is kept" in good.feedback
     assert (good.index, [each.refusal for each in read(made)]) == (1, [None, None])
+
+
+def test_a_keep_that_a_confirmation_refuted_earns_nothing_for_its_gain() -> None:
+    parts = {"improvement": 2.3, "efficiency": 0.1, "novelty": 0.1}
+    made = transcript(answer(), decision=replace(GAIN, reward_parts=parts))
+    fell = replace(made, experiment=replace(made.experiment, confirmed=False))
+    (record,) = read(fell)
+    assert (record.trajectory.label, record.trajectory.reward) == (Label.NO_GAIN, pytest.approx(0.1))
+    assert "did not stand when it was measured again" in record.trajectory.feedback
 
 
 def test_where_no_answer_could_be_used_each_earns_its_own_penalty() -> None:

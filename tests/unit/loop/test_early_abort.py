@@ -16,6 +16,7 @@ from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
+from autoresearchd.loop.context import Context
 from autoresearchd.loop.early_abort import EarlyAbort, LogFollower
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.store.reader import Reader
@@ -107,10 +108,10 @@ def test_a_hopeless_run_is_ended_early_and_recorded_with_its_forecast(watched: B
     assert e.number == len(VALUES)
     assert e.decision.status is Status.DISCARD and e.decision.value is None
     low, mean, high = (e.decision.metrics[name] for name in ("forecast_low", "forecast", "forecast_high"))
-    assert low <= final(HOPELESS) <= high and low < mean < high
+    assert mean == pytest.approx(final(HOPELESS), abs=0.01) and low < mean < high
     assert e.decision.delta < -10
     assert "bar" in e.decision.reason and "%" in e.decision.reason
-    assert bench.workspace().tip() == bench.store.session("t").incumbent
+    assert bench.workspace().confirmed() == bench.store.session("t").incumbent
     looks = bench.store.looks(e.runs[0].id)
     assert [look["abort"] for look in looks] == [False] * (len(looks) - 1) + [True]
     assert looks[-1]["probability"] > 0.99 and looks[-1]["progress"] < 0.6
@@ -147,12 +148,23 @@ def test_a_task_can_switch_it_off(tmp_path: Path) -> None:
 def test_a_daemon_that_starts_anew_knows_all_that_the_last_one_learned(tmp_path: Path) -> None:
     whole, cut = made(tmp_path / "whole"), made(tmp_path / "cut")
     run(whole, len(VALUES))
-    for experiments in (5, 11, len(VALUES)):
-        run(cut, experiments)
+    for experiments in (5, 11):
+        stopped = replace(cut.laboratory(), clock=Ticking())
+        loop = cut.loop(None, stopped)
+
+        def stop(experiments: int = experiments, lab: Context = stopped) -> None:
+            if len(cut.experiments()) > experiments:  # at once: what ends in order confirms first
+                lab.stop.request("enough", now=True)
+
+        loop.between = stop
+        loop.run()
+    run(cut, len(VALUES))
     known = [[(e.number, e.decision.label, e.decision.metrics) for e in b.experiments() if e.decision]
              for b in (whole, cut)]  # fmt: skip
     assert known[0] == known[1]
     states = [EarlyAbort(SessionView(bench.laboratory()))._learned().to_state() for bench in (whole, cut)]
+    for state in states:
+        state.pop("delta")  # σ: the one that was cut off has confirmed what it had kept by then
     assert states[0] == states[1]
     assert states[0]["observed"] == 1 + len(VALUES)
 

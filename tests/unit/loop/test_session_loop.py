@@ -127,7 +127,7 @@ def test_stop_now_leaves_the_experiment_open_for_resume(bench: Bench) -> None:
     assert (second.decision, [run.label for run in second.runs]) == (None, [Label.INTERRUPTED])
     bench.run()
     second = bench.experiment(2)
-    assert [run.label for run in second.runs if run.of is None] == [Label.INTERRUPTED, Label.NONE, Label.NONE]
+    assert [run.label for run in second.current_runs] == [Label.INTERRUPTED, Label.NONE]
 
 
 @pytest.mark.parametrize(("stands_in", "shown"), [(False, [1, 0, 0]), (True, [1, 1, 0])])
@@ -248,8 +248,8 @@ def test_conditions_are_looked_at_once_what_was_open_is_finished(bench: Bench) -
 def test_with_reverts_on_the_branch_a_foreign_commit_on_it_is_noticed_all_the_same(tmp_path: Path) -> None:
     bench = Bench(tmp_path, TASK + "history: revert\n")
     bench.run(1)
-    left = bench.workspace().tip()
-    assert left != bench.session.base_commit, "a discard and its revert"
+    left = bench.workspace().confirmed()
+    assert bench.workspace().tip() != left, "a discard and its revert"
     foreign = bench.repository.write(Commit({"train.py": "mine = 1\n"}, (left,), "mine"))
 
     def moved() -> bool:

@@ -54,7 +54,7 @@ def test_with_puct_edits_are_made_on_other_experiments_than_the_best_too(tmp_pat
     assert len({state.incumbent for state in policy.states[2:]}) == 1
     assert sum(bench.store.visits(bench.session.id).values()) >= 10
     assert [e.number for e in bench.experiments() if e.decision.status == "keep"] == [0, 1]
-    assert bench.workspace().tip() == bench.store.session("t").incumbent
+    assert bench.workspace().confirmed() == bench.store.session("t").incumbent
 
 
 class Climber:
@@ -116,7 +116,7 @@ def test_a_policy_is_told_of_device_memory_throughput_and_the_end_of_the_last_fa
     bench.run(3)
     before, after = policy.states[1].diagnostics, policy.states[2].diagnostics
     assert before["device"] == "cpu"
-    assert before["run of the incumbent"].startswith("experiment 0, ")
+    assert before["run of the tip"].startswith("experiment 0, ")
     assert before["latest run"].startswith("experiment 1, ")
     assert before["latest run"].endswith("peak_vram_mb 4711.5, num_steps 77")
     assert "last_failure" not in before

@@ -27,11 +27,20 @@ def test_each_constant_shows_its_values_and_how_often_they_helped() -> None:
         ]
     )
     assert found.tried[0] == (
-        "MATRIX_LR (3 tried, 1 helped): 0.06: kept +0.01 (#1); 0.09: no_gain -0.01 (#2); "
-        "0.2 with 1 other change: nan_loss (#3)"
+        "MATRIX_LR (3 tried, 1 seemed to help): 0.06: kept, only believed so far, +0.01 (#1); "
+        "0.09: no_gain -0.01 (#2); 0.2 with 1 other change: nan_loss (#3)"
     )
     assert found.constants == ("MATRIX_LR", "DEPTH")
-    assert found.kept == ("#1 faster: kept +0.01",)
+    assert found.kept == ("#1 faster: kept, only believed so far, +0.01",)
+
+
+@pytest.mark.parametrize(("confirmed", "words"), [(True, "kept, confirmed, +0.01"), (False, "kept, fell back")])
+def test_a_keep_that_was_tested_says_what_came_of_it(confirmed: bool, words: str) -> None:
+    """A policy that builds on what fell back repeats a mistake."""
+    kept = experiment(1, "faster", Label.NONE, value=0.99, delta=0.01, changes={"train.py:DEPTH": 6})
+    found = digest_of([replace(kept, confirmed=confirmed)])
+    assert words in found.kept[0]
+    assert f"(1 tried, {int(confirmed)} seemed to help)" in found.tried[0]
 
 
 def test_near_misses_are_gains_that_were_not_kept_and_losses_within_noise() -> None:

@@ -101,7 +101,7 @@ never an instruction"""
 SHOWN = """\
 # Task toy: make val_loss lower
 ## Current train.py
-Incumbent: val_loss = 0.968; baseline: 1.
+Tip, as it is believed to be: val_loss = 0.968; baseline: 1.
 Noise of one run: 0.001
 gpu: NVIDIA H100, 80 GB
 - value embeddings
@@ -116,7 +116,7 @@ oom ×9
     why: forecast 1.02
     next_action_hint: gate 29
 # How experiment 32, the last, ended
-This is an improvement: val_loss is now 0.968.
+This is kept: it gave val_loss 0.968, and a gain is expected.
 # Stuck
 nearly helped
 - try a longer warmup
@@ -326,12 +326,12 @@ def test_no_words_of_a_model_can_forge_a_mark() -> None:
     assert update(once, "b") == update("mine\n", "b")
 
 
-def test_learnings_say_what_is_best_what_helped_and_what_hurt() -> None:
+def test_learnings_say_what_is_best_what_was_kept_and_what_hurt() -> None:
     recent = session()
     top = sorted((e for e in recent if e.decision and e.decision.value), key=lambda e: e.decision.value or 0)  # type: ignore[union-attr]
     text = learnings(recent, top[:5], {"oom": 9}, sigma=0.001)
-    assert text.startswith("Best so far: 0.968 (#32 MATRIX_LR 0.04 → 0.32)")
-    parts = ("Helped:\n- #32", "Hurt:\n- #30 MATRIX_LR", "Near misses:\n", "Failed:\n- oom ×9, last #27", "Tried:\n")
+    assert text.startswith("Best value that was kept: 0.968 (#32 MATRIX_LR 0.04 → 0.32; only believed so far)")
+    parts = ("Kept:\n- #32", "Hurt:\n- #30 MATRIX_LR", "Near misses:\n", "Failed:\n- oom ×9, last #27", "Tried:\n")
     assert [part for part in parts if part not in text] == []
     assert len(text) <= MOST_LEARNINGS
     assert learnings((), ()) == "Nothing yet."
@@ -384,7 +384,7 @@ def test_the_question_holds_the_constants_and_what_came_of_earlier_ones() -> Non
     state = make_state(CONSTANTS, recent=recent, notes=("leave the width alone",))
     text = brief.messages(state, budget=4000, count=estimate_tokens)[-1]["content"]
     assert "LEARNING_RATE = 1e-3\nWIDTH = 64\n" in text
-    assert "Tried:\nLEARNING_RATE = 0.0005: better\nWIDTH = 99999: it failed\nWIDTH = 128: worse\n" in text
+    assert "Tried:\nLEARNING_RATE = 0.0005: seems better\nWIDTH = 99999: it failed\nWIDTH = 128: worse\n" in text
     assert "leave the width alone" in text and "DEPTH" not in text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ from autoresearchd.domain.ports import Policy
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.task import Direction, Metric, Search
 from autoresearchd.policy.search.find_constants import find
-from autoresearchd.policy.search.memory import Coupling, Memory
+from autoresearchd.policy.search.memory import Coupling, Memory, where
 from autoresearchd.policy.search.parameter import Value
 from autoresearchd.policy.search.search_policies import RandomPolicy, SearchPolicy, draw
 from tests.fakes.policies import MemoryHistory, make_state, make_task
@@ -43,8 +44,9 @@ def crash(
 def ask(code: str, *trials: Trial, count: int = 40, parent: str = BASE, root: str = "") -> list[Proposal]:
     """What the search proposes after some trials, for many seeds. root: the program that the session began with."""
     policy = SearchPolicy(MemoryHistory([BASELINE, *trials]), lambda _: {"train.py": root or code})
-    states = (make_state(code, number=10 + s, seed=s, parent=parent, sigma=0.002) for s in range(count))
-    return [policy.propose(state, threading.Event()) for state in states]
+    value = next((t.value for t in trials if t.commit == parent), 1.0)
+    same = {"parent": parent, "sigma": 0.002, "incumbent_value": value}
+    return [policy.propose(make_state(code, number=10 + s, seed=s, **same), threading.Event()) for s in range(count)]
 
 
 def rates(code: str, *trials: Trial, count: int, parent: str = BASE) -> list[float]:
@@ -109,11 +111,72 @@ def research(make: Callable[..., Policy], loss: Callable[[Constants], float], se
     return true
 
 
-@pytest.mark.parametrize("loss", [separable, needle])
-def test_forty_experiments_of_search_end_better_than_forty_at_random(loss: Callable[[Constants], float]) -> None:
-    searched = [research(SearchPolicy, loss, seed) for seed in range(4)]
-    drawn = [research(lambda *_: RandomPolicy(), loss, seed) for seed in range(4)]
+def test_forty_experiments_of_search_end_better_than_forty_at_random() -> None:
+    searched = [research(SearchPolicy, separable, seed) for seed in range(4)]
+    drawn = [research(lambda *_: RandomPolicy(), separable, seed) for seed in range(4)]
     assert statistics.mean(searched) < statistics.mean(drawn)
+
+
+def test_a_needle_among_twenty_constants_is_found_in_forty_experiments() -> None:
+    assert statistics.median(research(SearchPolicy, needle, seed) for seed in range(7)) < 1.52
+
+
+# ---------------------------------------------------------------------- how far it goes
+SMALL = "LEARNING_RATE = 1e-5\nBATCH_SIZE = 64\nHIDDEN_DIM = 128\nWEIGHT_DECAY = 0.01\nDROPOUT = 0.1\nMOMENTUM = 0.9\n"
+RATE = "train.py:LEARNING_RATE"
+
+
+def steps(code: str, *trials: Trial, **fields: Any) -> dict[str, list[float]]:
+    """How many moderate steps each number is moved by what is proposed."""
+    policy, found = SearchPolicy(MemoryHistory([BASELINE, *trials])), defaultdict(list)
+    parameters = {p.name: p for p in find(code)}
+    for seed in range(40):
+        state = make_state(code, number=10, seed=seed, parent=BASE, sigma=0.002, **fields)
+        for name, value in policy.propose(state, threading.Event()).changes.items():
+            if parameters[name].numeric:
+                found[name].append(abs(where(parameters[name], value)))
+    return found
+
+
+def experiments_to_find_a_rate(seed: int) -> int:
+    """How many it takes until a learning rate that is 1,000 times too low is within a factor of three of the best."""
+    noise, history = np.random.default_rng([seed, 5]), MemoryHistory([replace(BASELINE, value=3.0)])
+    code, parent, value = SMALL, BASE, 3.0
+    codes: dict[str, Mapping[str, str]] = {BASE: {"train.py": SMALL}}
+    for number in range(1, 31):
+        policy = SearchPolicy(history, codes.__getitem__)
+        state = make_state(
+            code, number=number, seed=number, parent=parent, sigma=0.01, incumbent_value=value, baseline=3.0
+        )
+        proposal = policy.propose(state, threading.Event())
+        v = {p.label: p.value for p in find(proposal.files["train.py"])}
+        if abs(away := math.log10(float(v["LEARNING_RATE"]) / 1e-2)) < math.log10(3):
+            return number
+        measured = 1.0 + 0.67 * abs(away) + 0.01 * float(noise.standard_normal())
+        keep, commit = measured < value - 0.01, f"{number:040x}"
+        status, label = (Status.KEEP, Label.NONE) if keep else (Status.DISCARD, Label.NO_GAIN)
+        history.add(Trial(number, parent, commit, proposal.changes, status, label, measured))
+        if keep:
+            code, parent, value = proposal.files["train.py"], commit, measured
+            codes[commit] = proposal.files
+    return 99
+
+
+def test_a_learning_rate_a_thousand_times_too_low_costs_no_night() -> None:
+    assert statistics.median(experiments_to_find_a_rate(seed) for seed in range(7)) <= 5
+
+
+def test_a_good_program_is_not_thrown_far_away_before_anything_is_known() -> None:
+    assert max(max(found) for found in steps(TOY).values()) < 2.6  # two, and what rounding to powers of two adds
+
+
+def test_all_that_a_person_said_to_be_possible_is_in_reach_at_once() -> None:
+    ranged = SMALL.replace("1e-5", "1e-5  # range: 1e-6..1")
+    assert max(steps(ranged)[RATE]) > 4 > max(steps(SMALL)[RATE])
+
+
+def test_a_search_that_is_stuck_dares_more() -> None:
+    assert max(max(found) for found in steps(TOY, streak=16).values()) > 4
 
 
 # ---------------------------------------------------------------------- what is proposed
@@ -123,9 +186,14 @@ def test_no_proposal_leaves_the_bounds_that_a_person_gave(kind: str) -> None:
     code = "SEQ_LEN = 256\nDEVICE_BATCH_SIZE = 8  # range: 6..10\nLR = 0.1\nBETA = 0.9\nOPT = 'a'\n"
     bounds = Search(fixed=("BETA",), ranges={"train.py:LR": (0.09, 0.2)}, choices={"OPT": ("a", "b")})
     task = make_task(search=bounds)
-    policy = SearchPolicy(MemoryHistory([BASELINE])) if kind == "search" else RandomPolicy()
+    history = MemoryHistory([BASELINE])
+    policy = SearchPolicy(history) if kind == "search" else RandomPolicy()
     lengths, names = set(), set()
-    for seed in range(40):
+    for seed in range(80):
+        if seed == 40:  # what has bounds is tried first, as all between them is in reach
+            history.add(discard(1, {"train.py:LR": 0.2}, 1.1))
+            history.add(discard(2, {"train.py:LR": 0.09}, 1.1))
+            history.add(discard(3, {"train.py:OPT": "b"}, 1.1))
         state = make_state(code, task=task, seed=seed, parent=BASE, sigma=0.002)
         changes = policy.propose(state, threading.Event()).changes
         names |= set(changes)
@@ -186,19 +254,6 @@ def test_words_say_what_changes_and_why() -> None:
     assert proposal.asi.next_action_hint.startswith("if it helps, try LR = ")
 
 
-def test_a_keep_that_lost_its_place_is_remembered_as_after_a_restart() -> None:
-    """Else a search would go on to build on what it has seen to fail."""
-    kept = Trial(1, BASE, "b" * 40, {"LR": 0.2}, Status.KEEP, Label.NONE, 0.5, 0.5)
-    after = discard(2, {"LR": 0.3}, 0.9)
-    memory = Memory(Metric("loss", Direction.MINIMIZE))
-    memory.refresh(MemoryHistory([BASELINE, kept]))
-    history = MemoryHistory([BASELINE, replace(kept, status=Status.CRASH, label=Label.ERROR, value=None), after])
-    memory = memory.refresh(history)
-    anew = Memory(Metric("loss", Direction.MINIMIZE))
-    anew.refresh(history)
-    assert memory == anew and memory.effects({}, 1.0)[0].failed
-
-
 @pytest.mark.parametrize("label", [Label.CONSTRAINT, Label.SIZE_BLOCKED, Label.GATE_MISS])
 def test_a_better_value_that_may_not_be_kept_is_no_gain_to_go_on_from(label: Label) -> None:
     memory = Memory(Metric("loss", Direction.MINIMIZE))
@@ -231,6 +286,23 @@ def test_trials_of_other_policies_do_not_confuse_it() -> None:
         Trial(7, "e" * 40, "d" * 40, {"train.py:WINDOW_PATTERN": 3}, Status.KEEP, Label.SIMPLER, 0.9),
     )
     assert all(p.changes for p in ask(TOY, *trials, count=5, parent="d" * 40))
+
+
+def test_what_a_constant_of_a_models_edit_brought_is_known_after_the_next_keep() -> None:
+    small = "USE_BIAS = True\nDROPOUT = 0.1\n"
+    gated, rate = f"GATE_LR = 0.01\n{small}", "train.py:GATE_LR"
+    model, after = "b" * 40, "c" * 40
+    trials = (
+        Trial(1, BASE, model, {}, Status.KEEP, Label.NONE, 0.9),
+        discard(2, {rate: 0.015}, 0.95, parent=model),
+        Trial(3, model, after, {"train.py:USE_BIAS": False}, Status.KEEP, Label.NONE, 0.85),
+    )
+    codes = {BASE: small, model: gated, after: apply(gated, {"train.py:USE_BIAS": False})}
+    policy = SearchPolicy(MemoryHistory([BASELINE, *trials]), lambda commit: {"train.py": codes[commit]})
+    same = {"parent": after, "sigma": 0.002, "incumbent_value": 0.85}
+    states = [make_state(codes[after], number=10 + seed, seed=seed, **same) for seed in range(40)]
+    found = [policy.propose(state, threading.Event()).changes for state in states]
+    assert [changes for changes in found if float(changes.get(rate, 0)) > 0.01] == []
 
 
 # ---------------------------------------------------------------------- coupling

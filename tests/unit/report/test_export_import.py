@@ -12,7 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.domain.errors import MissingCapability, UsageError
-from autoresearchd.report.log_files import Format, ImportedLog, SessionHead, jsonl_lines, read_log, tsv_lines, write
+from autoresearchd.report.log_files import (
+    Format,
+    ImportedLog,
+    SessionHead,
+    jsonl_lines,
+    read_log,
+    store_log,
+    tsv_lines,
+    write,
+)
+from autoresearchd.store.reader import Reader
+from autoresearchd.store.repository import SqlStore
 
 HEAD = SessionHead("Optimize val_bpb", "val_bpb", "minimize")
 
@@ -49,8 +60,29 @@ def test_the_json_lines_are_those_of_the_skill() -> None:
          "bestDirection": "lower"},
         {"run": 2, "commit": "0000000", "metric": 0.993, "metrics": {"val_bpb": 0.993, "peak_vram_mb": 45060.2},
          "status": "keep", "description": "change 1", "timestamp": 1773000300, "segment": 0, "confidence": 2.5,
-         "asi": {"hypothesis": "h"}},
+         "asi": {"hypothesis": "h"}, "confirmed": None},
     ]  # fmt: skip
+
+
+def test_what_is_confirmed_is_told_and_comes_back(tmp_path: Path) -> None:
+    """A log of another tool does not say it: of its keeps nothing but the baseline is called better."""
+    file, other = tmp_path / "log.jsonl", tmp_path / "other.jsonl"
+    states = [True, True, False, None]
+    records = [record(n, "keep", 1.0 - n / 10, confirmed=state) for n, state in enumerate(states)]
+    write(Format.JSONL, HEAD, records, file)
+    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    other.write_text("\n".join(json.dumps({k: v for k, v in x.items() if k != "confirmed"}) for x in lines))
+    with SqlStore.open(f"sqlite:///{tmp_path / 'state.db'}") as store:
+        store_log(store, read_log(file))
+        store_log(store, read_log(other))
+    with Reader(tmp_path / "state.db") as reader:
+        ours, theirs = "imported-log", "imported-other"
+        assert [e["confirmed"] for e in reader.experiments(ours)] == states
+        assert [e["confirmed"] for e in reader.experiments(theirs)] == [True, None, None, None]
+        found = [
+            (m["best_experiment"], m["tip"]["experiment"]) for t in (ours, theirs) if (m := reader.status(t)["metric"])
+        ]
+    assert found == [(1, 3), (0, 3)]
 
 
 def test_the_columns_are_karpathys() -> None:

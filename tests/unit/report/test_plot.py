@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.report.plot import LABEL_LENGTH, chart_of, draw
+from autoresearchd.report.plot import LABEL_LENGTH, Step, chart_of, draw
 
 
-def record(number: int, status: str, metric: float | None, description: str = "", segment: int = 0) -> dict[str, Any]:
-    facts = {"experiment": number, "status": status, "metric": metric, "segment": segment}
-    return {**facts, "description": description}
+def record(
+    number: int, status: str, metric: float | None, description: str = "", segment: int = 0, **more: Any
+) -> dict[str, Any]:
+    facts = {"experiment": number, "status": status, "metric": metric, "segment": segment, "confirmed": None}
+    return {**facts, "description": description, **more}
 
 
 NIGHT = [
@@ -32,6 +34,62 @@ def test_a_cheated_value_is_drawn_as_a_failure_and_not_as_a_result() -> None:
     chart = chart_of(NIGHT, metric="loss", direction="minimize")
     assert chart.crashes == (3, 4)
     assert 0.1 not in [point.value for point in (*chart.keeps, *chart.discards)]
+
+
+TESTED = [
+    record(0, "keep", 1.0, "baseline", confirmed=True),
+    record(1, "keep", 0.9, "a", confirmed=True),
+    record(2, "keep", 0.85, "b", confirmed=True),
+    record(3, "discard", 1.2),
+    record(4, "keep", 0.6, "c", confirmed=False),
+    record(5, "keep", 0.75, "d"),
+]
+TESTS: list[dict[str, Any]] = [
+    {"experiment": 2, "against": 0, "after": 3, "outcome": "confirmed", "moved": True, "value": 0.87},
+    {"experiment": 4, "against": 2, "after": 4, "outcome": "fell", "moved": True, "value": 0.9},
+    {"experiment": 5, "against": 0, "after": 5, "outcome": "confirmed", "moved": False, "value": 0.1},
+]
+BELIEFS = [
+    (0.0, 1.0, 0.01), (1.0, 0.92, 0.02), (2.0, 0.88, 0.02), (3.0, 0.88, 0.02), (3.5, 0.87, 0.01), (4.0, 0.7, 0.2),
+    (4.5, 0.87, 0.02), (5.0, 0.8, 0.03),
+]  # fmt: skip
+
+
+def test_the_lines_tell_what_is_confirmed_from_what_is_believed(tmp_path: Path) -> None:
+    """The thick line has means of confirmations, never a lucky value; the thin one what the journal believed."""
+    facts: dict[str, Any] = {"metric": "loss", "direction": "minimize", "confirmations": TESTS, "beliefs": BELIEFS}
+    chart = chart_of(TESTED, **facts)
+    assert chart.confirmed == ((Step(0, 1.0), Step(3.5, 0.87)),)
+    assert chart.tips == (tuple(BELIEFS),)
+    assert (chart.improvements, chart.proven) == (4, 2)
+    target = tmp_path / "progress.svg"
+    draw(TESTED, target, **facts)
+    drawn = target.read_text("utf-8")
+    for words in ("4 Kept, 2 Confirmed", "Confirmed 0.87 (-13.00%)", "Tip, believed 0.8 ± 0.03",
+                  "Kept and confirmed (2)", "Kept, not confirmed yet (1)", "Kept, fell back (1)"):  # fmt: skip
+        assert words in drawn
+
+
+def test_a_keep_confirmed_in_the_middle_of_a_chain_moves_the_thick_line_alone() -> None:
+    """`confirm 1` with the tip at 2: the branch has 1, and what was kept on it stays open."""
+    records = [TESTED[0], TESTED[1], {**TESTED[2], "confirmed": None}, TESTED[3]]
+    test = {"experiment": 1, "against": 0, "after": 2, "outcome": "confirmed", "moved": True, "value": 0.91}
+    beliefs = [*BELIEFS[:3], (2.5, 0.88, 0.02), (3.0, 0.87, 0.02)]
+    chart = chart_of(records, metric="loss", direction="minimize", confirmations=[test], beliefs=beliefs)
+    assert chart.confirmed == ((Step(0, 1.0), Step(2.5, 0.91)),)
+    assert chart.tips == (tuple(beliefs),)
+
+
+def test_in_an_imported_log_the_tip_has_the_value_that_it_was_kept_with() -> None:
+    chart = chart_of(TESTED, metric="loss", direction="minimize", confirmations=TESTS)
+    assert chart.tips == ((Step(0, 1.0), Step(1, 0.9), Step(2, 0.85), Step(5, 0.75)),)
+
+
+def test_keeps_of_a_session_before_confirmations_are_drawn_as_they_were() -> None:
+    records = [{**one, "confirmed": one["status"] == "keep" or None} for one in NIGHT]
+    chart = chart_of(records, metric="loss", direction="minimize")
+    assert (chart.confirmed, chart.tips) == (((Step(0, 1.0), Step(1, 0.9), Step(6, 0.8)),), ((),))
+    assert chart.proven == 2
 
 
 def test_words_of_kept_changes_are_short_and_cannot_steer_anything() -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from autoresearchd.domain.confirmation import Confirmation
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import NewSession
@@ -99,9 +100,23 @@ class Driver:
     def measured(self, value: float | None = 1.0, segment: int = 0) -> Experiment:
         return self.run(self.committed(segment), Measurement(Label.NONE, value))
 
-    def decide(self, e: Experiment, decision: Decision, incumbent: str | None = None) -> Experiment:
+    def decide(
+        self, e: Experiment, decision: Decision, incumbent: str | None = None, *, confirmed: bool = False
+    ) -> Experiment:
         asi = ASI(hypothesis="because", result="it did", extra={"k": [1]})
-        return self.store.record_decision(self.id, e.number, decision, asi, AT, incumbent=incumbent)
+        return self.store.record_decision(
+            self.id, e.number, decision, asi, AT, incumbent=incumbent, confirmed=confirmed
+        )
+
+    def begin_confirmation(self, experiment: int, against: int = 0) -> Confirmation:
+        return self.store.open_confirmation(self.id, experiment=experiment, against=against, why="gain", at=AT)
+
+    def confirm(self, number: int, *runs: tuple[int | None, int, float]) -> Confirmation:
+        """Runs of a confirmation: of which program, on which seed, with which value."""
+        for of, seed, value in runs:
+            run = self.store.open_confirmation_run(self.id, number, seed, AT, of=of)
+            found = self.store.close_confirmation_run(run.id, Measurement(Label.NONE, value), result(), AT)
+        return found
 
     def decided(self, status: Status, value: float | None, segment: int = 0) -> Experiment:
         label = {

@@ -24,7 +24,8 @@ KNOWN = letters(20)
 SECRET = f"{TOKENS['github-classic']} {KNOWN}"
 HIDDEN = "«redacted:github» «redacted:environment»"
 VERBATIM = {
-    "session": "tag branch folder state policy executor base_commit incumbent task_json", "segment": "fingerprint",
+    "session": "tag branch folder state policy executor base_commit incumbent confirmed task_json",
+    "segment": "fingerprint", "confirmation": "why outcome",
     "experiment": "phase status label parent commit_sha", "proposal": "parent code_hash reward_formula",
     "proposal_body": "files token_ids logprobs", "run": "label curve", "tally": "label", "control_request": "kind",
     "event": "kind", "answer_body": "token_ids logprobs", "learner_run": "algo mode status",

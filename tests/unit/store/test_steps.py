@@ -117,38 +117,13 @@ def test_a_keep_becomes_the_incumbent_and_a_discard_does_not(store: SqlStore, la
     assert e.commit == "f" * 40, "the commit that was kept, with its result in the message"
 
 
-def test_a_keep_that_loses_its_place_gives_it_back_to_the_one_before(store: SqlStore, lab: Driver) -> None:
-    """Else a poisoned program would go on to be the best that a user is shown."""
-    lab.decided(Status.KEEP, 1.0)
-    lab.decided(Status.KEEP, 0.5)
-    e = lab.measured(2.0)
-    lost = {1: Decision(Status.CRASH, Label.ERROR, reward=-2.0, reason="it failed twice")}
-    store.record_decision(
-        lab.id, e.number, Decision(Status.DISCARD, Label.NO_GAIN, 2.0), ASI(), AT, incumbent=None, fallen=lost
-    )
-    session, totals, fell = store.session("nov21"), store.totals(lab.id), store.experiment(lab.id, 1)
-    assert (session.incumbent, session.incumbent_experiment) == (commit_of(0), 0)
-    assert (totals.experiments, totals.keeps, totals.discards, totals.crashes) == (3, 1, 1, 1)
-    assert fell.decision is not None and (fell.decision.status, fell.decision.value) == (Status.CRASH, None)
-    assert fell.commit == commit_of(1) and fell.good_runs[0].value == 0.5, "what happened stays"
-    assert store.label_counts(lab.id) == {Label.NONE: 1, Label.NO_GAIN: 1, Label.ERROR: 1}
-    assert [top.number for top in store.top(lab.id, 0, 5, False)] == [0, 2]
-    other = lab.measured(0.1)
-    with pytest.raises(StoreError, match="cannot lose its place"):
-        store.record_decision(
-            lab.id, other.number, Decision(Status.KEEP, Label.NONE, 0.1), ASI(), AT, incumbent="f" * 40, fallen=lost
-        )
-    assert store.session("nov21").incumbent_experiment == 0, "nothing of it was written"
-
-
 def test_only_runs_of_the_repair_are_judged_and_none_is_forgotten(store: SqlStore, lab: Driver) -> None:
     e = lab.committed()
-    beside = store.open_run(lab.id, e.number, 7, AT, of=0)
-    store.close_run(beside.id, Measurement(Label.NONE, 5.0), result(), AT, last=False)
+    e = lab.run(e, Measurement(Label.NONE, 5.0), last=False)
     e = lab.run(e, Measurement(Label.ERROR, detail="NameError"))
-    assert (len(e.control_runs), len(e.counted_runs)) == (1, 2)
+    assert (len(e.good_runs), len(e.counted_runs)) == (1, 2)
     e = lab.propose(e, new_proposal(9, attempt=1))
-    assert (e.attempt, e.counted_runs, e.good_runs, e.control_runs) == (1, (), (), ())
+    assert (e.attempt, e.counted_runs, e.good_runs) == (1, (), ())
     store.record_commit(lab.id, e.number, commit_of(2))
     assert store.open_run(lab.id, e.number, 7, AT) == store.experiment(lab.id, e.number).runs[-1]
     e = store.experiment(lab.id, e.number)
@@ -156,16 +131,6 @@ def test_only_runs_of_the_repair_are_judged_and_none_is_forgotten(store: SqlStor
     assert [(r.index, r.attempt) for r in e.runs] == [(0, 0), (1, 0), (2, 1)]
     assert [r.value for r in e.good_runs] == [0.9]
     assert [r.index for r in e.counted_runs] == [2]
-
-
-def test_a_failed_attempt_leaves_nothing_in_the_noise_of_the_session(store: SqlStore, lab: Driver) -> None:
-    e = lab.committed()
-    e = lab.run(e, Measurement(Label.NONE, 5.0), last=False)
-    e = lab.run(e, Measurement(Label.ERROR))
-    e = lab.propose(e, new_proposal(9, attempt=1))
-    e = lab.run(store.record_commit(lab.id, e.number, commit_of(2)), Measurement(Label.NONE, 0.9))
-    lab.decide(e, Decision(Status.DISCARD, Label.NO_GAIN, 0.9))
-    assert [(r.value, r.attempt) for r in store.decided_runs(lab.id, 0)] == [(0.9, 1)]
 
 
 def test_a_repair_repeated_after_a_crash_is_charged_once(reopen: Callable[[], SqlStore], lab: Driver) -> None:

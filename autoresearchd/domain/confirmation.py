@@ -1,0 +1,71 @@
+"""A confirmation: runs of the tip beside the confirmed program, and what they have shown of the chain between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from autoresearchd.domain.experiment import Run
+from autoresearchd.domain.labels import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found. gain: mean of the tip's runs against the confirmed program's, positive: better, in its unit.
+
+    error: standard error of the gain; probability: that the tip truly is better; None where there are no figures.
+    reason: one sentence with its numbers.
+    """
+
+    outcome: Outcome
+    gain: float | None
+    error: float | None
+    probability: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """One test of a chain of keeps, as the store knows it. number: from 0 in its session.
+
+    experiment: whose program is the tip; against: whose is the confirmed one; after: the newest experiment when it
+    began. why: ``gain``, ``limit``, ``stop``, ``asked``, ``failures`` or ``doubt``, which has no runs: the
+    tip falls back to what it was kept on (against), by what was measured since. pairs: of runs, where so many are
+    asked for; budget: seconds of training, where it is another than usual, so that programs are compared only. runs: in
+    order; ``Run.of`` is None where the tip ran, else ``against``. moved: the branch, or the tip, went where the verdict
+    wants it.
+    """
+
+    session_id: int
+    number: int
+    segment: int
+    experiment: int
+    against: int
+    after: int
+    why: str
+    started_at: datetime
+    pairs: int | None = None
+    budget: float | None = None
+    moved: bool = False
+    runs: tuple[Run, ...] = ()
+    finished_at: datetime | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.finished_at is None
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether it has moved the branch."""
+        return self.moved and self.verdict is not None and self.verdict.outcome is Outcome.CONFIRMED
+
+    @property
+    def fell(self) -> bool:
+        """Whether its chain has fallen back."""
+        return self.moved and self.verdict is not None and self.verdict.outcome is Outcome.FELL
+
+    @property
+    def last_run(self) -> Run | None:
+        """The run that was begun last, which may be under way."""
+        return self.runs[-1] if self.runs else None
