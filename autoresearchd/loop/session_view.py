@@ -73,7 +73,6 @@ class SessionView:
         self.tested = max((c.after for c in past if self._tests_tip(c)), default=-1)
         self.looked_after = {c.experiment for c in past if c.why == FAILURES}
         self.extra = sum(run.counts for c in past for run in c.runs)
-        """What was believed of keeps when each became the tip."""
         self.belief = self._replay(past)
 
     def _read_recent(self) -> deque[Experiment]:
