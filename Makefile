@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN_DIR ?= .run
-EXPERIMENTS ?= 8
+EXPERIMENTS ?= 10
 BUDGET ?= 15s
 # Tests at a time; much of a test is waiting for what it started.
 WORKERS ?= 2

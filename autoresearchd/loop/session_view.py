@@ -16,7 +16,7 @@ from autoresearchd.domain.labels import Outcome, Phase
 from autoresearchd.domain.task import Direction, Task
 from autoresearchd.evaluator.keep.confirm import doubt
 from autoresearchd.evaluator.keep.decide import sign_of, step_of, tip_value
-from autoresearchd.evaluator.keep.tip_belief import Step, TipBelief, follow, kept_on, replay
+from autoresearchd.evaluator.keep.tip_belief import Step, TipBelief, dump, follow, kept_on, load, replay
 from autoresearchd.evaluator.rules.run_time import Pace, allowed
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.messages import DOUBT, FAILURES, commit_of, decision_of, is_baseline, is_keep
@@ -25,6 +25,8 @@ from autoresearchd.loop.programs import Baseline, Programs
 T = TypeVar("T")
 RECENT = 32
 TOP = 5
+CHECKPOINT = 256
+"""After so many readings the belief is stored as a whole: a restart replays at most as many."""
 
 
 class SessionView:
@@ -73,6 +75,7 @@ class SessionView:
         self.tested = max((c.after for c in past if self._tests_tip(c)), default=-1)
         self.looked_after = {c.experiment for c in past if c.why == FAILURES}
         self.extra = sum(run.counts for c in past for run in c.runs)
+        self._unsaved = 0
         self.belief = self._replay(past)
 
     def _read_recent(self) -> deque[Experiment]:
@@ -84,18 +87,32 @@ class SessionView:
         task, store, baseline = self.context.task, self.context.store, self.baseline
         if baseline is None:
             return None
-        sign, chain = sign_of(task.metric), list[int]()
+        sign, chain, after = sign_of(task.metric), list[int](), float(baseline.number)
         belief = replay([sign * r.value for r in baseline.runs if r.value is not None], ())
-        verdicts = deque(c for c in past if c.moved)
-        for number, value, kept in (*store.readings(self.context.session_id, self.segment), (math.inf, 0.0, False)):
+        if belief and (saved := self._saved(after)):
+            belief, chain, after = saved
+        verdicts = deque(c for c in past if c.moved and c.after >= after)
+        readings = store.readings(self.context.session_id, self.segment, after)
+        self._unsaved = len(readings)
+        for number, value, kept in (*readings, (math.inf, 0.0, False)):
             while verdicts and verdicts[0].after < number:
                 c = verdicts.popleft()
                 belief = self._after_verdict(belief, c, chain)
                 chain = [n for n in chain if (n <= c.against if c.fell else n > c.experiment)]
-            if belief and baseline.number < number < math.inf:
+            if belief and number < math.inf:
                 belief = follow(belief, Step(sign * value, kept))
                 chain += [int(number)] if kept else []
         return belief
+
+    def _saved(self, baseline: float) -> tuple[TipBelief, list[int], float] | None:
+        """The belief that was stored last in this segment, its chain, and after which experiment."""
+        found = self.context.store.belief_state(self.context.session_id)
+        if found is None or found[0] <= baseline:
+            return None
+        try:
+            return load(found[1]), [int(n) for n in found[1]["chain"]], found[0]
+        except (KeyError, TypeError, ValueError):  # of another version: then all is replayed
+            return None
 
     def _tests_tip(self, c: Confirmation) -> bool:
         return c.verdict is not None and (c.moved or c.why == FAILURES or self._leaves_doubt(c))
@@ -189,8 +206,11 @@ class SessionView:
         """Tell whoever looks at the session what is believed of the tip, since the last experiment or verdict."""
         if self.best is not None and self._recent:
             last, error = self._recent[-1].number, None if self.belief is None else self.belief.error
-            after = last + 0.5 if self.tested >= last else last
-            self.context.store.record_belief(self.context.session_id, after, self.best, error)
+            after, state = last + 0.5 if self.tested >= last else last, None
+            if self.belief is not None and after == last and self._unsaved >= CHECKPOINT:
+                state = {**dump(self.belief), "chain": [e.number for e in self.open_keeps]}
+            self.context.store.record_belief(self.context.session_id, after, self.best, error, state)
+            self._unsaved = self._unsaved if state is None else 0
 
     @property
     def sigma(self) -> float | None:
@@ -261,7 +281,7 @@ class SessionView:
                 self.baseline, self._confirmed = Baseline(e, self.context.task, self.context.store, self.programs), e
                 self.belief = self._replay(())
         elif step := step_of(self.context.task, e):
-            self.belief = self.belief and follow(self.belief, step)
+            self.belief, self._unsaved = self.belief and follow(self.belief, step), self._unsaved + 1
             if step.kept:
                 self.open_keeps.append(e)
         self.totals = self.context.store.totals(self.context.session_id)

@@ -12,16 +12,17 @@ mixture over effects is matched by mean and variance (assumed-density filtering,
 from a far noisier program, and a program may be anywhere: a metric that changes its unit is no reading of the tip.
 What later readings tell of the tip they tell of the last keep, too, which is taken back once it seems a loss.
 
-Pure: a restart replays the readings. Values are *goodness*: larger is better, whatever the metric's direction.
+Pure: a restart replays the readings since the belief was stored. Values are *goodness*: larger is better, whatever the
+metric's direction.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +62,10 @@ _FAR_OFF = 1e50
 """Distances are cut at so many σ."""
 _LEAST_NOISE, _ROUNDING = 1e-100, 1e-14
 """A deviation of less than this, or than this share of the values, is none."""
+_OF_BELIEF, _OF_BEFORE = (
+    ("sigmas", "weights", "levels", "variances", "counts"),
+    ("levels", "variances", "slopes", "at", "spread"),
+)
 _AT_LEAST_TIE: Array = np.where(-TIE <= EFFECTS, 1.0, 0.0)
 
 
@@ -334,6 +339,28 @@ def beside(belief: TipBelief, value: float) -> TipBelief:
     """The same belief of noise and of edits, with a tip of which one run is known, made just now."""
     levels = np.full(len(belief.sigmas), held(value))
     return replace(belief, levels=levels, variances=belief.sigmas**2, readings=(value,))
+
+
+def dump(belief: TipBelief) -> dict[str, Any]:
+    """The belief as JSON, from which ``load`` makes the same one, to the last digit."""
+    found: dict[str, Any] = {name: getattr(belief, name).tolist() for name in _OF_BELIEF}
+    then, before = belief.before, None
+    if then is not None:
+        before = {"was": dump(then.was), **{name: getattr(then, name).tolist() for name in _OF_BEFORE}}
+    return {**found, "readings": list(belief.readings), "before": before}
+
+
+def load(state: Mapping[str, Any]) -> TipBelief:
+    """The belief that was dumped. KeyError, TypeError, ValueError: it was not, or by a version with another grid."""
+    arrays = {name: np.array(state[name], dtype=np.float64) for name in _OF_BELIEF}
+    shapes = [array.shape for array in arrays.values()]
+    if shapes[0] not in ((1,), SIGMAS.shape) or shapes != [shapes[0]] * 4 + [EFFECTS.shape]:
+        raise ValueError(f"no belief has arrays of the shapes {shapes}")
+    then, before = state["before"], None
+    if then is not None:
+        parts = {name: np.array(then[name], dtype=np.float64) for name in _OF_BEFORE}
+        before = Before(load(then["was"]), **parts)
+    return TipBelief(**arrays, readings=tuple(state["readings"]), before=before)
 
 
 def replay(values: Sequence[float], steps: Iterable[Step]) -> TipBelief | None:

@@ -23,7 +23,7 @@ from autoresearchd.domain.ports import TrialHistory
 from autoresearchd.domain.task import Metric
 from autoresearchd.evaluator.measure.measurement import is_simple
 from autoresearchd.evaluator.rules.run_time import HELD
-from autoresearchd.policy.search.parameter import Kind, Parameter, Value
+from autoresearchd.policy.search.parameter import PRICES, Kind, Parameter, Value
 
 _RECENT = 64
 _BEST = 24
@@ -262,6 +262,8 @@ _SLOPE, _CURVE, _JOINT = 0.3, 0.1, 0.3
 """Shares of the variance: straight lines (what helped goes on helping), parabolas, and what constants do together."""
 _COST, _COST_DEVIATION = 0.12, 0.1
 """A change that nothing is known about makes things a little worse, per step; how sure that is before the history."""
+_PRICED_SLOPE, _PRICED_WEIGHT = 0.6, 1.15
+"""Of what sets the price of a step, where a run ends by the clock: it matters more, and goes on as it began."""
 _TRUST = 0.5
 """How far the usual importance of a constant is believed before it has been tried."""
 _STALE = 0.1
@@ -284,7 +286,8 @@ class Surrogate:
     """Beliefs about all constants of one incumbent together.
 
     parameters: the constants by name, as they are at ``incumbent``; lineage: what they were there and at its ancestors,
-    by commit. sigma: noise of one measurement, None where it is not known.
+    by commit. sigma: noise of one measurement, None where it is not known. timed: a run ends by the clock, so that
+    cheaper steps are more steps. Recipes come from longer runs, for which larger models pay (Hoffmann et al. 2022).
     """
 
     def __init__(
@@ -294,11 +297,16 @@ class Surrogate:
         effects: Sequence[Effect],
         incumbent: str,
         sigma: float | None,
+        timed: bool = False,
     ) -> None:
         self._parameters = dict(parameters)
         self._index = {name: i for i, name in enumerate(parameters)}
         self._numeric = np.array([p.numeric for p in parameters.values()])
+        priced = [timed and p.numeric and p.range.family in PRICES for p in parameters.values()]
+        self._priced = np.array(priced, dtype=bool)
         self._weight = np.array([_weight(p) for p in parameters.values()])
+        self._weight *= np.where(self._priced, _PRICED_WEIGHT, 1.0)
+        self._slope = np.where(self._priced, _PRICED_SLOPE, _SLOPE)
         self._own = np.where(self._numeric, 1 - _SLOPE, 1.0)
         self._rises: dict[str, list[tuple[float, float, Effect]]] = defaultdict(list)
         self._rows: list[Effect] = []
@@ -354,8 +362,8 @@ class Surrogate:
         covariance += (which[:, None] == which[None, :]) * (0.5 * self.noise**2)
         stale = np.array([_STALE * self.scale * (e.parent != incumbent) for e in self._rows])
         covariance[np.diag_indices(count)] += self.noise**2 + (_INEXACT * gains) ** 2 + stale**2
-        far = self._far(self._programs)[self._which]
-        prior = _COST * self.scale * (far[count:] - far[:count])
+        mean = self._mean(self._programs)[self._which]
+        prior = mean[:count] - mean[count:]
         self._inverse = _invert(covariance)
         self._weights: Array = self._inverse @ (gains - prior)
 
@@ -375,6 +383,11 @@ class Surrogate:
         away: Array = np.where(self._numeric, np.abs(self._bent(points)), points != 0) @ self._weight
         return away
 
+    def _mean(self, points: Array) -> Array:
+        """What programs are thought to gain before anything was tried; steps that are cheaper cost nothing."""
+        found: Array = -_COST * self.scale * self._far(np.where(self._priced, np.maximum(points, 0.0), points))
+        return found
+
     def _kernel(self, a: Array, b: Array) -> Array:
         """Covariance of programs: (n, constants), (m, constants) → (n, m)."""
         a_bent, b_bent, weight = self._bent(a), self._bent(b), self._weight**2
@@ -382,7 +395,7 @@ class Surrogate:
         square = np.where(self._numeric, (apart / _LENGTH) ** 2, 2.0 * (apart != 0))
         near = np.where(self._numeric, np.exp(-0.5 * square), apart == 0)
         line_a, line_b = (np.where(self._numeric, bent / _LENGTH, 0.0) for bent in (a_bent, b_bent))
-        found: Array = near @ (weight * self._own) + _SLOPE * (line_a * weight) @ line_b.T
+        found: Array = near @ (weight * self._own) + (line_a * weight * self._slope) @ line_b.T
         found += _CURVE * (line_a**2 * weight) @ (line_b**2).T
         found += _JOINT * np.exp(-0.125 * (square @ self._weight))  # over twice the length
         found += np.outer(_COST_DEVIATION * self._far(a), _COST_DEVIATION * self._far(b))
@@ -391,7 +404,7 @@ class Surrogate:
     def _variance(self, points: Array) -> Array:
         """The diagonal of the covariance of programs with themselves: (n,)."""
         weight, line = self._weight**2, np.where(self._numeric, self._bent(points) / _LENGTH, 0.0)
-        found: Array = (weight * self._own).sum() + _JOINT + (_SLOPE * line**2 + _CURVE * line**4) @ weight
+        found: Array = (weight * self._own).sum() + _JOINT + (self._slope * line**2 + _CURVE * line**4) @ weight
         return (found + (_COST_DEVIATION * self._far(points)) ** 2) * self.scale**2
 
     def believe(self, points: Array) -> tuple[Array, Array]:
@@ -400,7 +413,7 @@ class Surrogate:
         across = self._kernel(np.concatenate((points, here)), np.concatenate((self._programs, here)))
         with_gains = across[:, self._which[:count]] - across[:, self._which[count:]]
         with_gains = with_gains[:-1] - with_gains[-1:]
-        mean = with_gains @ self._weights - _COST * self.scale * self._far(points)
+        mean = with_gains @ self._weights + self._mean(points)
         variance = self._variance(points) + across[-1, -1] - 2 * across[:-1, -1]
         variance -= ((with_gains @ self._inverse) * with_gains).sum(axis=1)
         return mean, np.sqrt(np.maximum(variance, 1e-18))

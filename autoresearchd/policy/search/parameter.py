@@ -264,6 +264,8 @@ def bag(text: str) -> frozenset[str]:
 
 
 BATCH, CONTEXT = "batch size", "context"
+PRICES = frozenset({BATCH, CONTEXT, "window", "width", "depth"})
+"""Families that set the price of a step."""
 PER_PASS = bag("device micro mini")
 """Words of a batch size that is one pass's, not one step's."""
 

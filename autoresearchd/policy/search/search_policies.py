@@ -18,6 +18,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Cancel, ResearchState, TrialHistory
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
+from autoresearchd.evaluator.rules.run_time import reads_budget
 from autoresearchd.policy.search.find_constants import constants, movable, new_files, spaces
 from autoresearchd.policy.search.memory import (
     Array,
@@ -97,7 +98,8 @@ class SearchPolicy:
         lineage = self._lineage(state, {p.name: p.value for p in found.values()}, memory)
         coupling = Coupling(parameters, memory, lineage)
         telling = [e for e in effects if not (e.failed and coupling.explained.issuperset(e.changes))]
-        surrogate = Surrogate(parameters, lineage, telling, state.parent, state.sigma)
+        timed = reads_budget(state.task, state.code)
+        surrogate = Surrogate(parameters, lineage, telling, state.parent, state.sigma, timed)
         turn = _Turn(state, parameters, memory, surrogate, effects, coupling)
         chosen = turn.choose()
         moves = [(c.parameter, c.value) for c in chosen]

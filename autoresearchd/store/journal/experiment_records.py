@@ -250,9 +250,10 @@ class ExperimentRecords:
         there = (e.c.session_id == session_id, e.c.segment == segment, e.c.value.is_not(None))
         return [value for _, value in sorted(self._db.rows(select(e.c.number, e.c.value).where(*there)))]
 
-    def readings(self, session_id: int, segment: int) -> Sequence[tuple[int, float, bool]]:
-        """Of the experiments of a segment that gave a value their numbers, values, and whether they were kept."""
-        there = (e.c.session_id == session_id, e.c.segment == segment, e.c.value.is_not(None))
+    def readings(self, session_id: int, segment: int, after: float) -> Sequence[tuple[int, float, bool]]:
+        """Of later experiments of a segment that gave a value their numbers, values, and whether they were kept."""
+        of_it = (e.c.session_id == session_id, e.c.segment == segment)
+        there = (*of_it, e.c.number > after, e.c.value.is_not(None))
         rows = self._db.rows(select(e.c.number, e.c.value, e.c.status).where(*there).order_by(e.c.number))
         return [(number, value, status is Status.KEEP) for number, value, status in rows]
 

@@ -86,17 +86,34 @@ class SessionRecords:
         with self._db.write_lazily() as c:
             change_session(c, session_id, heartbeat_at=at, active_seconds=active_seconds)
 
-    def record_belief(self, session_id: int, after: float, value: float, error: float | None) -> None:
+    def record_belief(
+        self,
+        session_id: int,
+        after: float,
+        value: float,
+        error: float | None,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
         """What is believed of the tip's metric, with its standard error. Lazily: it follows from what is known.
 
-        after: which experiment; half a number more: the verdict that followed on it.
+        after: which experiment; half a number more: the verdict that followed on it. state: takes the place of the one
+        that was stored before; None: that stays.
         """
-        b = t.beliefs
-        changed = update(b).where(b.c.session_id == session_id, b.c.after == after).values(value=value, error=error)
+        b, values = t.beliefs, {"value": value, "error": error, **({} if state is None else {"state": state})}
+        of_it = b.c.session_id == session_id
         with self._db.write_lazily() as c:
-            if c.execute(changed).rowcount == 0:
-                new = insert(b).values(session_id=session_id, after=after, value=value, error=error)
+            if state is not None:
+                c.execute(update(b).where(of_it, b.c.state.is_not(None)).values(state=None))
+            if c.execute(update(b).where(of_it, b.c.after == after).values(**values)).rowcount == 0:
+                new = insert(b).values(session_id=session_id, after=after, **values)
                 put(c, new, f"no session {session_id}")
+
+    def belief_state(self, session_id: int) -> tuple[float, Mapping[str, Any]] | None:
+        """The belief that was stored last as a whole, and after which experiment."""
+        b = t.beliefs.c
+        whole = select(b.after, b.state).where(b.session_id == session_id, b.state.is_not(None))
+        row = self._db.row(whole.order_by(b.after.desc()).limit(1))
+        return None if row is None else (row.after, row.state)
 
     # -- segments
     def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment:

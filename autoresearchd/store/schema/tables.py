@@ -291,12 +291,14 @@ confirmations = _table(
     _columns(Words, "reason?"),
 )
 
-# What is believed of the tip. after: the number of an experiment, or half a number more: a verdict before the next one
+# What is believed of the tip. after: the number of an experiment, or half a number more: a verdict before the next one.
+# state: what a restart goes on from, of the latest one that has it
 beliefs = _table(
     "belief",
     _refers("session_id", "session", primary_key=True),
     _columns(Real, "after", primary_key=True),
     _columns(Real, "value", "error?"),
+    _columns(_packed("json"), "state?"),
 )
 
 tallies = _table(  # counters of decided experiments by role and label; reward: the sum of theirs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable, Mapping
@@ -18,7 +19,18 @@ from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Label, Outcome, Status
 from autoresearchd.domain.task import Constraint, Direction, Task
 from autoresearchd.evaluator.keep.confirm import RULE, Ask, due, next_step
-from autoresearchd.evaluator.keep.tip_belief import Step, TipBelief, begin, beside, follow, look, regret, replay
+from autoresearchd.evaluator.keep.tip_belief import (
+    Step,
+    TipBelief,
+    begin,
+    beside,
+    dump,
+    follow,
+    load,
+    look,
+    regret,
+    replay,
+)
 from tests.unit.evaluator.builders import experiment, run, scoring, task
 
 UP = task(scoring(direction=Direction.MAXIMIZE))
@@ -131,7 +143,10 @@ class TestBelief:
         source, values = random.Random(3), [0.1, -0.3, 0.2]
         steps = [Step(source.gauss(0.0, 1.0), source.random() < 0.2, k % 9 == 8) for k in range(30)]
         belief = begin(values)
-        for step in steps:
+        for step in steps[:20]:
+            belief = follow(belief, step)
+        stored = json.dumps(dump(belief))
+        for step in steps[20:]:
             belief = follow(belief, step)
         again = replay(values, steps)
         assert again is not None and (again.level, again.error, again.sigma) == (
@@ -140,6 +155,16 @@ class TestBelief:
             belief.sigma,
         )
         assert replay([1.0], steps) is None, "one run says nothing of noise"
+        later = load(json.loads(stored))
+        for step in steps[20:]:
+            later = follow(later, step)
+        assert dump(later) == dump(belief)
+
+    def test_a_belief_of_another_grid_is_refused(self) -> None:
+        """A version with other effects must not go on from counts of these."""
+        state = dump(begin([0.1, -0.3, 0.2]))
+        with pytest.raises(ValueError, match="shapes"):
+            load({**state, "counts": state["counts"][:-1]})
 
     def test_a_keep_that_what_is_built_on_it_speaks_against_is_taken_back(self) -> None:
         """Each reading of an edit that changes little is one of the tip, and so of the last keep."""

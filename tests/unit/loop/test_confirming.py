@@ -19,6 +19,7 @@ from autoresearchd.domain.experiment import Limits, Run
 from autoresearchd.domain.labels import Label, Outcome, Status
 from autoresearchd.domain.ports import Cancel, Event, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
+from autoresearchd.loop import session_view
 from autoresearchd.loop.confirming import Asked
 from autoresearchd.loop.context import Context, StopSwitch, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
@@ -976,11 +977,15 @@ def test_death_at_any_instant_changes_nothing(
     effects=st.lists(st.sampled_from([-20.0, -3.0, -1.0, -0.3, 0.0, 0.5, 3.0, 30.0]), min_size=3, max_size=9),
     luck=st.lists(st.sampled_from([-30.0, -1.0, 0.0, 1.0, 30.0]), min_size=1, max_size=4),
     every=st.sampled_from([AT_ONCE, "confirm_every: 3", "confirm_every: 25"]),
+    stored=st.sampled_from([1, 2, 3, 256]),
 )
 def test_what_is_believed_after_a_restart_is_what_was_believed_before(
-    tmp_path_factory: pytest.TempPathFactory, effects: list[float], luck: list[float], every: str
+    tmp_path_factory: pytest.TempPathFactory, effects: list[float], luck: list[float], every: str, stored: int
 ) -> None:
-    """Else the same experiment would be kept by one daemon and discarded by the next."""
+    """Else the same experiment would be kept by one daemon and discarded by the next.
+
+    stored: after how many readings the belief is stored as a whole, from which a restart goes on.
+    """
 
     def text(state: ResearchState) -> str:
         effect = effects[(state.number - 1) % len(effects)]
@@ -999,7 +1004,9 @@ def test_what_is_believed_after_a_restart_is_what_was_believed_before(
 
     bench = make(tmp_path_factory.mktemp("belief"), every, text=text)
     bench.job = job
-    before = bench.run(len(effects)).view
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session_view, "CHECKPOINT", stored)
+        before = bench.run(len(effects)).view
     again = SessionView(bench.laboratory())
     assert (again.belief is None) == (before.belief is None)
     if before.belief is not None and again.belief is not None:

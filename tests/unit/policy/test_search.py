@@ -170,6 +170,19 @@ def test_a_good_program_is_not_thrown_far_away_before_anything_is_known() -> Non
     assert max(max(found) for found in steps(TOY).values()) < 2.6  # two, and what rounding to powers of two adds
 
 
+def test_where_the_clock_ends_a_run_cheaper_steps_are_tried_first() -> None:
+    """Recipes come from longer runs: in minutes a smaller model gets through more, and that is most of what there is
+    to gain. Where a run ends by itself its price is none of the search's business."""
+    sizes = {"train.py:BATCH_SIZE", "train.py:DEPTH", "train.py:MODEL_DIM", "train.py:SHORT_WINDOW"}
+    old = {p.name: p.value for p in find(TOY)}
+
+    def cheaper(code: str) -> int:
+        changes = [p.changes for p in ask(code)]
+        return sum(any(name in sizes and float(v) < float(old[name]) for name, v in c.items()) for c in changes)
+
+    assert cheaper(f"{TOY}\nos.environ['AUTORESEARCHD_TIME_BUDGET']\n") >= 20 > 12 >= cheaper(TOY)
+
+
 def test_all_that_a_person_said_to_be_possible_is_in_reach_at_once() -> None:
     ranged = SMALL.replace("1e-5", "1e-5  # range: 1e-6..1")
     assert max(steps(ranged)[RATE]) > 4 > max(steps(SMALL)[RATE])
