@@ -93,14 +93,16 @@ def reached_limit(store: SqlStore, session: Session) -> Reached | None:
         usd=totals.usd,
     )
     over = limits.max_seconds is not None and session.active_seconds >= limits.max_seconds
-    return None if not over and _has_open_chain(store, session, latest) else reached
+    return None if not over and _is_to_confirm(store, session, latest) else reached
 
 
-def _has_open_chain(store: SqlStore, session: Session, latest: Experiment) -> bool:
-    """Whether a chain waits for its confirmation, and none has left it in doubt since."""
-    past = store.confirmations(session.id)
-    doubted = bool(past) and past[-1].verdict is not None and past[-1].after >= latest.number
-    return bool(store.open_keeps(session.id)) and not doubted
+def _is_to_confirm(store: SqlStore, session: Session, latest: Experiment) -> bool:
+    """Whether a confirmation is open, or a chain waits for one, and none has left it in doubt since."""
+    if store.open_confirmation_of(session.id) is not None:
+        return True
+    keeps = [e.number for e in store.open_keeps(session.id)]
+    tests = [c for c in store.confirmations(session.id) if c.after >= latest.number]
+    return bool(keeps) and not any(c.leaves_doubt(keeps) for c in tests)
 
 
 def _last_asked(store: SqlStore, session: Session, pid: int, kinds: Sequence[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -64,6 +65,18 @@ class Confirmation:
     def fell(self) -> bool:
         """Whether its chain has fallen back."""
         return self.moved and self.verdict is not None and self.verdict.outcome is Outcome.FELL
+
+    def leaves_doubt(self, keeps: Iterable[int]) -> bool:
+        """Whether it has tested a chain that is open, and its runs do not tell; others compared, or were cut off.
+
+        keeps: numbers of the chain.
+        """
+        verdict = self.verdict
+        if verdict is None or verdict.outcome is not Outcome.UNDECIDED or self.budget is not None:
+            return False
+        failed = any(run.counts and not run.good for run in self.runs)
+        tip = max((number for number in keeps if number <= self.after), default=None)
+        return self.experiment == tip and (failed or verdict.gain is not None)
 
     @property
     def last_run(self) -> Run | None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from autoresearchd.domain.confirmation import Confirmation, Verdict
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Experiment, Run
-from autoresearchd.domain.labels import Outcome, Phase
+from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.task import Direction, Task
 from autoresearchd.evaluator.keep.confirm import doubt
 from autoresearchd.evaluator.keep.decide import sign_of, step_of, tip_value
@@ -118,12 +118,7 @@ class SessionView:
         return c.verdict is not None and (c.moved or c.why == FAILURES or self._leaves_doubt(c))
 
     def _leaves_doubt(self, c: Confirmation) -> bool:
-        """Whether it has tested the chain that is open, and its runs do not tell; others compared, or were cut off."""
-        if c.verdict is None or c.verdict.outcome is not Outcome.UNDECIDED or c.budget is not None:
-            return False
-        tip = max((e.number for e in self.open_keeps if e.number <= c.after), default=None)
-        failed = any(run.counts and not run.good for run in c.runs)
-        return c.experiment == tip and (failed or c.verdict.gain is not None)
+        return c.leaves_doubt(e.number for e in self.open_keeps)
 
     def _after_verdict(self, belief: TipBelief | None, c: Confirmation, chain: Sequence[int]) -> TipBelief | None:
         """What is believed after a verdict: of the program confirmed, or of the one that the chain fell to.

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from autoresearchd.app.session_requests import reached_limit
 from autoresearchd.domain import errors
 from autoresearchd.domain.confirmation import Confirmation
 from autoresearchd.domain.experiment import Limits, Run
@@ -652,6 +653,41 @@ def test_a_comparison_of_a_confirmed_keep_is_no_doubt_of_the_tip(tmp_path: Path)
     assert "neither confirmed" not in list(bench.messages(EventKind.CONFIRMED))[-1]
     bench.run(3)
     assert verdicts(bench)[-1] == ("limit", 3, 1, Outcome.CONFIRMED)
+
+
+def at_limit(bench: Bench, experiments: int) -> bool:
+    """Whether `resume` has nothing left to do under a limit, so that it leaves no daemon behind."""
+    session = replace(bench.store.session("t"), policy="search", limits=Limits(max_experiments=experiments))
+    return reached_limit(bench.store, session) is not None
+
+
+def test_what_is_left_to_be_confirmed_at_a_limit_is_left_to_a_daemon(tmp_path: Path) -> None:
+    """Else `resume` would make its runs in silence, and say that nothing was started."""
+    bench, stops = make(tmp_path, NEVER), list[Context]()
+    run_until(bench, 3, now=True)
+    assert not at_limit(bench, 3)
+    doubt = doubtful(bench)
+    bench.job = lambda request: doubt(request) if run_of(bench, request).attempt == -1 else true(request)
+    ask(bench, Asked(experiment=1, pairs=2, budget=10.0))
+    assert verdicts(bench) == [("asked", 1, 0, Outcome.UNDECIDED)] and not at_limit(bench, 3), "it was a comparison"
+    bench.run(3)
+    assert verdicts(bench)[1:] == [("limit", 3, 0, Outcome.CONFIRMED)] and at_limit(bench, 3)
+
+    def stopping(request: RunRequest) -> Script | str:
+        stops[0].stop.request("now", now=True)
+        return Script(hang=True)
+
+    bench.job = stopping
+    stops.append(bench.laboratory())
+    with pytest.raises(errors.Interrupted):
+        SessionLoop(stops[0], Limits(), asked=Asked(budget=10.0)).run()
+    assert is_open(bench) and not at_limit(bench, 3), "a confirmation that was cut off"
+
+
+def test_a_chain_that_the_runs_left_in_doubt_is_nothing_to_go_on_with_at_a_limit(bench: Bench) -> None:
+    bench.job = doubtful(bench)
+    bench.run(2)
+    assert verdicts(bench)[-1][3] is Outcome.UNDECIDED and at_limit(bench, 2)
 
 
 def test_no_policy_is_asked_where_only_a_confirmation_is(tmp_path: Path) -> None:
