@@ -131,12 +131,12 @@ def run_started(e: Experiment, run: Run, planned: int) -> str:
     return f"training, run {count} of {planned if is_baseline(e) else count}, seed {run.seed}"
 
 
-FAILURES, DOUBT = "failures", "doubt"
+ASKED, FAILURES, DOUBT = "asked", "failures", "doubt"
 WHY = {
     "gain": "enough was gained since",
     "limit": "the session ends",
     "stop": "the session stops",
-    "asked": "as asked",
+    ASKED: "as asked",
     FAILURES: "all that was tried on it failed",
     DOUBT: "later runs make it doubtful",
 }

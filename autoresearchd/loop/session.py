@@ -189,13 +189,13 @@ class SessionLoop:
         if stop.now.is_set() or view.needs_baseline:
             return ""
         if self._asked is not None:
-            return "asked"
+            return messages.ASKED
         if view.doubt() is not None:
             return messages.DOUBT
         asked = stop.confirm.is_set()
         stop.confirm.clear()
         if asked and view.open_keeps:
-            return "asked"
+            return messages.ASKED
         known = view.tip.number in (view.require_baseline().number, *view.looked_after)
         if not ending and not known and all_fail(view):  # where it is confirmed already, only to say so
             return messages.FAILURES

@@ -19,7 +19,7 @@ from autoresearchd.evaluator.keep.decide import sign_of, step_of, tip_value
 from autoresearchd.evaluator.keep.tip_belief import Step, TipBelief, dump, follow, kept_on, load, replay
 from autoresearchd.evaluator.rules.run_time import Pace, allowed
 from autoresearchd.loop.context import Context
-from autoresearchd.loop.messages import DOUBT, FAILURES, commit_of, decision_of, is_baseline, is_keep
+from autoresearchd.loop.messages import ASKED, DOUBT, FAILURES, commit_of, decision_of, is_baseline, is_keep
 from autoresearchd.loop.programs import Baseline, Programs
 
 T = TypeVar("T")
@@ -34,8 +34,8 @@ class SessionView:
 
     tip_commit: the commit of the tip; belief: of it, None where σ is not known; open_keeps: the chain since the
     confirmed program, oldest first; undecided: after which experiments confirmations decided nothing; tested: after
-    which the last was made; looked_after: keeps that ran again because all others failed; extra: runs of confirmations;
-    labels: how many experiments ended under each.
+    which the last was made; looked_after: keeps that ran again because all others failed; extra: runs of confirmations
+    that nobody asked for; labels: how many experiments ended under each.
     """
 
     def __init__(self, context: Context) -> None:
@@ -74,7 +74,7 @@ class SessionView:
         self.undecided = [c.after for c in past if self._leaves_doubt(c)]
         self.tested = max((c.after for c in past if self._tests_tip(c)), default=-1)
         self.looked_after = {c.experiment for c in past if c.why == FAILURES}
-        self.extra = sum(run.counts for c in past for run in c.runs)
+        self.extra = sum(_extra(c) for c in past)
         self._unsaved = 0
         self.belief = self._replay(past)
 
@@ -283,7 +283,7 @@ class SessionView:
 
     def settled(self, c: Confirmation) -> None:
         """Take in a confirmation whose verdict is on disk."""
-        self.extra += sum(run.counts for run in c.runs)
+        self.extra += _extra(c)
         self.tested = max(self.tested, c.after if self._tests_tip(c) else -1)
         if c.why == FAILURES:
             self.looked_after.add(c.experiment)
@@ -301,6 +301,11 @@ class SessionView:
             self.tip_commit = commit_of(self._tip)
         else:
             self._confirmed = self.experiment(c.experiment)
+
+
+def _extra(c: Confirmation) -> int:
+    """Runs of a confirmation by which a session spends its own share; what a user asks for comes on top."""
+    return 0 if c.why == ASKED else sum(run.counts for run in c.runs)
 
 
 def _measured(found: T | None) -> T:

@@ -690,6 +690,16 @@ def test_a_chain_that_the_runs_left_in_doubt_is_nothing_to_go_on_with_at_a_limit
     assert verdicts(bench)[-1][3] is Outcome.UNDECIDED and at_limit(bench, 2)
 
 
+def test_runs_that_a_user_asks_for_are_none_of_those_that_a_session_may_spend(bench: Bench) -> None:
+    """Else one long comparison would keep all that is gained later off the branch for hundreds of experiments."""
+    run_until(bench, 1, now=True)
+    ask(bench, Asked(pairs=10, budget=10.0))
+    assert len(confirmations(bench)[0].runs) == 20
+    extra = bench.run(4).view.extra
+    assert verdicts(bench)[1][0] == "gain"
+    assert SessionView(bench.laboratory()).extra == extra == sum(len(c.runs) for c in confirmations(bench)[1:])
+
+
 def test_no_policy_is_asked_where_only_a_confirmation_is(tmp_path: Path) -> None:
     """A session that was stopped while it waited for a model has an experiment without a proposal."""
     bench, asked = make(tmp_path, NEVER), list[int]()
