@@ -318,6 +318,8 @@ def confirm(directory: Path, tag: str | None, asked: Asked, sinks: Sequence[Even
                 raise errors.UsageError(what, hint=hint)
             return request(directory, session.tag, "confirm")
         _check_asked(store, session, asked)
+        if asked.budget == parse_task(session.task_json).execution.budget.training:
+            asked = replace(asked, budget=None)
         executor = _usable_executor(session.executor, None)
         return run(project, store, replace(session, executor=executor), sinks, asked)
 

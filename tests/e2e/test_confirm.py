@@ -75,6 +75,12 @@ def test_runs_of_another_length_are_compared_and_leave_the_branch(session: Proje
     assert "compared only" in (session.root / ".autoresearchd/daemon.log").read_text()
 
 
+def test_runs_of_the_usual_length_are_no_others_because_a_user_names_it(session: Project) -> None:
+    session.done("confirm", "--budget", "20s")
+    assert session.json("status", "--json")["metric"]["best_experiment"] >= 3
+    assert "is confirmed, the branch is there" in (session.root / ".autoresearchd/daemon.log").read_text()
+
+
 def test_a_daemon_at_work_is_asked_and_refuses_what_it_cannot_do(session: Project) -> None:
     with session.daemon("resume", "t", "--foreground"):
         wait_until(lambda: session.json("status", "--json")["session"]["state"] == "running")
