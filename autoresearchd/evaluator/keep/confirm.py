@@ -219,7 +219,7 @@ def _compare(
         return replace(found, noisier=float(joint[:, factors >= FAR_NOISIER].sum()) if raised else 0.0)
     # σ is not known, or there should be none: what the runs of each program vary among themselves.
     own = [belief.level, *tips] if belief is not None and level else tips
-    if len(set(own)) == 1 and len(set(others)) == 1 and (belief is not None or len(pairs) >= rule.least):
+    if len(set(own)) == 1 and len(set(others)) == 1 and len(pairs) >= rule.least:
         return _Difference(gain, 0.0, float(gain > 0), float(gain >= 0), exact=True)
     squares = sum(float(np.sum((np.array(x) - mean(x)) ** 2)) for x in (own, others))
     freedom = len(own) + len(others) - 2

@@ -301,15 +301,15 @@ class TestConfirmation:
         found = [confirm(normal(0.0), normal(0.0), belief, s)[0].outcome for s in range(150)]
         assert found.count(Outcome.CONFIRMED) <= 12
 
-    def test_without_noise_one_pair_must_show_the_gain_again(self) -> None:
+    def test_without_noise_two_pairs_must_show_the_gain_again(self) -> None:
         exact = look(begin([1.0, 1.0, 1.0]), 1.2).kept
         verdict, runs = confirm(normal(1.2, 0.0), normal(1.0, 0.0), exact)
-        assert verdict.outcome is Outcome.CONFIRMED and len(runs) == 2 and "no noise" in verdict.reason
+        assert verdict.outcome is Outcome.CONFIRMED and len(runs) == 4 and "no noise" in verdict.reason
         for tip in (1.0, 0.9, 1.00001):
             other = look(begin([1.0, 1.0, 1.0]), tip).kept
             assert confirm(normal(tip, 0.0), normal(1.0, 0.0), other)[0].outcome is Outcome.FELL
         other_budget, runs = confirm(normal(7.2, 0.0), normal(5.0, 0.0), exact, level=False)
-        assert (other_budget.outcome, other_budget.error, len(runs)) == (Outcome.CONFIRMED, 0.0, 2)
+        assert (other_budget.outcome, other_budget.error, len(runs)) == (Outcome.CONFIRMED, 0.0, 4)
         liar, runs = confirm(normal(0.9, 0.0), normal(1.0, 0.0), exact)
         assert liar.outcome is Outcome.FELL and len(runs) <= 2 * RULE.limit
 
@@ -319,6 +319,11 @@ class TestConfirmation:
         exact = look(begin([0.8, 0.8, 0.8]), 0.86).kept
         found = [confirm(accuracy, accuracy, exact, s)[0].outcome for s in range(200)]
         assert found.count(Outcome.CONFIRMED) <= 10
+        one_more = look(begin([0.8, 0.8, 0.8]), 0.82).kept  # a step of one example, which is half a σ or two
+        for sigma in (0.01, 0.02, 0.04):
+            accuracy = lambda source, s=sigma: round(source.gauss(0.8, s) * 50) / 50  # noqa: E731
+            found = [confirm(accuracy, accuracy, one_more, s)[0].outcome for s in range(200)]
+            assert found.count(Outcome.CONFIRMED) <= 14
         better = lambda source: round(source.gauss(0.95, 0.01) * 50) / 50  # noqa: E731
         found = [confirm(better, accuracy, exact, s)[0].outcome for s in range(40)]
         assert found.count(Outcome.CONFIRMED) >= 32
