@@ -67,6 +67,19 @@ def test_a_first_stop_after_the_database_was_lost_still_lets_the_running_experim
     bench.close()
 
 
+def test_a_user_who_stops_is_told_of_the_confirmation_that_is_waited_for(tmp_path: Path) -> None:
+    """It may take an hour, which a bare "stopping" does not tell."""
+    bench = Bench(tmp_path)
+    bench.run(1)
+    lab, now = bench.laboratory(), datetime.now(UTC)
+    bench.store.open_confirmation(lab.session_id, experiment=1, against=0, why="gain", at=now)
+    bench.store.add_control(lab.session_id, "stop", now)
+    Housekeeping(lab, lambda: 0.0, tmp_path / "backups")._obey()
+    (said,) = [event.message for event in bench.events.events if event.kind is EventKind.STOPPING]
+    assert said.startswith("stopping once experiment 1 is confirmed, or is not;")
+    bench.close()
+
+
 def write_over(database: Path, how: str, aside: Path) -> None:
     """As ``cp`` and ``truncate`` do: the file stays the same one."""
     text = {"truncated": lambda: database.read_bytes()[:9000], "emptied": lambda: b"", "noise": lambda: b"x" * 40960}

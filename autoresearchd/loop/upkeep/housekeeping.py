@@ -166,8 +166,8 @@ class Housekeeping:
             self._mark = backups.Mark(session.tag, session.seed, session.base_commit, newest)
 
     def _obey(self) -> None:
-        stop = self._lab.stop
-        for control in self._lab.store.take_controls(self._lab.session_id):
+        stop, store, session_id = self._lab.stop, self._lab.store, self._lab.session_id
+        for control in store.take_controls(session_id):
             match control.kind:
                 case "stop" | "stop_now":
                     stop.request("stopped by command", now=control.kind == "stop_now")
@@ -178,7 +178,9 @@ class Housekeeping:
                 case "confirm":
                     stop.confirm.set()
         if stop.announce():
-            say_that_it_stops(self._lab, self._lab.store.latest(self._lab.session_id))
+            test, latest = store.open_confirmation_of(session_id), store.latest(session_id)
+            tested = latest if test is None else store.experiment(session_id, test.experiment)
+            say_that_it_stops(self._lab, tested, confirming=test is not None)
 
     def _beat(self) -> None:
         self.watch_database()
