@@ -183,8 +183,8 @@ class Confirming:
             return
         confirmed = context.store.session(context.tag).confirmed
         before = confirmed if c.fell else messages.commit_of(self._view.experiment(c.against))
+        require_branch(context, {before, confirmed})
         if context.task.history == "revert":
-            require_branch(context, {before, confirmed})
             at, tip = workspace.confirmed(), workspace.tip()
             if workspace.diff(at, confirmed):
                 workspace.advance(at, confirmed if workspace.diff(tip, confirmed) else tip)

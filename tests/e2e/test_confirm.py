@@ -50,6 +50,15 @@ def test_the_tip_is_confirmed_when_a_user_wants_it(session: Project) -> None:
     assert (last["outcome"], last["why"], last["experiment"]) == ("confirmed", "asked", tip)
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_user_who_moved_the_branch_after_a_confirmation_is_told_where_it_was(session: Project, gone: bool) -> None:
+    session.done("confirm")
+    confirmed, elsewhere = session.git("rev-parse", "autoresearch/t"), session.experiments()[1]["commit"]
+    session.git("branch", *(("-D", "autoresearch/t") if gone else ("--force", "autoresearch/t", elsewhere)))
+    refused = session.cli("confirm")
+    assert refused.returncode == 2 and confirmed[:10] in refused.stderr.split("→")[1], refused.stderr
+
+
 def test_what_cannot_be_confirmed_is_refused_and_nothing_runs(session: Project) -> None:
     known = session.experiments()
     for words, why in (
