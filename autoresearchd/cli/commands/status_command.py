@@ -329,9 +329,10 @@ def _hints(status: Record, root: Path, paint: Paint) -> Iterator[str]:
         rows += [("watch", "autoresearchd status --watch   or   autoresearchd logs -f"), ("stop", "autoresearchd stop")]
     elif not imported:
         extend = f" {clean(session['extend'])}" if session.get("extend") else ""
-        rows += [("go on", f"autoresearchd resume {clean(session.get('tag') or '')}{extend}".rstrip())]
+        tag = clean(session.get("tag") or "")
+        rows += [("go on", f"autoresearchd resume {tag}{extend}".rstrip())]
         if _tip_words(status["metric"]):
-            rows += [("confirm", "autoresearchd confirm   tests what is only believed so far")]
+            rows += [("confirm", f"autoresearchd confirm --session {tag}   tests what is only believed so far")]
     for name, words in rows:
         yield paint(f"  {name:<8}{words}", "dim")
 

@@ -39,7 +39,7 @@ def test_the_status_is_a_block_that_says_what_matters(command: Command) -> None:
     ]
     assert lines[-2:] == [
         "  go on   autoresearchd resume mar8",
-        "  confirm autoresearchd confirm   tests what is only believed so far",
+        "  confirm autoresearchd confirm --session mar8   tests what is only believed so far",
     ]
 
 
