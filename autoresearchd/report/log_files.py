@@ -217,9 +217,9 @@ def store_log(store: SqlStore, log: ImportedLog) -> str:
         if item.segment != segment:
             segment, best = item.segment, None
             store.open_segment(session.id, f"{IMPORTED}-{segment}", IMPORTED, "", item.at)
+        against = store.session(tag).incumbent_experiment  # what was kept before it may stand
         number = _store(store, session.id, item, best, minimize=log.direction == "minimize")
         if item.status is Status.KEEP and item.confirmed is False and item.commit and best is not None:
-            against = store.session(tag).confirmed_experiment
             test = store.open_confirmation(session.id, experiment=number, against=against, why=IMPORTED, at=item.at)
             fell = Verdict(Outcome.FELL, None, None, None, "As the imported log has it.")
             store.decide_confirmation(session.id, test.number, fell, item.at)

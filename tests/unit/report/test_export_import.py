@@ -64,6 +64,17 @@ def test_the_json_lines_are_those_of_the_skill() -> None:
     ]  # fmt: skip
 
 
+def test_a_keep_that_was_taken_back_takes_none_with_it_that_still_stands(tmp_path: Path) -> None:
+    states, file = [True, None, False, None, False], tmp_path / "log.jsonl"
+    records = [record(n, "keep", 1.0 - n / 10, confirmed=state) for n, state in enumerate(states)]
+    write(Format.JSONL, HEAD, records, file)
+    with SqlStore.open(f"sqlite:///{tmp_path / 'state.db'}") as store:
+        store_log(store, read_log(file))
+        [session] = store.sessions()
+        assert [e.confirmed for e in store.experiments(session.id)] == states
+        assert (session.confirmed_experiment, session.incumbent_experiment) == (0, 3)
+
+
 def test_what_is_confirmed_is_told_and_comes_back(tmp_path: Path) -> None:
     """A log of another tool does not say it: of its keeps nothing but the baseline is called better."""
     file, other = tmp_path / "log.jsonl", tmp_path / "other.jsonl"
