@@ -304,8 +304,8 @@ class SessionView:
 
 
 def _extra(c: Confirmation) -> int:
-    """Runs of a confirmation by which a session spends its own share; what a user asks for comes on top."""
-    return 0 if c.why == ASKED else sum(run.counts for run in c.runs)
+    """Runs of a confirmation that is decided, of the session's own share; what a user asks for comes on top."""
+    return 0 if c.open or c.why == ASKED else sum(run.counts for run in c.runs)
 
 
 def _measured(found: T | None) -> T:

@@ -212,7 +212,7 @@ def test_a_user_who_stops_at_once_waits_for_no_confirmation_and_resume_makes_up_
 
 def test_a_confirmation_that_is_stopped_at_once_is_gone_on_with_and_no_run_is_lost(bench: Bench) -> None:
     reference, stops = make(bench.root.parent / "other"), list[Context]()
-    reference.run(2)
+    extra = reference.run(2).view.extra
 
     def hanging(request: RunRequest) -> Script | str:
         if run_of(bench, request).of is not None and stops:
@@ -226,7 +226,7 @@ def test_a_confirmation_that_is_stopped_at_once_is_gone_on_with_and_no_run_is_lo
         bench.loop(2, stops[0]).run()
     [c] = confirmations(bench)
     assert c.verdict is None and [r.label for r in c.runs] == [Label.NONE, Label.INTERRUPTED]
-    bench.run(2)
+    assert bench.run(2).view.extra == extra, "nor counted twice, so that the next would wait"
     assert outcome(bench) == outcome(reference)
     reference.close()
 
