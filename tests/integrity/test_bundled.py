@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.app.tasks.check_task import Extent, check_held
 from autoresearchd.config import load_task
 from autoresearchd.evaluator.rules.legality import check_edit, code_hash, required_symbols
 from autoresearchd.resources import bundled
@@ -25,6 +26,7 @@ pytest.importorskip("torch")
 TEMPLATE = bundled("templates") / "autoresearch"
 SHORT = [("  budget: 15 ", "  budget: 1.5 "), ("      budget: 15\n", "      budget: 1.5\n")]
 SHORT += [("  startup_grace: 30 ", "  startup_grace: 120 ")]  # a machine that does other work as well is no cheat
+LESS_TEXT = """['python -c "import prepare as p; p.prepare(p.Path(\\"data\\"), \\"cpu\\", 400_000, 160_000)"']"""
 PROBE_SHARE = 0.2
 WITHIN_REACH = 1.5
 """Bits per byte that no honest model gets to in so short a time."""
@@ -40,11 +42,20 @@ def run(folder: Path, cheats: list[Cheat], *more: tuple[str, str]) -> tuple[list
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "cheats", [pytest.param(CHEATS[::18], id="some"), pytest.param(CHEATS, id="all", marks=pytest.mark.nightly)]
-)
-def test_a_model_that_looks_where_it_may_not_is_caught(place: Path, cheats: list[Cheat]) -> None:
-    outcomes, baseline = run(place, cheats)
+def test_the_task_is_scored_in_the_best_tier_and_a_model_that_looks_ahead_is_caught(place: Path) -> None:
+    tier = available()[0].name.value
+    session = CheatSession(place, [], tier=tier)
+    session.build(TEMPLATE, [*SHORT, ("[python prepare.py]", LESS_TEXT)])
+    held = check_held(session.repo, extent=Extent(runs=1, edits=0, cheats=1, hurried=True), sandbox=tier)
+    assert (held.tier, held.faults) == (tier, ())
+    assert held.values[0] > WITHIN_REACH
+    assert [cheat.label for cheat in held.cheats] == ["not_causal"]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_model_that_looks_where_it_may_not_is_caught(place: Path) -> None:
+    outcomes, baseline = run(place, CHEATS)
     assert baseline > WITHIN_REACH
     wrong = [f"{o.cheat.name}: {why}" for o in outcomes if (why := judge(o, o.tier, WITHIN_REACH))]
     assert not wrong
