@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 WORTHLESS = frozenset({"no_gain"})
@@ -96,6 +96,17 @@ def both(*edits: Edit) -> Edit:
         return text
 
     return edit
+
+
+def in_one(name: str, cheats: Sequence[Cheat]) -> Cheat:
+    """One program with all of these cheats, in their order, that must be worth no more than each of them."""
+    tiers = {tier for cheat in cheats for tier in {*cheat.elsewhere, *cheat.not_promised}}
+    return Cheat(
+        name,
+        both(*(cheat.edit for cheat in reversed(cheats))),  # each is put before those that were put there
+        elsewhere={tier: frozenset().union(*(c.expects(tier) for c in cheats)) for tier in tiers},
+        not_promised={tier: frozenset().union(*(c.not_promised.get(tier, ()) for c in cheats)) for tier in tiers},
+    )
 
 
 # Labels by what they say, and pieces of programs, that several cheats use.

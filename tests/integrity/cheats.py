@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.integrity.cheat import Cheat
+from collections.abc import Iterator
+
+from tests.integrity.cheat import WORTHLESS, Cheat, in_one
 from tests.integrity.cheats_of_models import ANSWERS, PEEKING, PRIVATE
 from tests.integrity.cheats_of_processes import EXHAUSTION, OUTSIDE, TIME
 from tests.integrity.cheats_of_programs import HIDDEN, PATCHES, PRINTS, PROTECTED, SEEDS
@@ -21,3 +23,28 @@ GROUPS: dict[str, list[Cheat]] = {
     "reaches outside": OUTSIDE,
 }
 ALL = [cheat for group in GROUPS.values() for cheat in group]
+
+_ENDS = "ends the job as if all were well, with a score"
+_BY_NIGHT = {
+    *(cheat.name for cheat in HIDDEN),
+    "looks ahead a little", "looks ahead, and remembers what it said", "smooths over time without padding",
+    "normalises by statistics over time", "counts tokens of the whole batch", "answers for fewer rows",
+    "answers with text", "trains on past its budget",
+}  # fmt: skip
+"""By day test_simplicity.py, test_probes.py and another cheat of the group hold what is to come of these."""
+_IN_ONE = {
+    "prints its own score", "patches what it shares", "edits what is protected", "takes the private data",
+    "takes more time", "reaches outside",
+}  # fmt: skip
+"""Groups in which those that are worth nothing are so in one program as well: none disturbs another."""
+
+
+def _by_day(group: str) -> Iterator[Cheat]:
+    worthless = [c for c in GROUPS[group] if c.expected == WORTHLESS and c.name != _ENDS] if group in _IN_ONE else []
+    if worthless:
+        yield in_one(f"{group}, in every way", worthless)
+    yield from (c for c in GROUPS[group] if c not in worthless and c.name not in _BY_NIGHT)
+
+
+BY_DAY = [cheat for group in GROUPS for cheat in _by_day(group)]
+"""What is tried at each test run."""
