@@ -15,8 +15,8 @@ from autoresearchd.domain.ports import Cancel, Event, EventKind, NewSession, Res
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.loop.context import Context, Site, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.store.repository import SqlStore
 from tests.fakes.executors import FakeExecutor, Script
+from tests.fakes.stores import open_store
 from tests.fakes.workspaces import FakeWorkspace
 
 PROGRAM = "SCALE = 1.0\n"
@@ -67,7 +67,7 @@ class Bench:
         self.task = load_task(self.root)
         base, self.state = self.make_repository()
         self.state.mkdir()
-        self.store = SqlStore.open(f"sqlite:///{self.state / 'state.db'}")
+        self.store = open_store(self.state / "state.db")
         self.events = Collector()
         self.policy: Any = ByNumber()
         self.job: Callable[[RunRequest], Script | str] = job

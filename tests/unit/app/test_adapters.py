@@ -28,6 +28,7 @@ from tests.contract.client_contract import QUESTION
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.model_turns import loads
 from tests.fakes.models import saves
+from tests.fakes.stores import open_store
 from tests.unit.learner.sessions import make_root
 from tests.unit.store.driver import AT, Driver, new_proposal, new_session
 
@@ -82,7 +83,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    with SqlStore.open(f"sqlite:///{tmp_path / 'state.db'}") as store:
+    with open_store(tmp_path / "state.db") as store:
         yield Bench(store, tmp_path / "adapters")
 
 

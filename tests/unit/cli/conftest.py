@@ -19,6 +19,7 @@ from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
+from tests.fakes.stores import open_store
 from tests.unit.learner.sessions import make_root
 
 START = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
@@ -86,10 +87,9 @@ def add_session(
 ) -> None:  # fmt: skip
     """A session with a baseline, a keep, a discard, a crash and a hostile discard."""
     database = layout.database_path(root)
-    database.parent.mkdir(parents=True, exist_ok=True)
     scoring = {"metric": "val_bpb", "direction": "minimize", "source": source}
     task = {"name": "autoresearch", "scoring": scoring, "execution": {"budget": {"training": 300.0}}}
-    with SqlStore.open(f"sqlite:///{database}") as store:
+    with open_store(database) as store:
         session = store.create_session(
             NewSession(tag, f"autoresearch/{tag}", json.dumps(task), "search", "local", SHA, 7), START
         )
@@ -107,7 +107,7 @@ def add_session(
 
 def add_confirmation(root: Path, outcome: Outcome | None) -> None:
     """Two pairs of runs of the keep of ``mar8`` beside the baseline, and their verdict; None: it is under way."""
-    with SqlStore.open(f"sqlite:///{layout.database_path(root)}") as store:
+    with open_store(layout.database_path(root)) as store:
         session = store.session("mar8")
         store.open_confirmation(session.id, experiment=1, against=0, why="gain", at=START)
         for of, seed, value in ((None, 7, 0.9871), (0, 7, 0.9979), (0, 8, 0.9981), (None, 8, 0.9875)):

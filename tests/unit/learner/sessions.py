@@ -12,9 +12,9 @@ from autoresearchd.domain.labels import NEVER_RUN, RULES, Label
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.evaluator.feedback import FORMULA
-from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.fakes.policies import make_task
+from tests.fakes.stores import open_store
 
 START = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
 SHA = "0" * 40
@@ -47,8 +47,7 @@ def add_session(
 ) -> None:
     """A session with one answer to each of its experiments, in rounds of ``group``, after a baseline."""
     database = layout.database_path(root)
-    database.parent.mkdir(parents=True, exist_ok=True)
-    with SqlStore.open(f"sqlite:///{database}") as store:
+    with open_store(database) as store:
         at = START + timedelta(days=days)
         new = NewSession(tag, f"autoresearch/{tag}", task_json or dump_task(make_task()), policy, "local", SHA, seed)
         session = store.create_session(new, at)

@@ -22,6 +22,7 @@ from autoresearchd.learner.versions.adapter_shelf import FOUND, AdapterShelf, Ma
 from autoresearchd.learner.versions.live_versions import RollbackOptions, judge, last_look
 from autoresearchd.models.model_files import cached, same_name
 from autoresearchd.store.repository import SqlStore
+from tests.fakes.stores import open_store
 from tests.unit.learner.live_rewards import Life, lived, rolled_back
 
 BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)
@@ -48,7 +49,7 @@ def saves(weights: bytes = b"weights" * 1000) -> Callable[[Path], None]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqlStore]:
-    with SqlStore.open(f"sqlite:///{tmp_path / 'state.db'}") as store:
+    with open_store(tmp_path / "state.db") as store:
         yield store
 
 

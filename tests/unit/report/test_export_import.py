@@ -23,7 +23,7 @@ from autoresearchd.report.log_files import (
     write,
 )
 from autoresearchd.store.reader import Reader
-from autoresearchd.store.repository import SqlStore
+from tests.fakes.stores import open_store
 
 HEAD = SessionHead("Optimize val_bpb", "val_bpb", "minimize")
 
@@ -83,7 +83,7 @@ def test_what_is_confirmed_is_told_and_comes_back(tmp_path: Path) -> None:
     write(Format.JSONL, HEAD, records, file)
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     other.write_text("\n".join(json.dumps({k: v for k, v in x.items() if k != "confirmed"}) for x in lines))
-    with SqlStore.open(f"sqlite:///{tmp_path / 'state.db'}") as store:
+    with open_store(tmp_path / "state.db") as store:
         store_log(store, read_log(file))
         store_log(store, read_log(other))
     with Reader(tmp_path / "state.db") as reader:

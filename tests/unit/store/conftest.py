@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.store.repository import SqlStore
+from tests.fakes.stores import open_store
 from tests.unit.store.driver import Driver, begin
 
 
@@ -21,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def reopen(path: Path) -> Callable[[], SqlStore]:
     """Opens the same journal anew at each call, as a daemon does after it was killed."""
-    return lambda: SqlStore.open(f"sqlite:///{path}", busy_timeout=0.05)
+    return lambda: open_store(path, busy_timeout=0.05)
 
 
 @pytest.fixture

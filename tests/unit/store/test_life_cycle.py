@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import RULES, Label, Phase
-from autoresearchd.store.repository import SqlStore
+from tests.fakes.stores import open_store
 from tests.unit.store.driver import AT, PARENT, Driver, begin, commit_of, new_answer, new_proposal
 
 LABELS = [label for label in Label if RULES[label] is not None]
@@ -29,8 +30,8 @@ class LifeCycle(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.url = f"sqlite:///{self.folder.name}/state.db"
-        self.store = SqlStore.open(self.url)
+        self.path = Path(self.folder.name, "state.db")
+        self.store = open_store(self.path)
         self.lab = begin(self.store)
         self.model: dict[int, tuple[Phase, int]] = {}
         self.statuses: list[str] = []
@@ -114,7 +115,7 @@ class LifeCycle(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "model", None))
     @rule()
     def kill_and_reopen(self) -> None:
-        self.store = SqlStore.open(self.url)  # the old one is not closed: nobody closes anything after kill -9
+        self.store = open_store(self.path)  # the old one is not closed: nobody closes anything after kill -9
         self.lab = Driver(self.store, self.lab.id)
 
     @invariant()

@@ -17,6 +17,7 @@ from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposa
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import tables as t
+from tests.fakes.stores import open_store
 from tests.unit.domain.canaries import TOKENS, letters
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -36,7 +37,7 @@ VERBATIM = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> SqlStore:
-    return SqlStore.open(f"sqlite:///{tmp_path / 'state.db'}").hide(Redactor([KNOWN]))
+    return open_store(tmp_path / "state.db").hide(Redactor([KNOWN]))
 
 
 def test_every_column_redacts_what_is_written_or_is_known_to_hold_no_foreign_text() -> None:
