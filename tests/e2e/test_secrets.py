@@ -7,7 +7,6 @@ import contextlib
 import json
 import sqlite3
 import subprocess
-import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,14 +46,6 @@ sys.stdout.write("\\rstep 1 " + github[:9] + "\\r" + github[9:] + "\\n")
 sys.stderr.write("Authorization: Bearer " + bearer + "\\n")
 if SCALE == 3.0:
     raise RuntimeError("cannot log in with " + github)
-"""
-
-# What only shows or refuses, in one process: to start one for each takes longer than all else.
-IN_TURN = """
-import json, sys
-from autoresearchd.cli.main import run
-for words in json.loads(sys.argv[1]):
-    run(words)
 """
 
 POLICY = r"""
@@ -119,10 +110,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path, s
         ("start", "--policy", f"command:curl -H 'Authorization: Bearer {CANARIES['bearer']}' x"),
         ("start", "--policy", f"command:tool {OF_ENVIRONMENT['HF_TOKEN']}"),
     )  # fmt: skip
-    told.append(subprocess.run(
-        [sys.executable, "-c", IN_TURN, json.dumps(commands)],
-        cwd=project.root, env=project.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-    ))  # fmt: skip
+    told.append(project.in_turn(*commands))
     printed = "".join(done.stdout + done.stderr for done in told)
     return project, keep, printed
 

@@ -373,7 +373,7 @@ def unified(old: str, new: str, context: int) -> str:
     return "".join(difflib.unified_diff(pieces(old), pieces(new), f"a/{FILE}", f"b/{FILE}", n=context))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(pairs(), st.integers(1, 3))
 @example(("", "a\n"), 1)
 @example(("-- a\n++ b\n", "a\n"), 1)
@@ -390,7 +390,7 @@ def rendered(lines: list[str], end: str, final: bool) -> str:
     return end.join(lines) + (end if final else "") if lines else ""
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(LINE, min_size=1, max_size=12), st.data(), st.lists(LINE, max_size=4), END, st.booleans())
 def test_a_search_that_is_there_once_is_replaced_whatever_the_texts(
     lines: list[str], data: st.DataObject, new: list[str], end: str, final: bool
@@ -443,7 +443,7 @@ JSON = st.recursive(
 OBJECT = st.dictionaries(st.sampled_from(["edits", "hypothesis", FILE]), JSON).map(json.dumps)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=300, deadline=None)
 @example("```\ud800.py")
 @given(SOUP.map("\n".join) | SOUP.map("".join) | st.text(st.characters(), max_size=200) | OBJECT)
 def test_no_text_makes_the_reader_fail_or_touch_another_file(answer: str) -> None:
