@@ -155,6 +155,8 @@ def test_what_is_decided_and_not_taken_in_is_taken_from_the_journal(
     reference.close()
 
 
+# With reverts the first part of the instants above is tried by day.
+@pytest.mark.parametrize("task", ["refs", pytest.param("revert", marks=pytest.mark.nightly)], indirect=True)
 @pytest.mark.parametrize("step", [3, *(pytest.param(step, marks=pytest.mark.nightly) for step in (7, 13, 29))])
 def test_death_again_and_again_during_recovery_itself(tmp_path: Path, task: str, step: int) -> None:
     bench = LuckyBench(tmp_path, task)

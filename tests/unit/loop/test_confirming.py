@@ -986,8 +986,9 @@ def taking_back(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("scene", "history", "experiments"),
     [
-        (confirming, "refs", 3), (confirming, "revert", 3), (falling, "refs", 4), (falling, "revert", 4),
-        (exploding, "refs", 6), (doubting, "refs", 3), (taking_back, "refs", 8),
+        (confirming, "refs", 3), (falling, "refs", 4), (exploding, "refs", 6), (doubting, "refs", 3),
+        (taking_back, "refs", 8),  # by day test_recovery.py does the same with reverts
+        *(pytest.param(scene, "revert", n, marks=pytest.mark.nightly) for scene, n in ((confirming, 3), (falling, 4))),
     ],
 )  # fmt: skip
 def test_death_at_any_instant_changes_nothing(
