@@ -15,12 +15,14 @@ from tests.chaos.mortal import Fate
 from tests.timing import wait_until
 
 KILLS = 10
+DAYS = 6
+"""The seed of what is tried by day, so that one undisturbed session tells of all."""
 STEP_S = 60.0
 """How long a life may take to the step that it is to die at."""
 
 
 @pytest.mark.parametrize(
-    "seed", [6, pytest.param(102, marks=pytest.mark.nightly), pytest.param(103, marks=pytest.mark.nightly)]
+    "seed", [DAYS, pytest.param(102, marks=pytest.mark.nightly), pytest.param(103, marks=pytest.mark.nightly)]
 )
 def test_killed_anywhere_a_session_ends_as_if_nothing_had_happened(harness: Harness, seed: int) -> None:
     skipped = itertools.islice(itertools.cycle(TRANSITIONS), seed % 3 * 12, None)
@@ -29,7 +31,7 @@ def test_killed_anywhere_a_session_ends_as_if_nothing_had_happened(harness: Harn
     assert harness.tally.total >= KILLS - LATE - 1, "few sessions end before their deaths are used up"
 
 
-@pytest.mark.parametrize(("seed", "history"), [(2, "refs"), pytest.param(102, "revert", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(("seed", "history"), [(DAYS, "refs"), pytest.param(102, "revert", marks=pytest.mark.nightly)])
 def test_killed_at_every_step_of_a_confirmation_a_session_decides_the_same(
     harness: Harness, seed: int, history: str
 ) -> None:
@@ -43,7 +45,7 @@ def test_killed_at_every_step_of_a_confirmation_a_session_decides_the_same(
 
 def test_killed_while_it_packs_git_or_copies_its_journal_a_session_loses_nothing(harness: Harness) -> None:
     fates = [Fate("workspace.pack", "before"), Fate("workspace.pack", "after"), Fate("store.backup", "before")]
-    harness.session(7, [Death(fate) for fate in fates])
+    harness.session(DAYS, [Death(fate) for fate in fates])
     assert harness.tally.lines() == []
     assert harness.tally.kills["housekeeping"] == len(fates)
 
