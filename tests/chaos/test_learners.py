@@ -36,7 +36,7 @@ def server_of_edits() -> Iterator[ScriptedServer]:
 @pytest.mark.parametrize(
     ("kills", "pause"),
     [
-        pytest.param(3, "never", marks=pytest.mark.timeout(600)),
+        pytest.param(2, "never", marks=pytest.mark.timeout(600)),
         pytest.param(60, "never", marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
         pytest.param(30, "auto", marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
     ],

@@ -32,9 +32,7 @@ UNDER_WAY = 8  # transactions: a session has begun and is not over
 MOST_CUTS = 20  # on a busy machine the first cuts come before there is anything to lose, so the waits grow
 
 
-@pytest.mark.parametrize(
-    "seed", [1, 2, pytest.param(3, marks=pytest.mark.nightly), pytest.param(4, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (2, 3, 4))])
 def test_after_power_cuts_a_session_ends_as_if_there_had_been_none(harness: Harness, seed: int) -> None:
     world = harness.world("world", LIVELY, SHORT)
     users = world.users_files()
