@@ -68,7 +68,7 @@ def test_a_keep_that_was_taken_back_takes_none_with_it_that_still_stands(tmp_pat
     states, file = [True, None, False, None, False], tmp_path / "log.jsonl"
     records = [record(n, "keep", 1.0 - n / 10, confirmed=state) for n, state in enumerate(states)]
     write(Format.JSONL, HEAD, records, file)
-    with SqlStore.open(f"sqlite:///{tmp_path / 'state.db'}") as store:
+    with open_store(tmp_path / "state.db") as store:
         store_log(store, read_log(file))
         [session] = store.sessions()
         assert [e.confirmed for e in store.experiments(session.id)] == states
