@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 from autoresearchd.domain import errors
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, limit_reached
@@ -127,14 +128,14 @@ class SessionLoop:
                     continue
                 why = self._reason_to_confirm(reason) if self._confirming is None else ""
                 if why or self._confirming is not None:
-                    self._guarded(lambda why=why: self._confirm(why), None)  # type: ignore[misc]
+                    self._guarded(partial(self._confirm, why), None)
                     continue
                 if reason:
                     self._cycle.rest()
                     return reason
                 if self._wait_for_policy():
                     continue
-            experiment = self._guarded(lambda e=experiment: self._step(e), experiment)  # type: ignore[misc]
+            experiment = self._guarded(partial(self._step, experiment), experiment)
 
     def _reconcile(self) -> Experiment | None:
         """The experiment that the last daemon left open. Nothing else is done before this has gone through once."""
@@ -312,7 +313,7 @@ class SessionLoop:
             if self.view.needs_baseline:
                 raise errors.BaselineError(reason, hint="daemon.log has the traceback") from error
             crash = Decision(Status.CRASH, Label.ERROR, reason=reason)
-            experiment = self._guarded(lambda e=experiment: self._cycle.give_up(e, self._slot, crash), experiment)  # type: ignore[misc]
+            experiment = self._guarded(partial(self._cycle.give_up, experiment, self._slot, crash), experiment)
         return experiment
 
     def _reload(self, experiment: Experiment | None) -> Experiment | None:
