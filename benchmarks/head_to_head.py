@@ -1,6 +1,6 @@
 """The daemon against Optuna and against keeping every better run, at equal time on bundled tasks.
 
-    python benchmarks/head_to_head.py --dir DIR [--tasks terrain] [--minutes 10] [--repeats 5]   # all of it: hours
+    python benchmarks/head_to_head.py --dir DIR [--tasks terrain] [--repeats 5] [--jobs 2]   # all of it: hours
 
 Each arm has the same minutes for a task, three runs of the baseline among them, and runs programs as the daemon does:
 the same executor, evaluation, budget and seed. Set-up does not count. Each chooses a program:
@@ -10,11 +10,11 @@ that `search` finds, on the same axes, with the task's constraints and the basel
 has early abort, MedianPruner sees the losses that the daemon's sees, at each twentieth of the budget. strict: the
 proposals of `search`, each better run kept, the last one.
 
-Afterwards all that an arm had chosen in between is run once more, and what it ends with and the baseline on five fresh
-seeds in turn. What fails there, or breaks a constraint on average, counts as the baseline. A gain is told in per cent
-of that baseline. Medians and quartiles are over repeats; differences are taken repeat by repeat, with a bootstrap
-interval of their mean at 95%. What is below DIR is not made again, repeats that an arm lacks are left out; DIR gets
-head_to_head.png.
+Afterwards what an arm ends with and the baseline are run on five fresh seeds in turn, and once more what it had chosen
+in between (of more than five such programs, five evenly spread). What fails there, or breaks a constraint on average,
+counts as the baseline. A gain is told in per cent of that baseline. Medians and quartiles are over repeats; differences
+are taken repeat by repeat, with a bootstrap interval of their mean at 95%. What benchmarks/head_to_head.json has is not
+made again, repeats that an arm lacks are left out; DIR gets head_to_head.png.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from multiprocessing import get_context
@@ -54,10 +54,13 @@ from autoresearchd.policy.search.find_constants import constants, movable, new_f
 from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
 
-TASKS: Mapping[str, float | None] = {"terrain": None, "sft-classifier": None, "cifar-speedrun": None, "autoresearch": 5}
-"""With the budget of a run in seconds, where it is not the task's own."""
+TASKS: Mapping[str, tuple[float, float | None]] = {
+    "terrain": (2.5, None), "sft-classifier": (7, None), "cifar-speedrun": (5, None), "autoresearch": (5, 5),
+}  # fmt: skip
+"""With the minutes of an arm, for about forty runs, and the budget of a run in seconds if it is not the task's own."""
+DATA = Path(__file__).with_suffix(".json")
 ARMS = {"autoresearchd": "#2ca05a", "optuna": "#d64545", "strict": "#4a6fa5"}
-FRESH, PARTS = 5, 20
+FRESH, BETWEEN, PARTS = 5, 5, 20
 Course = list[tuple[float, str]]  # seconds, and the commit that was chosen then
 
 
@@ -170,15 +173,16 @@ def daemon(folder: Path, store: SqlStore, spent: float, seconds: float) -> tuple
 
 
 # ---------------------------------------------------------------------- one cell
-def make(name: str, arm: str, repeat: int, folder: Path, seconds: float) -> None:
+def make(name: str, arm: str, repeat: int, folder: Path) -> dict[str, Any]:
     """Give an arm its time, and run again what it has chosen."""
-    if (folder / "result.json").exists():
-        return
+    shutil.rmtree(folder, ignore_errors=True)  # of a try that was interrupted
+    minutes, budget = TASKS[name]
+    seconds = 60 * minutes
     prepare(folder, argparse.Namespace(task=bundled("templates") / name))
     project, tip = Project.at(folder / "project"), Course()
     with environment(AUTORESEARCHD_CONFIG="/dev/null"):
-        limits, budget = Limits(max_experiments=0), Overrides(TASKS[name])
-        asked = StartOptions(None, project.root, overrides=budget, limits=limits, foreground=True, seed=repeat, tag=TAG)
+        limits, over = Limits(max_experiments=0), Overrides(budget)
+        asked = StartOptions(None, project.root, overrides=over, limits=limits, foreground=True, seed=repeat, tag=TAG)
         start(asked)
         with project.open_store() as store:
             session = store.session(TAG)
@@ -193,9 +197,16 @@ def make(name: str, arm: str, repeat: int, folder: Path, seconds: float) -> None
                 code = {path: lab.workspace.read(base, path) for path in lab.task.editable}
                 {"optuna": optuna, "strict": strict}[arm](bench, code, repeat)
                 course, tried = [(seconds - left, commit) for left, commit in bench.course], bench.tried
-            found = again(lab, base, course, tip)
-    (folder / "result.json").write_text(json.dumps({**found, "tried": tried}))
-    shutil.rmtree(project.root)
+            found = again(lab, base, spread(course), spread(tip))
+    shutil.rmtree(folder)
+    return {**found, "tried": tried}
+
+
+def spread(course: Course) -> Course:
+    """The last, and of those before it so many as are run again."""
+    before = course[:-1]
+    chosen = {round(i) for i in np.linspace(0, len(before) - 1, min(len(before), BETWEEN))}
+    return [at for i, at in enumerate(before) if i in chosen] + course[-1:]
 
 
 def again(lab: Context, base: str, course: Course, tip: Course) -> dict[str, Any]:
@@ -222,7 +233,9 @@ def again(lab: Context, base: str, course: Course, tip: Course) -> dict[str, Any
         c: 100 * metric.improvement(plain if m.value is None else m.value, plain) / abs(plain) * held[c]
         for c, m in means.items()
     }
-    timed = {key: [(at, of[c]) for at, c in found] for key, found in (("course", course), ("tip", tip))}
+    timed = {
+        key: [(round(at), round(of[c], 3)) for at, c in found] for key, found in (("course", course), ("tip", tip))
+    }
     return {"baseline": plain, "end": means[last].value, "gain": of[last], "held": held[last], **timed}
 
 
@@ -241,16 +254,16 @@ def tell(name: str, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         print(f"| {name} | {arm} | {len(found)} | {programs:g} | {values} | {than} | {held} |", flush=True)
 
 
-def plot(results: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]], minutes: float, target: Path) -> None:
+def plot(results: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]], target: Path) -> None:
     """Medians of what each arm had chosen, with their quartiles as bands, over time; the tip as a thin line."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows, grid = math.ceil(len(results) / 2), np.linspace(0, 60 * minutes, 400)
+    rows = math.ceil(len(results) / 2)
     figure = Figure(figsize=(12, 1 + 3.5 * rows), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     for i, (name, arms) in enumerate(results.items(), 1):
-        axes = figure.add_subplot(rows, min(2, len(results)), i)
+        axes, grid = figure.add_subplot(rows, min(2, len(results)), i), np.linspace(0, 60 * TASKS[name][0], 400)
         for arm, key, label in (
             ("autoresearchd", "course", "autoresearchd: confirmed"),
             ("autoresearchd", "tip", "autoresearchd: tip, believed"),
@@ -274,29 +287,31 @@ def plot(results: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]], minut
 def main() -> None:
     """Make what is missing, and tell what came of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dir", type=Path, required=True, help="where results go")
+    parser.add_argument("--dir", type=Path, required=True, help="where sessions run, and where the picture goes")
     parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--minutes", type=float, default=10.0, help="that each arm has for a task")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=1, help="cells at once; each wants a core of its own")
     o = parser.parse_args()
     arms, names = list(ARMS), o.tasks.split(",")
     # Arms of one repeat follow each other, in another order each time: how busy the machine is hits all alike.
     cells = [(n, arms[(r + i) % 3], r) for r in range(o.repeats) for n in names for i in range(3)]
-    place = {c: o.dir.resolve() / f"{c[0]}--{c[1]}--{o.minutes:g}--{c[2]}" for c in cells}
+    done = json.loads(DATA.read_text()) if DATA.exists() else {}
     with ProcessPoolExecutor(o.jobs, mp_context=get_context("spawn")) as pool:
-        made = {cell: pool.submit(make, *cell, place[cell], 60 * o.minutes) for cell in cells}
-    for cell, future in made.items():
-        if error := future.exception():
-            print(f"{place[cell].name} failed, and the same command makes it again: {error}")
-    done = {c: json.loads(f.read_text()) for c, d in place.items() if (f := d / "result.json").exists()}
-    whole = [(n, r) for n in names for r in range(o.repeats) if all((n, a, r) in done for a in arms)]
-    found = {n: {a: [done[n, a, r] for m, r in whole if m == n] for a in arms} for n in dict(whole)}
+        names_of = {c: "--".join(map(str, c)) for c in cells}
+        made = {pool.submit(make, *c, o.dir.resolve() / n): n for c, n in names_of.items() if n not in done}
+        for future in as_completed(made):
+            if error := future.exception():
+                print(f"{made[future]} failed, and the same command makes it again: {error}", flush=True)
+                continue
+            done[made[future]] = future.result()
+            DATA.write_text(json.dumps(done, indent=None, sort_keys=True).replace('}, "', '},\n"') + "\n")
+    whole = [(n, r) for n in names for r in range(o.repeats) if all(names_of[n, a, r] in done for a in arms)]
+    found = {n: {a: [done[names_of[n, a, r]] for m, r in whole if m == n] for a in arms} for n in dict(whole)}
     print("\n| task | arm | n | programs | baseline | end | gain, % | autoresearchd's minus it, points | held |")
     print("|---" * 9 + "|")
     for name, results in found.items():
         tell(name, results)
-    plot(found, o.minutes, o.dir / "head_to_head.png")
+    plot(found, o.dir / "head_to_head.png")
 
 
 if __name__ == "__main__":

@@ -37,8 +37,10 @@ CAP_LOOK_S = 600.0
 """How long at most to wait for the end of a day whose money is spent, before the cap is looked at again."""
 REFUSALS = 3
 """Times in a row that every model refuses for good before it is believed: a gateway that restarts may say so once."""
-RESERVE, RESERVED_RUNS = 0.25, 6
-"""Of a time limit: what is left at most for its end, and how many runs that is for: the last experiment, two pairs."""
+RESERVE, RESERVED_RUNS = 0.4, 7.25
+"""Of a time limit: what is left at most for its end, and how many runs that is for: the last experiment, three pairs
+(in sessions of 20 to 60 simulated runs two pairs end with a third less, five with a tenth less), and what lies between.
+"""
 FAILED_PROPOSALS = 3
 """Proposals in a row that the policy itself failed to make before the loop waits between them."""
 _SEE = (
@@ -264,7 +266,8 @@ class SessionLoop:
         limit, view = self._limits.max_seconds, self.view
         if limit is None or view.needs_baseline or not view.open_keeps or self._doubted() >= view.tip.number:
             return 0.0  # what is left after a confirmation that decided nothing is for experiments
-        return min(RESERVE * limit, RESERVED_RUNS * max((run.duration_s for run in view.tip.good_runs), default=0.0))
+        runs = (*view.tip.good_runs, *view.confirmed.good_runs)
+        return min(RESERVE * limit, RESERVED_RUNS * max((run.duration_s for run in runs), default=0.0))
 
     # ------------------------------------------------------------------ failures
     def _guarded(self, step: Callable[[], Experiment | None], experiment: Experiment | None) -> Experiment | None:

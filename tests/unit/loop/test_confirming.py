@@ -584,7 +584,7 @@ def test_a_time_limit_leaves_room_for_the_confirmation(tmp_path: Path, limit: fl
 def test_a_confirmation_that_the_time_limit_cuts_off_is_no_doubt(tmp_path: Path) -> None:
     """With more time the chain is tested again."""
     bench, clock = make(tmp_path, NEVER), Ticking()
-    bench.job = slow(clock, true, 30.0)
+    bench.job = slow(clock, true, 45.0)
     bench.loop(None, replace(bench.laboratory(), clock=clock), max_seconds=250.0).run()
     bench.run(1)
     (_, _, _, cut), (_, _, _, again) = verdicts(bench)
@@ -598,7 +598,7 @@ def test_a_confirmation_ends_with_the_time_limit_and_what_is_left_after_a_doubt_
     bench.loop(None, lab, max_seconds=200.0).run()
     [c] = confirmations(bench)
     assert c.verdict and c.verdict.outcome is Outcome.UNDECIDED and "the time limit is reached" in c.verdict.reason
-    assert clock.seconds <= 210.0 and c.runs, "not begun where there is no time for it"
+    assert clock.seconds <= 210.0 and sum(run.good for run in c.runs) >= 6, "three pairs decide most"
 
 
 # ---------------------------------------------------------------------- what a user asks for
