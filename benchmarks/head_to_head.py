@@ -11,7 +11,7 @@ has early abort, MedianPruner sees the losses that the daemon's sees, at each tw
 proposals of `search`, each better run kept, the last one.
 
 Afterwards what an arm ends with and the baseline are run on five fresh seeds in turn, and once more what it had chosen
-in between (of more than five such programs, five evenly spread). What fails there, or breaks a constraint on average,
+in between (of more than three such programs, three evenly spread). What fails there, or breaks a constraint on average,
 counts as the baseline. A gain is told in per cent of that baseline. Medians and quartiles are over repeats; differences
 are taken repeat by repeat, with a bootstrap interval of their mean at 95%. What benchmarks/head_to_head.json has is not
 made again, repeats that an arm lacks are left out; DIR gets head_to_head.png.
@@ -55,12 +55,12 @@ from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
 
 TASKS: Mapping[str, tuple[float, float | None]] = {
-    "terrain": (2.5, None), "sft-classifier": (7, None), "cifar-speedrun": (5, None), "autoresearch": (5, 5),
+    "terrain": (2.5, None), "sft-classifier": (10, None), "cifar-speedrun": (7, None), "autoresearch": (12, 5),
 }  # fmt: skip
-"""With the minutes of an arm, for about forty runs, and the budget of a run in seconds if it is not the task's own."""
+"""With the minutes of an arm, for about forty runs on a slow day, and the seconds of a run where not the task's own."""
 DATA = Path(__file__).with_suffix(".json")
 ARMS = {"autoresearchd": "#2ca05a", "optuna": "#d64545", "strict": "#4a6fa5"}
-FRESH, BETWEEN, PARTS = 5, 5, 20
+FRESH, BETWEEN, PARTS = 5, 3, 20
 Course = list[tuple[float, str]]  # seconds, and the commit that was chosen then
 
 
@@ -136,7 +136,7 @@ def optuna(bench: Bench, code: Mapping[str, str], seed: int) -> None:
             return
         for c in bounds:  # how far beyond its bound; of a run that was ended nobody knows
             value = found.metrics.get(c.metric)
-            far = [] if value is None else [c.min - value] * (c.min is not None) + [value - c.max] * (c.max is not None)
+            far = [sign * (value - bound) for bound, sign in ((c.min, -1), (c.max, 1)) if None not in (value, bound)]
             trial.set_constraint(c.metric, max(far, default=-1.0))
         failed = ended.PRUNED if found.label is Label.INTERRUPTED else ended.FAIL
         study.tell(trial, found.value, state=None if found.value is not None else failed)
@@ -297,7 +297,7 @@ def main() -> None:
     cells = [(n, arms[(r + i) % 3], r) for r in range(o.repeats) for n in names for i in range(3)]
     done = json.loads(DATA.read_text()) if DATA.exists() else {}
     with ProcessPoolExecutor(o.jobs, mp_context=get_context("spawn")) as pool:
-        names_of = {c: "--".join(map(str, c)) for c in cells}
+        names_of = {c: "--".join(map(str, (*c, TASKS[c[0]][0]))) for c in cells}
         made = {pool.submit(make, *c, o.dir.resolve() / n): n for c, n in names_of.items() if n not in done}
         for future in as_completed(made):
             if error := future.exception():
