@@ -11,7 +11,7 @@ has early abort, MedianPruner sees the losses that the daemon's sees, at each tw
 proposals of `search`, each better run kept, the last one.
 
 Afterwards what an arm ends with and the baseline are run on five fresh seeds in turn, and once more what it had chosen
-in between (of more than three such programs, three evenly spread). What fails there, or breaks a constraint on average,
+in between (of more than two such programs, two of them). What fails there, or breaks a constraint on average,
 counts as the baseline. A gain is told in per cent of that baseline. Medians and quartiles are over repeats; differences
 are taken repeat by repeat, with a bootstrap interval of their mean at 95%. What benchmarks/head_to_head.json has is not
 made again, repeats that an arm lacks are left out; DIR gets head_to_head.png.
@@ -55,12 +55,12 @@ from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
 
 TASKS: Mapping[str, tuple[float, float | None]] = {
-    "terrain": (2.5, None), "sft-classifier": (10, None), "cifar-speedrun": (7, None), "autoresearch": (12, 5),
+    "terrain": (2.5, None), "sft-classifier": (6, None), "cifar-speedrun": (4, None), "autoresearch": (8, 5),
 }  # fmt: skip
-"""With the minutes of an arm, for about forty runs on a slow day, and the seconds of a run where not the task's own."""
+"""With the minutes of an arm, for thirty runs or so, and the seconds of a run where not the task's own."""
 DATA = Path(__file__).with_suffix(".json")
 ARMS = {"autoresearchd": "#2ca05a", "optuna": "#d64545", "strict": "#4a6fa5"}
-FRESH, BETWEEN, PARTS = 5, 3, 20
+FRESH, BETWEEN, PARTS = 5, 2, 20
 Course = list[tuple[float, str]]  # seconds, and the commit that was chosen then
 
 
