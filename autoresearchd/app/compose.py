@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from autoresearchd import keys
 from autoresearchd.app.models.spending import Roomy, SessionAnswers, UsersDay, daily_spend
 from autoresearchd.app.project import Project
-from autoresearchd.config import parse_task
+from autoresearchd.config import load_task, parse_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.experiment import Session, Trial
@@ -50,30 +50,59 @@ from autoresearchd.workspace.git import GitWorkspace, open_workspace, setup_dir
 if TYPE_CHECKING:
     from autoresearchd.sandbox.agent_shell import SandboxedShell, Surroundings
 
-LOCAL = "local"
+LOCAL, SSH = "local", "ssh"
 _MOST_TOKENS = 16
 """Of the answer to the first question, whatever it is: some providers refuse to be asked for fewer."""
 _PATIENCE_S = 30.0
 _HOPELESS = FINAL | {Trouble.UNREACHABLE}
 
 
-def make_executor(spec: str) -> Executor:
-    """The executor of ``--executor``."""
+def make_executor(spec: str, task: Task | None = None) -> Executor:
+    """The executor of ``--executor``; ``ssh`` runs on the fleet of a task."""
     kind, _, argument = spec.partition(":")
-    if kind in ("ssh", "ray", "cloud"):
-        raise MissingCapability(f"executor {kind!r} is not part of this version", hint="use --executor local")
-    if kind != "local":
-        raise UsageError(f"unknown executor {spec!r}", hint="this version has: local")
-    return LocalExecutor(tier=argument or AUTO)
+    if kind in ("ray", "cloud"):
+        raise MissingCapability(f"executor {kind!r} is not part of this version", hint="use --executor local or ssh")
+    if kind not in (LOCAL, SSH):
+        raise UsageError(f"unknown executor {spec!r}", hint="this version has: local, ssh")
+    if kind == LOCAL:
+        return LocalExecutor(tier=argument or AUTO)
+    if task is None:
+        what = "experiments that ran on a fleet are not run again for a learner"
+        raise MissingCapability(what, hint="add --set judge=checks")
+    from autoresearchd.executor.ssh.executor import SshExecutor
+
+    return SshExecutor(task.remote_slots, tier=argument or AUTO)
+
+
+def remote_device(spec: str, folder: Path) -> str | None:
+    """What the machines of a task's fleet compute on, which are tried for that; None: runs run on this machine."""
+    if spec.partition(":")[0] != SSH:
+        return None
+    from autoresearchd.executor.ssh.executor import SshExecutor
+
+    executor = make_executor(spec, load_task(folder))
+    assert isinstance(executor, SshExecutor)
+    with contextlib.closing(executor):
+        return executor.describe()["device"]
+
+
+def examine_fleet(folder: Path) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """The hosts of a folder's task, as `SshExecutor.examine` has them; none where it has no fleet."""
+    if not (folder / "task.yaml").is_file() or not (fleet := load_task(folder).remote_slots):
+        return []
+    from autoresearchd.executor.ssh.executor import SshExecutor
+
+    with contextlib.closing(SshExecutor(fleet)) as executor:
+        return executor.examine()
 
 
 def executor_spec(spec: str, sandbox: str | None) -> str:
-    """The spec that a session remembers: ``local`` with the ``--sandbox`` that was asked for, ``local:none``."""
+    """The spec that a session remembers: the executor with the ``--sandbox`` that was asked for, ``local:none``."""
     if sandbox is None:
         return spec
     kind = spec.partition(":")[0]
-    if kind != "local":
-        raise UsageError(f"--sandbox goes with --executor local, not {kind}", hint="leave one of them out")
+    if kind not in (LOCAL, SSH):
+        raise UsageError(f"--sandbox goes with --executor local and ssh, not {kind}", hint="leave one of them out")
     return kind if check_name(sandbox) == AUTO else f"{kind}:{sandbox}"
 
 

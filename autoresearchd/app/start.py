@@ -102,15 +102,16 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
     folder = task_folder(options.task, options.directory, undo)
     if not folder.is_dir():
         raise errors.UsageError(f"there is no folder {folder}", hint="name the folder that holds the task")
-    file = folder / TASK_FILE
+    file, device = folder / TASK_FILE, None
     if file.exists():
-        read_task(folder, overrides=overrides)  # its mistakes are told before it is to be committed
+        device = compose.remote_device(executor, folder)
+        read_task(folder, overrides=overrides, device=device)  # its mistakes are told before it is to be committed
     project = Project.at(folder)
     preflight.check_repository(project.root)
     if file.exists():
         preflight.check_committed(project.root, file)
     beside = refuse_second(project, options.tag)
-    task = read_task(folder, overrides=overrides)
+    task = read_task(folder, overrides=overrides, device=device)
     if options.roles is False:
         task = replace(task, roles=())
     elif options.roles or settings.roles:
@@ -118,7 +119,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
     source = folder / task.source_dir
     compose.require_model(policy, settings, source, os.environ)
     check_files(task, source, file)
-    notes = list(require_programs(task, source))
+    notes = list(require_programs(task, source)) if device is None else []  # on a fleet each host says it
     proposes = options.limits.max_experiments != 0  # else the baseline is all that is wanted
     with project.open_store() as store:
         tag = choose_tag(project, store, options.tag)
@@ -133,7 +134,9 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
         code = {path: workspace.read(base, path) for path in task.editable}
         if proposes:
             require_tunable(policy, task, code, file)
-        notes += [*program_notes(task, source), *who_measures(task, code)]
+        if device is None:
+            notes += program_notes(task, source)
+        notes += [*who_measures(task, code)]
         _say("".join((*beside, *(f"note: {note}\n" for note in notes))))
         if options.preflight and proposes:
             compose.ask_models(policy, settings, source, os.environ, _say)
@@ -250,9 +253,10 @@ def _usable_executor(spec: str, sandbox: str | None) -> str:
     executor = compose.executor_spec(spec, sandbox)
     if found := end_abandoned():
         _say(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
-    made = compose.make_executor(executor)
-    if isinstance(made, LocalExecutor):
-        _ = made.tier  # refused where nothing isolates here
+    if executor.partition(":")[0] != compose.SSH:
+        made = compose.make_executor(executor)
+        if isinstance(made, LocalExecutor):
+            _ = made.tier  # refused where nothing isolates here
     return executor
 
 
@@ -361,7 +365,8 @@ def run(
             raise errors.UsageError(f"the task's folder {folder} is gone", hint="put it back, or start a new session")
         if asked is None:  # a confirmation asks no model
             compose.require_model(parse_spec(session.policy), load_settings(os.environ), folder, os.environ)
-        lab = compose.laboratory(project, session, store, folder, sinks, compose.make_executor(session.executor))
+        task = parse_task(session.task_json)
+        lab = compose.laboratory(project, session, store, folder, sinks, compose.make_executor(session.executor, task))
         workspace, base = lab.workspace, session.base_commit
         assert isinstance(workspace, GitWorkspace)
         check_journal(store, workspace, session)

@@ -359,7 +359,7 @@ def _distillation(folder: Path, name: str) -> Layout | None:
     path, text = found[name if name in found else meant[0]]
     read_task_text(text, file=str(path))
     has_fleet = re.search("^fleet:", text, re.MULTILINE)
-    notes = ("its fleet is not used: this version runs here, with --executor local",) if has_fleet else ()
+    notes = ("its fleet is used with --executor ssh; without it, runs run here",) if has_fleet else ()
     return Layout(DISTILLATION, text=text, notes=notes)
 
 

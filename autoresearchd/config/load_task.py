@@ -151,6 +151,10 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> domain.Task:
         search=domain.Search(file.search.fixed, dict(file.search.ranges), dict(file.search.choices)),
         profile=profile,
         history=file.history,
+        remote_slots=tuple(
+            domain.RemoteSlot(slot.host, slot.gpu_id, slot.full_name, slot.remote_dir or workspace.remote_dir)
+            for slot in file.fleet.slots
+        ),
     )
 
 

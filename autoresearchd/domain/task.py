@@ -191,6 +191,16 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteSlot:
+    """One place on a machine reached by ssh. host: ``[user@]name``; gpu_id: one of its GPUs, or some (``0,1``)."""
+
+    host: str
+    gpu_id: str
+    name: str
+    remote_dir: str
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """What to optimise. Paths are POSIX, relative to ``source_dir``, and never leave it (but for ``data``)."""
 
@@ -213,6 +223,7 @@ class Task:
     """``refs``: discards live under refs/autoresearch; ``revert``: they and their reverts come before the next keep."""
     source_dir: str = "."
     """Folder of the files above, relative to the folder of task.yaml."""
+    remote_slots: tuple[RemoteSlot, ...] = ()
     max_compressed: int | None = None
     """Bytes that the editable files may have together once compressed; None: as many as they like."""
 

@@ -43,12 +43,17 @@ class Devices:
 
 def find_devices() -> Devices:
     """Look for NVIDIA GPUs by nvidia-smi, else by the driver's files, within the daemon's CUDA_VISIBLE_DEVICES."""
-    names = _by_program() or _by_driver()
+    names = gpu_names()
     ids = tuple(str(i) for i in range(len(names)))
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names and allowed is not None:
         ids = tuple(part.strip() for part in allowed.split(",") if part.strip() not in ("", "-1", "NoDevFiles"))
     return Devices(names[0] if ids else "", ids)
+
+
+def gpu_names() -> list[str]:
+    """Models of all NVIDIA GPUs of this machine, in their order."""
+    return _by_program() or _by_driver()
 
 
 def _by_program() -> list[str]:

@@ -276,7 +276,9 @@ def schedule_of(
 ) -> Learning | None:
     """The learner runs of a session, as the user has set them; None where it need not know of any."""
     learn = settings.learn
-    pauses = learn.pause == "always" or (learn.pause == "auto" and _shares(executor, learn))
+    pauses = learn.pause == "always" or (
+        learn.pause == "auto" and not session.executor.startswith("ssh") and _shares(executor, learn)
+    )
     place = _place(root / session.folder, session, settings, tell) if learn.scheduled else None
     if place is None:
         learn = replace(learn, every=None, cron="")

@@ -139,7 +139,8 @@ def read_result(run_dir: Path, *, whole: bool = False) -> RunResult | None:
 def _result(stages: tuple[StageResult, ...], duration_s: float, facts: Mapping[str, str]) -> RunResult:
     if not stages:
         raise ValueError("a run without a stage")
-    return RunResult(stages, duration_s, facts.get("tier", ""), device=facts.get("device", "cpu"))
+    host, device = facts.get("host", "local"), facts.get("device", "cpu")
+    return RunResult(stages, duration_s, facts.get("tier", ""), host, device)
 
 
 class Supervised:

@@ -117,6 +117,10 @@ class ExecutorContract:
 class JobContract(ExecutorContract):
     """What an executor that really runs commands promises on top."""
 
+    def place(self, executor: Executor, task: Task, pristine: Path, setup: Path) -> Path:
+        """Where the executor sets a task up that it is to set up at ``setup``."""
+        return setup
+
     def test_the_job_is_told_seed_budget_and_output_folder(self, executor: Executor, tmp_path: Path) -> None:
         """Else seeds are not the evaluator's, and checkpoints get lost."""
         command = (
@@ -222,14 +226,15 @@ class JobContract(ExecutorContract):
         (request.pristine / "prepare.sh").write_text("echo x >> count; echo preparing; test -e ../ready\n")
         task = make_task(execution={"setup_commands": ("sh prepare.sh",)})
         setup, log = tmp_path / "made", tmp_path / "logs" / "setup.log"
+        place = self.place(executor, task, request.pristine, setup)
         with pytest.raises(BaselineError, match="preparing"):
             executor.setup(task, request.pristine, setup, log, threading.Event())
-        assert not (setup / MARKER).exists()
-        (tmp_path / "ready").touch()
+        assert not (place / MARKER).exists()
+        assert "preparing" in log.read_text()
+        (place.parent / "ready").touch()
         for _ in range(2):
             executor.setup(task, request.pristine, setup, log, threading.Event())
-        assert (setup / "count").read_text() == "x\n"
-        assert "preparing" in log.read_text()
+        assert (place / "count").read_text() == "x\n"
 
     def test_setup_ends_when_it_is_cancelled(self, executor: Executor, tmp_path: Path) -> None:
         """Else a stop waits for a download."""

@@ -52,9 +52,14 @@ _MOST, _SHOWN = 32, 5
 """How many large files are given to jobs one by one, and how many names are shown in a sentence."""
 
 
-def read_task(folder: Path, *, overrides: Overrides | None = None, profile: str | None = None) -> Task:
-    """The task of a folder: its task.yaml, or what its layout says. Checks what this machine must have."""
-    device = str(find_devices())
+def read_task(
+    folder: Path, *, overrides: Overrides | None = None, profile: str | None = None, device: str | None = None
+) -> Task:
+    """The task of a folder: its task.yaml, or what its layout says. Checks what this machine must have.
+
+    device: what runs compute on, where that is another machine.
+    """
+    device = device or str(find_devices())
     overrides = overrides or Overrides()
     if (folder / TASK_FILE).exists():
         profile = profile or ("cuda" if device.startswith("cuda") else "cpu")

@@ -88,6 +88,21 @@ def _examine() -> Iterator[Finding]:
             yield Finding(name, *probe())
         except (OSError, ValueError, subprocess.SubprocessError, AutoresearchdError, ImportError) as error:
             yield Finding(name, "warning", f"cannot be found out: {clean(error, 160)}")
+    yield from _fleet()
+
+
+def _fleet() -> Iterator[Finding]:
+    """Each host of ``fleet.slots``, where a task.yaml lies here."""
+    from autoresearchd.app.compose import examine_fleet
+
+    try:
+        for host, value, problems in examine_fleet(here()):
+            status = "missing" if not value else "warning" if problems else "ok"
+            said = [value, *(clean(what, 300) for what, _ in problems)]
+            hint = "; ".join(clean(how, 300) for _, how in problems if how)
+            yield Finding(host, status, "; ".join(text for text in said if text), hint)
+    except AutoresearchdError as error:
+        yield Finding("fleet", "missing", clean(error.what, 300), error.hint)
 
 
 # Each gives the status, the value, and a hint where one is needed.

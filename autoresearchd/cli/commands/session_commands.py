@@ -48,7 +48,9 @@ def start(
             "path.",
         ),
     ] = "auto",
-    executor: Annotated[str, typer.Option("--executor", metavar="SPEC", help="Where runs run: local.")] = "local",
+    executor: Annotated[
+        str, typer.Option("--executor", metavar="SPEC", help="Where runs run: local, or ssh: fleet.slots of task.yaml.")
+    ] = "local",
     sandbox: SandboxOption = None,
     slots: Annotated[str, typer.Option("--slots", metavar="N|auto", help="How many runs at once.")] = "auto",
     budget: Annotated[

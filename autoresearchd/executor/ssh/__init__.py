@@ -1,0 +1,1 @@
+"""Runs on other machines, over ssh: this daemon's side, and what it sends there to watch over a run."""

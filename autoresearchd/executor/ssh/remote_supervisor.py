@@ -1,0 +1,381 @@
+"""What runs on the other machine: it answers the daemon's calls there, and ends all runs when the daemon is silent.
+
+One process for each connection, started by `BOOT`, with the local executor inside. Its standard input is the lease:
+the daemon writes each second; where nothing comes for ``lease`` seconds (a dead daemon, a network that is cut), or the
+input ends, this process exits. Each run has a supervisor of its own (`sandbox.supervise`) that holds its deadlines and
+ends its whole tree when this process is gone, however it went. Nothing outside of the standard library is imported.
+
+A frame is two lengths of four bytes, a header in JSON and bytes. The daemon's carry a pickled mapping: arguments of one
+of ``Remote``'s ``do_`` methods. What goes back is JSON and the bytes of logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import pickle
+import platform
+import queue
+import re
+import select
+import shutil
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, MissingCapability
+from autoresearchd.domain.experiment import RunResult
+from autoresearchd.domain.ports import RunRequest
+from autoresearchd.domain.task import Task
+from autoresearchd.executor.environment import MARKER, Devices, gpu_names, run_setup
+from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.executor.ssh.trees import Trees
+from autoresearchd.executor.visible_files import pointers
+from autoresearchd.sandbox.file_locks import hold
+from autoresearchd.sandbox.job_files import FULL, remove_tree
+from autoresearchd.sandbox.launch import RunLimits, end_abandoned
+from autoresearchd.sandbox.tiers import Tier, choose
+
+MAGIC = b"\0autoresearchd\n"
+"""Comes before anything else that is said: what a login script prints is skipped."""
+LOG_NAME = re.compile(r"(?:training|evaluation|model|setup|check-\d+)\.log")
+_LENGTHS = struct.Struct(">II")
+_LOOK_EVERY_S = 0.1
+_MOST_AT_ONCE = 1 << 20
+"""Of a log at each look; what a flood leaves behind comes when the run has ended."""
+_OLD_S = 2 * 86400.0
+_LEAST_FREE = 64 << 20
+_LEAST_WRITTEN = 1 << 30
+
+BOOT = """
+import json, os, platform, shutil, signal, sys, time
+told = json.loads(os.fsdecode(__import__("base64").b64decode(sys.argv[2])))
+top = os.path.join(os.path.abspath(os.path.expanduser(told["folder"])), ".autoresearchd")
+code = os.path.join(top, "code", told["code"])
+fault = ""
+try:
+    os.makedirs(os.path.join(top, "code"), mode=0o700, exist_ok=True)
+except OSError as error:
+    fault = str(error)
+hello = {"top": top, "there": os.path.isdir(code), "part": code + ".part-%d" % os.getpid(), "fault": fault,
+    "python": "%d.%d.%d" % sys.version_info[:3], "platform": sys.platform, "machine": platform.machine(),
+    "rsync": shutil.which("rsync") is not None, "time": time.time()}
+os.write(1, told["magic"].encode() + json.dumps(hello).encode() + b"\\n")
+signal.alarm(600)
+if os.read(0, 1) != b"g" or fault:
+    sys.exit(1)
+signal.alarm(0)
+if not hello["there"]:
+    try:
+        os.rename(hello["part"], code)
+    except OSError:
+        if not os.path.isdir(code):
+            raise
+sys.path.append(code)
+from autoresearchd.executor.ssh.remote_supervisor import serve
+serve(top, told)
+"""
+"""Python that says what is there, waits for what is missing to be sent, and goes on as this module."""
+
+
+def pack(header: Mapping[str, Any], data: bytes = b"") -> bytes:
+    """A frame."""
+    text = json.dumps(header).encode()
+    return _LENGTHS.pack(len(text), len(data)) + text + data
+
+
+def unpack_lengths(data: bytes) -> tuple[int, int]:
+    """Lengths of header and data."""
+    first, second = _LENGTHS.unpack(data)
+    return int(first), int(second)
+
+
+class Remote:
+    """The calls. top: the folder on this machine that all is in; say: sends a header with bytes to the daemon."""
+
+    def __init__(self, top: Path, tier: str, say: Callable[[Mapping[str, Any], bytes], None]) -> None:
+        self._top, self._tier_name, self._say = top, tier, say
+        self._trees, self._lock = Trees(), threading.Lock()
+        self._tier: Tier | None = None
+        self._executors: dict[str, LocalExecutor] = {}
+        self._claims: dict[str, contextlib.ExitStack] = {}
+
+    # -- what is here ------------------------------------------------------------------------------------------------
+    def do_facts(
+        self, call: int, stop: threading.Event, gpus: Sequence[str], task: Task | None, setup: str
+    ) -> dict[str, Any]:
+        """What makes results comparable, for each of the GPUs; warnings; bytes that are free."""
+        folder = self._setup(setup) if setup else None
+        described = [dict(self._executor(gpu).describe(task, folder)) for gpu in gpus]
+        devices = dict.fromkeys(facts["device"] for facts in described)
+        return {
+            **described[0],
+            "device": ", ".join(devices),
+            "machine": platform.machine(),
+            "warnings": self._executor(gpus[0]).warnings(task),
+            "free": shutil.disk_usage(self._top).free,
+        }
+
+    def do_have(self, call: int, stop: threading.Event, kind: str, tree: str) -> dict[str, Any]:
+        """Whether the content of that hash is here, and where it is to be written to if not."""
+        place = self._top / kind / tree
+        part = place.with_name(f"{tree}.part-{os.getpid()}-{call}")
+        if not place.exists():
+            _require_room(self._top)
+            part.mkdir(parents=True, mode=0o700)
+        return {"there": place.exists(), "part": str(part)}
+
+    def do_adopt(self, call: int, stop: threading.Event, kind: str, tree: str, part: str) -> str:
+        """Take what was written into use, if it is what was sent."""
+        place = self._top / kind / tree
+        if Trees().read(Path(part)).hash != tree:
+            remove_tree(part)
+            raise EnvironmentFailure("what arrived is not what was sent", hint="it is sent again by itself")
+        try:
+            Path(part).rename(place)
+        except OSError:
+            if not place.exists():
+                raise
+            remove_tree(part)  # another daemon was faster
+        return str(place)
+
+    def do_found(self, call: int, stop: threading.Event, setup: str, names: Sequence[str]) -> list[str]:
+        """Those of the names that set-up has made here, or that are this machine's own: the absolute ones."""
+        places = {name: self._setup(setup) / Path(name).expanduser() for name in names}
+        return [name for name, place in places.items() if place.exists() and not pointers(place)]
+
+    def do_setup(self, call: int, stop: threading.Event, task: Task, pristine: str, setup: str) -> None:
+        log = self._top / "setup" / f"{setup}.d" / "setup.log"
+        if (self._setup(setup) / MARKER).exists():
+            return
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        done, follower = threading.Event(), _Logs(log.parent, self._teller(call))
+
+        def follow() -> None:
+            while not done.wait(_LOOK_EVERY_S):
+                follower.look()
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        try:
+            run_setup(task, self._top / "pristine" / pristine, self._setup(setup), log, stop, os.environ)
+        finally:
+            done.set()
+            thread.join()
+            while follower.look():
+                pass
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+    def do_claim(self, call: int, stop: threading.Event, slot: str) -> str:
+        """Take a slot for one run, and make room for its files: the folder that they are to be written to."""
+        _require_room(self._top)
+        folder = self._top / "work" / slot
+        folder.mkdir(parents=True, exist_ok=True)
+        busy = EnvironmentFailure(f"the slot {slot} is in use by another session", hint="give each its own slots")
+        stack = contextlib.ExitStack()
+        stack.enter_context(hold(folder.with_name(slot + ".lock"), busy=lambda: busy))
+        self._claims[slot] = stack
+        if not remove_tree(str(folder)):
+            raise OSError(errno.ENOTEMPTY, "what an earlier run left cannot be removed", str(folder))
+        (folder / "task").mkdir(parents=True)
+        return str(folder / "task")
+
+    def do_release(self, call: int, stop: threading.Event, slot: str) -> None:
+        if slot in self._claims:
+            self._claims.pop(slot).close()
+
+    def do_run(
+        self, call: int, stop: threading.Event, slot: str, gpu: str, run: str, task: Task, seed: int, tree: str,
+        pristine: str, setup: str, data: Mapping[str, str], room: int,
+    ) -> dict[str, Any]:  # fmt: skip
+        """One run in a claimed slot. data: relative names and where here they are; room: bytes that the daemon has."""
+        folder = self._top / "work" / slot
+        self._check(folder / "task", tree)
+        self._check(self._top / "pristine" / pristine, pristine)
+        shutil.copytree(self._top / "pristine" / pristine, folder / "pristine", symlinks=True)
+        for name, place in data.items():
+            link = folder / "source" / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(place)
+        (folder / "source").mkdir(exist_ok=True)
+        size = min(room, max(_LEAST_WRITTEN, shutil.disk_usage(self._top).free // 2))
+        executor = self._executor(gpu, size)
+        request = RunRequest(
+            key=run, task=task, commit="", seed=seed, workspace=folder / "task", pristine=folder / "pristine",
+            setup=self._setup(setup), run_dir=self._run_dir(run), source=folder / "source",
+        )  # fmt: skip
+        handle, logs = executor.start(request), _Logs(request.run_dir, self._teller(call))
+        while (result := handle.wait(_LOOK_EVERY_S)) is None:
+            if stop.is_set():
+                handle.kill()
+            logs.look()
+        logs.close()
+        return _as_data(result, self._run_dir(run))
+
+    def do_recover(self, call: int, stop: threading.Event, run: str) -> dict[str, Any] | None:
+        """The result of a run that has ended by itself, else None; nothing of it is left alive."""
+        result = LocalExecutor(devices=Devices()).recover(self._run_dir(run))
+        return None if result is None else _as_data(result, self._run_dir(run))
+
+    def do_forget(self, call: int, stop: threading.Event, run: str) -> None:
+        remove_tree(str(self._run_dir(run).parent))
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+    def clean(self) -> None:
+        """End and remove what dead connections have left here."""
+        end_abandoned()
+        for pattern in ("runs/*", "*/*.part-*"):
+            for path in self._top.glob(pattern):
+                with contextlib.suppress(OSError):
+                    if time.time() - path.lstat().st_mtime > _OLD_S:
+                        remove_tree(str(path))
+
+    def _setup(self, key: str) -> Path:
+        return self._top / "setup" / key
+
+    def _run_dir(self, run: str) -> Path:
+        return self._top / "runs" / run / "0"
+
+    def _check(self, folder: Path, tree: str) -> None:
+        if self._trees.read(folder).hash != tree:
+            remove_tree(str(folder))
+            raise EnvironmentFailure(f"{folder} is not what was sent", hint="it is sent again by itself")
+
+    def _teller(self, call: int) -> Callable[[str, bytes, bool], None]:
+        return lambda name, data, rotated: self._say({"id": call, "log": name, "rotated": rotated}, data)
+
+    def _executor(self, gpu: str, size: int | None = None) -> LocalExecutor:
+        """One for each GPU, in the same tier; without GPUs here they all get the processor."""
+        with self._lock:
+            self._tier = self._tier or choose(self._tier_name)
+            if gpu not in self._executors or size is not None:
+                names, ids = gpu_names(), tuple(part.strip() for part in gpu.split(","))
+                if names and (absent := [i for i in ids if not (i.isdigit() and int(i) < len(names))]):
+                    there = f"they are 0 to {len(names) - 1}"
+                    raise MissingCapability(f"there is no GPU {', '.join(absent)}", hint=f"correct gpu_id: {there}")
+                devices = Devices(names[int(ids[0])], (",".join(ids),)) if names else Devices()
+                limits = replace(RunLimits(), size=size)
+                self._executors[gpu] = LocalExecutor(slots=1, tier=self._tier, devices=devices, limits=limits)
+            return self._executors[gpu]
+
+
+class _Logs:
+    """Tells of what the logs in a folder have got since the last look."""
+
+    def __init__(self, folder: Path, tell: Callable[[str, bytes, bool], None]) -> None:
+        self._folder, self._tell = folder, tell
+        self._open: dict[str, BinaryIO] = {}
+
+    def look(self) -> bool:
+        """Whether there was anything."""
+        told = False
+        for path in sorted(self._folder.glob("*.log")):
+            if LOG_NAME.fullmatch(path.name):
+                with contextlib.suppress(FileNotFoundError):
+                    told |= self._one(path)
+        return told
+
+    def _one(self, path: Path) -> bool:
+        if path.name not in self._open:
+            self._open[path.name] = path.open("rb")
+            self._tell(path.name, b"", False)
+        stream = self._open[path.name]
+        if data := stream.read(_MOST_AT_ONCE):
+            self._tell(path.name, data, False)
+        elif not os.path.samestat(path.stat(), os.fstat(stream.fileno())):
+            stream.close()
+            self._open[path.name] = path.open("rb")
+            self._tell(path.name, b"", True)
+            return True
+        return bool(data)
+
+    def close(self) -> None:
+        for stream in self._open.values():
+            stream.close()
+
+
+def _as_data(result: RunResult, run_dir: Path) -> dict[str, Any]:
+    stages = [asdict(stage) | {"log_path": Path(stage.log_path).name} for stage in result.stages]
+    return {**asdict(result), "stages": stages, "run_dir": str(run_dir)}
+
+
+def _require_room(folder: Path) -> None:
+    if shutil.disk_usage(folder).free < _LEAST_FREE:
+        raise OSError(errno.ENOSPC, "no space left", str(folder))
+
+
+# -- the connection ----------------------------------------------------------------------------------------------------
+
+
+def serve(top: str, told: Mapping[str, Any]) -> None:
+    """Answer calls until the lease is over, then exit, which ends all that was started."""
+    if Trees().read(Path(top) / "code" / told["code"]).hash != told["code"]:
+        remove_tree(str(Path(top) / "code" / told["code"]))
+        sys.exit("the code here is not what was sent; it is sent again at the next connection")
+    outgoing = queue.Queue[bytes](maxsize=64)
+    threading.Thread(target=_write, args=(outgoing,), daemon=True).start()
+    remote = Remote(Path(top), told["tier"], lambda header, data: outgoing.put(pack(header, data)))
+    threading.Thread(target=remote.clean, daemon=True).start()
+    stops: dict[int, threading.Event] = {}
+    for header, data in _frames(told["lease"]):
+        number = header.get("id", 0)
+        if header["do"] == "ping":
+            with contextlib.suppress(queue.Full):  # whoever holds the lease must never wait
+                outgoing.put_nowait(pack({"id": 0}))
+        elif header["do"] == "stop":
+            if number in stops:
+                stops[number].set()
+        else:
+            stops[number] = threading.Event()
+            arguments = (remote, header["do"], number, stops, data, outgoing)
+            threading.Thread(target=_answer, args=arguments, daemon=True).start()
+    os._exit(0)
+
+
+def _write(outgoing: queue.Queue[bytes]) -> None:
+    while True:
+        left = memoryview(outgoing.get())
+        while left:
+            left = left[os.write(1, left) :]
+
+
+def _frames(lease: float) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """What the daemon says, until it has said nothing for the time of the lease, or its connection is closed."""
+    buffer = b""
+    while select.select([0], [], [], lease)[0] and (data := os.read(0, 1 << 18)):
+        buffer += data
+        while len(buffer) >= _LENGTHS.size:
+            first, second = unpack_lengths(buffer[: _LENGTHS.size])
+            begin = _LENGTHS.size + first
+            if len(buffer) < begin + second:
+                break
+            yield json.loads(buffer[_LENGTHS.size : begin]), buffer[begin : begin + second]
+            buffer = buffer[begin + second :]
+
+
+def _answer(
+    remote: Remote, do: str, number: int, stops: dict[int, threading.Event], data: bytes, outgoing: queue.Queue[bytes]
+) -> None:
+    answer: dict[str, Any] = {"id": number}
+    try:
+        arguments = pickle.loads(data)  # noqa: S301  # the daemon's own
+        answer["value"] = getattr(remote, f"do_{do}")(number, stops[number], **arguments)
+    except AutoresearchdError as error:
+        full = isinstance(error.__cause__, OSError) and error.__cause__.errno in FULL
+        answer["error"] = {"kind": "full" if full else type(error).__name__, "what": error.what, "hint": error.hint}
+    except OSError as error:
+        answer["error"] = {"kind": "full" if error.errno in FULL else "EnvironmentFailure", "what": str(error)}
+    except Exception as error:  # noqa: BLE001  # the other calls go on; the daemon is told
+        words = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        answer["error"] = {"kind": "EnvironmentFailure", "what": words}
+    stops.pop(number, None)
+    outgoing.put(pack(answer))

@@ -1,0 +1,92 @@
+"""Files to a host and back with rsync over the system's ssh, which checks the host's key as we do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import pwd
+import shutil
+from pathlib import Path
+
+from autoresearchd.domain.cleaning import clean
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability
+from autoresearchd.executor.ssh.connection import Address, HostFull, HostLost
+from autoresearchd.executor.ssh.trees import Tree
+
+_LOST = {10, 12, 30, 35, 255}
+"""rsync's exit codes for sockets, streams and time, and ssh's own."""
+_PATIENCE_S = 60
+_FULL = b"No space left on device"
+_SSH = (
+    "ssh", "-a", "-x", "-T", "-oBatchMode=yes", "-oStrictHostKeyChecking=yes", "-oUpdateHostKeys=no",
+    "-oControlPath=none", "-oClearAllForwardings=yes", "-oPermitLocalCommand=no", "-oForwardAgent=no",
+    "-oRemoteCommand=none",
+)  # fmt: skip
+
+
+def require_programs() -> None:
+    """MissingCapability where rsync or ssh is not installed here."""
+    for program, package in (("rsync", "rsync"), ("ssh", "openssh-client")):
+        if shutil.which(program) is None:
+            what = f"--executor ssh needs the program {program} on this machine"
+            raise MissingCapability(what, hint=f"apt install {package}")
+
+
+class Transfers:
+    """Between this machine and one host. Who waits for one also watches the connection, and ends it with that."""
+
+    def __init__(self, address: Address, config: Path | None) -> None:
+        self._address = address
+        home = Path.home()
+        known: tuple[str, ...] = ()
+        if config is None and home != Path(pwd.getpwuid(os.getuid()).pw_dir):  # ssh goes by the latter, asyncssh not
+            config = home / ".ssh" / "config"
+            config = config if config.is_file() else None
+            known = (f"-oUserKnownHostsFile={home}/.ssh/known_hosts",) if config is None else ()
+        words = [*_SSH, f"-oConnectTimeout={_PATIENCE_S}", *known, *(("-F", str(config)) if config else ())]
+        words += ["-l", address.user] if address.user else []
+        self._shell = " ".join(f'"{word}"' for word in words)
+        name = address.name
+        self._target = f"[{name}]:" if ":" in name else f"{name}:"
+
+    async def send(self, top: Path, tree: Tree, folder: str, *, like: str = "", follow: bool = False) -> None:
+        """Write a tree into a folder of the host that is there and empty. like: one there that is nearly the same."""
+        names = b"".join(os.fsencode(name) + b"\0" for name in tree.names)
+        copied = [f"--copy-dest={like}", "--checksum"] if like else ["--whole-file"]
+        how = ["-pt", "-L" if follow else "-l", "--from0", "--files-from=-", *copied]
+        await self._rsync([*how, f"{top}/", f"{self._target}{folder}/"], names, there=True)
+
+    async def fetch(self, folder: str, target: Path) -> None:
+        """The logs and the output of a run. What is not a plain file, a folder or a link inside stays there."""
+        chosen = ["--include=/*.log", "--include=/*.log.1", "--include=/output/", "--include=/output/**", "--exclude=*"]
+        how = ["-rtl", "--safe-links", "--no-devices", "--no-specials", "--inplace", "--chmod=u+rwX,go-w"]
+        await self._rsync([*how, *chosen, f"{self._target}{folder}/", f"{target}/"], b"", there=False)
+
+    async def _rsync(self, arguments: list[str], said: bytes, *, there: bool) -> None:
+        words = ["rsync", "-s", f"--timeout={_PATIENCE_S}", "-e", self._shell, *arguments]
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            _, complaints = await process.communicate(said)
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if process.returncode == 0:
+            return
+        lines = [line for line in complaints.decode("utf-8", "replace").splitlines() if line.strip()]
+        why, host = clean("; ".join(lines[:3]), 300), self._address.text
+        if _FULL in complaints:
+            if not there:
+                raise OSError(errno.ENOSPC, "no space left", arguments[-1])
+            raise HostFull(f"no space left on {host}", hint=f"free disk space on {host}")
+        if b"rsync: command not found" in complaints or b"rsync: not found" in complaints:
+            raise MissingCapability(f"{host}: there is no rsync", hint="install it there: apt install rsync")
+        if process.returncode in _LOST:
+            raise HostLost(f"{host}: the transfer broke off: {why}")
+        raise EnvironmentFailure(f"{host}: rsync failed with {process.returncode}: {why}", hint="see the message")
