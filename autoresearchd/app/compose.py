@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from autoresearchd.sandbox.agent_shell import SandboxedShell, Surroundings
 
 LOCAL, SSH = "local", "ssh"
+_TIMES = "*"
 _MOST_TOKENS = 16
 """Of the answer to the first question, whatever it is: some providers refuse to be asked for fewer."""
 _PATIENCE_S = 30.0
@@ -58,14 +59,15 @@ _HOPELESS = FINAL | {Trouble.UNREACHABLE}
 
 
 def make_executor(spec: str, task: Task | None = None) -> Executor:
-    """The executor of ``--executor``; ``ssh`` runs on the fleet of a task."""
-    kind, _, argument = spec.partition(":")
+    """The executor that a session remembers (``executor_spec``); ``ssh`` runs on the fleet of a task."""
+    where, _, slots = spec.partition(_TIMES)
+    kind, _, argument = where.partition(":")
     if kind in ("ray", "cloud"):
         raise MissingCapability(f"executor {kind!r} is not part of this version", hint="use --executor local or ssh")
     if kind not in (LOCAL, SSH):
         raise UsageError(f"unknown executor {spec!r}", hint="this version has: local, ssh")
     if kind == LOCAL:
-        return LocalExecutor(tier=argument or AUTO)
+        return LocalExecutor(tier=argument or AUTO, slots=int(slots) if slots else None)
     if task is None:
         what = "experiments that ran on a fleet are not run again for a learner"
         raise MissingCapability(what, hint="add --set judge=checks")
@@ -96,14 +98,18 @@ def examine_fleet(folder: Path) -> list[tuple[str, str, list[tuple[str, str]]]]:
         return executor.examine()
 
 
-def executor_spec(spec: str, sandbox: str | None) -> str:
-    """The spec that a session remembers: the executor with the ``--sandbox`` that was asked for, ``local:none``."""
-    if sandbox is None:
-        return spec
-    kind = spec.partition(":")[0]
-    if kind not in (LOCAL, SSH):
-        raise UsageError(f"--sandbox goes with --executor local and ssh, not {kind}", hint="leave one of them out")
-    return kind if check_name(sandbox) == AUTO else f"{kind}:{sandbox}"
+def executor_spec(spec: str, sandbox: str | None, slots: int | None = None) -> str:
+    """The spec that a session remembers: the executor and what was asked for, ``local:none*4``; None: as it was."""
+    where, _, before = spec.partition(_TIMES)
+    kind, _, tier = where.partition(":")
+    if sandbox is not None:
+        if kind not in (LOCAL, SSH):
+            raise UsageError(f"--sandbox goes with --executor local and ssh, not {kind}", hint="leave one of them out")
+        tier = "" if check_name(sandbox) == AUTO else sandbox
+    if slots is not None and kind != LOCAL:
+        raise UsageError(f"--slots goes with --executor local, not {kind}", hint="a fleet has those of fleet.slots")
+    times = str(slots) if slots is not None else before
+    return kind + (f":{tier}" if tier else "") + (f"{_TIMES}{times}" if times else "")
 
 
 def laboratory(
@@ -183,6 +189,7 @@ def segment_fingerprint(lab: Context, workspace_fingerprint: str) -> tuple[str, 
     """(fingerprint of what makes results comparable, hardware in words)."""
     facts, task = lab.facts(), lab.task
     hardware = f"{facts.get('device', 'cpu')} · {facts.get('cpu', platform.machine())}"
+    hardware += f" · {facts['slots']} slots" if "slots" in facts else ""
     comparable = (
         asdict(task.execution.budget),
         workspace_fingerprint,

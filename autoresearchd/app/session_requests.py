@@ -84,7 +84,7 @@ def reached_limit(store: SqlStore, session: Session) -> Reached | None:
         return None
     totals, limits = store.totals(session.id), session.limits
     waits_for_money = latest.phase is Phase.PROPOSING and limits.max_usd is not None and totals.usd >= limits.max_usd
-    if not waits_for_money and (latest.phase is not Phase.DECIDED or latest.overhead_ms is None):
+    if not waits_for_money and store.unsettled(session.id):
         return None
     reached = limit_reached(
         limits if ends_when_spent(session) else replace(limits, max_usd=None),
@@ -193,7 +193,7 @@ def discard_session(
         return
     with contextlib.suppress(errors.StoreError):  # the session goes all the same
         with Reader(project.database) as reader:
-            status = {**reader.status(session.tag, alive=False), "current": None}
+            status = {**reader.status(session.tag, alive=False), "current": None, "under_way": []}
         failed = FailedStart(session.tag, SystemClock().now(), error.exit_code, error.what, error.hint, status)
         # First: whoever left the terminal has only this to learn it from.
         remember(layout.failed_start_path(project.root), keys.redactor(folder=project.root).value(failed))

@@ -66,6 +66,7 @@ class StartOptions:
 
     task: a bundled name or a folder. roles: whether those that come with the daemon take turns where the task has none;
     preflight: whether the policy's models are asked first. seed: what all random choices of the session follow from.
+    slots: how many runs at once.
     """
 
     task: str | None
@@ -80,6 +81,7 @@ class StartOptions:
     seed: int | None = None
     roles: bool | None = None
     preflight: bool = True
+    slots: int | None = None
 
 
 def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
@@ -95,7 +97,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
     if policy.kind == "auto":  # the model that the user has set up, else search
         policy = parse_spec(settings.policy) if settings.policy else PolicySpec("search")
     refuse_secret(options.policy)
-    executor = _usable_executor(options.executor, options.sandbox)
+    executor = _usable_executor(options.executor, options.sandbox, options.slots)
     if options.tag is not None:
         layout.require_tag(options.tag)
     overrides = _overrides(options.overrides, settings)
@@ -112,6 +114,9 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
         preflight.check_committed(project.root, file)
     beside = refuse_second(project, options.tag)
     task = read_task(folder, overrides=overrides, device=device)
+    if task.history == "revert" and (options.slots or 1) > 1:
+        what = f"--slots {options.slots}: `history: revert` is one line of commits, one experiment after the other"
+        raise errors.UsageError(what, hint="take `history: refs`, or one slot")
     if options.roles is False:
         task = replace(task, roles=())
     elif options.roles or settings.roles:
@@ -248,9 +253,9 @@ def _overrides(asked: Overrides, settings: ModelSettings) -> Overrides:
     return replace(asked, **own)
 
 
-def _usable_executor(spec: str, sandbox: str | None) -> str:
+def _usable_executor(spec: str, sandbox: str | None, slots: int | None = None) -> str:
     """The executor as a session remembers it; what killed daemons of this user have left running is ended."""
-    executor = compose.executor_spec(spec, sandbox)
+    executor = compose.executor_spec(spec, sandbox, slots)
     if found := end_abandoned():
         _say(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
     if executor.partition(":")[0] != compose.SSH:

@@ -50,7 +50,7 @@ class Place:
         if pid is not None:  # what the database tells is of the daemon before this one
             status["session"] |= {"state": "running", "pid": pid, "reason": "starting"}
             status["session"].pop("extend", None)
-            status["current"] = None
+            status |= {"current": None, "under_way": []}
             return status
         if reason := self._waits(tag):
             status["session"] |= {"state": "backing_off", "reason": reason}

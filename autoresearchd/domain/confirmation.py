@@ -30,11 +30,11 @@ class Confirmation:
     """One test of a chain of keeps, as the store knows it. number: from 0 in its session.
 
     experiment: whose program is the tip; against: whose is the confirmed one; after: the newest experiment when it
-    began. why: ``gain``, ``limit``, ``stop``, ``asked``, ``failures`` or ``doubt``, which has no runs: the
-    tip falls back to what it was kept on (against), by what was measured since. pairs: of runs, where so many are
-    asked for; budget: seconds of training, where it is another than usual, so that programs are compared only. runs: in
-    order; ``Run.of`` is None where the tip ran, else ``against``. moved: the branch, or the tip, went where the verdict
-    wants it.
+    began, once there is a verdict the last that was decided before that. why: ``gain``, ``limit``, ``stop``,
+    ``asked``, ``failures`` or ``doubt``, which has no runs: the tip falls back to what it was kept on (against), by
+    what was measured since. pairs: of runs, where so many are asked for; budget: seconds of training, where it is
+    another than usual, so that programs are compared only. runs: in order; ``Run.of`` is None where the tip ran,
+    else ``against``. moved: the branch, or the tip, went where the verdict wants it.
     """
 
     session_id: int

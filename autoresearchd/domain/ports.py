@@ -175,6 +175,9 @@ class Executor(Protocol):
     def setup(self, task: Task, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
         """Run ``setup_commands`` once, in a copy of ``pristine`` at ``setup``. BaselineError where one fails."""
 
+    def ready(self, slot: int) -> bool:
+        """Whether a run could be started there now: its host answers, and nothing runs in it."""
+
     def start(self, request: RunRequest) -> RunHandle: ...
 
     def recover(self, run_dir: Path) -> RunResult | None:
@@ -195,7 +198,8 @@ class ResearchState:
     code: each editable file at ``parent``, not redacted, so that edits fit. recent: the last 32 decided experiments,
     oldest first; top: the five best; own: the role's own before those, up to 32. seed: of every random choice of the
     policy. incumbent: commit of the best, where ``parent`` is another one. failures: decided experiments by label.
-    streak: experiments in a row that were not kept. memo: ``autoresearch.md``. repair: a failed proposal to be fixed.
+    streak: experiments in a row that were not kept. under_way: proposed and not decided yet, oldest first. memo:
+    ``autoresearch.md``. repair: a failed proposal to be fixed.
     redactor: what leaves the daemon goes through it.
     """
 
@@ -219,6 +223,7 @@ class ResearchState:
     incumbent: str = ""
     failures: Mapping[str, int] = field(default_factory=dict)
     streak: int = 0
+    under_way: tuple[Experiment, ...] = ()
     memo: str = ""
     repair: Repair | None = None
     redactor: Redactor = field(default_factory=Redactor, compare=False, repr=False)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Interrupted, MissingCapability
 from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.job_files import remove_tree
@@ -87,6 +88,20 @@ def processor() -> str:
     found = re.search(r"^model name[^:\n]*:(.*)$", text, re.MULTILINE)
     model = found[1].strip() if found else platform.machine()
     return f"{model} x{len(os.sched_getaffinity(0))}"
+
+
+def share_cores(slots: int) -> tuple[tuple[int, ...], ...]:
+    """The cores that each slot has for itself; empty for a single slot, which has all. MissingCapability: too few."""
+    cores = sorted(os.sched_getaffinity(0))
+    if slots == 1:
+        return ()
+    if slots > len(cores):
+        raise MissingCapability(
+            f"{slots} slots, but this machine has {counted(len(cores), 'core')} for jobs and no GPU",
+            hint=f"--slots {len(cores)} at most: runs that share a core would take each other's time",
+        )
+    each = len(cores) // slots
+    return tuple(tuple(cores[i * each : (i + 1) * each]) for i in range(slots))
 
 
 # ---------------------------------------------------------------------- the Python of a task

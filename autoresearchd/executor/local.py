@@ -24,6 +24,7 @@ from autoresearchd.executor.environment import (
     processor,
     resolve_python,
     run_setup,
+    share_cores,
 )
 from autoresearchd.executor.visible_files import find_data, hidden_places, interpreter_folders, place_links
 from autoresearchd.sandbox.job_files import remove_tree
@@ -172,7 +173,8 @@ def _exchange(run_dir: Path) -> Path:
 class LocalExecutor:
     """Runs jobs on this machine.
 
-    slots: how many runs may be under way at once; None: one for each GPU, else one. tier: the isolation, or its name,
+    slots: how many runs may be under way at once; None: one for each GPU, else one. Where there is no GPU each has
+    cores of its own; MissingCapability where there are fewer than slots. tier: the isolation, or its name,
     which is probed at the first use. python: the interpreter to describe, where the task names one; None: the daemon's.
     """
 
@@ -184,6 +186,7 @@ class LocalExecutor:
         self._limits = limits or RunLimits()
         self._devices = devices if devices is not None else find_devices()
         self.slots = slots if slots is not None else max(1, len(self._devices.ids))
+        self._cores = () if self._devices.ids else share_cores(self.slots)
         self._python = python or Path(sys.executable)
         self._interpreters: dict[Path, Interpreter] = {}
         self._supervisors = Supervisors()
@@ -206,10 +209,14 @@ class LocalExecutor:
     def setup(self, task: Task, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
         run_setup(task, pristine, setup, log, cancel, os.environ)
 
+    def ready(self, slot: int) -> bool:
+        return True
+
     def start(self, request: RunRequest) -> Supervised:
         python = self._interpreter(resolve_python(request.task, request.setup))
         planner = _Planner(request, self.tier, python, self._devices)
-        return self._supervisors.launch(planner.plan(self._limits))
+        cores = self._cores[request.slot] if self._cores else ()
+        return self._supervisors.launch(replace(planner.plan(self._limits), cores=cores))
 
     def recover(self, run_dir: Path) -> RunResult | None:
         reap([run_dir])
@@ -227,6 +234,7 @@ class LocalExecutor:
             "host": platform.node(),
             "cpu": processor(),
             "python": self._interpreter(python).version,
+            **({"slots": str(self.slots)} if self.slots > 1 else {}),
         }
 
     def _interpreter(self, executable: Path) -> Interpreter:

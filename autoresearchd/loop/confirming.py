@@ -99,7 +99,7 @@ class Confirming:
         seed = context.random_seed(c.experiment, f"{_SEED} {c.number}", fresh) if asked.seed is None else asked.seed
         index = 1 + max((run.index for run in view.experiment(c.experiment).runs), default=-1)
         task, commit = view.run_task.lasting(c.budget), messages.commit_of(program)
-        request = context.request(c.experiment, index, task=task, commit=commit, seed=seed, slot=slot.number)
+        request = context.request(c.experiment, index, task=task, commit=commit, seed=seed, slot=slot.number or 0)
         remove_tree(str(request.run_dir))  # of a journal that was set back, as in ``Cycle``
         of = None if asked.of_tip else c.against
         run = context.store.open_confirmation_run(context.session_id, c.number, seed, context.clock.now(), of=of)
@@ -144,7 +144,7 @@ class Confirming:
         context.emit(EventKind.RUN_FINISHED, messages.run_finished(m, context.task), experiment=c.experiment)
         if m.label is Label.INTERRUPTED and context.stop.now.is_set():
             raise Interrupted(messages.interrupted(context.tag, f"the confirmation of experiment {c.experiment}"))
-        if m.label in (Label.DISK_FULL, Label.HOST_LOST):
+        if m.label is Label.DISK_FULL or (m.label is Label.HOST_LOST and context.slots == 1):
             raise EnvironmentFailure(f"{m.label.value}: {m.detail}", hint=messages.HINTS[m.label])
         return c
 

@@ -102,7 +102,7 @@ class Context:
 
     restore: writes the pristine copy anew where it was altered. ends_when_spent: whether the session ends at its spend
     cap; else its policy goes on without a model. ended: called once the session has ended. learning: learner runs on a
-    schedule, None: there is none.
+    schedule, None: there is none. asking: held while the policy is asked; it answers one question after the other.
     """
 
     session_id: int
@@ -124,6 +124,7 @@ class Context:
     ends_when_spent: bool = True
     ended: Callable[[], None] = lambda: None
     learning: Learning | None = None
+    asking: threading.Lock = field(default_factory=threading.Lock)
 
     def emit(self, kind: EventKind, message: str, *, experiment: int | None = None, **data: Any) -> None:
         self.sink.emit(Event(kind, self.clock.now(), message, experiment, data))
@@ -136,6 +137,11 @@ class Context:
         site, key, run_dir = self.site, f"{self.tag}/{number}/{run}", self.site.run_dir(number, run)
         workspace = self.workspace.checkout(slot, commit)
         return RunRequest(key, task, commit, seed, workspace, site.pristine, site.setup, run_dir, site.source, slot)
+
+    @property
+    def slots(self) -> int:
+        """How many experiments may be under way: one where history is one line of commits and their reverts."""
+        return 1 if self.task.history == "revert" else max(1, self.executor.slots)
 
     def facts(self) -> Mapping[str, str]:
         return self.executor.describe(self.task, self.site.setup)

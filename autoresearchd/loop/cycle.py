@@ -11,7 +11,7 @@ from dataclasses import replace
 from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
-from autoresearchd.domain.ports import EventKind
+from autoresearchd.domain.ports import EventKind, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal
 from autoresearchd.loop import messages
@@ -47,15 +47,23 @@ class Cycle:
         context.emit(EventKind.OPENED, f"on {parent[:7]}", experiment=e.number)
         return e
 
-    def advance(self, e: Experiment, slot: Slot, patience: float = 1.0) -> Experiment:
-        """One step; the experiment as it is afterwards. A running job is waited for at most ``patience`` seconds."""
+    def advance(self, e: Experiment, slot: Slot, patience: float = 1.0, *, first: bool = True) -> Experiment:
+        """One step; the experiment as it is afterwards. A running job is waited for at most ``patience`` seconds.
+
+        first: all earlier experiments are decided; else this one is not yet, and waits.
+        """
+        if first and slot.given_up is not None and e.decision is None:
+            return self.give_up(e, slot, slot.given_up)
+        slot.waits = not first and (slot.waits or slot.given_up is not None or e.phase is Phase.MEASURED)
+        if slot.waits:
+            return e
         match e.phase:
             case Phase.PROPOSING:
-                return self._propose(e, slot)
+                return self._propose(e, slot, first)
             case Phase.PROPOSED:
-                return self._commit(e)
+                return self._commit(e, slot, first)
             case Phase.COMMITTED:
-                return self._launch(e, slot)
+                return self._launch(e, slot, first)
             case Phase.RUNNING:
                 return self._watch(e, slot, patience)
             case Phase.MEASURED:
@@ -63,40 +71,56 @@ class Cycle:
             case Phase.DECIDED:
                 return self._settle(e, slot)
 
-    def _propose(self, e: Experiment, slot: Slot) -> Experiment:
+    def _propose(self, e: Experiment, slot: Slot, first: bool) -> Experiment:
         if self._view.needs_baseline:
-            proposal = Proposal({}, "The program as it is.", messages.BASELINE, description=messages.BASELINE)
-            return self._proposals.record(e, proposal)
+            plain = Proposal({}, "The program as it is.", messages.BASELINE, description=messages.BASELINE)
+            return self._proposals.record(e, plain)
         try:
-            proposal = self._proposals.ask(e, slot)
+            rebased = None if slot.asked else self._proposals.rebase(e)
+            proposal = rebased or self._proposals.ask(e, slot)
         except PolicyError as error:
             e = self._proposals.record_failure(e, slot, error)
-            return self._finish(e, decide_failed_proposal(error.label, str(error)))
-        return self._proposals.record(e, proposal)
+            return self._finish(e, decide_failed_proposal(error.label, str(error))) if first else e
+        return e if proposal is None else self._proposals.record(e, proposal)
 
-    def _commit(self, e: Experiment) -> Experiment:
+    def _commit(self, e: Experiment, slot: Slot, first: bool) -> Experiment:
         rejection = self._proposals.rejection(e)
         if rejection is not None:
-            return self._finish(e, rejection)
+            slot.waits = not first
+            return self._finish(e, rejection) if first else e
         commit = self._proposals.commit(e)
         e = self._context.store.record_commit(self._context.session_id, e.number, commit)
         self._context.emit(EventKind.COMMITTED, f"committed {commit[:7]}", experiment=e.number)
         return e
 
-    def _launch(self, e: Experiment, slot: Slot) -> Experiment:
+    def _launch(self, e: Experiment, slot: Slot, first: bool) -> Experiment:
         context, view = self._context, self._view
         if not needs_run(view, e):
-            return self._finish(e, decide_experiment(view, e))
-        seed, commit = view.seed(e), messages.commit_of(e)
-        request = context.request(e.number, len(e.runs), task=view.run_task, commit=commit, seed=seed, slot=slot.number)
+            slot.waits = not first
+            return self._finish(e, decide_experiment(view, e)) if first else e
+        seed, commit, place = view.seed(e), messages.commit_of(e), slot.number or 0
+        request = context.request(e.number, len(e.runs), task=view.run_task, commit=commit, seed=seed, slot=place)
         # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
         remove_tree(str(request.run_dir))
         run = context.store.open_run(context.session_id, e.number, request.seed, context.clock.now())
+        if messages.is_baseline(e):
+            self._keep_company(request, slot)
         slot.running = launch(context.executor, self._protected, request)
         slot.watched = self._aborts.watch(e, run, request.run_dir)
         words = messages.run_started(e, run, context.baseline_runs)
         context.emit(EventKind.RUN_STARTED, words, experiment=e.number)
         return replace(e, phase=Phase.RUNNING, runs=(*e.runs, run))
+
+    def _keep_company(self, request: RunRequest, slot: Slot) -> None:
+        """Have the baseline run in all places, so that it is measured as busy as they will be; one of them counts."""
+        context = self._context
+        for place in range(context.slots):
+            if place != request.slot:
+                workspace = context.workspace.checkout(place, request.commit)
+                run_dir = request.run_dir.with_name(f"{request.run_dir.name}-beside-{place}")
+                remove_tree(str(run_dir))
+                other = replace(request, key=f"{request.key}-{place}", workspace=workspace, run_dir=run_dir, slot=place)
+                slot.beside.append(launch(context.executor, self._protected, other))
 
     def _watch(self, e: Experiment, slot: Slot, patience: float) -> Experiment:
         run, running, stop = e.runs[-1], slot.running, self._context.stop.now
@@ -107,7 +131,8 @@ class Cycle:
             running.handle.kill()
         result = running.handle.wait(self._aborts.patience(slot.watched, patience))
         if result is None:
-            slot.ended_by = None if stop.is_set() else self._aborts.look(slot.watched)
+            ahead = e.number - 1 - self._view.last
+            slot.ended_by = None if stop.is_set() else self._aborts.look(slot.watched, ahead)
             if slot.ended_by is None:
                 return e
             result = running.kill()
@@ -147,6 +172,7 @@ class Cycle:
     def give_up(self, e: Experiment, slot: Slot, decision: Decision) -> Experiment:
         """Decide an experiment that the daemon cannot take further, so that the next one can begin."""
         slot.kill()
+        slot.given_up = None
         if e.phase is Phase.RUNNING:
             e = self._close(e, e.runs[-1], Measurement(Label.INTERRUPTED, detail=decision.reason), None)
         return self._finish(e, decision)
@@ -173,7 +199,8 @@ class Cycle:
         context.emit(EventKind.RUN_FINISHED, messages.run_finished(m, context.task), experiment=e.number)
         if m.label is Label.INTERRUPTED and context.stop.now.is_set():
             raise Interrupted(messages.interrupted(context.tag, f"experiment {e.number}"))
-        if m.label in (Label.DISK_FULL, Label.HOST_LOST):
+        # A host that is lost is no reason to wait where there are others: the executor knows it.
+        if m.label is Label.DISK_FULL or (m.label is Label.HOST_LOST and context.slots == 1):
             raise EnvironmentFailure(f"{m.label.value}: {m.detail}", hint=messages.HINTS[m.label])
         return e
 

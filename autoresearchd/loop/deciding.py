@@ -52,7 +52,7 @@ def decide_experiment(view: SessionView, e: Experiment) -> Decision:
     if not is_baseline(e):
         before = view.programs.code(view.base(e))
         after = {**view.programs.code(e.parent), **proposal_of(e).files}
-        return decide(
+        decision = decide(
             context.task,
             e,
             view.tip,
@@ -64,6 +64,7 @@ def decide_experiment(view: SessionView, e: Experiment) -> Decision:
             baseline=view.baseline_runs,
             seeded=not (view.baseline and view.baseline.ignores_seed),
         )
+        return _stale(view, e, decision) if decision.label is Label.NO_GAIN else decision
     log = context.site.run_dir(e.number, len(e.runs) - 1) / "training.log"
     try:
         return decide_baseline(context.task, e, log=str(log))
@@ -71,6 +72,23 @@ def decide_experiment(view: SessionView, e: Experiment) -> Decision:
         detail = e.runs[-1].detail if e.runs else ""
         error.hint = hint_job(detail, context.site.source, context.site.pristine) or error.hint
         raise
+
+
+def _stale(view: SessionView, e: Experiment, decision: Decision) -> Decision:
+    """The decision where others were kept while it ran: no better than the new tip, it may have beaten its own parent.
+
+    If it did, the edit is tried on the tip (``Proposals.rebase``). Its gain is told against its parent.
+    """
+    since = view.kept_since(e)
+    if not since:
+        return decision
+    gain = (decision.delta or 0.0) + sum((k.decision.delta or 0.0) for k in since if k.decision)
+    meanwhile = ", ".join(str(k.number) for k in since)
+    words = f"The tip moved on while it ran (to experiment {meanwhile}), and it is no better than that"
+    reason = (
+        f"{words}; than what it was made from it is expected to be {abs(gain):.6g} {'better' if gain > 0 else 'worse'}."
+    )
+    return replace(decision, label=Label.STALE_PARENT, delta=gain, reason=f"{reason} {decision.reason}")
 
 
 def all_fail(view: SessionView) -> bool:

@@ -127,7 +127,7 @@ class EarlyAbort:
     # ------------------------------------------------------------------ a run under way
     def patience(self, watched: WatchedRun | None, most: float) -> float:
         """How long the loop may wait for the job before the next look, in seconds."""
-        if watched is None:
+        if watched is None or not most:
             return most
         return max(0.01, min(most, watched.next - self._context.clock.monotonic()))
 
@@ -138,14 +138,14 @@ class EarlyAbort:
         follower = LogFollower(run_dir / TRAINING_LOG, self._context.task.curve.pattern, self._budget)
         return WatchedRun(run, run_dir, follower, self._context.clock.monotonic() + self._every)
 
-    def look(self, watched: WatchedRun | None) -> Look | None:
-        """Look, if it is time; what was seen where the run is to end now."""
+    def look(self, watched: WatchedRun | None, ahead: int = 0) -> Look | None:
+        """Look, if it is time; what was seen where the run is to end now. ahead: experiments to be decided before."""
         now = self._context.clock.monotonic()
         if watched is None or now < watched.next:
             return None
         watched.next = now + self._every
         try:
-            look = self._look(watched, now)
+            look = self._look(watched, now, ahead)
             if look is None:
                 return None
             figures = {name: value for name, value in asdict(look).items() if value is not None}
@@ -157,7 +157,7 @@ class EarlyAbort:
         self._faults = 0
         return look if look.abort else None
 
-    def _look(self, watched: WatchedRun, now: float) -> Look | None:
+    def _look(self, watched: WatchedRun, now: float, ahead: int) -> Look | None:
         policy, follower = self._learned(), watched.follower
         if any(log.name not in (TRAINING_LOG, SUPERVISOR_LOG) for log in watched.run_dir.glob("*.log")):
             return None  # training is over: it is being checked or measured
@@ -169,7 +169,7 @@ class EarlyAbort:
         if not steps or not max(steps) < LAST_LOOK:
             return None
         policy.delta = NOISE * (self._view.sigma or 0.0)
-        return policy.look(steps, losses, 1.0, self._view.best)
+        return policy.look(steps, losses, 1.0, self._view.best, ahead)
 
     def end(self, watched: WatchedRun | None) -> None:
         if watched is not None:

@@ -43,6 +43,11 @@ def decision_of(e: Experiment) -> Decision:
     return _require(e.decision, e, "decision")
 
 
+def value_of(e: Experiment) -> float:
+    """The metric that an experiment must have been decided with."""
+    return _require(decision_of(e).value, e, "value")
+
+
 def is_keep(e: Experiment) -> bool:
     """Whether the experiment was kept."""
     return e.decision is not None and e.decision.status is Status.KEEP

@@ -6,6 +6,8 @@ Nothing here decides anything: it hands the experiment found open to the loop, w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
@@ -21,26 +23,30 @@ from autoresearchd.loop.run import Slot
 RESTORED = 32
 
 
-def reconcile(context: Context, cycle: Cycle, slot: Slot) -> Experiment | None:
-    """The experiment to go on with, None when all are settled. RepositoryError: somebody else moved the branch.
+def reconcile(context: Context, cycle: Cycle, began: float) -> list[tuple[Experiment, Slot]]:
+    """The experiments to go on with, none when all are settled. RepositoryError: somebody else moved the branch.
 
-    A confirmation that was cut off is found by the loop itself, which goes on with it first.
+    A confirmation that was cut off is found by the loop itself, which goes on with it first. began: see ``Slot``.
     """
-    latest = context.store.latest(context.session_id)
+    found = context.store.unsettled(context.session_id)
     _restore(context)
-    _reconcile_confirmation(context, cycle, slot, latest)
+    _reconcile_confirmation(context, cycle, found)
     follow_tip(context)
-    if latest is not None and latest.phase is Phase.RUNNING:
-        # What was measured is finished; what still runs is ended, so that it is run again.
-        run = latest.runs[-1]
-        result = context.executor.recover(context.site.run_dir(latest.number, run.index))
-        latest = cycle.advance(latest, slot) if result is None else cycle.conclude(latest, slot, run, result)
-    _check_branch(context, latest)
-    if latest is None or messages.is_settled(latest):
-        return None
-    words = f"going on with experiment {latest.number}, found {latest.phase.value}"
-    context.emit(EventKind.RECOVERED, words, experiment=latest.number)
-    return latest
+    left = [_reconcile_run(context, cycle, e, Slot(began)) for e in found]
+    _check_branch(context, [e for e, _ in left])
+    for e, _ in left:
+        words = f"going on with experiment {e.number}, found {e.phase.value}"
+        context.emit(EventKind.RECOVERED, words, experiment=e.number)
+    return left
+
+
+def _reconcile_run(context: Context, cycle: Cycle, e: Experiment, slot: Slot) -> tuple[Experiment, Slot]:
+    """What was measured is finished; what still runs is ended, so that it is run again."""
+    if e.phase is Phase.RUNNING:
+        run = e.runs[-1]
+        result = context.executor.recover(context.site.run_dir(e.number, run.index))
+        e = cycle.advance(e, slot) if result is None else cycle.conclude(e, slot, run, result)
+    return e, slot
 
 
 def _restore(context: Context) -> None:
@@ -53,14 +59,17 @@ def _restore(context: Context) -> None:
     context.workspace.restore_branch(context.store.session(context.tag).confirmed)
 
 
-def _reconcile_confirmation(context: Context, cycle: Cycle, slot: Slot, latest: Experiment | None) -> None:
+def _reconcile_confirmation(context: Context, cycle: Cycle, found: Sequence[Experiment]) -> None:
     """Read what a run gave that outlived its daemon; carry out a verdict that was not."""
-    past = context.store.confirmations(context.session_id)
+    past, latest = context.store.confirmations(context.session_id), context.store.latest(context.session_id)
     if not past or latest is None:
         return
-    last = past[-1]
+    last, slot = past[-1], Slot(0.0)
     if last.verdict is not None:
-        if latest.number == last.after:  # else it was carried out before the next experiment began
+        undecided = [e.number for e in found if e.phase is not Phase.DECIDED]
+        if (
+            min(undecided, default=latest.number + 1) == last.after + 1
+        ):  # else it was carried out before the next decision
             cycle.confirming.settle(last)
     elif last.runs and last.runs[-1].open:
         run = last.runs[-1]
@@ -102,9 +111,8 @@ def _base(context: Context, e: Experiment) -> str:
     return next((messages.commit_of(keep) for keep in reversed(before) if stood(keep)), e.parent)
 
 
-def _check_branch(context: Context, latest: Experiment | None) -> None:
+def _check_branch(context: Context, found: Sequence[Experiment]) -> None:
     """The branch is where the store says, or where a baseline's decision that was not yet carried out found it."""
     expected = {context.store.session(context.tag).confirmed}
-    if latest is not None and is_baseline(latest) and latest.phase is Phase.DECIDED and not messages.is_settled(latest):
-        expected.add(latest.parent)
+    expected |= {e.parent for e in found if is_baseline(e) and e.phase is Phase.DECIDED}
     require_branch(context, expected)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from autoresearchd.domain.experiment import Measurement, RunResult
-from autoresearchd.domain.ports import Executor, RunHandle, RunRequest
+from autoresearchd.domain.experiment import Decision, Measurement, RunResult
+from autoresearchd.domain.ports import Executor, ResearchState, RunHandle, RunRequest
+from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.abort.abort_policy import Look
 from autoresearchd.evaluator.measure.measurement import measure
 from autoresearchd.loop.early_abort import WatchedRun
 from autoresearchd.loop.measuring.run_files import ProtectedFiles, Seals, clean_logs, read_logs, read_result_file
+from autoresearchd.sandbox.job_files import remove_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +53,45 @@ def measure_run(
     return measurement if seals is None else seals.check(measurement)
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a policy is asked, and its answer to come. began: when it was, on the monotonic clock."""
+
+    state: ResearchState
+    began: float
+    answer: Future[Proposal]
+
+
 @dataclass
 class Slot:
-    """One place to run one run: all that an experiment under way has in memory. A daemon begins with an empty one.
+    """All that an experiment under way has in memory. A daemon begins with empty ones.
 
-    running: its program. watched: what early abort follows; ended_by: why it ended the run. began: when the experiment
-    did, on the monotonic clock; policy_s, jobs_s: seconds that were not the daemon's own since then.
+    asked: the question that its policy is at. number: of the place where its program runs; None: it has none at
+    present. running: its program; beside: the same in all other places, where the baseline is to be measured as
+    busy as they will be. watched: what early abort follows; ended_by: why it ended the run. waits: what comes next
+    is a decision, and earlier experiments are not decided yet. given_up: what is decided then of one that the
+    daemon cannot take further. began: when the experiment did, on the monotonic clock; policy_s, jobs_s: seconds
+    that were not the daemon's own since then.
     """
 
     began: float
-    number: int = 0
+    number: int | None = None
+    asked: Question | None = None
     running: RunningProgram | None = None
+    beside: list[RunningProgram] = field(default_factory=list)
     watched: WatchedRun | None = None
     ended_by: Look | None = None
+    waits: bool = False
+    given_up: Decision | None = None
     policy_s: float = 0.0
     jobs_s: float = 0.0
 
     def clear(self) -> None:
+        """Nothing runs for it any more."""
+        for program in self.beside:
+            program.kill()
+            remove_tree(str(program.request.run_dir))
+        self.beside = []
         self.running = self.watched = self.ended_by = None
 
     def kill(self) -> None:

@@ -41,6 +41,10 @@ RESERVE, RESERVED_RUNS = 0.4, 7.25
 """Of a time limit: what is left at most for its end, and how many runs that is for: the last experiment, three pairs
 (in sessions of 20 to 60 simulated runs two pairs end with a third less, five with a tenth less), and what lies between.
 """
+AHEAD = 4
+"""Experiments for each slot that may be under way or wait for earlier ones to be decided."""
+TICK_S = 0.1
+"""How long several slots are left alone between two looks at them."""
 FAILED_PROPOSALS = 3
 """Proposals in a row that the policy itself failed to make before the loop waits between them."""
 _SEE = (
@@ -91,7 +95,14 @@ class SessionLoop:
         self._waited_for_policy, self._reconciled = True, False
         self._conditions_checked = self._outdated = False
         self._state: tuple[SessionState, str] | None = None
-        self._slot = Slot(self._started)
+        self._slots = context.slots
+        self._free = list(range(self._slots))
+        """Places where nothing runs."""
+        self._under_way: dict[int, tuple[Experiment, Slot]] = {}
+        self._test = Slot(self._started)
+        """Of the confirmation that is open."""
+        self._moved = False
+        """Whether anything came of the present turn."""
         self._asked = asked
         self._confirming: int | None = None
         """Number of the confirmation that is open."""
@@ -115,61 +126,143 @@ class SessionLoop:
 
     def run(self) -> str:
         """Until stopped; why. Raises what ``FATAL`` has, and ModelsRefused; PolicyError: no proposal was usable."""
-        experiment: Experiment | None = None
         while not self._reconciled:
-            experiment = self._guarded(self._reconcile, None)
+            self._guarded(self._reconcile)
         self.ready()
-        if self._asked is not None and experiment is not None and experiment.phase is Phase.PROPOSING:
-            experiment = self._give_up_proposing(experiment, "only a confirmation was asked for")
-        while True:
-            if experiment is None:
-                reason = self._reason_to_stop() if self._confirming is None else ""
-                # A run of a confirmation that is under way is awaited, like one of an experiment.
-                going = not reason and self._slot.running is None and not self._context.stop.is_set()
-                if going and self._wait_while_paused():
-                    continue
-                why = self._reason_to_confirm(reason) if self._confirming is None else ""
-                if why or self._confirming is not None:
-                    self._guarded(partial(self._confirm, why), None)
-                    continue
-                if reason:
-                    self._cycle.rest()
-                    return reason
-                if self._wait_for_policy():
-                    continue
-            experiment = self._guarded(partial(self._step, experiment), experiment)
+        if self._asked is not None:
+            for e, _ in list(self._under_way.values()):
+                if e.phase is Phase.PROPOSING:
+                    self._give_up_proposing(e.number, "only a confirmation was asked for")
+        while (reason := self._turn()) is None:
+            pass
+        return reason
 
-    def _reconcile(self) -> Experiment | None:
-        """The experiment that the last daemon left open. Nothing else is done before this has gone through once."""
-        experiment = reconcile(self._context, self._cycle, self._slot)
+    def _turn(self) -> str | None:
+        """Begin what there is room for, and take what is under way a step further; why to end, None: go on."""
+        self._moved = False
+        stop = self._context.stop
+        # A run of a confirmation that is under way is awaited, like one of an experiment.
+        going = self._test.running is not None or stop.is_set()
+        if self._confirming is not None and (going or not self._wait_while_paused()):
+            self._guarded(self._confirm)
+        for number in sorted(self._under_way):
+            if number in self._under_way:
+                self._guarded(partial(self._step, number), number)
+        if self._has_room() and (reason := self._begin()):
+            return reason
+        if self._slots > 1 and not self._moved:
+            self._wait_for_any()
+        return None
+
+    def _begin(self) -> str:
+        """Begin an experiment or a confirmation, unless there is a reason not to; why to end, empty: go on."""
+        reason, stop = self._reason_to_stop(), self._context.stop
+        if not reason and not stop.is_set() and self._wait_while_paused():
+            return ""
+        ends = reason and not self._under_way and self._confirming is None
+        waits = self._confirming is not None or (reason and not ends)
+        if why := "" if waits else self._reason_to_confirm(reason):
+            self._guarded(partial(self._confirm, why))
+        elif ends:
+            self._cycle.rest()
+            return reason
+        elif not reason and not self._wait_for_policy():
+            self._guarded(self._open)
+        return ""
+
+    def _has_room(self) -> bool:
+        """Whether more may begin: what was left is ended first, a baseline decided, and nothing runs far ahead."""
+        if not self._free or (self._confirming is not None and self._test.number is None):
+            return False
+        if self._under_way and not any(map(self._context.executor.ready, self._free)):
+            return False
+        if not self._under_way:
+            return True
+        first, _ = self._under_way[min(self._under_way)]
+        if self.view.needs_baseline or not self._conditions_checked or first.phase in (Phase.MEASURED, Phase.DECIDED):
+            return False
+        return len(self._under_way) < AHEAD * self._slots
+
+    def _wait_for_any(self) -> None:
+        running = [s.running for s in (*(s for _, s in self._under_way.values()), self._test) if s.running is not None]
+        if running:
+            running[0].handle.wait(TICK_S)
+        else:
+            self._context.stop.wait(TICK_S)
+
+    def _reconcile(self) -> None:
+        """What the last daemon left open. Nothing else is done before this has gone through once."""
+        left = reconcile(self._context, self._cycle, self._started)
+        self._under_way = {e.number: (e, slot) for e, slot in left}
         found = self._context.store.open_confirmation_of(self._context.session_id)
         self._confirming = found.number if found else None
         self._reconciled = True
-        return experiment
 
-    def _step(self, experiment: Experiment | None) -> Experiment | None:
-        """Open an experiment, or take the open one a step further; None once it is settled."""
-        if experiment is None:
+    def _open(self) -> None:
+        """Begin an experiment."""
+        stop = self._context.stop
+        if not self._under_way:
             self._check_conditions()
-            require_branch(self._context, {self.view.confirmed_commit})
-            self.between()
-            if self._context.stop.is_set() or self._context.stop.paused.is_set():  # asked for while a learner ran
-                return None
-            return self._cycle.open(self._slot)
+        require_branch(self._context, {self.view.confirmed_commit})
+        self.between()
+        if stop.is_set() or stop.paused.is_set():  # asked for while a learner ran
+            return
+        slot = Slot(self._started)
+        e = self._cycle.open(slot)
+        self._under_way[e.number], self._moved = (e, slot), True
+        self._take_place(slot)
+
+    def _step(self, number: int) -> None:
+        """Take an experiment a step further, or forget it once it is settled."""
         if self._stale:
             self._read()
+        e, slot = self._under_way[number]
         self._check_first_result()
         if self._context.stop.announce():
-            say_that_it_stops(self._context, experiment)
-        experiment = self._cycle.advance(experiment, self._slot)
-        if not messages.is_settled(experiment):
-            return experiment
-        if experiment.commit is not None:
+            say_that_it_stops(self._context, e)
+        if e.phase is Phase.COMMITTED and not self._take_place(slot):
+            return
+        before, first = e, number == min(self._under_way)
+        if self._spent and e.phase is Phase.PROPOSING and slot.given_up is None:
+            slot.given_up = decide_failed_proposal(Label.ERROR, f"nothing was proposed: {self._spent}")
+        e = self._cycle.advance(e, slot, 1.0 if self._slots == 1 else 0.0, first=first)
+        self._moved |= e is not before
+        self._under_way[number] = e, slot
+        settled = messages.is_settled(e)
+        if slot.waits or settled:
+            self._leave(slot)
+        if settled:
+            self._settled(e)
+
+    def _settled(self, e: Experiment) -> None:
+        del self._under_way[e.number]
+        if e.commit is not None:
             self._unproposed = 0
-        elif messages.decision_of(experiment).label is Label.ERROR and not experiment.runs:  # the policy itself failed
+        elif messages.decision_of(e).label is Label.ERROR and not e.runs:  # the policy itself failed
             self._unproposed += 1
             self._waited_for_policy = False
-        return None
+
+    def _take_place(self, slot: Slot) -> bool:
+        """Give it a place whose host answers, if it has none; whether it has one.
+
+        Where none does and nothing runs, any: what is wrong with it is told then, and waited out.
+        """
+        ready = self._context.executor.ready
+        if slot.number is not None and (self._slots == 1 or ready(slot.number)):
+            return True
+        self._leave(slot)
+        busy = len(self._free) < self._slots
+        found = next((place for place in self._free if ready(place)), None if busy or not self._free else self._free[0])
+        if found is not None:
+            self._free.remove(found)
+        slot.number = found
+        return found is not None
+
+    def _leave(self, slot: Slot) -> None:
+        """Its place is free for others."""
+        if slot.number is not None:
+            self._free = sorted((*self._free, slot.number))
+        slot.number = None
 
     def _check_conditions(self) -> None:
         """Once no experiment is open, which is finished in the segment that it began in.
@@ -214,6 +307,8 @@ class SessionLoop:
         """Begin a confirmation, or take the open one a step further."""
         context, cycle = self._context, self._cycle.confirming
         if self._asked is None:  # else nothing is to change but by its verdict
+            if self._under_way and not self._conditions_checked:
+                return
             self._check_conditions()
         if self.view.needs_baseline:  # they have changed, and the chain fell
             return
@@ -227,13 +322,19 @@ class SessionLoop:
             self._confirming = c.number
             if context.stop.announce():
                 say_that_it_stops(context, self.view.tip, confirming=True)
-            if context.stop.now.is_set() and self._slot.running is None:
+            if context.stop.now.is_set() and self._test.running is None:
                 what = f"the confirmation of experiment {c.experiment}"
                 raise errors.Interrupted(messages.interrupted(context.tag, what))
             over = self._time_is_over() and self._asked is None
             words = f"the time limit is reached after {counted(len(c.runs), 'run')}" if over else ""
-            c = cycle.advance(c, self._slot, over=words)
+            if not over and self._test.running is None and not self._take_place(self._test):
+                return
+            before, patience = c, 1.0 if self._slots == 1 else 0.0
+            c = cycle.advance(c, self._test, patience, over=words)
+            self._moved |= c is not before and c != before
         if c.verdict is not None:
+            self._leave(self._test)
+            self._moved = True
             if c.fell:
                 self._read()  # what turns remember of the chain is wrong now
             self._confirming = None
@@ -247,7 +348,8 @@ class SessionLoop:
 
     def _give_up_confirming(self, reason: str) -> None:
         c = self._context.store.open_confirmation_of(self._context.session_id)
-        self._slot.kill()
+        self._test.kill()
+        self._leave(self._test)
         if c is not None:
             self._cycle.confirming.give_up(c, reason)
         self._confirming, self._unconfirmed = None, self.view.tip.number
@@ -270,63 +372,73 @@ class SessionLoop:
         return min(RESERVE * limit, RESERVED_RUNS * max((run.duration_s for run in runs), default=0.0))
 
     # ------------------------------------------------------------------ failures
-    def _guarded(self, step: Callable[[], Experiment | None], experiment: Experiment | None) -> Experiment | None:
-        """Do a step; failures of the surroundings are waited out, unexpected exceptions recorded as well."""
+    def _guarded(self, step: Callable[[], None], number: int | None = None) -> None:
+        """Do a step of an experiment, or another; failures of the surroundings are waited out, others recorded."""
         try:
-            experiment = step()
+            step()
         except FATAL:
             raise
         except errors.SpendCapReached as error:
             if error.whole_session:
-                return self._end_for_money(experiment, error)
-            self._wait_for_money(error)
-            return self._reload(experiment)
+                self._end_for_money(number, error)
+            else:
+                self._wait_for_money(error)
+                self._reload()
         except errors.EnvironmentFailure as error:
             self._refusals = self._refusals + 1 if isinstance(error, errors.ModelsRefused) else 0
             if self._refusals >= REFUSALS:
                 raise
             self._back_off(str(error))
-            return self._reload(experiment)
+            self._reload()
         except Exception as error:  # noqa: BLE001 one experiment must not end the session: recorded with its traceback
             if not isinstance(error, OSError) or error.errno not in PASSING:
-                return self._record_fault(experiment, error)
-            self._back_off(f"{error.strerror}: {error.filename or 'the disk'}")  # it can show anywhere: nobody's fault
-            return self._reload(experiment)
-        # Not where a run only begins once more: what it failed of may be there still.
-        begun = experiment is not None and experiment.phase in (Phase.COMMITTED, Phase.RUNNING)
-        if not begun and self._slot.running is None:
-            self._failures = self._refusals = 0
-        self._set_state(SessionState.RUNNING)
-        return experiment
+                self._record_fault(number, error)
+            else:
+                self._back_off(f"{error.strerror}: {error.filename or 'the disk'}")  # it can show anywhere
+                self._reload()
+        else:
+            # Not where a run only begins once more: what it failed of may be there still.
+            e, slot = self._under_way.get(-1 if number is None else number, (None, self._test))
+            begun = e is not None and (e.phase in (Phase.COMMITTED, Phase.RUNNING) or slot.waits)
+            if not begun and slot.running is None:
+                self._failures = self._refusals = 0
+            if self._slots == 1 or not self._context.stop.paused.is_set():
+                self._set_state(SessionState.RUNNING)
 
-    def _record_fault(self, experiment: Experiment | None, error: Exception) -> Experiment | None:
+    def _record_fault(self, experiment: int | None, error: Exception) -> None:
         confirms = self._confirming is not None or self._asked is not None
-        number = experiment.number if experiment else -2 - (self._confirming or 0) if confirms else -1
+        number = experiment if experiment is not None else -2 - (self._confirming or 0) if confirms else -1
         count = self._faults[1] + 1 if self._faults[0] == number else 1
         self._faults = (number, count)
         what = f"{type(error).__name__}: {error}"
         trace = str(error) if isinstance(error, errors.AutoresearchdError) else traceback.format_exc()
-        self._context.emit(EventKind.FAULT, what, experiment=number if experiment else None, traceback=trace)
+        self._context.emit(EventKind.FAULT, what, experiment=experiment, traceback=trace)
         self._back_off(what)
-        experiment = self._reload(experiment)
+        self._reload()
         if number < -1 and count % FAULTS_BEFORE_GIVING_UP == 0:  # and not at once where giving up fails as well
-            self._guarded(lambda: self._give_up_confirming(f"the daemon failed {count} times at it: {what}"), None)
-        if experiment is not None and count >= FAULTS_BEFORE_GIVING_UP and experiment.decision is None:
+            self._guarded(lambda: self._give_up_confirming(f"the daemon failed {count} times at it: {what}"))
+        e, slot = self._under_way.get(number, (None, None))
+        if e is not None and slot is not None and count >= FAULTS_BEFORE_GIVING_UP and e.decision is None:
             reason = f"the daemon failed {count} times at this experiment: {what}"
             if self.view.needs_baseline:
                 raise errors.BaselineError(reason, hint="daemon.log has the traceback") from error
-            crash = Decision(Status.CRASH, Label.ERROR, reason=reason)
-            experiment = self._guarded(partial(self._cycle.give_up, experiment, self._slot, crash), experiment)
-        return experiment
+            slot.given_up = Decision(Status.CRASH, Label.ERROR, reason=reason)
+            self._guarded(partial(self._step, number), number)
 
-    def _reload(self, experiment: Experiment | None) -> Experiment | None:
+    def _reload(self) -> None:
+        """What is under way as the store has it."""
         try:
-            latest = self._context.store.latest(self._context.session_id)
+            found = self._context.store.unsettled(self._context.session_id)
         except errors.AutoresearchdError:
-            return experiment
-        if experiment and latest and experiment.decision is None and latest.decision is not None:
-            self._stale = True  # it failed between the decision and taking it in
-        return None if latest is None or messages.is_settled(latest) else latest
+            return
+        before, self._under_way = self._under_way, {}
+        for e in found:
+            known, slot = before.pop(e.number, (None, Slot(self._started)))
+            if e.decision is not None and (known is None or known.decision is None):
+                self._stale = True  # it failed between the decision and taking it in
+            self._under_way[e.number] = e, slot
+        for _, slot in before.values():  # they were settled
+            self._leave(slot)
 
     def _back_off(self, reason: str) -> None:
         self._failures += 1
@@ -340,17 +452,19 @@ class SessionLoop:
         self._context.emit(EventKind.BACKING_OFF, words, seconds=seconds, reason=reason)
         return self._context.stop.wait(seconds)
 
-    def _end_for_money(self, experiment: Experiment | None, error: errors.SpendCapReached) -> Experiment | None:
-        """End the session at its own cap, once a chain that is open has been confirmed."""
+    def _end_for_money(self, number: int | None, error: errors.SpendCapReached) -> None:
+        """End the session at its own cap, once what is under way is decided and a chain that is open is confirmed."""
         self._check_any_proposal(error.what, error.hint)
-        if experiment is None or not self._reason_to_confirm(error.what):
+        if number is None or (len(self._under_way) == 1 and not self._reason_to_confirm(error.what)):
             raise errors.Interrupted(error.what, hint=error.hint) from error
         self._spent = str(error)
-        return self._give_up_proposing(experiment, error.what)
+        self._give_up_proposing(number, error.what)
 
-    def _give_up_proposing(self, experiment: Experiment, reason: str) -> Experiment | None:
-        unproposed = decide_failed_proposal(Label.ERROR, f"nothing was proposed: {reason}")
-        return self._guarded(lambda: self._cycle.give_up(experiment, self._slot, unproposed), experiment)
+    def _give_up_proposing(self, number: int, reason: str) -> None:
+        """Decide on an experiment that gets no proposal, in its turn."""
+        _, slot = self._under_way[number]
+        slot.given_up = decide_failed_proposal(Label.ERROR, f"nothing was proposed: {reason}")
+        self._guarded(partial(self._step, number), number)
 
     def _wait_for_money(self, error: errors.SpendCapReached) -> None:
         """At the day's cap wait, and look again now and then until the day is over."""
@@ -392,7 +506,7 @@ class SessionLoop:
         limits = self._limits if self._context.ends_when_spent else replace(self._limits, max_usd=None)
         reached = limit_reached(
             limits,
-            experiments=self.view.experiments,
+            experiments=self.view.experiments + len(self._under_way),
             seconds=self.active_seconds + self._reserve(),
             usd=self.view.totals.usd,
         )
@@ -425,7 +539,8 @@ class SessionLoop:
         limit = self._limits.max_seconds
         if limit is not None and self.view.totals.experiments == 0 and self.active_seconds >= limit:
             self._context.stop.request("time limit", now=True)
-            self._slot.kill()
+            for _, slot in self._under_way.values():
+                slot.kill()
             what = f"the time limit of {format_duration(limit)} was reached before the baseline was measured"
             raise errors.LimitReached(what, hint="raise --max-time or lower --budget")
 
@@ -436,7 +551,8 @@ class SessionLoop:
         if self._state is None or self._state[0] is not SessionState.PAUSED:
             self._context.emit(EventKind.PAUSED, "paused; `autoresearchd unpause` goes on")
         self._set_state(SessionState.PAUSED)
-        self._context.stop.wait(1.0)
+        if not self._under_way:
+            self._context.stop.wait(1.0)
         return True
 
     def _set_state(self, state: SessionState, reason: str = "") -> None:

@@ -138,6 +138,23 @@ class SessionView:
         return follow(belief, Step(sign_of(self.context.task.metric) * (value or 0.0), fell=c.fell, runs=len(values)))
 
     @property
+    def last(self) -> int:
+        """Number of the experiment that was decided last; all before it are, as they are in order of number."""
+        return self._recent[-1].number if self._recent else -1
+
+    def kept_since(self, e: Experiment) -> list[Experiment]:
+        """Keeps that stand and were made after an experiment had begun, oldest first: its parent was the tip then.
+
+        With one slot there are none; of a parent that was chosen from the tree it is all that came after that.
+        """
+        if self.context.slots == 1:
+            return []
+        known = (*self._recent, self.confirmed, self.require_baseline())
+        parent = max((k.number for k in known if k.commit == e.parent), default=-1)
+        later = [k for k in self._recent if k.number > parent and k.number != e.number]
+        return [k for k in later if is_keep(k) and k.confirmed is not False]
+
+    @property
     def before_tip(self) -> Experiment:
         """What the tip was kept on."""
         return self.open_keeps[-2] if len(self.open_keeps) > 1 else self.confirmed

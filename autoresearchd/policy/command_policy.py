@@ -239,6 +239,7 @@ def as_json(state: ResearchState) -> dict[str, Any]:
         "recent": [_experiment_json(e) for e in state.recent],
         "top": [_experiment_json(e) for e in state.top],
         "own": [_experiment_json(e) for e in state.own],
+        "under_way": [_experiment_json(e) for e in state.under_way],
         "code": dict(state.code),
         "repair": asdict(state.repair) if state.repair else None,
     }

@@ -34,7 +34,7 @@ class HybridPolicy:
     def _tunes(self, state: ResearchState) -> bool:
         """Whether the other policy's last keep has had fewer turns than it is to have."""
         turns = 0
-        for e in reversed(state.recent):
+        for e in reversed((*state.recent, *state.under_way)):
             if e.proposal is not None and e.proposal.policy == self._search.name:
                 turns += 1
             elif e.number and e.decision is not None and e.decision.status is Status.KEEP:

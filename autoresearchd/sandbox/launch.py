@@ -107,7 +107,7 @@ class Plan:
     plain: the programs are the job itself, not a sandbox around it; remove: folders to remove when the run is over;
     output: the folder whose file system is looked at when a stage fails; deliver: where in the same file system it is
     moved to at the end; facts: kept with the result; limits: None for the user's own commands; written: folders that
-    the run may write to, beside ``output``.
+    the run may write to, beside ``output``; cores: of the processor that it is held to, none: all.
     """
 
     run_dir: Path
@@ -121,6 +121,7 @@ class Plan:
     facts: Mapping[str, str] = field(default_factory=dict)
     limits: RunLimits | None = None
     written: tuple[Path, ...] = ()
+    cores: tuple[int, ...] = ()
     log_limit: int = LOG_LIMIT
     token: str = field(default_factory=new_token)
 

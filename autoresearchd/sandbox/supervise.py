@@ -92,6 +92,8 @@ def become(spec: Plan, plan: Plan, output: int, parent: int) -> None:
         if os.getppid() != parent:
             os._exit(1)
         process_tree.apply(plan["limits"])
+        if plan["cores"]:
+            os.sched_setaffinity(0, plan["cores"])
         os.chdir(spec["cwd"])
         if not plan["plain"]:
             guard(spec["argv"][0])

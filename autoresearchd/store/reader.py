@@ -21,7 +21,7 @@ from autoresearchd.domain.proposal import ASI, Answer, Proposal
 from autoresearchd.evaluator.keep.noise import mad_confidence
 from autoresearchd.store.journal import records
 from autoresearchd.store.journal.confirmation_records import load_confirmations
-from autoresearchd.store.journal.experiment_records import role_stats
+from autoresearchd.store.journal.experiment_records import load_unsettled, role_stats
 from autoresearchd.store.journal.records import AnyRow
 from autoresearchd.store.journal.version_records import select_versions
 from autoresearchd.store.schema import codec, health
@@ -69,12 +69,14 @@ class Reader(FileReader):
             if alive is False and state in _ALIVE:
                 state = "crashed"
             metric = _metric_block(c, session, task)
+            under_way = _under_way(c, session, task, state, now or datetime.now(UTC))
             adapters = select(p.c.adapter).filter_by(session_id=session.id)
             adapter = c.execute(adapters.order_by(p.c.number.desc(), p.c.attempt.desc()).limit(1)).scalar()
             return {
                 "session": _session_block(c, session, totals, task, state, measured=metric["baseline"] is not None),
                 "metric": metric,
-                "current": _current_block(c, session, task, state, now or datetime.now(UTC)),
+                "current": next(iter(under_way), None),
+                "under_way": under_way,
                 "abort": {"aborted": totals.aborted, **_abort_figures(c, session.id)},
                 "cost": {name: getattr(totals, name) for name in _COSTS},
                 "overhead": _overhead_block(c, session.id),
@@ -407,16 +409,15 @@ def _sigma(c: Connection, session_id: int, baseline: int) -> float | None:
     return stdev(values) if len(values) > 1 else None
 
 
-def _current_block(
+def _under_way(
     c: Connection, session: AnyRow, task: Mapping[str, Any], state: str, now: datetime
-) -> dict[str, Any] | None:
-    """The experiment, or the confirmation, under way; of a daemon that died, the one it died in.
+) -> list[dict[str, Any]]:
+    """The experiments, oldest first, and the confirmation under way; of a daemon that died, those that it died in.
 
     confirmation: against: the confirmed experiment; runs: how many have ended.
     """
-    number = c.execute(select(func.max(e.c.number)).filter_by(session_id=session.id)).scalar_one()
-    if number is None or state == SessionState.STOPPED:
-        return None
+    if state == SessionState.STOPPED:
+        return []
     until = (session.heartbeat_at or session.started_at) if state == "crashed" else now
 
     def facts(experiment: int, phase: Phase, since: datetime, check: AnyRow | None = None) -> dict[str, Any]:
@@ -429,23 +430,25 @@ def _current_block(
             "abort_probability": check.probability if check else None,
         }
 
-    latest = records.load_experiment(c, session.id, number, records.ONE_LISTED)
+    found = []
+    for one in load_unsettled(c, session.id, records.LISTED):
+        if one.phase is Phase.DECIDED and state == "crashed":
+            continue
+        since, check = one.started_at, None
+        if one.phase is Phase.RUNNING and one.runs:
+            looks, run = t.abort_checks.c, one.runs[-1]
+            since = run.started_at
+            checks = select(looks.forecast, looks.probability).where(looks.run_id == run.id)
+            check = c.execute(checks.order_by(looks.id.desc()).limit(1)).first()
+        found.append(facts(one.number, one.phase, since, check))
     unfinished = select(*k.c).where(k.c.session_id == session.id, k.c.finished_at.is_(None))
-    if latest.phase is Phase.DECIDED and (found := load_confirmations(c, session.id, unfinished)):
-        test, run = found[-1], found[-1].last_run
-        since = run.started_at if run and run.open else run.finished_at if run else None
+    for test in load_confirmations(c, session.id, unfinished)[-1:]:
+        last = test.last_run
+        at = last.started_at if last and last.open else last.finished_at if last else None
         ended = {"against": test.against, "runs": sum(run.counts for run in test.runs)}
-        now_on = facts(test.experiment, Phase.RUNNING, since or test.started_at)
-        return now_on | {"budget_s": test.budget or task["budget"], "confirmation": ended}
-    if latest.phase is Phase.DECIDED and (latest.overhead_ms is not None or state == "crashed"):
-        return None
-    since, check = latest.started_at, None
-    if latest.phase is Phase.RUNNING and latest.runs:
-        looks, run = t.abort_checks.c, latest.runs[-1]
-        since = run.started_at
-        checks = select(looks.forecast, looks.probability).where(looks.run_id == run.id)
-        check = c.execute(checks.order_by(looks.id.desc()).limit(1)).first()
-    return facts(number, latest.phase, since, check)
+        begun = facts(test.experiment, Phase.RUNNING, at or test.started_at)
+        found.append(begun | {"budget_s": test.budget or task["budget"], "confirmation": ended})
+    return found
 
 
 def _abort_figures(c: Connection, session_id: int) -> dict[str, Any]:

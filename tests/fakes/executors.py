@@ -84,6 +84,9 @@ class FakeExecutor:
         log.touch()
         self.setups.append(setup)
 
+    def ready(self, slot: int) -> bool:
+        return True
+
     def start(self, request: RunRequest) -> FakeHandle:
         answer = self._script(request)
         script = prints(answer) if isinstance(answer, str) else answer

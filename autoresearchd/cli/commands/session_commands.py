@@ -15,6 +15,8 @@ from autoresearchd.cli.terminal_text import clean, json_text, print_table, say
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.experiment import Limits
 
+MOST_SLOTS = 256
+
 ForegroundOption = Annotated[
     bool, typer.Option("--foreground", help="Stay in this terminal and show what happens; else a daemon is left.")
 ]
@@ -52,7 +54,10 @@ def start(
         str, typer.Option("--executor", metavar="SPEC", help="Where runs run: local, or ssh: fleet.slots of task.yaml.")
     ] = "local",
     sandbox: SandboxOption = None,
-    slots: Annotated[str, typer.Option("--slots", metavar="N|auto", help="How many runs at once.")] = "auto",
+    slots: Annotated[
+        str,
+        typer.Option("--slots", metavar="N|auto", help="How many runs at once (default: one for each GPU, else one)."),
+    ] = "auto",
     budget: Annotated[
         str | None,
         typer.Option("--budget", metavar="DUR", help="Training time of a run, e.g. 90s or 5m (default: the task's)."),
@@ -104,16 +109,17 @@ def start(
     """
     limits = _limits(max_experiments, max_time, max_cost)
     seconds = read_duration("--budget", budget)
-    if slots not in ("auto", "1"):
-        raise UsageError(f"--slots {slots}: this version runs one experiment at a time", hint="use --slots auto")
+    if slots != "auto" and not (slots.isascii() and slots.isdigit() and 1 <= int(slots) <= MOST_SLOTS):
+        raise UsageError(f"--slots {slots}: not a number of slots", hint=f"auto, or 1 to {MOST_SLOTS}")
     from autoresearchd.app.start import StartOptions, start
     from autoresearchd.cli.foreground import foreground_sink
     from autoresearchd.config import Overrides
 
     overrides, asks = Overrides(seconds, group, parents, turns, confirm_every), not no_preflight
     options = StartOptions(
-        task, directory, tag, policy, executor, sandbox, overrides, limits, foreground, seed, roles, preflight=asks
-    )
+        task, directory, tag, policy, executor, sandbox, overrides, limits, foreground, seed, roles, preflight=asks,
+        slots=None if slots == "auto" else int(slots),
+    )  # fmt: skip
     with foreground_sink(live=foreground) as sink:
         code = start(options, [sink])
     if foreground and code == 0 and (way := way_to(directory)):

@@ -89,9 +89,10 @@ def _watch(place: Place, tag: str) -> None:
     before = None
     while True:
         status = place.status(tag)
-        session, current = status.get("session") or {}, status.get("current") or {}
-        key = tuple(session.get(name) for name in ("state", "experiments", "confirmed"))
-        key += tuple(current.get(name) for name in ("experiment", "phase", "confirmation"))
+        session = status.get("session") or {}
+        key = [session.get(name) for name in ("state", "experiments", "confirmed")]
+        for current in status.get("under_way") or ():
+            key += [current.get(name) for name in ("experiment", "phase", "confirmation")]
         if terminal or key != before:
             lines = lines_now(place, tag, status, paint)
             # From the top of the screen on, over what was there; wrapped lines and a resized window do no harm.
@@ -105,11 +106,12 @@ def _watch(place: Place, tag: str) -> None:
 
 def lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: bool = True) -> list[str]:
     """A status as text, with the newest experiments of the session. hints: what to do next."""
-    newest = list(place.reader.experiments(tag, last=_RECENT + 1))
+    under_way = status.get("under_way") or []
+    newest = list(place.reader.experiments(tag, last=_RECENT + max(1, len(under_way))))
     columns, now = terminal_text.terminal_width(), datetime.now(UTC)
-    session, metric, current = status["session"], status["metric"], status.get("current") or {}
-    if current and newest and not newest[-1].get("status"):
-        current = {**current, "description": newest[-1].get("description")}
+    session, metric = status["session"], status["metric"]
+    words = {record["experiment"]: record.get("description") for record in newest if not record.get("status")}
+    current = [{**one, "description": words.get(one["experiment"])} for one in under_way]
     sigma, first = real(metric.get("sigma")), real(metric.get("baseline_sigma"))
     noise = ""
     if sigma is not None and first is not None and noise_has_grown(sigma, first):
@@ -120,7 +122,8 @@ def lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: bo
         ("tip", _tip_words(metric)),
         ("noise", paint(noise, "yellow")),
         ("tried", _tried_words(session, paint)),
-        ("now", paint(terminal_text.fit(held_up, columns - 10), "cyan") or _now_words(current, session, paint)),
+        ("now", paint(terminal_text.fit(held_up, columns - 10), "cyan")),
+        *(("" if i else "now", _now_words(one, session, paint)) for i, one in enumerate(current)),
         ("abort", _abort_words(status.get("abort") or {})),
         ("cost", _cost_words(status)),
     )

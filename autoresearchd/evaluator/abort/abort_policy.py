@@ -216,14 +216,24 @@ class AbortPolicy:
 
     @property
     def is_audit(self) -> bool:
-        """Whether the run that comes next, or is under way, is an audit."""
+        """Whether the run that is observed next is an audit."""
         return self._audits.is_audit(self._observed)
 
     # ------------------------------------------------------------------ a run under way
-    def look(self, steps: Sequence[float], losses: Sequence[float], budget: float, incumbent: float | None) -> Look:
-        """Judge a run by its curve so far: losses at steps in the units of its whole ``budget``."""
-        distinct = self._finished.distinct
-        known: dict[str, Any] = {"distinct": distinct, "audit": self.is_audit, "caution": self.caution}
+    def look(
+        self,
+        steps: Sequence[float],
+        losses: Sequence[float],
+        budget: float,
+        incumbent: float | None,
+        ahead: int = 0,
+    ) -> Look:
+        """Judge a run by its curve so far: losses at steps in the units of its whole ``budget``.
+
+        ahead: runs under way that will be observed before it.
+        """
+        distinct, is_audit = self._finished.distinct, self._audits.is_audit(self._observed + ahead)
+        known: dict[str, Any] = {"distinct": distinct, "audit": is_audit, "caution": self.caution}
         if incumbent is None or not math.isfinite(incumbent):
             return Look(False, Reason.NO_INCUMBENT, **known)
         curve = self._curve(steps, losses, budget)
@@ -235,7 +245,7 @@ class AbortPolicy:
         known["level"] = self._curve_sign * float(curve.losses[-1])
         enough = distinct >= MIN_DISTINCT
         if curve.shape is Shape.DEAD:
-            return Look(enough and not self.is_audit, Reason.DEAD if enough else Reason.FEW_PROGRAMS, **known)
+            return Look(enough and not is_audit, Reason.DEAD if enough else Reason.FEW_PROGRAMS, **known)
         if curve.shape is not Shape.REGULAR:
             return Look(False, Reason.ODD_CURVE, **known)
         levels = levels_at(curve, GRID)
@@ -259,7 +269,7 @@ class AbortPolicy:
             return Look(False, Reason.POSSIBLE, **known)
         if not gain < price:
             return Look(False, Reason.WORTH, **known)
-        return Look(not self.is_audit, Reason.AUDIT if self.is_audit else Reason.HOPELESS, **known)
+        return Look(not is_audit, Reason.AUDIT if is_audit else Reason.HOPELESS, **known)
 
     def _described(self, forecast: Forecast) -> dict[str, float]:
         low, high = sorted((self._sign * forecast.low, self._sign * forecast.high))

@@ -175,9 +175,11 @@ def belief_of(task: Task, baseline: Experiment, decided: Iterable[Experiment] = 
 
 
 def step_of(task: Task, experiment: Experiment) -> Step | None:
-    """What a decided experiment tells a belief; None: nothing, because it has no value."""
+    """What a decided experiment tells a belief; None: nothing, because it has no value, or was made on no tip."""
     decision = experiment.decision
     if decision is None or decision.value is None or not math.isfinite(decision.value):
+        return None
+    if decision.label is Label.STALE_PARENT:
         return None
     return Step(sign_of(task.metric) * decision.value, decision.status is Status.KEEP)
 

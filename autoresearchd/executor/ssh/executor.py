@@ -245,6 +245,10 @@ class SshExecutor:
         return [*found, ("fleet", "", [(error.what, error.hint)])] if error is not None else found
 
     # -- runs --------------------------------------------------------------------------------------------------------
+    def ready(self, slot: int) -> bool:
+        place = self._places[slot]
+        return not (place.busy or place.cools or place.host.cools)
+
     def start(self, request: RunRequest) -> RemoteRun:
         """In the slot of the request, or in a free one where its host fails; EnvironmentFailure where none is left."""
         first = request.slot % len(self._places)

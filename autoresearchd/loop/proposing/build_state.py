@@ -59,7 +59,7 @@ class Turns:
     def __init__(self, view: SessionView) -> None:
         self._view, self._context = view, view.context
         self._pending: Turn | None = None
-        self._current: tuple[int, Turn] | None = None
+        self._given: dict[int, Turn] = {}
         self._round: Turn | None = None
         self._tree: Tree | None = None
 
@@ -73,11 +73,11 @@ class Turns:
 
     def turn_of(self, e: Experiment) -> Turn:
         """The turn of an experiment; one that was found open after a restart is given its turn anew."""
-        if self._current is not None and self._current[0] == e.number:
-            return self._current[1]
+        if e.number in self._given:
+            return self._given[e.number]
+        self._given = {n: turn for n, turn in self._given.items() if n > self._view.last}
         if e.proposal is not None:  # found after a restart: its turn has been taken
-            self._current = (e.number, Turn(e.parent, e.proposal.role, first=e.number))
-            return self._current[1]
+            return self._given.setdefault(e.number, Turn(e.parent, e.proposal.role, first=e.number))
         turn = self._pending if self._pending is not None and self._pending.parent == e.parent else None
         if turn is not None and turn is self._round:
             self._round = replace(turn, left=turn.left - 1)
@@ -87,12 +87,12 @@ class Turns:
         if turn.first < 0:
             turn = replace(turn, first=e.number)
             self._announce(e, turn)
-        self._pending, self._current = None, (e.number, turn)
+        self._pending, self._given[e.number] = None, turn
         return turn
 
     def freeze(self, e: Experiment, state: ResearchState) -> None:
-        group, turn = self._context.task.proposing.group, self._current[1] if self._current else None
-        if group > 1 and turn is not None and turn.first == e.number and turn.state is None:
+        group, turn = self._context.task.proposing.group, self._given[e.number]
+        if group > 1 and turn.first == e.number and turn.state is None:
             self._round = replace(turn, state=state, left=group - 1)
 
     def _fresh(self) -> Turn:
@@ -183,10 +183,17 @@ class Research:
             incumbent=view.tip_commit,
             failures=dict(view.labels),
             streak=view.streak,
+            under_way=self._under_way(e),
             memo=context.memo.read(),
             repair=repair,
             redactor=context.redactor,
         )
+
+    def _under_way(self, e: Experiment) -> tuple[Experiment, ...]:
+        if self._context.slots == 1:
+            return ()
+        found = self._context.store.unsettled(self._context.session_id)
+        return tuple(x for x in found if x.number != e.number and x.proposal and x.proposal.files and not x.decision)
 
     def mark_notes_seen(self, e: Experiment) -> None:
         if self._shown:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,15 +16,17 @@ from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import EventKind, ResearchState
 from autoresearchd.domain.proposal import ASI, Cost, Proposal, Repair
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.keep.decide import decide_failed_proposal
+from autoresearchd.evaluator.keep.decide import decide_failed_proposal, sign_of
+from autoresearchd.evaluator.keep.tip_belief import look
 from autoresearchd.evaluator.measure.measurement import is_simple
 from autoresearchd.evaluator.rules.legality import check_edit, check_no_secret, code_hash, required_symbols
 from autoresearchd.loop import messages
 from autoresearchd.loop.measuring.run_files import read_sources
 from autoresearchd.loop.messages import is_baseline, unified_diff
 from autoresearchd.loop.proposing.build_state import Research, Turns, training_log
-from autoresearchd.loop.run import Slot
+from autoresearchd.loop.run import Question, Slot
 from autoresearchd.loop.session_view import SessionView
+from autoresearchd.policy.edits.merge import merge
 from autoresearchd.policy.near_duplicates import WINDOW, NearDuplicates
 from autoresearchd.policy.policy_names import TUNERS
 from autoresearchd.policy.roles import off_surface
@@ -31,6 +35,8 @@ from autoresearchd.store.repository import SqlStore
 
 LOG_LINES = 40
 MOST_FLAGGED = 1000
+REBASED = "rebased"
+"""Key of the side information under which an edit that is tried on another parent names the experiment that it was."""
 REFUSED = "refused"
 """Key of the side information under which a failed proposal keeps its label."""
 _LOG_BYTES = 64 * 1024
@@ -52,8 +58,12 @@ class EditCheck:
 
     def legal(self, state: ResearchState, files: Mapping[str, str]) -> None:
         """Let the changed files of an edit pass, or raise PolicyError with what a model is to be told."""
-        check_edit(self._task, state.code, {**state.code, **files}, required=self._required)
+        self.fits(state.code, files)
         check_no_secret(state.redactor, state.code, files)
+
+    def fits(self, code: Mapping[str, str], files: Mapping[str, str]) -> None:
+        """The same for an edit that has passed with another program. PolicyError."""
+        check_edit(self._task, code, {**code, **files}, required=self._required)
 
     def near(self, state: ResearchState, files: Mapping[str, str], changes: Mapping[str, Any]) -> str:
         """Which experiment made nearly the same edit, in words; said once of a program, then it is allowed."""
@@ -83,14 +93,20 @@ class Proposals:
         context = self._context
         self._check = EditCheck(context.task, context.store, context.session_id, context.site.pristine)
 
-    def ask(self, e: Experiment, slot: Slot, repair: Repair | None = None) -> Proposal:
-        """A legal proposal; PolicyError when there is none."""
-        context, state = self._context, self._research.state(e, repair)
-        started = context.clock.monotonic()
-        try:
-            proposal = context.policy.propose(state, context.stop.now)
-        finally:
-            slot.policy_s += context.clock.monotonic() - started
+    def ask(self, e: Experiment, slot: Slot, repair: Repair | None = None) -> Proposal | None:
+        """A legal proposal; None: with several slots, whose runs must be looked after, it is not there yet.
+
+        PolicyError when there is none.
+        """
+        context = self._context
+        if slot.asked is None:
+            slot.asked = self._begin(self._research.state(e, repair))
+        state, answer = slot.asked.state, slot.asked.answer
+        if not answer.done():
+            return None
+        slot.policy_s += context.clock.monotonic() - slot.asked.began
+        slot.asked = None
+        proposal = answer.result()
         try:
             self._check.legal(state, proposal.files)
         except PolicyError as error:  # what cannot be used has cost no less
@@ -104,6 +120,23 @@ class Proposals:
         asi = replace(proposal.asi, extra=extra)
         return replace(proposal, attempt=attempt, role=proposal.role or state.role, asi=asi)
 
+    def _begin(self, state: ResearchState) -> Question:
+        context, answer = self._context, Future[Proposal]()
+
+        def ask() -> None:
+            with context.asking:
+                try:
+                    answer.set_result(context.policy.propose(state, context.stop.now))
+                except BaseException as error:  # noqa: BLE001 raised where the answer is read
+                    answer.set_exception(error)
+
+        question = Question(state, context.clock.monotonic(), answer)
+        if context.slots == 1:
+            ask()
+        else:
+            threading.Thread(target=ask, name="policy", daemon=True).start()
+        return question
+
     def _warning(
         self, e: Experiment, proposal: Proposal, before: Mapping[str, str], after: Mapping[str, str]
     ) -> dict[str, str]:
@@ -116,6 +149,48 @@ class Proposals:
         warning = self._context.redactor.text(f"it changes {named(touched)}")[:MOST_FLAGGED]
         self._context.emit(EventKind.WARNING, f"warning: {warning}", experiment=e.number)
         return {"warning": warning}
+
+    def rebase(self, e: Experiment) -> Proposal | None:
+        """The edit of one whose parent was not the tip any more (``stale_parent``), on the tip; None: none is worth it.
+
+        It must go together with what was kept meanwhile, and its value with that be expected to beat the tip.
+        """
+        view, context = self._view, self._context
+        if context.slots == 1:
+            return None
+        stale = [old for old in view.recent if old.decision and old.decision.label is Label.STALE_PARENT]
+        if not stale or view.belief is None or e.parent != view.tip_commit:
+            return None
+        others = (*view.recent, *context.store.unsettled(context.session_id))
+        done = {x.proposal.asi.extra.get(REBASED) for x in others if x.proposal}
+        for old in (old for old in stale if old.number not in done):
+            gains = sum((k.decision.delta or 0.0) for k in view.kept_since(old) if k.decision)
+            value = sign_of(context.task.metric) * messages.value_of(old) + gains
+            if look(view.belief, value).gain > 0 and (files := self._merged(old, e.parent)):
+                return self._again(old, files)
+        return None
+
+    def _merged(self, old: Experiment, parent: str) -> dict[str, str]:
+        """Files that an edit makes of another parent; none where it does not fit, or changes nothing."""
+        before, now = self._view.programs.code(old.parent), self._view.programs.code(parent)
+        edited = messages.proposal_of(self._view.experiment(old.number)).files
+        merged = {path: merge(before[path], now[path], text) for path, text in edited.items()}
+        files = {path: text for path, text in merged.items() if text is not None and text != now[path]}
+        if None in merged.values() or not files:
+            return {}
+        try:
+            self._check.fits(now, files)
+        except PolicyError:
+            return {}
+        return files
+
+    def _again(self, old: Experiment, files: Mapping[str, str]) -> Proposal:
+        first = messages.proposal_of(old)
+        words = f"{first.description or first.hypothesis} (experiment {old.number} on the tip)"
+        asi = ASI(first.asi.hypothesis, first.asi.arch_change, extra={REBASED: old.number})
+        return Proposal(
+            files, first.hypothesis, first.policy, words, first.expected_delta, first.changes, first.role, asi=asi
+        )
 
     def record(self, e: Experiment, proposal: Proposal) -> Experiment:
         context, before = self._context, self._view.programs.code(e.parent)
@@ -148,7 +223,10 @@ class Proposals:
         return None if twin in (None, e.number) else Decision(Status.DISCARD, Label.DUPLICATE, reason=why)
 
     def repair(self, e: Experiment, slot: Slot, decision: Decision) -> Experiment | Decision:
-        """Give a proposal that failed for a simple reason back to its policy; the decision where it is to stand."""
+        """Give a proposal that failed for a simple reason back to its policy; the decision where it is to stand.
+
+        The experiment as it is while the policy is at it.
+        """
         failed, run, policy = messages.proposal_of(e), e.last_own, self._context.policy
         attempt = failed.attempt + 1
         if run is None or decision.label is not Label.ERROR or attempt > policy.repairs or not is_simple(run.detail):
@@ -158,7 +236,8 @@ class Proposals:
         log = "\n".join(training_log(self._view, run, LOG_LINES, _LOG_BYTES))
         repair = Repair(attempt, failed.files, decision.label.value, decision.reason, log, failed.description)
         told = f"given back to be fixed ({attempt} of {policy.repairs}): {run.detail}"
-        self._context.emit(EventKind.REPAIR, told, experiment=e.number)
+        if slot.asked is None:
+            self._context.emit(EventKind.REPAIR, told, experiment=e.number)
         try:
             repaired = self.ask(e, slot, repair)
         except SpendCapReached as error:
@@ -168,7 +247,7 @@ class Proposals:
         except PolicyError as error:
             reason = f"{decision.reason} Given back to be fixed, in vain: {messages.failed_proposal(error)}."
             return replace(decision, reason=reason)
-        return self.record(e, repaired)
+        return e if repaired is None else self.record(e, repaired)
 
     def commit(self, e: Experiment) -> str:
         """The proposal as a commit on the experiment's parent; for the baseline the parent itself."""

@@ -228,6 +228,15 @@ def _sections(state: ResearchState) -> list[Section]:
         _from_the_end(learned.lines(), Rank.DIGEST, "What was learned so far"),
         _from_the_end(best, Rank.TOP, "Best experiments, best first"),
         *_histories(state, quote),
+        _from_the_end(
+            [
+                f"{quote.line(e.proposal.description or e.proposal.hypothesis, 200)}"
+                for e in state.under_way
+                if e.proposal
+            ],
+            Rank.DIGEST,
+            "Under way now: propose something else",
+        ),
         _whole(told, Rank.FEEDBACK, f"How experiment {ended.number if ended else ''}, the last, ended", data_block),
         _whole(advice(state.streak, near=learned.near, constants=constants), Rank.ADVICE, "Stuck"),
         *last,

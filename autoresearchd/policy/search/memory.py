@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from autoresearchd.domain.experiment import Trial
+from autoresearchd.domain.experiment import Experiment, Trial
 from autoresearchd.domain.labels import FORBIDDEN, NEVER_RUN, Label, Status
 from autoresearchd.domain.ports import TrialHistory
 from autoresearchd.domain.task import Metric
@@ -34,7 +34,7 @@ _ENOUGH = 2
 _LEAST = 3
 """Equal values below this are chance: many constants are 1 or 2."""
 _OVERLAP = 64
-"""How far back the history is read again: parallel slots decide out of order."""
+"""How far back the history is read again."""
 
 _TOO_MUCH = frozenset({Label.OOM, Label.NAN_LOSS, Label.NON_FINITE, Label.TIMEOUT, Label.BUDGET_OVERRUN})
 
@@ -153,6 +153,18 @@ class Memory:
                 found.append(replace(effect, gain=gain, start=start))
             elif effect.value is None:
                 found.append(effect)
+        return found
+
+    def pending(self, under_way: Sequence[Experiment]) -> list[Effect]:
+        """Trials that nobody knows the end of, as if they had changed nothing: others are sought elsewhere meanwhile.
+
+        A constant liar (Ginsbourger et al. 2010, "Kriging is well-suited to parallelize optimization").
+        """
+        found = []
+        for e in under_way:
+            if e.proposal is not None and e.proposal.changes:
+                self.tried.add(key(e.parent, e.proposal.changes))
+                found.append(Effect(e.number, e.parent, e.proposal.changes, 0.0))
         return found
 
     def ancestry(self, incumbent: str) -> list[tuple[str, Mapping[str, Value]]]:

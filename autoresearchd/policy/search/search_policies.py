@@ -94,7 +94,7 @@ class SearchPolicy:
         parameters = {name: parameter for name, parameter in found.items() if movable(parameter)}
         self._memory = memory = (self._memory or Memory(state.task.metric)).refresh(self._history)
         values = _values(state)
-        effects = memory.effects(values, state.baseline, values.get(state.parent))
+        effects = memory.effects(values, state.baseline, values.get(state.parent)) + memory.pending(state.under_way)
         lineage = self._lineage(state, {p.name: p.value for p in found.values()}, memory)
         coupling = Coupling(parameters, memory, lineage)
         telling = [e for e in effects if not (e.failed and coupling.explained.issuperset(e.changes))]

@@ -116,7 +116,13 @@ class ConfirmationRecords:
             back = not found.runs and verdict.outcome is Outcome.FELL
             tests = decided and found.budget is None and (back or found.against == confirmed)
             moves = tests and row.status == Status.KEEP and row.confirmed is None
-            c.execute(update(k).where(*this).values(finished_at=at, moved=moves, **pick(verdict, _VERDICT)))
+            # By now: with several slots experiments were decided meanwhile.
+            newest = (
+                select(func.max(e.c.number)).filter_by(session_id=session_id, phase=Phase.DECIDED).scalar_subquery()
+            )
+            c.execute(
+                update(k).where(*this).values(finished_at=at, moved=moves, after=newest, **pick(verdict, _VERDICT))
+            )
             if moves:
                 _settle(c, row, verdict.outcome, locked(c, session_id, found.against))
             return _load(c, session_id, number)

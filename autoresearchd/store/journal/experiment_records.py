@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, case, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, case, delete, func, insert, select, update
 
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import (
@@ -40,6 +40,8 @@ from autoresearchd.store.schema.database import Database
 _COUNTERS = {
     Status.KEEP: "keeps", Status.DISCARD: "discards", Status.CRASH: "crashes", Status.CHECKS_FAILED: "checks_failed",
 }  # fmt: skip
+_UNDER_WAY = 512
+"""How far back experiments are looked for that are not settled."""
 e, p, r, n, y, v = t.experiments, t.proposals, t.runs, t.answers, t.tallies, t.visits
 _STANDING = (
     "session_id", "number", "segment", "phase", "attempt", "parent", "commit_sha", "status", "label", "value",
@@ -227,6 +229,11 @@ class ExperimentRecords:
         with self._db.read() as c:
             return next(iter(records.load_experiments(c, session_id, newest)), None)
 
+    def unsettled(self, session_id: int) -> Sequence[Experiment]:
+        """Those that are not decided and settled yet, oldest first: as many as there are slots, or some more."""
+        with self._db.read() as c:
+            return load_unsettled(c, session_id, records.FULL_EXPERIMENTS)
+
     def experiments(self, session_id: int, *, last: int | None = None, role: str | None = None) -> Sequence[Experiment]:
         """Without files and generations; ``role``: only those that it proposed."""
         wanted = records.LISTED.where(e.c.session_id == session_id).order_by(e.c.number.desc()).limit(last)
@@ -253,7 +260,7 @@ class ExperimentRecords:
     def readings(self, session_id: int, segment: int, after: float) -> Sequence[tuple[int, float, bool]]:
         """Of later experiments of a segment that gave a value their numbers, values, and whether they were kept."""
         of_it = (e.c.session_id == session_id, e.c.segment == segment)
-        there = (*of_it, e.c.number > after, e.c.value.is_not(None))
+        there = (*of_it, e.c.number > after, e.c.value.is_not(None), e.c.label != Label.STALE_PARENT)
         rows = self._db.rows(select(e.c.number, e.c.value, e.c.status).where(*there).order_by(e.c.number))
         return [(number, value, status is Status.KEEP) for number, value, status in rows]
 
@@ -353,6 +360,14 @@ def role_stats(c: Connection, session_id: int) -> dict[str, tuple[int, int, floa
     sums = [func.sum(y.c[name]) for name in ("decided", "keeps", "reward")]
     wanted = select(y.c.role, *sums).where(y.c.session_id == session_id).group_by(y.c.role).order_by(y.c.role)
     return {role: (decided, keeps, reward) for role, decided, keeps, reward in c.execute(wanted)}
+
+
+def load_unsettled(c: Connection, session_id: int, columns: Select[Any]) -> list[Experiment]:
+    """Experiments that are not decided and settled, oldest first. columns: what is read of them."""
+    opened = select(t.totals.c.opened).filter_by(session_id=session_id).scalar_subquery()
+    late = (e.c.session_id == session_id, e.c.number > opened - _UNDER_WAY)
+    left = (e.c.phase != Phase.DECIDED) | e.c.overhead_ms.is_(None)
+    return records.load_experiments(c, session_id, columns.where(*late, left).order_by(e.c.number))
 
 
 def change(c: Connection, session_id: int, number: int, **values: Any) -> None:

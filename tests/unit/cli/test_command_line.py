@@ -62,7 +62,7 @@ def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, argu
         ("status --sesion t", "no such option: --sesion", "--session"),
         ("stat", "no such command 'stat'", "'status'"),
         ("start --budget=-5s", "--budget: a duration must be more than zero: '-5s'", "90s"),
-        ("start --slots 0", "--slots 0: this version runs one experiment at a time", "--slots auto"),
+        ("start --slots 0", "--slots 0: not a number of slots", "auto, or 1 to 256"),
     ],
 )
 @pytest.mark.usefixtures("repository")

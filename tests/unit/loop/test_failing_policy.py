@@ -11,6 +11,7 @@ from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
+from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session import Backoff
 from tests.fakes.bench import Bench, ByNumber, job
 from tests.fakes.executors import Script, prints
@@ -186,7 +187,7 @@ def test_a_failed_proposal_keeps_its_label_when_the_daemon_dies_before_the_decis
     bench.policy = Clumsy(repairs=0)
     bench.run(0)
     loop, failed = bench.loop(1), PolicyError("no block was found", label=Label.MALFORMED_ANSWER)
-    loop._cycle._proposals.record_failure(loop._cycle.open(loop._slot), loop._slot, failed)
+    loop._cycle._proposals.record_failure(loop._cycle.open(slot := Slot(0.0)), slot, failed)
     with pytest.raises(PolicyError, match="none of 1 proposal"):
         bench.run(1)
     first = bench.experiment(1)

@@ -216,7 +216,8 @@ def test_runs_with_another_budget_say_nothing_of_the_best(lab: Driver, path: Pat
 def test_a_confirmation_under_way_is_what_goes_on_now(lab: Driver, path: Path) -> None:
     baseline(lab)
     kept = lab.decided(Status.KEEP, 0.8)
-    lab.store.record_overhead(lab.id, kept.number, 1.0)
+    for number in range(kept.number + 1):
+        lab.store.record_overhead(lab.id, number, 1.0)
     lab.store.set_state(lab.id, SessionState.RUNNING, AT, pid=4321)
     lab.begin_confirmation(1)
     lab.confirm(0, (None, 1, 0.8))

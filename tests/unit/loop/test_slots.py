@@ -1,0 +1,199 @@
+"""Several slots: as many runs at once, decided in order; an edit whose parent is no longer the tip is tried on it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoresearchd.domain.labels import Label, Phase, Status
+from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.loop.context import Context
+from tests.fakes.bench import TASK, Bench, Doom, Killed, Mortal
+from tests.fakes.executors import FakeExecutor, Script
+
+PROGRAM = "A = 0\nB = 0\nC = 0\nD = 0\nE = 0\nF = 0\n"
+
+
+class Tuning:
+    """Raises one constant after the other by one; what it proposes follows from the number alone."""
+
+    name, repairs, names = "scripted", 0, "ABCDEF"
+
+    def __init__(self) -> None:
+        self.seen: list[ResearchState] = []
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        self.seen.append(state)
+        name = self.names[state.number % len(self.names)]
+        text = re.sub(rf"{name} = (\d+)", lambda m: f"{name} = {int(m[1]) + 1}", state.code["train.py"])
+        words = f"{name} once more"
+        return Proposal({"train.py": text}, words, self.name, description=words, changes={name: state.number})
+
+
+def worth(text: str) -> float:
+    """Each constant is worth a whole σ times ten, once; more of it harms."""
+    return sum(1.0 if int(v) == 1 else -abs(int(v)) for v in re.findall(r"= (\d+)", text) if int(v))
+
+
+class Slots(Bench):
+    """length: for how many looks a run goes on."""
+
+    def __init__(self, folder: Path, slots: int, task: str = TASK, program: str = PROGRAM) -> None:
+        super().__init__(folder, task.replace("stdout}", "stdout, confirm_every: 1000}"), program)
+        self.slots, self.policy = slots, Tuning()
+        self.length: Callable[[RunRequest], int] = lambda request: 1 + 7 * int(request.key.split("/")[1]) % 5
+        self.job = self.scored
+        self.executors: list[FakeExecutor] = []
+
+    def scored(self, request: RunRequest) -> Script:
+        text = (request.workspace / "train.py").read_text()
+        score = 10.0 - worth(text) + (request.seed % 7) * 0.02
+        return Script(pieces=[*[""] * (self.length(request) - 1), f"score: {score:.6f}\n"])
+
+    def laboratory(self, wrap: Callable[[Any], Any] = lambda port: port) -> Context:
+        lab = super().laboratory(wrap)
+        self.executors.append(FakeExecutor(self.job, slots=self.slots))
+        return replace(lab, executor=wrap(self.executors[-1]))
+
+
+@pytest.fixture
+def made() -> Iterator[list[Bench]]:
+    benches: list[Bench] = []
+    yield benches
+    for bench in benches:
+        bench.close()
+
+
+def check(bench: Slots, count: int) -> None:
+    """Nothing lost or doubled; decided in order, of which git and the program tell the same."""
+    found = bench.experiments()
+    assert [e.number for e in found] == list(range(count + 1)), "no gap, no double"
+    assert all(e.phase is Phase.DECIDED and e.decision and e.overhead_ms is not None for e in found)
+    ends = [e.finished_at for e in found if e.finished_at]
+    assert ends == sorted(ends), "decided in order of number"
+    assert all(
+        len(e.good_runs) == (3 if e.number == 0 else 1) for e in found if e.decision.label is not Label.DUPLICATE
+    )
+    session = bench.store.session("t")
+    kept = [e for e in found if e.decision and e.decision.status is Status.KEEP]
+    assert session.incumbent == kept[-1].commit == bench.workspace().tip()
+    assert bench.workspace().confirmed() == session.confirmed
+
+
+@pytest.mark.parametrize("slots", [2, 4])
+def test_as_many_experiments_run_at_once_as_there_are_slots(tmp_path: Path, made: list[Bench], slots: int) -> None:
+    bench = Slots(tmp_path, slots)
+    made.append(bench)
+    running: Counter[int] = Counter()
+    most, scored = [0], bench.scored
+
+    def watched(request: RunRequest) -> Script:
+        script = scored(request)
+        running[request.slot] += 1
+        busy = sum(handle._result is None for handle in bench.executors[-1].handles)
+        most[0] = max(most[0], busy + 1)
+        return script
+
+    bench.job = watched
+    bench.run(12)
+    check(bench, 12)
+    assert most[0] == slots and set(running) == set(range(slots)), "all places are used, none twice at once"
+    assert any(len(state.under_way) == slots - 1 for state in bench.policy.seen), "a policy is told what is under way"
+
+
+def test_no_more_experiments_than_asked_for_and_none_is_left_open(tmp_path: Path, made: list[Bench]) -> None:
+    bench = Slots(tmp_path, 4)
+    made.append(bench)
+    bench.run(5)
+    check(bench, 5)
+
+
+def test_the_baseline_is_measured_as_busy_as_all_slots_will_be(tmp_path: Path, made: list[Bench]) -> None:
+    """Runs that share a machine take each other's time: σ and the level of a quiet one would mislead."""
+    bench = Slots(tmp_path, 3)
+    made.append(bench)
+    bench.run(0)
+    slots = Counter(request.slot for request in bench.executors[-1].requests)
+    assert slots == {0: 3, 1: 3, 2: 3}
+    assert len(bench.experiment(0).runs) == 3, "one of them counts"
+    left = [path.name for path in (bench.root / ".autoresearchd/runs/t/0").iterdir()]
+    assert not [name for name in left if "beside" in name]
+
+
+def test_an_edit_that_gained_on_a_tip_of_before_is_tried_on_the_new_one(tmp_path: Path, made: list[Bench]) -> None:
+    bench = Slots(tmp_path, 2)
+    made.append(bench)
+    bench.length = lambda request: {1: 2, 2: 6}.get(int(request.key.split("/")[1]), 1)
+    bench.run(8)
+    check(bench, 8)
+    stale = next(e for e in bench.experiments() if e.decision and e.decision.label is Label.STALE_PARENT)
+    assert stale.decision and stale.decision.delta and stale.decision.delta > 0, "told against its own parent"
+    again = next(e for e in bench.experiments() if e.proposal and e.proposal.asi.extra.get("rebased") == stale.number)
+    assert again.decision and again.decision.status is Status.KEEP and again.parent != stale.parent
+    tip = bench.workspace().read(bench.workspace().tip(), "train.py")
+    assert tip.count("= 1") >= 3 and "B = 1" in tip and "C = 1" in tip, "both edits are in the tip"
+    assert stale.decision.reward is None, "nobody learns from a comparison that was not made"
+
+
+def test_an_edit_that_does_not_go_with_what_was_kept_is_not_tried_again(tmp_path: Path, made: list[Bench]) -> None:
+    class Same(Tuning):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            text = f"A = {state.number}\n"
+            return Proposal({"train.py": text}, text, self.name, description=text)
+
+    bench = Slots(tmp_path, 2, program="A = 0\n")
+    made.append(bench)
+    bench.policy = Same()
+    scores = {0: 10.0, 1: 7.0, 2: 8.0}
+    bench.length = lambda request: {1: 2, 2: 6}.get(int(request.key.split("/")[1]), 1)
+
+    def job(request: RunRequest) -> Script:
+        value = int((request.workspace / "train.py").read_text().split("=")[1])
+        score = scores.get(value, 12.0) + (request.seed % 7) * 0.02
+        return Script(pieces=[*[""] * bench.length(request), f"score: {score}\n"])
+
+    bench.job = job
+    bench.run(5)
+    assert bench.experiment(2).decision.label is Label.STALE_PARENT  # type: ignore[union-attr]
+    assert not [e for e in bench.experiments() if e.proposal and "rebased" in e.proposal.asi.extra]
+
+
+def test_the_tip_is_confirmed_while_experiments_go_on(tmp_path: Path, made: list[Bench]) -> None:
+    bench = Slots(tmp_path, 3)
+    made.append(bench)
+    bench.task = replace(bench.task, scoring=replace(bench.task.scoring, confirm_every=20.0))
+    believed = bench.run(16).view.best
+    check(bench, 16)
+    kinds = [event.kind for event in bench.events.events]
+    first, last = kinds.index(EventKind.CONFIRMING), kinds.index(EventKind.CONFIRMED)
+    assert EventKind.DECIDED in kinds[first:last], "experiments are decided meanwhile"
+    assert bench.store.session("t").confirmed_experiment > 0
+    assert bench.loop(16).view.best == pytest.approx(believed, rel=1e-9), "a restart believes the same"
+
+
+@pytest.mark.parametrize("slots", [2, 4])
+def test_a_daemon_killed_at_any_instant_loses_and_doubles_nothing(
+    tmp_path: Path, made: list[Bench], slots: int
+) -> None:
+    count, step = 6, 23
+    undisturbed = Slots(tmp_path / "undisturbed", slots)
+    made.append(undisturbed)
+    doom = Doom()
+    undisturbed.loop(count, undisturbed.laboratory(wrap=lambda port: Mortal(port, doom))).run()
+    check(undisturbed, count)
+    for at in range(1, doom.count, step):
+        bench = Slots(tmp_path / str(at), slots)
+        made.append(bench)
+        try:
+            bench.loop(count, bench.laboratory(wrap=partial(Mortal, doom=Doom(at)))).run()
+        except Killed:
+            bench.run(count)
+        check(bench, count)
