@@ -225,6 +225,11 @@ LAST = 6
 """Runs that are left for the confirmation at the end."""
 
 
+def _leave(runs: int) -> None:
+    """In each process: so many runs are left for the last confirmation."""
+    globals()["LAST"] = runs
+
+
 class Ours:
     """One session under our rule, with the functions that the daemon calls."""
 
@@ -479,9 +484,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--logs", type=Path)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
+    parser.add_argument("--last", type=int, default=LAST, help="runs that are left for the last confirmation")
     options = parser.parse_args(arguments)
     sessions = range(options.first, options.first + options.sessions)
-    with multiprocessing.Pool(options.processes) as pool:
+    with multiprocessing.Pool(options.processes, _leave, (options.last,)) as pool:
         if options.frontier:
             frontier(pool, sessions, options.runs)
         elif options.attack:
