@@ -6,6 +6,7 @@ experiment is found in after a crash, ``advance`` goes on from there.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
@@ -54,6 +55,8 @@ class Cycle:
         """
         if first and slot.given_up is not None and e.decision is None:
             return self.give_up(e, slot, slot.given_up)
+        if not first and slot.given_up is not None:
+            slot.kill()
         slot.waits = not first and (slot.waits or slot.given_up is not None or e.phase is Phase.MEASURED)
         if slot.waits:
             return e
@@ -103,19 +106,24 @@ class Cycle:
         # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
         remove_tree(str(request.run_dir))
         run = context.store.open_run(context.session_id, e.number, request.seed, context.clock.now())
+        slot.running = launch(context.executor, self._protected, request)
         if messages.is_baseline(e):
             self._keep_company(request, slot)
-        slot.running = launch(context.executor, self._protected, request)
         slot.watched = self._aborts.watch(e, run, request.run_dir)
         words = messages.run_started(e, run, context.baseline_runs)
         context.emit(EventKind.RUN_STARTED, words, experiment=e.number)
         return replace(e, phase=Phase.RUNNING, runs=(*e.runs, run))
 
     def _keep_company(self, request: RunRequest, slot: Slot) -> None:
-        """Have the baseline run in all places, so that it is measured as busy as they will be; one of them counts."""
+        """Have the baseline run in all places, so that it is measured as busy as they will be; one of them counts.
+
+        A host that cannot take part, as it is lost or full, does not hold the measurement up.
+        """
         context = self._context
         for place in range(context.slots):
-            if place != request.slot:
+            if place == request.slot or not context.executor.ready(place):
+                continue
+            with suppress(EnvironmentFailure):
                 workspace = context.workspace.checkout(place, request.commit)
                 run_dir = request.run_dir.with_name(f"{request.run_dir.name}-beside-{place}")
                 remove_tree(str(run_dir))

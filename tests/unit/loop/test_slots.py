@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.loop.context import Context
 from tests.fakes.bench import TASK, Bench, Doom, Killed, Mortal
-from tests.fakes.executors import FakeExecutor, Script
+from tests.fakes.executors import FakeExecutor, FakeHandle, Script
 
 PROGRAM = "A = 0\nB = 0\nC = 0\nD = 0\nE = 0\nF = 0\n"
 
@@ -126,6 +127,25 @@ def test_the_baseline_is_measured_as_busy_as_all_slots_will_be(tmp_path: Path, m
     assert len(bench.experiment(0).runs) == 3, "one of them counts"
     left = [path.name for path in (bench.root / ".autoresearchd/runs/t/0").iterdir()]
     assert not [name for name in left if "beside" in name]
+
+
+def test_a_host_that_cannot_take_part_does_not_hold_the_baseline_up(tmp_path: Path, made: list[Bench]) -> None:
+    class Lame(FakeExecutor):
+        """Place 1 is known to be away; place 2 fails when it is asked."""
+
+        def ready(self, slot: int) -> bool:
+            return slot != 1
+
+        def start(self, request: RunRequest) -> FakeHandle:
+            if request.slot == 2:
+                raise EnvironmentFailure("the host is away")
+            return super().start(request)
+
+    bench = Slots(tmp_path, 3)
+    made.append(bench)
+    lab = replace(bench.laboratory(), executor=Lame(bench.job, slots=3))
+    bench.loop(0, lab).run()
+    assert len(bench.experiment(0).good_runs) == 3
 
 
 def test_an_edit_that_gained_on_a_tip_of_before_is_tried_on_the_new_one(tmp_path: Path, made: list[Bench]) -> None:
