@@ -207,6 +207,11 @@ class ExperimentRecords:
             c.execute(insert(t.answer_bodies).values(**key, **body))
             _charge(c, session_id, answer.cost)
 
+    def charge(self, session_id: int, usd: float) -> None:
+        """Count what is part of no experiment: what machines cost."""
+        with self._db.write() as c:
+            _count(c, session_id, usd=usd)
+
     def answers(self, session_id: int, number: int) -> Sequence[Answer]:
         with self._db.read() as c:
             of_it = records.ANSWERS.where(n.c.session_id == session_id, n.c.number == number)
