@@ -21,14 +21,14 @@ from autoresearchd.app.models.spending import Roomy, SessionAnswers, UsersDay, d
 from autoresearchd.app.project import Project
 from autoresearchd.config import load_task, parse_task
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.errors import MissingCapability, UsageError
+from autoresearchd.domain.errors import ConfigError, MissingCapability, UsageError
 from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Adapters, Cancel, Event, EventKind, EventSink, Executor, Policy, ResearchState
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.redaction import secret_parts, secrets_of_environment
-from autoresearchd.domain.task import Task
+from autoresearchd.domain.task import Cloud, RemoteSlot, Task
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.learner.learner_process import schedule_of
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
@@ -48,9 +48,10 @@ from autoresearchd.workspace import layout
 from autoresearchd.workspace.git import GitWorkspace, open_workspace, setup_dir
 
 if TYPE_CHECKING:
+    from autoresearchd.executor.cloud.rental import Terms
     from autoresearchd.sandbox.agent_shell import SandboxedShell, Surroundings
 
-LOCAL, SSH = "local", "ssh"
+LOCAL, SSH, CLOUD = "local", "ssh", "cloud"
 _TIMES = "*"
 _MOST_TOKENS = 16
 """Of the answer to the first question, whatever it is: some providers refuse to be asked for fewer."""
@@ -58,27 +59,57 @@ _PATIENCE_S = 30.0
 _HOPELESS = FINAL | {Trouble.UNREACHABLE}
 
 
-def make_executor(spec: str, task: Task | None = None) -> Executor:
-    """The executor that a session remembers (``executor_spec``); ``ssh`` runs on the fleet of a task."""
+def make_executor(spec: str, task: Task | None = None, terms: Terms | None = None) -> Executor:
+    """The executor that a session remembers (``executor_spec``); others than ``local`` run on the fleet of a task."""
     where, _, slots = spec.partition(_TIMES)
     kind, _, argument = where.partition(":")
-    if kind in ("ray", "cloud"):
+    if kind == "ray":
         raise MissingCapability(f"executor {kind!r} is not part of this version", hint="use --executor local or ssh")
-    if kind not in (LOCAL, SSH):
-        raise UsageError(f"unknown executor {spec!r}", hint="this version has: local, ssh")
+    if kind not in (LOCAL, SSH, CLOUD):
+        raise UsageError(f"unknown executor {spec!r}", hint="this version has: local, ssh, cloud")
     if kind == LOCAL:
         return LocalExecutor(tier=argument or AUTO, slots=int(slots) if slots else None)
     if task is None:
         what = "experiments that ran on a fleet are not run again for a learner"
         raise MissingCapability(what, hint="add --set judge=checks")
+    if kind == CLOUD:
+        assert terms is not None
+        from autoresearchd.executor.cloud.executor import CloudExecutor
+        from autoresearchd.executor.cloud.skypilot import SkyPilot
+
+        return CloudExecutor(SkyPilot(terms.folder / "skypilot.log"), _to_rent(task), terms, tier=argument or AUTO)
     from autoresearchd.executor.ssh.executor import SshExecutor
 
     return SshExecutor(task.remote_slots, tier=argument or AUTO)
 
 
-def remote_device(spec: str, folder: Path) -> str | None:
-    """What the machines of a task's fleet compute on, which are tried for that; None: runs run on this machine."""
-    if spec.partition(":")[0] != SSH:
+def _to_rent(task: Task, file: str = "task.yaml") -> Cloud:
+    if task.cloud is None:
+        what, hint = "--executor cloud needs this key", 'write for instance `fleet: {cloud: {accelerators: "H100:1"}}`'
+        raise ConfigError(what, file=file, key="fleet.cloud", hint=hint)
+    return task.cloud
+
+
+def remote_device(spec: str, folder: Path, cap: float | None = None) -> str | None:
+    """What the machines of a task's fleet compute on, which are tried for that; None: runs run on this machine.
+
+    Machines to be rented are only asked for: MissingCapability: they cannot be had; UsageError: the session's cap does
+    not pay for an hour of them.
+    """
+    kind = spec.partition(":")[0]
+    if kind == CLOUD:
+        from autoresearchd.executor.cloud.executor import cap_too_low
+        from autoresearchd.executor.cloud.skypilot import SkyPilot
+        from autoresearchd.executor.ssh.executor import SshExecutor
+
+        want = _to_rent(load_task(folder), str(folder / "task.yaml"))
+        hourly = (want.max_hourly_cost or 0.0) * want.machines
+        if cap is not None and hourly > cap:
+            raise UsageError(cap_too_low(cap, hourly), hint="raise --max-cost, or rent less: fleet.cloud")
+        SshExecutor([RemoteSlot("rented", "0", "rented", "~")])  # raises where a program is missing
+        SkyPilot().check(want)
+        return "cuda" if want.gpus else "cpu"
+    if kind != SSH:
         return None
     from autoresearchd.executor.ssh.executor import SshExecutor
 
@@ -98,23 +129,34 @@ def examine_fleet(folder: Path) -> list[tuple[str, str, list[tuple[str, str]]]]:
         return executor.examine()
 
 
+def examine_cloud(folder: Path) -> tuple[str, str] | None:
+    """What a folder's task would rent, and with what it could; None: nothing. Raises MissingCapability."""
+    if not (folder / "task.yaml").is_file() or (want := load_task(folder).cloud) is None:
+        return None
+    from autoresearchd.executor.cloud.skypilot import SkyPilot
+
+    what = want.accelerators or want.instance_type or "no GPU"
+    return f"{counted(want.machines, 'machine')}, each with {what}", SkyPilot().check(want)
+
+
 def executor_spec(spec: str, sandbox: str | None, slots: int | None = None) -> str:
     """The spec that a session remembers: the executor and what was asked for, ``local:none*4``; None: as it was."""
     where, _, before = spec.partition(_TIMES)
     kind, _, tier = where.partition(":")
     if sandbox is not None:
-        if kind not in (LOCAL, SSH):
-            raise UsageError(f"--sandbox goes with --executor local and ssh, not {kind}", hint="leave one of them out")
+        if kind not in (LOCAL, SSH, CLOUD):
+            raise UsageError(f"--sandbox goes with --executor local, ssh and cloud, not {kind}", hint="leave one out")
         tier = "" if check_name(sandbox) == AUTO else sandbox
     if slots is not None and kind != LOCAL:
-        raise UsageError(f"--slots goes with --executor local, not {kind}", hint="a fleet has those of fleet.slots")
+        raise UsageError(f"--slots goes with --executor local, not {kind}", hint="a fleet has those of task.yaml")
     times = str(slots) if slots is not None else before
     return kind + (f":{tier}" if tier else "") + (f"{_TIMES}{times}" if times else "")
 
 
 def laboratory(
-    project: Project, session: Session, store: SqlStore, folder: Path, sinks: Sequence[EventSink], executor: Executor
-) -> Context:
+    project: Project, session: Session, store: SqlStore, folder: Path, sinks: Sequence[EventSink],
+    executor: Executor | None = None,
+) -> Context:  # fmt: skip
     """Everything that the loop of this session works with. folder: the task's folder in the user's checkout."""
     task = parse_task(session.task_json)
     workspace = open_workspace(project.root, session.tag, task, folder)
@@ -136,6 +178,12 @@ def laboratory(
         sink.emit(Event(kind, clock.now(), text))
 
     warn = partial(tell, EventKind.WARNING)
+
+    def waits(reason: str) -> None:
+        note_reason(store, session.tag, clock.now(), reason)
+
+    if executor is None:
+        executor = make_executor(session.executor, task, _terms(project, session, store, stop, tell, waits))
     # A server may call its model as it likes: the user says which folder has the same.
     named = (folder / Path(settings.learn.model).expanduser()).resolve() if settings.learn.model else None
     adapters, name = None, str(replace(spec, tuned=False))
@@ -143,6 +191,8 @@ def laboratory(
         adapters = LiveVersions(AdapterShelf.of(project.root, store), store, session.id, name, warn, place=named)
         adapters.sweep()
     offer = Offer(session, task, store, workspace, executor, site, settings, warn, stop, adapters)
+    if session.executor.startswith(CLOUD) and hasattr(executor, "close"):
+        offer.ended.append(executor.close)
     return Context(
         session_id=session.id,
         tag=session.tag,
@@ -161,6 +211,7 @@ def laboratory(
         memo=Memo(layout.memo_path(project.root, session.tag)),
         ends_when_spent=ends_when_spent(session),
         ended=partial(_call_all, offer.ended),
+        rate=lambda: float(getattr(executor, "rate", 0.0)),
         learning=schedule_of(
             project.root,
             session,
@@ -169,9 +220,29 @@ def laboratory(
             executor,
             stopping=stop,
             tell=tell,
-            waits=lambda reason: note_reason(store, session.tag, clock.now(), reason),
+            waits=waits,
             free=partial(_call_all, offer.unloads),
         ),
+    )
+
+
+def _terms(
+    project: Project, session: Session, store: SqlStore, stop: StopSwitch, tell: Callable[[EventKind, str], None],
+    waits: Callable[[str], None],
+) -> Terms:  # fmt: skip
+    """For machines that this session rents."""
+    from autoresearchd.executor.cloud.rental import Terms, prefix_of
+
+    prefix, cap = prefix_of(session), session.limits.max_usd
+    return Terms(
+        prefix,
+        layout.state_dir(project.root) / "cloud" / prefix,
+        stop,
+        tell,
+        waits,
+        charge=partial(store.charge, session.id),
+        left=lambda: float("inf") if cap is None else cap - store.totals(session.id).usd,
+        broke=lambda: stop.request(f"the spend limit of {cap:g} USD is reached", now=True),
     )
 
 
@@ -182,7 +253,11 @@ def _call_all(actions: Sequence[Callable[[], None]]) -> None:
 
 def ends_when_spent(session: Session) -> bool:
     """Whether a session ends at its spend cap; else its policy goes on without a model."""
-    return not parse_spec(session.policy).asks_model or load_settings(os.environ).when_spent == "stop"
+    return (
+        session.executor.startswith(CLOUD)
+        or not parse_spec(session.policy).asks_model
+        or load_settings(os.environ).when_spent == "stop"
+    )
 
 
 def segment_fingerprint(lab: Context, workspace_fingerprint: str) -> tuple[str, str]:

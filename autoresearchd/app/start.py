@@ -106,7 +106,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
         raise errors.UsageError(f"there is no folder {folder}", hint="name the folder that holds the task")
     file, device = folder / TASK_FILE, None
     if file.exists():
-        device = compose.remote_device(executor, folder)
+        device = compose.remote_device(executor, folder, options.limits.max_usd)
         read_task(folder, overrides=overrides, device=device)  # its mistakes are told before it is to be committed
     project = Project.at(folder)
     preflight.check_repository(project.root)
@@ -258,7 +258,7 @@ def _usable_executor(spec: str, sandbox: str | None, slots: int | None = None) -
     executor = compose.executor_spec(spec, sandbox, slots)
     if found := end_abandoned():
         _say(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
-    if executor.partition(":")[0] != compose.SSH:
+    if executor.partition(":")[0] not in (compose.SSH, compose.CLOUD):
         made = compose.make_executor(executor)
         if isinstance(made, LocalExecutor):
             _ = made.tier  # refused where nothing isolates here
@@ -370,8 +370,7 @@ def run(
             raise errors.UsageError(f"the task's folder {folder} is gone", hint="put it back, or start a new session")
         if asked is None:  # a confirmation asks no model
             compose.require_model(parse_spec(session.policy), load_settings(os.environ), folder, os.environ)
-        task = parse_task(session.task_json)
-        lab = compose.laboratory(project, session, store, folder, sinks, compose.make_executor(session.executor, task))
+        lab = compose.laboratory(project, session, store, folder, sinks)
         workspace, base = lab.workspace, session.base_commit
         assert isinstance(workspace, GitWorkspace)
         check_journal(store, workspace, session)
@@ -386,7 +385,7 @@ def run(
                 backup=project.backups,
                 database=project.database,
                 refuse=store.refuse,
-                prepare=lambda: _prepare(lab, workspace, session),
+                prepare=lambda: _prepare(lab, workspace, session, asked),
                 conditions=lambda: compose.ensure_segment(lab, workspace.fingerprint(base, lab.task.protected)),
                 asked=asked,
             )
@@ -395,7 +394,7 @@ def run(
             raise
 
 
-def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
+def _prepare(lab: Context, workspace: GitWorkspace, session: Session, asked: Asked | None) -> None:
     """What must be there before the first experiment; all of it may be repeated."""
     resumed = lab.store.latest(session.id) is not None
     if not lab.store.totals(session.id).experiments:  # also where a daemon died while it took the session away
@@ -412,7 +411,8 @@ def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
     )
     for warning in lab.executor.warnings(lab.task):
         lab.emit(EventKind.WARNING, warning)
-    if lab.task.execution.setup_commands:
+    # At a limit nothing is run any more: no machine is to be rented for that.
+    if lab.task.execution.setup_commands and (asked is not None or reached_limit(lab.store, session) is None):
         words = "set-up: " + "; ".join(lab.task.execution.setup_commands)
         lab.emit(EventKind.SETUP, words)
         note_reason(lab.store, session.tag, lab.clock.now(), words)

@@ -1,7 +1,7 @@
 """The command doctor: what this machine offers, found by looking, each fault with how to fix it.
 
-Without --repair nothing is changed. Nothing is sent anywhere, torch is not imported, and of keys only the names are
-shown.
+Without --repair nothing is changed. Nothing is sent anywhere but to what `fleet` names, torch is not imported, and of
+keys only the names are shown.
 """
 
 from __future__ import annotations
@@ -92,9 +92,14 @@ def _examine() -> Iterator[Finding]:
 
 
 def _fleet() -> Iterator[Finding]:
-    """Each host of ``fleet.slots``, where a task.yaml lies here."""
-    from autoresearchd.app.compose import examine_fleet
+    """Each host of ``fleet.slots``, and whether ``fleet.cloud`` could be rented, where a task.yaml lies here."""
+    from autoresearchd.app.compose import examine_cloud, examine_fleet
 
+    try:
+        if (offer := examine_cloud(here())) is not None:
+            yield Finding("cloud", "ok", f"{offer[0]}: could be rented with {offer[1]}")
+    except AutoresearchdError as error:
+        yield Finding("cloud", "missing", clean(error.what, 300), error.hint)
     try:
         for host, value, problems in examine_fleet(here()):
             status = "missing" if not value else "warning" if problems else "ok"

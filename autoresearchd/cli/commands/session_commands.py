@@ -51,7 +51,8 @@ def start(
         ),
     ] = "auto",
     executor: Annotated[
-        str, typer.Option("--executor", metavar="SPEC", help="Where runs run: local, or ssh: fleet.slots of task.yaml.")
+        str,
+        typer.Option("--executor", metavar="SPEC", help="Where runs run: local, or ssh or cloud: fleet of task.yaml."),
     ] = "local",
     sandbox: SandboxOption = None,
     slots: Annotated[
