@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoresearchd import keys
-from autoresearchd.app.models.spending import Roomy, SessionAnswers, UsersDay, daily_spend
+from autoresearchd.app.models.spending import AWAY_S, Roomy, SessionAnswers, UsersDay, daily_spend
 from autoresearchd.app.project import Project
 from autoresearchd.config import load_task, parse_task
 from autoresearchd.config.settings import load_settings
@@ -300,7 +300,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         clients,
         settings,
         name=str(spec),
-        answers=WatchedAnswers(SessionAnswers(store, session_id, clock, day.spent), caps, offer.warn),
+        answers=WatchedAnswers(SessionAnswers(store, session_id, clock, day.spent, AWAY_S), caps, offer.warn),
         purse=Roomy(caps, offer.site.pristine),
         check=check.legal,
         near=check.near,

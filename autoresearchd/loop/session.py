@@ -28,7 +28,7 @@ from autoresearchd.workspace.files import PASSING
 
 FATAL = (
     errors.BaselineError, errors.RepositoryError, errors.Interrupted, errors.LimitReached, errors.MissingCapability,
-    errors.StoreDamaged,
+    errors.SessionLocked, errors.StoreDamaged,
 )  # fmt: skip
 """No experiment is to blame for any of them, and none could be measured before it is fixed."""
 FAULTS_BEFORE_GIVING_UP = 3

@@ -8,6 +8,7 @@ What is asked with every proposal costs the same in a long session: tallies are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
@@ -260,7 +261,8 @@ class ExperimentRecords:
     def readings(self, session_id: int, segment: int, after: float) -> Sequence[tuple[int, float, bool]]:
         """Of later experiments of a segment that gave a value their numbers, values, and whether they were kept."""
         of_it = (e.c.session_id == session_id, e.c.segment == segment)
-        there = (*of_it, e.c.number > after, e.c.value.is_not(None), e.c.label != Label.STALE_PARENT)
+        later = e.c.number > math.floor(after)  # a server would round it
+        there = (*of_it, later, e.c.value.is_not(None), e.c.label != Label.STALE_PARENT)
         rows = self._db.rows(select(e.c.number, e.c.value, e.c.status).where(*there).order_by(e.c.number))
         return [(number, value, status is Status.KEEP) for number, value, status in rows]
 
