@@ -61,7 +61,12 @@ class Server:
     def start(self) -> None:
         log = self.folder / "log"
         with log.open("wb") as said:
-            settings = ("listen_addresses=", f"unix_socket_directories={self.folder}", "fsync=off", "max_connections=60")
+            settings = (
+                "listen_addresses=",
+                f"unix_socket_directories={self.folder}",
+                "fsync=off",
+                "max_connections=60",
+            )
             command: list[Any] = [_INITDB.with_name("postgres"), "-D", self.folder / "data"]
             command += [part for setting in settings for part in ("-c", setting)]
             self._process = subprocess.Popen(command, stdout=said, stderr=said, **self._as)

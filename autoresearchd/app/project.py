@@ -128,7 +128,9 @@ class Project:
         """What whoever begins a session should know of where it is written."""
         if self.is_shared or not shared.configured():
             return []
-        return [f"the sessions of this repository are in {self.database}, where they began, not in the store that is set"]
+        return [
+            f"the sessions of this repository are in {self.database}, where they began, not in the store that is set"
+        ]
 
     def daemon(self, tag: str, *, ready: bool = False) -> int | None:
         """Pid of the session's live daemon; ``ready``: only when it has found everything in order."""
@@ -145,9 +147,7 @@ class Project:
         sessions = [(session.tag, session.policy) for session in store.sessions()]
         return store.session(self.choose(sessions, tag, store.holder))
 
-    def choose(
-        self, sessions: Sequence[tuple[str, str]], tag: str | None, elsewhere: Callable[[str], object]
-    ) -> str:
+    def choose(self, sessions: Sequence[tuple[str, str]], tag: str | None, elsewhere: Callable[[str], object]) -> str:
         """Of the sessions here (tag, policy), oldest first: the named one, the only running, else the newest.
 
         elsewhere: whose daemon has one, on whatever machine; None: nobody's.

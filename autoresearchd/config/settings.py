@@ -35,10 +35,7 @@ _KEYS_BELONG = (
     "keep keys out of this file: put the key into its provider's variable (e.g. ANTHROPIC_API_KEY), or into a file of "
     "its own that key_files names (`key_files: {anthropic: PATH}`); for the policy local, local.key_file"
 )
-_PASSWORD_BELONGS = (
-    "leave the password out of the address: that of the store belongs into ~/.pgpass, PGPASSWORD, or the whole address "
-    "into the variable AUTORESEARCHD_STORE"
-)
+_OF_STORE_BELONGS = "; that of the store belongs into ~/.pgpass, PGPASSWORD, or with its URL into AUTORESEARCHD_STORE"
 _KEY_NAMES = re.compile(r"(?:.*[_-])?(?:key|apikey|secret|password|credentials?)|token|auth", re.IGNORECASE)
 _KEY_VALUE = re.compile(r"sk-[\w-]{5,}")
 _LONGEST_OPTION = 200
@@ -214,8 +211,8 @@ def _path(text: str, folder: Path, environment: Mapping[str, str]) -> Path:
 # ---------------------------------------------------------------------- keys that do not belong here
 def _key(kind: str) -> tuple[str, str]:
     """(what, hint); the key itself is not shown."""
-    hint = _PASSWORD_BELONGS if kind == "url-password" else _KEYS_BELONG
-    return f"this looks like a key or a password ({kind})", hint
+    hint = _OF_STORE_BELONGS if kind == "url-password" else ""
+    return f"this looks like a key or a password ({kind})", _KEYS_BELONG + hint
 
 
 def _pasted_keys(document: Document, value: object, place: Place) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from autoresearchd.store.shared import Shared
 
 
 class SqlStore(Opened, SessionRecords, ExperimentRecords, ConfirmationRecords, VersionRecords):
-    """The journal, in an SQLite database or a shared PostgreSQL. Open it with ``SqlStore.open``; close it, or use it in a ``with`` block.
+    """The journal, in SQLite or a shared PostgreSQL. Open it with ``SqlStore.open``; close it, or use a ``with`` block.
 
     Each method is one transaction that is on disk when it returns. What is written *lazily* survives the process, but
     not a power cut before the next method that is not lazy returns: what could be lost follows from what is on disk.

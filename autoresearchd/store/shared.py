@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit
-from uuid import uuid4
 
 from autoresearchd.domain.errors import EnvironmentFailure, SessionLocked, StoreDamaged, UsageError
 from autoresearchd.sandbox.file_locks import hold
@@ -58,7 +56,7 @@ class Holder:
     @classmethod
     def this(cls) -> Holder:
         """This process; a moment is as good as its beginning: it need only tell it from others of its number."""
-        return cls(os.getpid(), socket.gethostname(), _SINCE)
+        return cls(os.getpid(), os.uname().nodename, _SINCE)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -100,7 +98,7 @@ def begin(database: Path) -> Path | Shared:
     file.parent.mkdir(parents=True, exist_ok=True)
     with hold(file, patience=_BEGINNING_S, busy=lambda: busy) as descriptor:
         if not _project(file):
-            made = Shared(url, uuid4().hex, new=True)
+            made = Shared(url, os.urandom(16).hex(), new=True)
             upgrade(made)
             os.write(descriptor, f"{made.project}\n".encode())
             os.fsync(descriptor)
@@ -138,7 +136,8 @@ def _is_postgresql(url: str) -> bool:
     """Whether a URL can be told apart into its parts as libpq does, so that no part of a password is taken for one."""
     try:
         parts = urlsplit(url)
-        sound = parts.port != 0 and not parts.fragment and "@" not in parts.path + parts.query
+        one_user = parts.netloc.count("@") < 2 and "@" not in parts.path + parts.query
+        sound = parts.port != 0 and not parts.fragment and one_user
         return sound and parts.scheme in ("postgresql", "postgres") and bool(re.fullmatch(r"/[^/]+", parts.path))
     except ValueError:
         return False

@@ -20,7 +20,6 @@ from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
 from autoresearchd.store.daily_spend import DailySpend
 from autoresearchd.store.repository import SqlStore
 
-
 AWAY_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """How long, time after time, an answer waits for a store that is away: it has been paid for."""
 

@@ -46,7 +46,7 @@ class Housekeeping:
     A journal that is moved or deleted would take all that is written from then on with it: that is looked for with each
     heartbeat and before each experiment; it is backed up once more, and the session ends. So it does where the journal
     was written over, but then it is not backed up, and nothing more is written (``refuse``: by the store). Of a journal
-    on a server there is neither file nor backup (None); where another daemon has got the session, this one ends at once.
+    on a server there is neither file nor backup (None); where another daemon got the session, this one ends at once.
     """
 
     def __init__(

@@ -69,7 +69,8 @@ class Database:
             **how,
         )
         _prepare(self.engine, () if readonly else _PRAGMAS)
-        self._readers, self._writers = self.engine, self.engine.execution_options(**{_WRITE: True})
+        self._readers: Engine = self.engine
+        self._writers: Engine = self.engine.execution_options(**{_WRITE: True})
         self._begin()
 
     def _begin(self) -> None:
@@ -209,7 +210,6 @@ class Opened:
     def close(self) -> None:
         self._db.close()
 
-
     def holder(self, tag: str) -> Holder | None:
         return self._db.holder(tag)
 
@@ -271,13 +271,13 @@ def _checked(path: Path, uri: str) -> sqlite3.Connection:
     return db
 
 
-def require_head(where: str, revision: str) -> None:
-    """Refuse to read what is not of this version's revision."""
+def require_head(where: str, revision: str, how: str = ", after a backup") -> None:
+    """Refuse to read what is not of this version's revision. how: it is upgraded."""
     # Revisions are numbered, so that the direction is known without reading the migrations.
     if revision and revision < health.HEAD_REVISION:
         raise StoreError(
             f"{where} was written by an older version (revision {revision}, this one reads {health.HEAD_REVISION})",
-            hint="autoresearchd resume in its repository upgrades it, after a backup",
+            hint=f"autoresearchd resume in its repository upgrades it{how}",
         )
     if revision != health.HEAD_REVISION:
         raise health.too_new(where, revision or "none")

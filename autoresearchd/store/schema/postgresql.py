@@ -35,7 +35,7 @@ from autoresearchd.store.schema import tables as t
 from autoresearchd.store.schema.database import Database, require_head
 from autoresearchd.store.shared import RESTORE, Holder, Shared
 
-CONNECT_S = 5
+CONNECT_S = 10
 IDLE_S = 60
 """How long a transaction that writes may do nothing: a process that somebody has stopped must not hold up others."""
 # A machine that went away is noticed by the server after 10 + 3 × 5 s, or where it owes an answer.
@@ -79,7 +79,11 @@ class ServerDatabase(Database):
         """Among the daemons that had the session."""
         self._revision = ""
         if not place.new:
-            self._look(readonly)
+            try:
+                self._look(readonly)
+            except BaseException:
+                self.close()
+                raise
 
     def _look(self, readonly: bool) -> None:
         """Whether this is the project's database, and can be read."""
@@ -94,7 +98,7 @@ class ServerDatabase(Database):
                 hint="set the store that it began in, restore it; or remove .git/autoresearchd/project to begin anew",
             )
         if readonly:
-            require_head(self.name, self._revision)
+            require_head(self.name, self._revision, "")
 
     # -- transactions
     @contextmanager
@@ -257,6 +261,7 @@ def _engine(place: Shared, busy_timeout: float) -> Engine:
             url,
             json_serializer=codec.dumps,
             json_deserializer=json.loads,
+            isolation_level="READ COMMITTED",  # with any other a writer would see what was before its turn
             connect_args={name: value for name, value in usual.items() if name not in url.query},
         )
     except ImportError as error:

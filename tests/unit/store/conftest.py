@@ -47,10 +47,7 @@ def reopen(journal: Where) -> Iterator[Callable[[], SqlStore]]:
     with ExitStack() as left:
 
         def opened() -> SqlStore:
-            if isinstance(journal, Shared):
-                store = SqlStore.open(journal)
-            else:
-                store = open_store(journal, busy_timeout=0.05)
+            store = SqlStore.open(journal) if isinstance(journal, Shared) else open_store(journal, busy_timeout=0.05)
             left.callback(store.close)
             return store
 

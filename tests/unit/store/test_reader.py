@@ -187,7 +187,9 @@ def test_the_best_is_what_runs_that_had_no_part_in_keeping_it_have_shown(lab: Dr
     assert (later["value"], later["runs"]) == (pytest.approx((0.8 + 0.84 + 0.91) / 3), 3), "each run says more of it"
 
 
-def test_a_keep_of_a_session_before_confirmations_has_the_value_that_it_was_kept_with(lab: Driver, journal: Where) -> None:
+def test_a_keep_of_a_session_before_confirmations_has_the_value_that_it_was_kept_with(
+    lab: Driver, journal: Where
+) -> None:
     baseline(lab)
     e = lab.run(lab.committed(), Measurement(Label.NONE, 0.8), last=False)
     e = lab.run(e, Measurement(Label.NONE, 0.9))
