@@ -126,7 +126,7 @@ class Project:
 
     def notes(self) -> list[str]:
         """What whoever begins a session should know of where it is written."""
-        if self.is_shared or not shared.configured():
+        if self.is_shared or not self.database.exists() or not shared.configured():
             return []
         return [
             f"the sessions of this repository are in {self.database}, where they began, not in the store that is set"

@@ -95,7 +95,8 @@ class ServerDatabase(Database):
             raise StoreError(
                 f"{self.name} has nothing of this repository, whose sessions are in a shared store (project "
                 f"{self._place.project})",
-                hint="set the store that it began in, restore it; or remove .git/autoresearchd/project to begin anew",
+                hint="set the store and the user that it began with, or restore it; a repository without "
+                ".git/autoresearchd/project begins anew",
             )
         if readonly:
             require_head(self.name, self._revision, "")
