@@ -37,7 +37,7 @@ from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.environment import MARKER, Devices, gpu_names, run_setup
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.executor.ssh.trees import Trees
+from autoresearchd.executor.remote.trees import Trees
 from autoresearchd.executor.visible_files import pointers
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.job_files import FULL, remove_tree
@@ -80,7 +80,7 @@ if not hello["there"]:
         if not os.path.isdir(code):
             raise
 sys.path.append(code)
-from autoresearchd.executor.ssh.remote_supervisor import serve
+from autoresearchd.executor.remote.remote_supervisor import serve
 serve(top, told)
 """
 """Python that says what is there, waits for what is missing to be sent, and goes on as this module."""

@@ -13,9 +13,9 @@ import pytest
 
 from autoresearchd.config.load_task import dump_task, parse_task, read_task_text
 from autoresearchd.domain.task import RemoteSlot
-from autoresearchd.executor.ssh.executor import _checked, _Logs
-from autoresearchd.executor.ssh.hosts import disagreement, own_code, setup_key
-from autoresearchd.executor.ssh.trees import Trees
+from autoresearchd.executor.remote.executor import _checked, _Logs
+from autoresearchd.executor.remote.hosts import disagreement, own_code, setup_key
+from autoresearchd.executor.remote.trees import Trees
 from tests.contract.executor_contract import make_task
 
 
@@ -76,8 +76,8 @@ def test_data_is_what_its_links_lead_to(tmp_path: Path) -> None:
 def test_all_that_runs_over_there_needs_the_standard_library_alone() -> None:
     """Else a host would have to install what the daemon has."""
     with own_code() as (top, tree):
-        assert "autoresearchd/executor/ssh/remote_supervisor.py" in tree.names
-        words = "import autoresearchd.executor.ssh.remote_supervisor"
+        assert "autoresearchd/executor/remote/remote_supervisor.py" in tree.names
+        words = "import autoresearchd.executor.remote.remote_supervisor"
         code = f"import sys; sys.path.append({str(top)!r}); {words}"
         subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
 
@@ -127,8 +127,8 @@ def test_a_result_of_a_host_is_read_with_care(wrong: dict[str, Any], tmp_path: P
 
 def test_hosts_that_differ_are_named_with_what_they_have() -> None:
     alike = {"device": "cuda:A100", "cpu": "x8", "python": "3.11.2"}
-    assert disagreement({"one": alike, "two": dict(alike)}) is None
-    error = disagreement({"one": alike, "two": {**alike, "python": "3.12.1"}})
+    assert disagreement({"one": alike, "two": dict(alike)}, "leave two out") is None
+    error = disagreement({"one": alike, "two": {**alike, "python": "3.12.1"}}, "leave two out")
     assert error is not None
     assert "3.11.2 on one; 3.12.1 on two" in error.what
 
