@@ -85,7 +85,7 @@ class _Progress:
             self.link.stop(self.call)
 
 
-class _Place(Cooling):
+class Place(Cooling):
     """A slot. busy: a run is in it; folder: its name as that of a folder on the host."""
 
     def __init__(self, slot: RemoteSlot, host: Host, times: Times) -> None:
@@ -120,9 +120,17 @@ class RemoteExecutor:
         """The host that these slots are on; also of one that an earlier daemon has recorded."""
         raise NotImplementedError
 
-    def _recorded(self, place: _Place) -> RemoteSlot:
+    def _recorded(self, place: Place) -> RemoteSlot:
         """Where a run is, for whoever finds it after this daemon."""
         return place.slot
+
+    @property
+    def waits(self) -> bool:
+        """Whether machines that were asked for may come yet."""
+        return False
+
+    async def _disconnect(self) -> None:
+        """End what the hosts had in common."""
 
     # -- the thread that has the connections -------------------------------------------------------------------------
     @cached_property
@@ -136,12 +144,12 @@ class RemoteExecutor:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @cached_property
-    def _places(self) -> list[_Place]:
+    def _places(self) -> list[Place]:
         slots: dict[tuple[str, str], list[RemoteSlot]] = {}
         for slot in self.given:
             slots.setdefault((slot.host, slot.remote_dir), []).append(slot)
         hosts = {key: self._host(own) for key, own in slots.items()}
-        return [_Place(slot, hosts[slot.host, slot.remote_dir], self._times) for slot in self.given]
+        return [Place(slot, hosts[slot.host, slot.remote_dir], self._times) for slot in self.given]
 
     @property
     def _hosts(self) -> list[Host]:
@@ -149,9 +157,10 @@ class RemoteExecutor:
 
     def close(self) -> None:
         """End all connections, and with them all runs; nothing is to be asked of it afterwards."""
-        for host in self._hosts:
+        for host in self._hosts if "_places" in vars(self) else ():
             self._do(host.close())
         wait(list(self._running))
+        self._do(self._disconnect())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -162,8 +171,10 @@ class RemoteExecutor:
         Raises any other error, and EnvironmentFailure where no host is left.
         """
 
+        hosts = self._hosts  # not in the loop: it may have to be asked which there are
+
         async def gather() -> list[T | BaseException]:
-            return await asyncio.gather(*(work(host) for host in self._hosts), return_exceptions=True)
+            return await asyncio.gather(*(work(host) for host in hosts), return_exceptions=True)
 
         future = asyncio.run_coroutine_threadsafe(gather(), self._loop)
         while not future.done():
@@ -174,7 +185,7 @@ class RemoteExecutor:
                 future.result(_LOOK_EVERY_S)
         found: dict[Host, T] = {}
         lost: list[str] = []
-        for host, result in zip(self._hosts, future.result(), strict=True):
+        for host, result in zip(hosts, future.result(), strict=True):
             if isinstance(result, (HostLost, HostFull)):
                 host.failed(result.what)
                 lost.append(result.what)
@@ -237,12 +248,14 @@ class RemoteExecutor:
         Where hosts differ, one more that says so.
         """
 
-        async def examine() -> list[tuple[str, list[tuple[str, str]]]]:
-            return await asyncio.gather(*(host.examine() for host in self._hosts))
+        hosts = self._hosts
 
-        reports = zip(self._hosts, self._do(examine()), strict=True)
+        async def examine() -> list[tuple[str, list[tuple[str, str]]]]:
+            return await asyncio.gather(*(host.examine() for host in hosts))
+
+        reports = zip(hosts, self._do(examine()), strict=True)
         found = [(host.name, line, problems) for host, (line, problems) in reports]
-        known = {host.name: host.described for host in self._hosts if host.described}
+        known = {host.name: host.described for host in hosts if host.described}
         error = disagreement(known, self.leave_out)
         return [*found, ("fleet", "", [(error.what, error.hint)])] if error is not None else found
 
@@ -255,7 +268,8 @@ class RemoteExecutor:
         """In the slot of the request, or in a free one where its host fails; EnvironmentFailure where none is left."""
         first = request.slot % len(self._places)
         troubles: dict[str, AutoresearchdError] = {}
-        for place in (*self._places[first:], *self._places[:first]):
+        # Those that would have to wait for a machine come last.
+        for place in sorted((*self._places[first:], *self._places[:first]), key=_waits):
             host, name = place.host, place.slot.name
             if place.busy or host.cools or place.cools:
                 reason = "it is in use" if place.busy else host.reason if host.cools else place.reason
@@ -275,7 +289,7 @@ class RemoteExecutor:
         what = "; ".join(dict.fromkeys(error.what for error in troubles.values()))
         raise EnvironmentFailure(f"no host can take a run: {what}", hint="each is tried again by itself")
 
-    async def _prepare(self, place: _Place, request: RunRequest) -> tuple[Prepared, str]:
+    async def _prepare(self, place: Place, request: RunRequest) -> tuple[Prepared, str]:
         host = place.host
         prepared = await host.prepare(request)
         # One that has come later must be like the first.
@@ -284,7 +298,7 @@ class RemoteExecutor:
             raise error
         return prepared, await prepared.link.call("claim", slot=place.folder)
 
-    def _launch(self, place: _Place, request: RunRequest, prepared: Prepared, folder: str) -> RemoteRun:
+    def _launch(self, place: Place, request: RunRequest, prepared: Prepared, folder: str) -> RemoteRun:
         run, run_dir, progress = uuid.uuid4().hex, request.run_dir, _Progress(prepared.link)
         try:
             _clear(run_dir)
@@ -302,7 +316,7 @@ class RemoteExecutor:
         return RemoteRun(run_dir, self._loop, progress, future)
 
     async def _execute(
-        self, place: _Place, request: RunRequest, prepared: Prepared, folder: str, run: str, progress: _Progress
+        self, place: Place, request: RunRequest, prepared: Prepared, folder: str, run: str, progress: _Progress
     ) -> RunResult:
         """A run from its files to its result, which is written down here. Raises MissingCapability."""
         host, link, loop = place.host, prepared.link, asyncio.get_running_loop()
@@ -336,7 +350,7 @@ class RemoteExecutor:
         return result
 
     async def _run(
-        self, place: _Place, request: RunRequest, prepared: Prepared, folder: str, run: str, progress: _Progress
+        self, place: Place, request: RunRequest, prepared: Prepared, folder: str, run: str, progress: _Progress
     ) -> Mapping[str, Any]:
         link, logs = prepared.link, _Logs(request.run_dir)
         tree = await place.host.bring_workspace(prepared, request, folder)
@@ -378,12 +392,12 @@ class RemoteExecutor:
             except (OSError, ValueError, TypeError, KeyError):
                 return None
             with contextlib.suppress(EnvironmentFailure, MissingCapability):
-                result = self._do(self._recover(slot, run, run_dir))
+                where = (slot.host, slot.remote_dir)
+                known = [p.host for p in self._places if (p.slot.host, p.slot.remote_dir) == where]
+                result = self._do(self._recover(known[0] if known else None, slot, run, run_dir))
         return None if result is None or result.stages[-1].outcome in ("killed", "lost") else result
 
-    async def _recover(self, slot: RemoteSlot, run: str, run_dir: Path) -> RunResult | None:
-        own = (p.host for p in self._places if (p.slot.host, p.slot.remote_dir) == (slot.host, slot.remote_dir))
-        known = next(own, None)
+    async def _recover(self, known: Host | None, slot: RemoteSlot, run: str, run_dir: Path) -> RunResult | None:
         host = known or self._host([slot])
         try:
             link = await host.link()
@@ -422,6 +436,10 @@ class _Logs:
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()
+
+
+def _waits(place: Place) -> bool:
+    return not (place.host.cools or place.host.way.ready())
 
 
 def _clear(run_dir: Path) -> None:

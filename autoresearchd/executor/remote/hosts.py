@@ -79,6 +79,10 @@ class Cooling:
     def cools(self) -> bool:
         return time.monotonic() < self._until
 
+    def resume(self) -> None:
+        """What it waited for has come; that it had failed is not forgotten."""
+        self._until = 0.0
+
     def failed(self, why: str) -> None:
         self.reason = why
         self._until = time.monotonic() + min(self._most, self._first * 2.0 ** min(self._failures, 20))
@@ -102,13 +106,17 @@ class Prepared:
 class Host(Cooling):
     """Used from the loop's thread of the executor alone. skew: of its clock, in seconds, positive: ahead of ours.
 
-    gpus: of its slots; folder: where all that is there lies.
+    gpus: of its slots; folder: where all that is there lies; cores: how many its one slot has for itself, 0: what GPUs
+    it sees tells it from others; None: the slots are told apart by their names.
     """
 
-    def __init__(self, way: Way, gpus: Sequence[str], folder: str, tier: str, times: Times, trees: Trees) -> None:
+    def __init__(
+        self, way: Way, gpus: Sequence[str], folder: str, tier: str, times: Times, trees: Trees,
+        cores: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(times.cool, times.coolest)
         self.way, self.skew = way, 0.0
-        self._gpus, self._folder, self._tier = list(dict.fromkeys(gpus)), folder, tier
+        self._gpus, self._folder, self._tier, self._cores = list(dict.fromkeys(gpus)), folder, tier, cores
         self._times, self._trees = times, trees
         self._link: Link | None = None
         self._connecting = asyncio.Lock()
@@ -133,7 +141,7 @@ class Host(Cooling):
                 with own_code() as (top, tree):
                     told = {
                         "folder": self._folder, "code": tree.hash, "tier": self._tier, "lease": self._times.lease,
-                        "magic": MAGIC.decode(),
+                        "magic": MAGIC.decode(), "cores": self._cores,
                     }  # fmt: skip
 
                     async def prepare(hello: Hello) -> None:
@@ -241,10 +249,10 @@ class Host(Cooling):
 
     async def bring_workspace(self, prepared: Prepared, request: RunRequest, folder: str) -> Tree:
         """Write the files of a run into a claimed slot."""
-        workspace, pristine = request.workspace, request.pristine
-        tree = await asyncio.to_thread(self._trees.read, workspace)
-        like = Like(pristine, f"{prepared.link.hello['top']}/pristine/{prepared.pristine}")
-        await prepared.link.guard(self.way.send(workspace, tree, folder, like=like))
+        read, pristine = self._trees.read, request.pristine
+        tree, before = await asyncio.to_thread(lambda: (read(request.workspace), read(pristine)))
+        like = Like(before, pristine, f"{prepared.link.hello['top']}/pristine/{prepared.pristine}")
+        await prepared.link.guard(self.way.send(request.workspace, tree, folder, like=like))
         return tree
 
     def forget(self, prepared: Prepared) -> None:

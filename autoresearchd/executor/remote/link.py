@@ -41,8 +41,9 @@ class HostFull(errors.EnvironmentFailure):
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """A folder that is nearly the same as one to be sent. top: of its files here; folder: where it is on the host."""
+    """What is nearly the same as a tree to be sent. top: of its files here; folder: where it is on the host."""
 
+    tree: Tree
     top: Path
     folder: str
 

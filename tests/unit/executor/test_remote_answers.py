@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,8 +14,10 @@ import pytest
 
 from autoresearchd.config.load_task import dump_task, parse_task, read_task_text
 from autoresearchd.domain.task import RemoteSlot
+from autoresearchd.executor.environment import Devices, find_devices
 from autoresearchd.executor.remote.executor import _checked, _Logs
 from autoresearchd.executor.remote.hosts import disagreement, own_code, setup_key
+from autoresearchd.executor.remote.remote_supervisor import own_slot
 from autoresearchd.executor.remote.trees import Trees
 from tests.contract.executor_contract import make_task
 
@@ -155,3 +158,53 @@ def test_set_up_is_done_again_for_what_it_depends_on(tmp_path: Path) -> None:
         for more in ({}, {"setup_commands": ("a",)}, {"python": "python3.12"}, {"env": {"A": "1"}})
     }
     assert len(keys) == 4
+
+
+OWN_SLOT = """
+import contextlib, os, sys
+from pathlib import Path
+from autoresearchd.executor.remote.remote_supervisor import own_slot
+mine = contextlib.ExitStack()
+print(own_slot(Path(sys.argv[1]), int(sys.argv[2]), mine), *sorted(os.sched_getaffinity(0)), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be shared")
+def test_runs_that_were_given_cores_keep_to_some_of_their_own(tmp_path: Path) -> None:
+    """Else two of them share a core, and both look slow."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    with contextlib.ExitStack() as ended:
+
+        def take(count: int) -> tuple[list[str], str]:
+            process = subprocess.Popen(
+                [sys.executable, "-c", OWN_SLOT, str(tmp_path), str(count)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            ended.enter_context(process)
+            ended.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stderr is not None
+            said = process.stdout.readline().split()
+            return said, "" if said else process.stderr.read()
+
+        assert take(1)[0] == [f"slot-core-{first}", str(first)]
+        assert take(len(others))[0] == [f"slot-core-{others[0]}", *map(str, others)]
+        said, why = take(1)
+        assert not said
+        assert "0 of its" in why
+
+
+def test_a_slot_with_gpus_is_called_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1a/b,3")
+    with contextlib.ExitStack() as mine:
+        assert own_slot(tmp_path, 0, mine) == "slot-gpu-GPU-1a_b_3"
+
+
+def test_the_gpu_of_a_slot_is_the_one_that_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a node with two kinds is compared by the wrong one."""
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho First\necho Second\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert find_devices() == Devices("Second", ("1",))
