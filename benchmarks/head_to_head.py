@@ -55,7 +55,7 @@ from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
 
 TASKS: Mapping[str, tuple[float, float | None]] = {
-    "terrain": (2.5, None), "sft-classifier": (6, None), "cifar-speedrun": (4, None), "autoresearch": (8, 5),
+    "terrain": (2.5, None), "sft-classifier": (6, None), "cifar-speedrun": (10, None), "autoresearch": (8, 5),
 }  # fmt: skip
 """With the minutes of an arm, for thirty runs or so, and the seconds of a run where not the task's own."""
 DATA = Path(__file__).with_suffix(".json")

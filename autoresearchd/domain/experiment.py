@@ -97,6 +97,7 @@ class Run:
     duration_s: float = 0.0
     exit_code: int | None = None
     tier: str = ""
+    host: str = ""
     device: str = "cpu"
     detail: str = ""
     of: int | None = None
