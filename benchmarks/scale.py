@@ -5,12 +5,12 @@
     python benchmarks/scale.py ssh [--runs 20]                                          # needs sshd, ssh and rsync
 
 worlds: sessions of the same total number of runs. Runs take equally long, so with S slots an edit is made on the tip of
-S - 1 decisions ago; what is better than its own parent but not than the tip is tried again on the tip. A confirmation
-takes one slot. fleet: `start --slots S` with S devices that a program on the PATH invents; overhead is what
-`experiments` tells, cpu the daemon's own share of a core, used what `status` tells of the time of all slots. ssh: from
-the start of a run to the first line of its log here, less what the job itself takes on this machine, beside
-`ssh HOST true`, against an sshd on loopback. How progress on tables of networks depends on slots is told by
-`tables.py --slots`.
+S - 1 decisions ago; what is better than its own parent but not than the tip is tried again on the tip, as is a tip
+whose place was taken by an edit on an earlier one. A confirmation takes one slot. fleet: `start --slots S` with S
+devices that a program on the PATH invents; overhead is what `experiments` tells, cpu the daemon's own share of a core,
+used what `status` tells of the time of all slots. ssh: from the start of a run to the first line of its log here, less
+what the job itself takes on this machine, beside `ssh HOST true`, against an sshd on loopback. How progress on tables
+of networks depends on slots is told by `tables.py --slots`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Label, Outcome, Phase, Status
 from autoresearchd.evaluator.keep.confirm import Ask, ConfirmRule, due, next_step
 from autoresearchd.evaluator.keep.tip_belief import Step, follow, kept_on, look, regret
+from autoresearchd.loop.proposing.proposals import SLOTS_A_PART
 from autoresearchd.store.reader import Reader
 
 EVERY = 40.0
@@ -47,10 +48,9 @@ EVERY = 40.0
 # ---------------------------------------------------------------------- progress, simulated
 @dataclass(frozen=True)
 class Going:
-    """A run under way: of an edit (effect: over its parent; parent: that tip's number), or for a confirmation."""
+    """A run under way of a set of edits, on the tip ``parent``; ask: for a confirmation."""
 
-    program: Truth
-    effect: float = 0.0
+    edits: frozenset[int]
     parent: int = 0
     ask: Ask | None = None
 
@@ -60,7 +60,7 @@ class Test:
     """A confirmation. number: of the keep; again: whether the program it is compared with was itself kept."""
 
     number: int
-    tip: Truth
+    edits: frozenset[int]
     limit: int
     runs: list[Run]
 
@@ -71,7 +71,10 @@ class Parallel(Ours):
     def __init__(self, world: World, runs: int, slots: int) -> None:
         super().__init__(world, runs, ConfirmRule(), EVERY)
         self._slots, self._going, self._test = slots, deque[Going](), None
-        self._again: deque[float] = deque()  # effects of edits that are tried again
+        self._again: deque[tuple[frozenset[int], int]] = deque()  # edits that are tried again
+        self._effects: list[float] = []
+        self._edits = self._proven = frozenset[int]()  # of the tip and of the confirmed program
+        self._before: list[frozenset[int]] = []  # of what each open keep was kept on
         self._latest = 0  # number of the tip
         self._standing: list[Experiment] = []  # keeps that did not fall
 
@@ -101,13 +104,20 @@ class Parallel(Ours):
                 self._test = self._open(self._left())
         if self._test is not None and not testing and (step := self._step()) is not None:
             return step
-        if self._left() < 0 or self._world.runs + len(self._going) >= self._runs - (LAST if self._kept else 0):
+        reserve = (LAST if self._kept else 0) + (max(0, LAST - len(self._test.runs)) if self._test else 0)
+        if self._world.runs + len(self._going) >= self._runs - reserve:
             return None
-        if self._again:
-            effect = self._again.popleft()
-            return Going(Truth(self._tip.value + effect), effect, self._latest)
-        effect, edited = self._world.edit(self._tip)
-        return Going(edited, effect, self._latest)
+        enough = len(self._again) >= max(1, self._slots // SLOTS_A_PART)
+        if self._again and (enough or 2 * (self._number - self._again[0][1]) >= self._slots):
+            edits = self._edits.union(*(edits for edits, _ in self._again))
+            self._again.clear()
+            if edits != self._edits:
+                return Going(edits, self._latest)
+        self._effects.append(self._world.edit(Truth())[0])
+        return Going(self._edits | {len(self._effects) - 1}, self._latest)
+
+    def _truth(self, edits: frozenset[int]) -> Truth:
+        return Truth(sum(self._effects[i] for i in edits))
 
     def _end(self, one: Going) -> None:
         if one.ask is None:
@@ -117,34 +127,39 @@ class Parallel(Ours):
         assert test is not None
         self._seed += fresh
         seed = self._seed if one.ask.seed is None else one.ask.seed
-        value = self._world.run(one.program, seed, again=one.ask.of_tip or self._against > 0)
+        value = self._world.run(self._truth(one.edits), seed, again=one.ask.of_tip or self._against > 0)
         self._tally.extra += 1
         of = None if one.ask.of_tip else self._against
         test.runs.append(Run(0, test.number, 0, seed, NOW, NOW, value=value, of=of))
 
     def _decide(self, one: Going) -> None:
         self._number += 1
-        value = self._world.run(one.program, SEED)
+        truth = self._truth(one.edits)
+        value = self._world.run(truth, SEED)
         posterior = look(self._belief, value)
-        kept, stale = posterior.gain > 0 and posterior.in_sigma > 0, one.parent != self._latest
-        self._tally.judged(one.program.value - self._tip.value, kept)
+        kept = posterior.gain > 0 and posterior.in_sigma > 0
+        since = [e.decision.delta or 0.0 for e in self._standing if e.number > one.parent and e.decision]
+        self._tally.judged(truth.value - self._worth, kept)
         if kept:
+            if since:
+                self._again.append((self._edits, self._number))
             decision = Decision(Status.KEEP, Label.NONE, value, delta=posterior.gain, sigma=self._belief.sigma)
             e = Experiment(1, self._number, 0, Phase.DECIDED, "", NOW, decision=decision)
             self._kept.append(e)
             self._standing.append(e)
-            self._past.append((self._tip, self._worth))
-            self._tip, self._worth, self._latest = one.program, one.program.value, self._number
-        elif stale:
-            since = [e.decision.delta or 0.0 for e in self._standing if e.number > one.parent and e.decision]
-            if since and look(self._belief, value + sum(since)).gain > 0:
-                self._again.append(one.effect)
-            if since:
-                return
+            self._before.append(self._edits)
+            self._edits, self._worth, self._latest = one.edits, truth.value, self._number
+        elif since:
+            moved = look(self._belief, value + sum(since))
+            if moved.gain > 0:
+                self._again.append((one.edits, self._number))
+            self._belief = moved.discarded
+            return
         self._belief = posterior.kept if kept else posterior.discarded
         while regret(self._belief) is not None:
             self._belief = follow(self._belief, Step(0.0, back=True))
-            self._tip, self._worth = self._past.pop()
+            self._edits = self._before.pop()
+            self._worth = self._truth(self._edits).value
             self._kept.pop()
             self._standing.pop()
             self._latest = self._kept[-1].number if self._kept else self._against
@@ -153,7 +168,7 @@ class Parallel(Ours):
     # -- confirmations
     def _open(self, left: int) -> Test | None:
         limit = min(self._rule.limit, left // 2)
-        return Test(self._kept[-1].number, self._tip, limit, []) if limit > 0 else None
+        return Test(self._kept[-1].number, self._edits, limit, []) if limit > 0 else None
 
     def _step(self) -> Going | None:
         """The next run of the confirmation; None: it is over."""
@@ -165,7 +180,7 @@ class Parallel(Ours):
         level = test.number == self._kept[-1].number
         step = next_step(TASK, test.runs, self._belief, level=level, rule=replace(self._rule, limit=test.limit))
         if isinstance(step, Ask):
-            return Going(test.tip if step.of_tip else self._confirmed, ask=step)
+            return Going(test.edits if step.of_tip else self._proven, ask=step)
         self._test = None
         self._verdict(test, step, level)
         return None
@@ -174,19 +189,20 @@ class Parallel(Ours):
         above = [e for e in self._kept if e.number > test.number]
         if verdict.outcome is Outcome.CONFIRMED:
             self._tally.confirmed += 1
-            self._tally.wrong += test.tip.value <= self._confirmed_worth
-            self._confirmed, self._confirmed_worth, self._against = test.tip, test.tip.value, test.number
+            worth = self._truth(test.edits).value
+            self._tally.wrong += worth <= self._confirmed_worth
+            self._proven, self._confirmed_worth, self._against = test.edits, worth, test.number
             values = [r.value for r in test.runs if r.of is None and r.value is not None]
             mean = Step(statistics.fmean(values), runs=len(values))
             self._belief = follow(self._belief, mean) if level else kept_on(self._belief, len(above))
-            self._kept, self._past, self._undecided = above, self._past[len(self._past) - len(above) :], []
+            self._kept, self._before, self._undecided = above, self._before[len(self._before) - len(above) :], []
         elif verdict.outcome is Outcome.FELL and level:
             self._tally.fell += 1
             values = [r.value for r in test.runs if r.of is not None and r.value is not None]
             self._belief = follow(self._belief, Step(statistics.fmean(values), fell=True, runs=len(values)))
-            self._tip, self._worth, self._latest = self._confirmed, self._confirmed_worth, self._against
+            self._edits, self._worth, self._latest = self._proven, self._confirmed_worth, self._against
             self._standing = self._standing[: len(self._standing) - len(self._kept)]
-            self._kept, self._past, self._undecided = [], [], []
+            self._kept, self._before, self._undecided = [], [], []
         else:
             self._undecided.append(self._number)
 
