@@ -39,7 +39,7 @@ from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Label, Outcome, Phase, Status
 from autoresearchd.evaluator.keep.confirm import Ask, ConfirmRule, due, next_step
 from autoresearchd.evaluator.keep.tip_belief import Step, follow, kept_on, look, regret
-from autoresearchd.loop.proposing.proposals import SLOTS_A_PART
+from autoresearchd.loop.proposing.proposals import PATIENT_SLOTS
 from autoresearchd.store.reader import Reader
 
 EVERY = 40.0
@@ -53,6 +53,16 @@ class Going:
     edits: frozenset[int]
     parent: int = 0
     ask: Ask | None = None
+
+
+@dataclass(frozen=True)
+class Past:
+    """What may be tried on the tip: an edit that gave ``value`` on an earlier one, or a tip that lost its place."""
+
+    edits: frozenset[int]
+    parent: int
+    value: float | None
+    gain: float = 0.0
 
 
 @dataclass
@@ -71,7 +81,7 @@ class Parallel(Ours):
     def __init__(self, world: World, runs: int, slots: int) -> None:
         super().__init__(world, runs, ConfirmRule(), EVERY)
         self._slots, self._going, self._test = slots, deque[Going](), None
-        self._again: deque[tuple[frozenset[int], int]] = deque()  # edits that are tried again
+        self._again: list[Past] = []  # what may be tried again
         self._effects: list[float] = []
         self._edits = self._proven = frozenset[int]()  # of the tip and of the confirmed program
         self._before: list[frozenset[int]] = []  # of what each open keep was kept on
@@ -107,14 +117,24 @@ class Parallel(Ours):
         reserve = (LAST if self._kept else 0) + (max(0, LAST - len(self._test.runs)) if self._test else 0)
         if self._world.runs + len(self._going) >= self._runs - reserve:
             return None
-        enough = len(self._again) >= max(1, self._slots // SLOTS_A_PART)
-        if self._again and (enough or 2 * (self._number - self._again[0][1]) >= self._slots):
-            edits = self._edits.union(*(edits for edits, _ in self._again))
-            self._again.clear()
-            if edits != self._edits:
-                return Going(edits, self._latest)
+        if (edits := self._together()) != self._edits:
+            return Going(edits, self._latest)
         self._effects.append(self._world.edit(Truth())[0])
         return Going(self._edits | {len(self._effects) - 1}, self._latest)
+
+    def _together(self) -> frozenset[int]:
+        """The tip with what has gained beside other keeps, once that is worth a run."""
+        worth = [(edits, gain) for edits, gain in ((o.edits, self._gain(o)) for o in self._again) if gain > 0]
+        least = max(1.0, self._slots / PATIENT_SLOTS) * self._belief.hope
+        if not worth or sum(gain for _, gain in worth) < least:
+            return self._edits
+        self._again.clear()
+        return self._edits.union(*(edits for edits, _ in worth))
+
+    def _gain(self, old: Past) -> float:
+        """What an edit would bring on the tip, in the metric."""
+        since = sum(e.decision.delta or 0.0 for e in self._standing if e.number > old.parent and e.decision)
+        return old.gain if old.value is None else look(self._belief, old.value + since).gain
 
     def _truth(self, edits: frozenset[int]) -> Truth:
         return Truth(sum(self._effects[i] for i in edits))
@@ -142,7 +162,7 @@ class Parallel(Ours):
         self._tally.judged(truth.value - self._worth, kept)
         if kept:
             if since:
-                self._again.append((self._edits, self._number))
+                self._again.append(Past(self._edits, one.parent, None, sum(since)))
             decision = Decision(Status.KEEP, Label.NONE, value, delta=posterior.gain, sigma=self._belief.sigma)
             e = Experiment(1, self._number, 0, Phase.DECIDED, "", NOW, decision=decision)
             self._kept.append(e)
@@ -152,7 +172,7 @@ class Parallel(Ours):
         elif since:
             moved = look(self._belief, value + sum(since))
             if moved.gain > 0:
-                self._again.append((one.edits, self._number))
+                self._again.append(Past(one.edits, one.parent, value))
             self._belief = moved.discarded
             return
         self._belief = posterior.kept if kept else posterior.discarded
