@@ -17,7 +17,7 @@ from tests.timing import wait_until
 
 pytestmark = needs_sshd
 DATA = "scale.txt"
-BRIEF = PROGRAM.replace("print(f", "import time\ntime.sleep(0.5)\nprint(f")
+BRIEF = PROGRAM.replace("print(f", "import time\ntime.sleep(3)\nprint(f")
 
 
 @pytest.fixture
@@ -66,13 +66,13 @@ def test_hosts_and_daemons_may_die_in_a_session_of_four_slots(project: Project, 
         return {host["host"]: host for host in project.status("t")["slots"]["hosts"]}
 
     with project.daemon("start", "--foreground", "--tag", "t", "--policy", "search", "--executor", "ssh") as daemon:
-        wait_until(lambda: project.latest_run() >= 6)
+        wait_until(lambda: project.latest_run() >= 6 and hosts().get("gpu-box-2"))
         rebooted.end()
-        wait_until(lambda: hosts()["gpu-box-2"]["failed"])
+        latest = project.latest_run()
+        wait_until(lambda: project.latest_run() >= latest + 4)  # without it
         rebooted.boot()
         rebooted.wait()
-        latest = project.latest_run()
-        wait_until(lambda: project.latest_run() >= latest + 4 and carriers(mark))
+        wait_until(lambda: carriers(mark))
         daemon.kill()
         daemon.wait()
     wait_until(lambda: not carriers(mark))
@@ -83,6 +83,6 @@ def test_hosts_and_daemons_may_die_in_a_session_of_four_slots(project: Project, 
     assert [after[n]["runs"] for n in decided] == [before[n]["runs"] for n in decided], "none is made again"
     found = project.status("t")["slots"]
     assert found["count"] == 4 and 0.0 < found["utilisation"] <= 1.0
-    assert all(host["runs"] >= 4 for host in hosts().values())
+    assert all(hosts()[host.alias]["runs"] >= 4 for host in (steady, rebooted))
     [line] = [line for line in project.done("status").stdout.splitlines() if line.startswith("  slots ")]
-    assert "4 on 2 hosts" in line and "gpu-box-2 lost" in line and "% of the time" in line
+    assert "4 on 2 hosts" in line and "% of the time" in line
