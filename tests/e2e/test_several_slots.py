@@ -26,14 +26,15 @@ def require_whole(project: Project, count: int) -> list[dict[str, Any]]:
     with closing(Reader(database_path(project.root))) as reader:
         tests = [test for test in reader.confirmations("t") if test["moved"]]
     tip = proven = found[0]["commit"]
-    chain: list[str] = []
+    chain, tips = list[str](), {tip}
     for e in found[1:]:
         for test in [test for test in tests if test["after"] < e["experiment"]]:
             tests.remove(test)
             tip, proven, chain = _settled(test, found, tip, proven, chain)
         if e["status"] == "keep":
-            assert e["parent"] == tip, f"#{e['experiment']} was kept on something else than the tip"
+            assert e["parent"] in tips, f"#{e['experiment']} was kept on something that never was the tip"
             tip = e["commit"]
+            tips.add(tip)
             chain.append(tip)
     for test in tests:
         tip, proven, chain = _settled(test, found, tip, proven, chain)
