@@ -47,6 +47,11 @@ as a fresh edit; with more slots they wait for each other in proportion. In sess
 then lose 9% of what one slot gains, and 16 21%."""
 
 
+def _numbers(found: object) -> list[int]:
+    """Experiments that side information names; a model may have put anything there."""
+    return [n for n in (found if isinstance(found, list) else [found]) if isinstance(n, int)]
+
+
 class EditCheck:
     """Knows what may be proposed in a session, and what was tried in it."""
 
@@ -165,7 +170,7 @@ class Proposals:
         if context.slots == 1 or view.belief is None or e.parent != view.tip_commit:
             return None
         others = (*view.recent, *context.store.unsettled(context.session_id))
-        done = {n for x in others if x.proposal for n in x.proposal.asi.extra.get(REBASED, ())}
+        done = {n for x in others if x.proposal for n in _numbers(x.proposal.asi.extra.get(REBASED))}
         left = ((old, *self._gained(old, e)) for old in view.recent if old.number not in done)
         worth = [(old, made, gain) for old, made, gain in left if gain > 0]
         least = max(1.0, context.slots / PATIENT_SLOTS) * view.belief.hope

@@ -16,7 +16,7 @@ from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
-from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop.context import Context
 from tests.fakes.bench import TASK, Bench, Doom, Killed, Mortal
 from tests.fakes.executors import FakeExecutor, FakeHandle, Script
@@ -215,6 +215,22 @@ def test_an_edit_that_does_not_go_with_what_was_kept_is_not_tried_again(tmp_path
     bench.run(5)
     assert bench.experiment(2).decision.label is Label.STALE_PARENT  # type: ignore[union-attr]
     assert not [e for e in bench.experiments() if e.proposal and "rebased" in e.proposal.asi.extra]
+
+
+@pytest.mark.parametrize("named", [5, "5", [[5]], {"5": 5}, None])
+def test_no_side_information_of_a_model_stops_a_session(tmp_path: Path, made: list[Bench], named: object) -> None:
+    """It may hold the key that the loop itself uses."""
+
+    class Sly(Tuning):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            return replace(super().propose(state, cancel), asi=ASI("x", extra={"rebased": named}))
+
+    bench = Slots(tmp_path, 2)
+    made.append(bench)
+    bench.policy = Sly()
+    bench.run(3)
+    check(bench, 3)
+    assert EventKind.FAULT not in [event.kind for event in bench.events.events]
 
 
 def test_the_tip_is_confirmed_while_experiments_go_on(tmp_path: Path, made: list[Bench]) -> None:
