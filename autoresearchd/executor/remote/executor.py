@@ -239,7 +239,8 @@ class RemoteExecutor:
             together = {
                 name: ", ".join(dict.fromkeys(str(f[name]) for f in facts.values())) for name in ("tier", *COMPARED)
             }
-            self._described[known] = {**together, "host": ", ".join(facts)}
+            count = {"slots": str(self.slots)} if self.slots > 1 else {}
+            self._described[known] = {**together, "host": ", ".join(facts), **count}
         return self._described[known]
 
     def examine(self) -> list[tuple[str, str, list[tuple[str, str]]]]:
