@@ -7,7 +7,9 @@ import hashlib
 import json
 import os
 import platform
+import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,7 +23,7 @@ from autoresearchd.app.models.spending import AWAY_S, Roomy, SessionAnswers, Use
 from autoresearchd.app.project import Project
 from autoresearchd.config import load_task, parse_task
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.errors import MissingCapability, UsageError
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Adapters, Cancel, Event, EventKind, EventSink, Executor, Policy, ResearchState
@@ -48,66 +50,119 @@ from autoresearchd.workspace import layout
 from autoresearchd.workspace.git import GitWorkspace, open_workspace, setup_dir
 
 if TYPE_CHECKING:
+    from autoresearchd.executor.ray.wanted import Wanted
+    from autoresearchd.executor.remote.executor import RemoteExecutor
     from autoresearchd.sandbox.agent_shell import SandboxedShell, Surroundings
 
-LOCAL, SSH = "local", "ssh"
+LOCAL, SSH, RAY = "local", "ssh", "ray"
 _TIMES = "*"
+_KIND = re.compile(r"[^:*?]*")
+_PLACED_WITHIN_S = 900.0
+"""For a cluster that has to grow first."""
 _MOST_TOKENS = 16
 """Of the answer to the first question, whatever it is: some providers refuse to be asked for fewer."""
-_PATIENCE_S = 30.0
+_PATIENCE_S, _LOOK_EVERY_S = 30.0, 1.0
 _HOPELESS = FINAL | {Trouble.UNREACHABLE}
+
+
+def executor_kind(spec: str) -> str:
+    """What an executor's spec begins with."""
+    found = _KIND.match(spec)
+    return found[0] if found else ""
 
 
 def make_executor(spec: str, task: Task | None = None) -> Executor:
     """The executor that a session remembers (``executor_spec``); ``ssh`` runs on the fleet of a task."""
+    kind = executor_kind(spec)
+    if kind == "cloud":
+        raise MissingCapability(
+            f"executor {kind!r} is not part of this version", hint="use --executor local, ssh or ray"
+        )
+    if kind not in (LOCAL, SSH, RAY):
+        raise UsageError(f"unknown executor {spec!r}", hint="this version has: local, ssh, ray")
     where, _, slots = spec.partition(_TIMES)
-    kind, _, argument = where.partition(":")
-    if kind in ("ray", "cloud"):
-        raise MissingCapability(f"executor {kind!r} is not part of this version", hint="use --executor local or ssh")
-    if kind not in (LOCAL, SSH):
-        raise UsageError(f"unknown executor {spec!r}", hint="this version has: local, ssh")
+    argument = where.partition(":")[2]
     if kind == LOCAL:
         return LocalExecutor(tier=argument or AUTO, slots=int(slots) if slots else None)
     if task is None:
         what = "experiments that ran on a fleet are not run again for a learner"
         raise MissingCapability(what, hint="add --set judge=checks")
+    if kind == RAY:
+        from autoresearchd.executor.ray.executor import RayExecutor
+
+        return RayExecutor(_wanted(spec))
     from autoresearchd.executor.ssh.executor import SshExecutor
 
     return SshExecutor(task.remote_slots, tier=argument or AUTO)
 
 
-def remote_device(spec: str, folder: Path) -> str | None:
-    """What the machines of a task's fleet compute on, which are tried for that; None: runs run on this machine."""
-    if spec.partition(":")[0] != SSH:
+def _wanted(spec: str) -> Wanted:
+    from autoresearchd.executor.ray.wanted import Wanted
+
+    return Wanted.read(spec.removeprefix(RAY).removeprefix(":"))
+
+
+def remote_device(spec: str, folder: Path, tell: Callable[[str], None]) -> str | None:
+    """What the machines of a fleet or cluster compute on, which are tried for that; None: runs run on this machine.
+
+    A cluster that has to grow for the first slot is waited for, which is told.
+    """
+    if executor_kind(spec) not in (SSH, RAY):
         return None
-    from autoresearchd.executor.ssh.executor import SshExecutor
+    from autoresearchd.executor.remote.executor import RemoteExecutor
 
     executor = make_executor(spec, load_task(folder))
-    assert isinstance(executor, SshExecutor)
+    assert isinstance(executor, RemoteExecutor)
+    deadline, told = time.monotonic() + _PLACED_WITHIN_S, False
     with contextlib.closing(executor):
-        return executor.describe()["device"]
+        while True:
+            try:
+                return executor.describe()["device"]
+            except EnvironmentFailure as error:
+                if not executor.waits or time.monotonic() > deadline:
+                    raise
+                if not told:
+                    tell(f"waiting: {error.what}\n")
+                    told = True
+                time.sleep(_LOOK_EVERY_S)
 
 
 def examine_fleet(folder: Path) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """The hosts of a folder's task, as `SshExecutor.examine` has them; none where it has no fleet."""
-    if not (folder / "task.yaml").is_file() or not (fleet := load_task(folder).remote_slots):
-        return []
-    from autoresearchd.executor.ssh.executor import SshExecutor
+    """The hosts of a folder's task and the nodes at RAY_ADDRESS, as `RemoteExecutor.examine` has them."""
+    executors: list[RemoteExecutor] = []
+    if (folder / "task.yaml").is_file() and (fleet := load_task(folder).remote_slots):
+        from autoresearchd.executor.ssh.executor import SshExecutor
 
-    with contextlib.closing(SshExecutor(fleet)) as executor:
-        return executor.examine()
+        executors.append(SshExecutor(fleet))
+    if os.environ.get("RAY_ADDRESS"):
+        from autoresearchd.executor.ray.executor import RayExecutor
+
+        executors.append(RayExecutor(_wanted(RAY)))
+    found = []
+    for executor in executors:
+        with contextlib.closing(executor):
+            found += executor.examine()
+    return found
 
 
 def executor_spec(spec: str, sandbox: str | None, slots: int | None = None) -> str:
     """The spec that a session remembers: the executor and what was asked for, ``local:none*4``; None: as it was."""
+    kind = executor_kind(spec)
+    if kind == RAY:
+        wanted = _wanted(spec)
+        sandbox = wanted.sandbox if sandbox is None else check_name(sandbox)
+        text = str(replace(wanted, sandbox=sandbox, slots=slots or wanted.slots))
+        return f"{RAY}:{text}" if text else RAY
     where, _, before = spec.partition(_TIMES)
     kind, _, tier = where.partition(":")
     if sandbox is not None:
         if kind not in (LOCAL, SSH):
-            raise UsageError(f"--sandbox goes with --executor local and ssh, not {kind}", hint="leave one of them out")
+            hint = "leave one of them out"
+            raise UsageError(f"--sandbox goes with --executor local, ssh and ray, not {kind}", hint=hint)
         tier = "" if check_name(sandbox) == AUTO else sandbox
     if slots is not None and kind != LOCAL:
-        raise UsageError(f"--slots goes with --executor local, not {kind}", hint="a fleet has those of fleet.slots")
+        what = f"--slots goes with --executor local and ray, not {kind}"
+        raise UsageError(what, hint="a fleet has those of fleet.slots")
     times = str(slots) if slots is not None else before
     return kind + (f":{tier}" if tier else "") + (f"{_TIMES}{times}" if times else "")
 

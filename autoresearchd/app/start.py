@@ -106,7 +106,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
         raise errors.UsageError(f"there is no folder {folder}", hint="name the folder that holds the task")
     file, device = folder / TASK_FILE, None
     if file.exists():
-        device = compose.remote_device(executor, folder)
+        device = compose.remote_device(executor, folder, _say)
         read_task(folder, overrides=overrides, device=device)  # its mistakes are told before it is to be committed
     project = Project.at(folder)
     preflight.check_repository(project.root)
@@ -258,7 +258,7 @@ def _usable_executor(spec: str, sandbox: str | None, slots: int | None = None) -
     executor = compose.executor_spec(spec, sandbox, slots)
     if found := end_abandoned():
         _say(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
-    if executor.partition(":")[0] != compose.SSH:
+    if compose.executor_kind(executor) not in (compose.SSH, compose.RAY):
         made = compose.make_executor(executor)
         if isinstance(made, LocalExecutor):
             _ = made.tier  # refused where nothing isolates here

@@ -220,6 +220,7 @@ experiments = _table(
     _columns(Metrics, "metrics?"),
     _columns(Words, "reason?"),
     _columns(sa.Boolean, "confirmed?"),
+    _columns(Real, "shift?"),
     Index("ix_experiment_value", "session_id", "segment", "value", "number"),
     Index("ix_experiment_status", "session_id", "status", "number"),
     Index("ix_experiment_commit", "session_id", "commit_sha"),

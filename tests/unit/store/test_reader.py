@@ -17,7 +17,17 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.store.reader import Reader
-from tests.unit.store.driver import AT, Driver, Where, asked_again, commit_of, execute, new_answer, new_proposal
+from tests.unit.store.driver import (
+    AT,
+    Driver,
+    Where,
+    asked_again,
+    commit_of,
+    execute,
+    new_answer,
+    new_proposal,
+    result,
+)
 
 
 def baseline(lab: Driver, values: tuple[float, ...] = (1.0, 1.02, 0.98), segment: int = 0) -> Experiment:
@@ -292,6 +302,31 @@ def test_a_stopped_session_has_nothing_under_way(lab: Driver, journal: Where) ->
         status = reader.status("nov21", alive=False)
     assert (status["session"]["state"], status["current"]) == ("stopped", None)
     assert "reason" not in status["session"]
+
+
+def test_slots_tell_how_much_of_their_time_is_used_and_which_hosts_fail(lab: Driver, journal: Where) -> None:
+    """Else somebody pays for eight GPUs of which six wait."""
+    lab.store.open_segment(lab.id, "f1", "more", "cpu · x86_64 · 2 slots", AT)
+    e = lab.committed(1)
+
+    def run(host: str, begun: float, seconds: float, label: Label = Label.NONE) -> None:
+        row = lab.store.open_run(lab.id, e.number, 7, AT + timedelta(seconds=begun))
+        took = replace(result(), host=host, duration_s=seconds)
+        at = AT + timedelta(seconds=begun + seconds)
+        lab.store.close_run(row.id, Measurement(label, None if label else 1.0), took, at, last=False)
+
+    run("a", 0, 60)
+    run("b", 0, 30)
+    run("b", 30, 20, Label.HOST_LOST)
+    run("a", 3600, 20)  # after a pause
+    lab.store.open_run(lab.id, e.number, 7, AT + timedelta(seconds=3610))
+    lab.store.set_state(lab.id, SessionState.RUNNING, AT, pid=4321)
+    hosts = [{"host": "a", "runs": 2, "failed": 0}, {"host": "b", "runs": 1, "failed": 1}]
+    with Reader(journal) as reader:
+        slots = reader.status("nov21", alive=True, now=AT + timedelta(seconds=3640))["slots"]
+        gone = reader.status("nov21", alive=False, now=AT + timedelta(days=1))["slots"]
+    assert slots == {"count": 2, "busy": 1, "utilisation": pytest.approx((60 + 30 + 20 + 30) / 200), "hosts": hosts}
+    assert gone == {"count": 2, "busy": 0, "utilisation": pytest.approx((60 + 30 + 20) / 160), "hosts": hosts}
 
 
 def test_a_session_without_a_baseline_shows_no_figures_instead_of_wrong_ones(lab: Driver, journal: Where) -> None:
