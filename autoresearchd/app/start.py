@@ -106,7 +106,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
         raise errors.UsageError(f"there is no folder {folder}", hint="name the folder that holds the task")
     file, device = folder / TASK_FILE, None
     if file.exists():
-        device = compose.remote_device(executor, folder, options.limits.max_usd)
+        device = compose.remote_device(executor, folder, _say, options.limits.max_usd)
         read_task(folder, overrides=overrides, device=device)  # its mistakes are told before it is to be committed
     project = Project.at(folder)
     preflight.check_repository(project.root)
@@ -141,7 +141,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
             require_tunable(policy, task, code, file)
         if device is None:
             notes += program_notes(task, source)
-        notes += [*who_measures(task, code)]
+        notes += [*who_measures(task, code), *project.notes()]
         _say("".join((*beside, *(f"note: {note}\n" for note in notes))))
         if options.preflight and proposes:
             compose.ask_models(policy, settings, source, os.environ, _say)
@@ -179,7 +179,7 @@ def refuse_secret(policy: str) -> None:
 def refuse_second(project: Project, tag: str | None) -> list[str]:
     """Refuse a ``start`` without a tag beside a running session; warnings of those that will share the machine."""
     beside: list[str] = []
-    if not project.database.exists():
+    if not project.is_shared and not project.database.exists():
         return beside
     with project.open_store() as store:
         sessions = store.sessions()
@@ -258,7 +258,7 @@ def _usable_executor(spec: str, sandbox: str | None, slots: int | None = None) -
     executor = compose.executor_spec(spec, sandbox, slots)
     if found := end_abandoned():
         _say(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
-    if executor.partition(":")[0] not in (compose.SSH, compose.CLOUD):
+    if compose.executor_kind(executor) not in (compose.SSH, compose.RAY, compose.CLOUD):
         made = compose.make_executor(executor)
         if isinstance(made, LocalExecutor):
             _ = made.tier  # refused where nothing isolates here
@@ -291,9 +291,7 @@ def resume(
         if session.policy == IMPORTED:
             what = f"session {session.tag} was imported: there is nothing to go on with"
             raise errors.UsageError(what, hint="start a new one")
-        pid = project.daemon(session.tag)
-        if pid is not None:
-            raise already_held(session.tag, pid)
+        project.refuse_held(store, session.tag)
         executor = _usable_executor(session.executor, sandbox)
         if executor != session.executor:
             store.set_executor(session.id, executor)
@@ -320,7 +318,7 @@ def confirm(directory: Path, tag: str | None, asked: Asked, sinks: Sequence[Even
     project = Project.of_session(directory)
     with project.existing_store() as store:
         session = project.pick(store, tag)
-        if project.daemon(session.tag) is not None:
+        if project.daemon(session.tag) is not None or store.holder(session.tag) is not None:
             if asked != Asked():
                 what = f"session {session.tag} runs: its daemon can only confirm its tip"
                 hint = "`autoresearchd confirm` alone asks it to; `autoresearchd stop` first for anything else"
@@ -361,8 +359,9 @@ def run(
     project: Project, store: SqlStore, session: Session, sinks: Sequence[EventSink], asked: Asked | None = None
 ) -> int:
     """Run a session in this process, holding its lock. asked: a confirmation is all that is to be done."""
-    with SessionLock(project.lock(session.tag), session.tag, starts=True) as lock:
-        unchecked = check_database(project.database)
+    with SessionLock(project.lock(session.tag), session.tag, starts=True) as lock, store.leased(session.tag):
+        shared = project.is_shared  # then its server is who keeps the database
+        unchecked = "" if shared else check_database(project.database)
         store.take_controls(session.id)  # what was asked of a daemon that is dead is not meant for this one
         preflight.check_not_checked_out(project.root, session.branch)
         folder = project.root / session.folder
@@ -382,8 +381,8 @@ def run(
                 session.limits,
                 lock,
                 active_seconds=session.active_seconds,
-                backup=project.backups,
-                database=project.database,
+                backup=None if shared else project.backups,
+                database=None if shared else project.database,
                 refuse=store.refuse,
                 prepare=lambda: _prepare(lab, workspace, session, asked),
                 conditions=lambda: compose.ensure_segment(lab, workspace.fingerprint(base, lab.task.protected)),
@@ -473,23 +472,23 @@ def _wait_for_daemon(project: Project, tag: str, daemon: subprocess.Popen[bytes]
 def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[bytes]) -> int:
     """Until the daemon, which holds the session, has measured its first run; its exit code if it ended, else 0."""
     said, over = "", False
-    while (code := daemon.poll()) is None and not over:
-        words, over = _first_step(project, tag)
-        if words != said:
-            _say(f"{words}{'' if said or over else '; Ctrl-C leaves it running in the background'}\n")
-            said = words
-        time.sleep(_LOOK_EVERY)
+    with project.open_store() as store:
+        while (code := daemon.poll()) is None and not over:
+            words, over = _first_step(store, tag)
+            if words != said:
+                _say(f"{words}{'' if said or over else '; Ctrl-C leaves it running in the background'}\n")
+                said = words
+            time.sleep(_LOOK_EVERY)
     return code or 0
 
 
-def _first_step(project: Project, tag: str) -> tuple[str, bool]:
+def _first_step(store: SqlStore, tag: str) -> tuple[str, bool]:
     """(what a daemon is at, whether the first result is there)."""
     measuring = "measuring the baseline", False
     try:
-        with project.open_store() as store:
-            session = store.session(tag)
-            latest = store.latest(session.id)
-    except KeyError:  # a baseline that failed takes its session with it
+        session = store.session(tag)
+        latest = store.latest(session.id)
+    except (KeyError, errors.EnvironmentFailure):  # a baseline that failed takes its session with it
         return measuring
     task = parse_task(session.task_json)
     if latest is None:

@@ -97,6 +97,7 @@ class Run:
     duration_s: float = 0.0
     exit_code: int | None = None
     tier: str = ""
+    host: str = ""
     device: str = "cpu"
     detail: str = ""
     of: int | None = None
@@ -124,6 +125,7 @@ class Decision:
     value: mean of its good runs; delta: expected improvement over the tip (positive: better), shrunken by what edits
     have brought so far; sigma: noise as it is believed to be; confidence: |best − baseline| / MAD over the session, the
     advisory figure of pi-autoresearch; reward: for the learner, with its components and the version of its formula.
+    shift: what keeps that were made while it ran are believed to have brought: value and shift tell of the tip.
     """
 
     status: Status
@@ -137,6 +139,7 @@ class Decision:
     reason: str = ""
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     reward_formula: str | None = None
+    shift: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

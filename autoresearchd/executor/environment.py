@@ -49,7 +49,8 @@ def find_devices() -> Devices:
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names and allowed is not None:
         ids = tuple(part.strip() for part in allowed.split(",") if part.strip() not in ("", "-1", "NoDevFiles"))
-    return Devices(names[0] if ids else "", ids)
+    numbers = [int(i) for i in ids if i.isdigit() and int(i) < len(names)]
+    return Devices(names[numbers[0] if numbers else 0] if ids else "", ids)
 
 
 def gpu_names() -> list[str]:

@@ -49,7 +49,7 @@ def serve(
     lock: SessionLock,
     *,
     active_seconds: float,
-    backup: Path,
+    backup: Path | None,
     database: Path | None = None,
     refuse: Callable[[errors.StoreDamaged], None] = lambda error: None,
     prepare: Callable[[], None],

@@ -64,7 +64,7 @@ def decide_experiment(view: SessionView, e: Experiment) -> Decision:
             baseline=view.baseline_runs,
             seeded=not (view.baseline and view.baseline.ignores_seed),
         )
-        return _stale(view, e, decision) if decision.label is Label.NO_GAIN else decision
+        return decision if decision.status is Status.KEEP else _beside_keeps(view, e, decision)
     log = context.site.run_dir(e.number, len(e.runs) - 1) / "training.log"
     try:
         return decide_baseline(context.task, e, log=str(log))
@@ -74,7 +74,7 @@ def decide_experiment(view: SessionView, e: Experiment) -> Decision:
         raise
 
 
-def _stale(view: SessionView, e: Experiment, decision: Decision) -> Decision:
+def _beside_keeps(view: SessionView, e: Experiment, decision: Decision) -> Decision:
     """The decision where others were kept while it ran: no better than the new tip, it may have beaten its own parent.
 
     If it did, the edit is tried on the tip (``Proposals.rebase``). Its gain is told against its parent.
@@ -82,7 +82,12 @@ def _stale(view: SessionView, e: Experiment, decision: Decision) -> Decision:
     since = view.kept_since(e)
     if not since:
         return decision
-    gain = (decision.delta or 0.0) + sum((k.decision.delta or 0.0) for k in since if k.decision)
+    brought = sum((k.decision.delta or 0.0) for k in since if k.decision)
+    if view.context.task.proposing.parents == "incumbent":  # else it was made on some program of the tree
+        decision = replace(decision, shift=brought)
+    if decision.label is not Label.NO_GAIN:
+        return decision
+    gain = (decision.delta or 0.0) + brought
     meanwhile = ", ".join(str(k.number) for k in since)
     words = f"The tip moved on while it ran (to experiment {meanwhile}), and it is no better than that"
     reason = (

@@ -11,7 +11,7 @@ from functools import partial
 from autoresearchd.domain import errors
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, limit_reached
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
-from autoresearchd.domain.ports import EventKind
+from autoresearchd.domain.ports import EventKind, RunHandle
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.evaluator.keep.confirm import due
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal
@@ -28,7 +28,7 @@ from autoresearchd.workspace.files import PASSING
 
 FATAL = (
     errors.BaselineError, errors.RepositoryError, errors.Interrupted, errors.LimitReached, errors.MissingCapability,
-    errors.StoreDamaged,
+    errors.SessionLocked, errors.StoreDamaged,
 )  # fmt: skip
 """No experiment is to blame for any of them, and none could be measured before it is fixed."""
 FAULTS_BEFORE_GIVING_UP = 3
@@ -184,11 +184,15 @@ class SessionLoop:
         return len(self._under_way) < AHEAD * self._slots
 
     def _wait_for_any(self) -> None:
-        running = [s.running for s in (*(s for _, s in self._under_way.values()), self._test) if s.running is not None]
-        if running:
-            running[0].handle.wait(TICK_S)
+        if running := self._handles():
+            running[0].wait(TICK_S)
         else:
             self._context.stop.wait(TICK_S)
+
+    def _handles(self) -> list[RunHandle]:
+        """All runs under way."""
+        slots = (*(slot for _, slot in self._under_way.values()), self._test)
+        return [slot.running.handle for slot in slots if slot.running is not None]
 
     def _reconcile(self) -> None:
         """What the last daemon left open. Nothing else is done before this has gone through once."""
@@ -456,11 +460,16 @@ class SessionLoop:
             raise errors.Interrupted(f"stopped while waiting for: {reason}")
 
     def _wait(self, seconds: float, reason: str) -> bool:
-        """Say why, and wait; whether somebody asked to stop."""
+        """Say why, and wait, at most until another slot's run ends; whether somebody asked to stop."""
         self._set_state(SessionState.BACKING_OFF, reason)
         words = f"waiting {format_duration(seconds)}: {reason}"
         self._context.emit(EventKind.BACKING_OFF, words, seconds=seconds, reason=reason)
-        return self._context.stop.wait(seconds)
+        running = [handle for handle in self._handles() if handle.wait(0.0) is None]
+        ends = self._context.clock.monotonic() + seconds
+        while (left := ends - self._context.clock.monotonic()) > 0 and all(h.wait(0.0) is None for h in running):
+            if self._context.stop.wait(min(left, TICK_S) if running else left):
+                return True
+        return self._context.stop.is_set()
 
     def _end_for_money(self, number: int | None, error: errors.SpendCapReached) -> None:
         """End the session at its own cap, once what is under way is decided and a chain that is open is confirmed."""

@@ -70,6 +70,7 @@ class SessionView:
         if self.baseline is None:  # a new one is of what is confirmed
             self.tip_commit = session.confirmed
         self.open_keeps: list[Experiment] = [] if self.baseline is None else [*store.open_keeps(session.id)]
+        self._keeps = self._read_keeps()
         past = store.confirmations(session.id, self.segment)
         self.undecided = [c.after for c in past if self._leaves_doubt(c)]
         self.tested = max((c.after for c in past if self._tests_tip(c)), default=-1)
@@ -81,6 +82,11 @@ class SessionView:
     def _read_recent(self) -> deque[Experiment]:
         recent = self.context.store.experiments(self.context.session_id, last=RECENT)
         return deque((e for e in recent if e.phase is Phase.DECIDED), maxlen=RECENT)
+
+    def _read_keeps(self) -> list[Experiment]:
+        """All of the segment, which several slots are told about; else none."""
+        store, several = self.context.store, self.context.slots > 1
+        return [*store.keeps(self.context.session_id, self.segment)] if several else []
 
     def _replay(self, past: Sequence[Confirmation]) -> TipBelief | None:
         """What all readings of the segment, and the verdicts between them, lead to believe."""
@@ -94,13 +100,13 @@ class SessionView:
         verdicts = deque(c for c in past if c.moved and c.after >= after)
         readings = store.readings(self.context.session_id, self.segment, after)
         self._unsaved = len(readings)
-        for number, value, kept in (*readings, (math.inf, 0.0, False)):
+        for number, value, shift, kept in (*readings, (math.inf, 0.0, 0.0, False)):
             while verdicts and verdicts[0].after < number:
                 c = verdicts.popleft()
                 belief = self._after_verdict(belief, c, chain)
                 chain = [n for n in chain if (n <= c.against if c.fell else n > c.experiment)]
             if belief and number < math.inf:
-                belief = follow(belief, Step(sign * value, kept))
+                belief = follow(belief, Step(sign * value + shift, kept))
                 chain += [int(number)] if kept else []
         return belief
 
@@ -149,10 +155,9 @@ class SessionView:
         """
         if self.context.slots == 1:
             return []
-        known = (*self._recent, self.confirmed, self.require_baseline())
+        known = (*self._keeps, *self._recent)
         parent = max((k.number for k in known if k.commit == e.parent), default=-1)
-        later = [k for k in self._recent if k.number > parent and k.number != e.number]
-        return [k for k in later if is_keep(k) and k.confirmed is not False]
+        return [k for k in self._keeps if k.number > parent and k.number != e.number and k.confirmed is not False]
 
     @property
     def before_tip(self) -> Experiment:
@@ -288,6 +293,7 @@ class SessionView:
                 self._top = None
         if is_keep(e) and e.commit is not None:
             self._tip, self.tip_commit = e, e.commit
+            self._keeps.append(e)
         if is_baseline(e):
             if is_keep(e):
                 self.baseline, self._confirmed = Baseline(e, self.context.task, self.context.store, self.programs), e
@@ -311,7 +317,7 @@ class SessionView:
         store, session_id = self.context.store, self.context.session_id
         chain = [e.number for e in self.open_keeps]
         self.open_keeps, self._top = [*store.open_keeps(session_id)], None
-        self._recent = self._read_recent()
+        self._recent, self._keeps = self._read_recent(), self._read_keeps()
         self.belief = self._after_verdict(self.belief, c, chain)
         if c.fell:
             self._tip = self.experiment(c.against)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,12 +25,15 @@ from autoresearchd.store.journal.confirmation_records import load_confirmations
 from autoresearchd.store.journal.experiment_records import load_unsettled, role_stats
 from autoresearchd.store.journal.records import AnyRow
 from autoresearchd.store.journal.version_records import select_versions
-from autoresearchd.store.schema import codec, health
+from autoresearchd.store.schema import codec
 from autoresearchd.store.schema import tables as t
 from autoresearchd.store.schema.database import FileReader
 
 _ALIVE = (SessionState.RUNNING, SessionState.PAUSED, SessionState.BACKING_OFF)
 _OVERHEADS = 1000
+_SLOTS = re.compile(r" · (\d+) slots$")
+_LATELY, _GAP_S = 200, 600.0
+"""Runs that utilisation is told of, and how long nothing may run before that is taken for a pause."""
 _UNREADABLE = (*codec.UNREADABLE, KeyError)
 _COSTS = ("usd", "tokens_in", "tokens_out", "gpu_s")
 _VERDICT = ("outcome", "gain", "error", "probability", "reason")
@@ -64,7 +68,7 @@ class Reader(FileReader):
             session = _session(c, tag)
             totals = c.execute(select(t.totals).where(t.totals.c.session_id == session.id)).one_or_none()
             if totals is None:
-                raise StoreDamaged(f"{self._db.name} has lost the counters of session {tag}", hint=health.HINT)
+                raise StoreDamaged(f"{self._db.name} has lost the counters of session {tag}", hint=self._db.repair)
             task, state = _task_facts(session.task_json), session.state
             if alive is False and state in _ALIVE:
                 state = "crashed"
@@ -77,6 +81,7 @@ class Reader(FileReader):
                 "metric": metric,
                 "current": next(iter(under_way), None),
                 "under_way": under_way,
+                "slots": _slots_block(c, session, state, now or datetime.now(UTC)),
                 "abort": {"aborted": totals.aborted, **_abort_figures(c, session.id)},
                 "cost": {name: getattr(totals, name) for name in _COSTS},
                 "overhead": _overhead_block(c, session.id),
@@ -201,7 +206,7 @@ def _run_document(run: Run) -> dict[str, Any]:
     return {
         "metric": run.value,
         "duration_s": None if run.open else run.duration_s,
-        **records.pick(run, ("seed", "exit_code", "label", "of", "attempt")),
+        **records.pick(run, ("seed", "exit_code", "label", "of", "attempt", "host")),
     }
 
 
@@ -449,6 +454,45 @@ def _under_way(
         begun = facts(test.experiment, Phase.RUNNING, at or test.started_at)
         found.append(begun | {"budget_s": test.budget or task["budget"], "confirmation": ended})
     return found
+
+
+def _slots_block(c: Connection, session: AnyRow, state: str, now: datetime) -> dict[str, Any]:
+    """How many slots, how many of them run something, the part of their time that runs took lately, and the hosts.
+
+    Times when nothing ran for long (a pause, a stop, an owner's question) are left out of it.
+    """
+    g, names = t.segments.c, ("started_at", "finished_at", "duration_s", "label", "host")
+    latest = select(g.hardware, g.first).where(g.session_id == session.id).order_by(g.number.desc()).limit(1)
+    hardware, first = c.execute(latest).first() or ("", 0)
+    count = int(told[1]) if (told := _SLOTS.search(hardware)) else 1
+    of_segment = (r.c.session_id == session.id, r.c.number >= first)
+    rows = c.execute(select(*(r.c[name] for name in names)).where(*of_segment).order_by(r.c.id.desc()).limit(_LATELY))
+    used, span, until, busy = 0.0, 0.0, None, 0
+    hosts: dict[str, dict[str, Any]] = {}
+    for row in reversed(rows.all()):
+        ended = row.finished_at
+        if ended is None:
+            if state in ("stopped", "crashed"):
+                continue
+            busy, ended = busy + 1, now
+            used += (now - row.started_at).total_seconds()
+        else:
+            failed = row.label in (Label.HOST_LOST, Label.DISK_FULL)
+            if row.host:
+                host = hosts.setdefault(row.host, {"host": row.host, "runs": 0, "failed": 0})
+                host["failed" if failed else "runs"] += 1
+            used += 0.0 if failed else row.duration_s
+        if until is not None and (gap := (row.started_at - until).total_seconds()) < _GAP_S:
+            span += max(0.0, gap)
+        begun = row.started_at if until is None else max(until, row.started_at)
+        span += max(0.0, (ended - begun).total_seconds())
+        until = ended if until is None else max(until, ended)
+    return {
+        "count": count,
+        "busy": busy,
+        "utilisation": min(1.0, used / (span * count)) if span else None,
+        "hosts": [hosts[name] for name in sorted(hosts)],
+    }
 
 
 def _abort_figures(c: Connection, session_id: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ Exit codes: 0 scored · 1 no score (one line on stderr says why) · 3 a probe fa
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -128,15 +129,22 @@ class Channel:
         except (BrokenPipeError, BlockingIOError):
             raise EvaluationError(f"the model process ended before batch {number}: its own output says why") from None
 
+    def _reply(self, size: int, limit: float) -> bytes | None:
+        """What the other process wrote: nothing where it has ended, None after `limit` seconds."""
+        deadline = time.monotonic() + limit
+        poller = select.poll()
+        poller.register(self.replies, select.POLLIN)
+        while poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            with contextlib.suppress(BlockingIOError):  # poll(2) may take a pipe that is being opened for ended
+                return os.read(self.replies, size)
+        return None
+
     def receive(self, number: int) -> Logits:
         """Logits (B, T, V) of a batch, checked. The array is overwritten by the next call."""
         limit = self.plan.reply_timeout if self.answered else self.plan.first_timeout
-        poller = select.poll()
-        poller.register(self.replies, select.POLLIN)
-        ready = poller.poll(limit * 1000)
-        if not ready:
+        record = self._reply(RECORD.size, limit)
+        if record is None:
             raise EvaluationError(f"the model process gave no answer to batch {number} within {limit:.0f} s")
-        record = os.read(self.replies, RECORD.size)
         if len(record) != RECORD.size:
             raise EvaluationError(f"the model process ended in batch {number}: its own output says why")
         self.answered = True

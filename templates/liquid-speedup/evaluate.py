@@ -18,6 +18,7 @@ Exit codes: 0 scored · 1 no score (one line on stderr says why) · 3 output tha
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import json
@@ -57,8 +58,6 @@ class Program:
         for name in ("replies", "requests"):  # the program waits for `requests`, which appears last
             (folder / f".{name}").rename(folder / name)
         self.requests = self._connect(folder / "requests")
-        self.poller = select.poll()
-        self.poller.register(self.replies, select.POLLIN)
         self.ask(0, b"", 0, FIRST_TIMEOUT)
 
     @staticmethod
@@ -81,6 +80,16 @@ class Program:
                 raise EvaluationError(f"the program's process did not start within {START_TIMEOUT:.0f} s")
             time.sleep(0.005)
 
+    def _reply(self, size: int, limit: float) -> bytes | None:
+        """What the other process wrote: nothing where it has ended, None after `limit` seconds."""
+        deadline = time.monotonic() + limit
+        poller = select.poll()
+        poller.register(self.replies, select.POLLIN)
+        while poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            with contextlib.suppress(BlockingIOError):  # poll(2) may take a pipe that is being opened for ended
+                return os.read(self.replies, size)
+        return None
+
     def ask(self, number: int, payload: bytes, size: int, limit: float = REPLY_TIMEOUT) -> tuple[bytes, float]:
         """What comes back (nothing when it is not `size` bytes), and the seconds of processor time that it took."""
         os.pwrite(self.inputs, payload, 0)
@@ -88,9 +97,9 @@ class Program:
             os.write(self.requests, REQUEST.pack(number, len(payload)))
         except (BrokenPipeError, BlockingIOError):
             raise EvaluationError(f"the program ended before batch {number}: its own output says why") from None
-        if not self.poller.poll(limit * 1000):
+        record = self._reply(REPLY.size, limit)
+        if record is None:
             raise EvaluationError(f"the program gave no answer to batch {number} within {limit:.0f} s")
-        record = os.read(self.replies, REPLY.size)
         if len(record) != REPLY.size:
             raise EvaluationError(f"the program ended in batch {number}: its own output says why")
         answered, given, nanoseconds = REPLY.unpack(record)

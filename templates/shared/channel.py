@@ -6,6 +6,7 @@ it is answered, so that a model cannot read ahead.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -66,6 +67,16 @@ class Channel:
                 raise EvaluationError(f"the model process did not start within {START_TIMEOUT:.0f} s")
             time.sleep(0.005)
 
+    def _reply(self, size: int, limit: float) -> bytes | None:
+        """What the other process wrote: nothing where it has ended, None after `limit` seconds."""
+        deadline = time.monotonic() + limit
+        poller = select.poll()
+        poller.register(self.replies, select.POLLIN)
+        while poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            with contextlib.suppress(BlockingIOError):  # poll(2) may take a pipe that is being opened for ended
+                return os.read(self.replies, size)
+        return None
+
     def ask(self, batch: Inputs) -> Logits:
         """The model's logits (B, T, 256) for a batch (B, T), checked. The array is overwritten by the next call."""
         self.number += 1
@@ -75,11 +86,9 @@ class Channel:
         except (BrokenPipeError, BlockingIOError):
             raise EvaluationError("the model process ended: its own output says why") from None
         limit = FIRST_TIMEOUT if self.number == 1 else REPLY_TIMEOUT
-        poller = select.poll()
-        poller.register(self.replies, select.POLLIN)
-        if not poller.poll(limit * 1000):
+        record = self._reply(RECORD.size, limit)
+        if record is None:
             raise EvaluationError(f"the model process gave no answer within {limit:.0f} s")
-        record = os.read(self.replies, RECORD.size)
         if len(record) != RECORD.size:
             raise EvaluationError("the model process ended: its own output says why")
         number, _, *shape, _ = RECORD.unpack(record)

@@ -273,7 +273,10 @@ def _broke(
         while child is None or child.answered < group:
             if not poller.poll(PEER_TIMEOUT * 1000):
                 raise TimeoutError(f"no request for {PEER_TIMEOUT:.0f} s")
-            record = os.read(requests, RECORD.size)  # records are shorter than PIPE_BUF: they arrive whole
+            try:
+                record = os.read(requests, RECORD.size)  # records are shorter than PIPE_BUF: they arrive whole
+            except BlockingIOError:  # poll(2) may take a pipe that is being opened for ended
+                continue
             if len(record) != RECORD.size:
                 return _OVER
             _, slot, *asked, _ = RECORD.unpack(record)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -34,8 +35,6 @@ class Channel:
         for name in ("replies", "requests"):  # the other process waits for `requests`, which appears last
             (folder / f".{name}").rename(folder / name)
         self.requests = self._connect(folder / "requests")
-        self.poller = select.poll()
-        self.poller.register(self.replies, select.POLLIN)
         self.ask(0, 0, FIRST_TIMEOUT)
 
     @staticmethod
@@ -60,15 +59,25 @@ class Channel:
                 raise EvaluationError(f"the kernel's process did not start within {START_TIMEOUT:.0f} s")
             time.sleep(0.005)
 
+    def _reply(self, size: int, limit: float) -> bytes | None:
+        """What the other process wrote: nothing where it has ended, None after `limit` seconds."""
+        deadline = time.monotonic() + limit
+        poller = select.poll()
+        poller.register(self.replies, select.POLLIN)
+        while poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            with contextlib.suppress(BlockingIOError):  # poll(2) may take a pipe that is being opened for ended
+                return os.read(self.replies, size)
+        return None
+
     def ask(self, number: int, what: int, limit: float = 30.0) -> tuple[int, float]:
         """The bytes that are said to lie in outputs, and the seconds that the answer is said to have taken."""
         try:
             os.write(self.requests, REQUEST.pack(number, what))
         except (BrokenPipeError, BlockingIOError):
             raise EvaluationError(f"the kernel's process ended before call {number}: its own output says why") from None
-        if not self.poller.poll(limit * 1000):
+        record = self._reply(REPLY.size, limit)
+        if record is None:
             raise EvaluationError(f"no answer to call {number} within {limit:.0f} s")
-        record = os.read(self.replies, REPLY.size)
         if len(record) != REPLY.size:
             raise EvaluationError(f"the kernel's process ended in call {number}: its own output says why")
         answered, given, nanoseconds = REPLY.unpack(record)

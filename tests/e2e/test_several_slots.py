@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
+from typing import Any
 
 import pytest
 
+from autoresearchd.store.reader import Reader
+from autoresearchd.workspace.layout import database_path
 from tests.e2e.conftest import PROGRAM, TASK, Project
 from tests.e2e.test_session import SLOW, processes_below
 from tests.timing import wait_until
@@ -15,24 +19,51 @@ COUNTING = PROGRAM + 'print(f"METRIC core={min(os.sched_getaffinity(0))}")\n'
 WITH_CORES = TASK.replace("stdout}", "stdout, metrics: [score, core]}")
 
 
-def require_whole(project: Project, count: int) -> list[dict[str, object]]:
-    """Nothing lost or doubled, and the branch has what was confirmed."""
-    found: list[dict[str, object]] = project.json("experiments", "--json")
+def require_whole(project: Project, count: int) -> list[dict[str, Any]]:
+    """Nothing lost or doubled; tip and branch are where the same decisions, one after the other, lead to."""
+    found: list[dict[str, Any]] = project.json("experiments", "--json")
     assert [e["experiment"] for e in found] == list(range(count + 1)) and all(e["status"] for e in found)
-    proven = [e["commit"] for e in found[1:] if e["confirmed"]]
-    assert project.git("rev-list", "--reverse", "main..autoresearch/t").split() == proven
+    with closing(Reader(database_path(project.root))) as reader:
+        tests = [test for test in reader.confirmations("t") if test["moved"]]
+    tip = proven = found[0]["commit"]
+    chain, tips = list[str](), {tip}
+    for e in found[1:]:
+        for test in [test for test in tests if test["after"] < e["experiment"]]:
+            tests.remove(test)
+            tip, proven, chain = _settled(test, found, tip, proven, chain)
+        if e["status"] == "keep":
+            assert e["parent"] in tips, f"#{e['experiment']} was kept on something that never was the tip"
+            tip = e["commit"]
+            tips.add(tip)
+            chain.append(tip)
+    for test in tests:
+        tip, proven, chain = _settled(test, found, tip, proven, chain)
+    assert project.git("rev-parse", "autoresearch/t", "refs/autoresearch/t/tip").split() == [proven, tip]
+    proven_ones = [e["commit"] for e in found[1:] if e["confirmed"]]
+    assert project.git("rev-list", "--reverse", "main..autoresearch/t").split() == proven_ones
     return found
+
+
+def _settled(
+    test: dict[str, Any], found: list[dict[str, Any]], tip: str, proven: str, chain: list[str]
+) -> tuple[str, str, list[str]]:
+    """Tip, confirmed commit and the keeps between them after a confirmation that has moved the branch or the tip."""
+    if test["outcome"] == "fell":
+        return proven, proven, []
+    now = found[test["experiment"]]["commit"]
+    assert now in chain
+    return tip, now, chain[chain.index(now) + 1 :]
 
 
 def test_two_slots_run_on_cores_of_their_own_and_decide_in_order(project: Project) -> None:
     project.put({"train.py": COUNTING, "task.yaml": WITH_CORES})
     project.session("search", 10, "--slots", "2")
     found = require_whole(project, 10)
-    cores = {e["metrics"]["core"] for e in found[1:] if e["metrics"]}  # type: ignore[index]
+    cores = {e["metrics"]["core"] for e in found[1:] if e["metrics"]}
     assert len(cores) == 2, "each slot has its own"
     ends = [e["finished_at"] for e in found]
-    assert ends == sorted(ends)  # type: ignore[type-var]
-    assert len(found[0]["runs"]) == 3, "what ran beside the baseline counts for nothing"  # type: ignore[arg-type]
+    assert ends == sorted(ends)
+    assert len(found[0]["runs"]) == 3, "what ran beside the baseline counts for nothing"
 
 
 def test_what_two_slots_ran_when_the_daemon_was_killed_ends_and_is_run_again(project: Project) -> None:

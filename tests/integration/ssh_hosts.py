@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.task import RemoteSlot
+from autoresearchd.executor.remote.hosts import Times
 from autoresearchd.executor.ssh.executor import SshExecutor
-from autoresearchd.executor.ssh.hosts import Times
 from autoresearchd.sandbox.process_tree import descendants, read
 from tests.timing import wait_until
 
@@ -62,7 +62,20 @@ class Sshd:
     address: str
     port: int
     home: Path
-    process: subprocess.Popen[bytes]
+    command: tuple[str, ...]
+
+    def boot(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stderr=log)
+
+    def wait(self) -> None:
+        """Until it listens."""
+        wait_until(lambda: self.process.poll() is not None or answers(self.address, self.port))
+        assert self.process.poll() is None, self.log.read_text()
+
+    @property
+    def log(self) -> Path:
+        return self.home.with_name("sshd.log")
 
     def slot(self, name: str = "", gpu: str = "0") -> RemoteSlot:
         return RemoteSlot(self.alias, gpu, name or self.alias, str(self.home))
@@ -125,9 +138,8 @@ class Fleet:
         if os.geteuid() == 0:
             os.chown(home, *ids_of_user())
             command = ["unshare", "-m", "/bin/sh", "-c", _AS_ANOTHER, "sh", str(self._accounts()), *command]
-        with (own / "sshd.log").open("wb") as log:
-            process = subprocess.Popen([*prefix, *command], stdin=subprocess.DEVNULL, stderr=log)
-        host = Sshd(alias, address, port, home, process)
+        host = Sshd(alias, address, port, home, (*prefix, *command))
+        host.boot()
         self.hosts.append(host)
         user = USER if AS_ANOTHER else getpass.getuser()
         with self.config.open("a") as config:
@@ -137,8 +149,7 @@ class Fleet:
         if known:
             self.know(host, (own / "host_key.pub").read_text())
         if not prefix or address == "127.0.0.1":
-            wait_until(lambda: process.poll() is not None or answers(address, port))
-            assert process.poll() is None, (own / "sshd.log").read_text()
+            host.wait()
         return host
 
     def know(self, host: Sshd, key: str) -> None:

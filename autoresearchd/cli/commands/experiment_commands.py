@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -255,12 +256,15 @@ def _run_table(record: Record, paint: Paint) -> list[str]:
     if not runs:
         return []
     beside = any(run.get("of") is not None for run in runs)
+    away = any(run.get("host") not in (None, "", "local", platform.node()) for run in runs)
     rows = [
         [*_run_cells(run, record.get("sigma")), "—" if run.get("exit_code") is None else str(run["exit_code"]),
-         *([_program(run, "its own")] if beside else []), clean(run.get("label") or "")]
+         *([_program(run, "its own")] if beside else []), *([clean(run.get("host") or "", 40)] if away else []),
+         clean(run.get("label") or "")]
         for run in runs
     ]  # fmt: skip
-    headers = ("seed", "value", "time", "exit", *(("program",) if beside else ()), "label")
+    more = *(("program",) if beside else ()), *(("host",) if away else ())
+    headers = ("seed", "value", "time", "exit", *more, "label")
     return ["", *_table(headers, rows, paint, right=(0, 1, 2, 3))]
 
 

@@ -124,6 +124,7 @@ def lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: bo
         ("tried", _tried_words(session, paint)),
         ("now", paint(terminal_text.fit(held_up, columns - 10), "cyan")),
         *(("" if i else "now", _now_words(one, session, paint)) for i, one in enumerate(current)),
+        ("slots", _slots_words(status.get("slots") or {})),
         ("abort", _abort_words(status.get("abort") or {})),
         ("cost", _cost_words(status)),
     )
@@ -203,12 +204,13 @@ def _since(session: Record, last: datetime, now: datetime, paint: Paint) -> list
     if state not in _LIVING:
         return [f"{shown} {_clock(last, now)}" if (last - started).total_seconds() >= 1 else shown, begun]
     pid, since, marks = session.get("pid"), started, []
-    began = process_began(pid) if isinstance(pid, int) else None
+    host = session.get("host")
+    began = process_began(pid) if isinstance(pid, int) and not host else None
     if began is not None and (began - started).total_seconds() > _START_S:
         since, marks = began, [begun]
     seconds = (now - since).total_seconds()
     lasted = format_duration(seconds) if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"
-    marks = [lasted, *marks, *([f"pid {pid}"] if pid else [])]
+    marks = [lasted, *marks, *([f"pid {pid}{f' on {clean(host)}' if host else ''}"] if pid else [])]
     # It has not been paused, or waited, for that long.
     word = "since" if state == "running" else "· up since"
     return [f"{shown} {word} {_clock(since, now)} ({', '.join(marks)})"]
@@ -287,6 +289,17 @@ def _now_words(current: Record, session: Record, paint: Paint) -> str:
     if current.get("abort_probability") is not None:
         words += f"  abort {100 * current['abort_probability']:.0f}%"
     return words + (f"  {clean(current['description'], 60)}" if current.get("description") else "")
+
+
+def _slots_words(slots: Record) -> str:
+    """Of several: how many run something, how much of their time is used, and which hosts have failed."""
+    count, used, hosts = slots.get("count") or 1, real(slots.get("utilisation")), slots.get("hosts") or []
+    if count < 2:
+        return ""
+    words = f"{count} on {counted(len(hosts), 'host')}" if len(hosts) > 1 else f"{count}"
+    words += f", {slots.get('busy') or 0} in use" + (f", busy {100 * used:.0f}% of the time" if used else "")
+    lost = (f"{clean(host['host'], 60)} lost {counted(host['failed'], 'run')}" for host in hosts if host["failed"])
+    return " · ".join((words, *lost))
 
 
 def _abort_words(abort: Record) -> str:

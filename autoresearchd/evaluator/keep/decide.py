@@ -179,9 +179,9 @@ def step_of(task: Task, experiment: Experiment) -> Step | None:
     decision = experiment.decision
     if decision is None or decision.value is None or not math.isfinite(decision.value):
         return None
-    if decision.label is Label.STALE_PARENT:
+    if decision.label is Label.STALE_PARENT and decision.shift is None:
         return None
-    return Step(sign_of(task.metric) * decision.value, decision.status is Status.KEEP)
+    return Step(sign_of(task.metric) * decision.value + (decision.shift or 0.0), decision.status is Status.KEEP)
 
 
 def usable(run: Run) -> bool:

@@ -106,6 +106,11 @@ class TipBelief:
         return float(self.counts[EFFECTS > 0].sum() / self.counts.sum())
 
     @property
+    def hope(self) -> float:
+        """What an edit that has not run is expected to bring if it is kept where it is a gain, in the metric."""
+        return self.sigma * float(self.counts @ np.maximum(EFFECTS, 0.0) / self.counts.sum())
+
+    @property
     def error(self) -> float:
         """Standard error of the level."""
         return math.sqrt(float(self.weights @ (self.variances + (self.levels - self.level) ** 2)))

@@ -27,7 +27,7 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Cloud, RemoteSlot, Task
 from autoresearchd.executor.cloud.rental import Rental, Rented, Terms
 from autoresearchd.executor.ssh.executor import SshExecutor
-from autoresearchd.executor.ssh.hosts import Cooling, Times
+from autoresearchd.executor.remote.hosts import Cooling, Times
 from autoresearchd.sandbox.tiers import AUTO
 
 LEDGER = "rented.json"

@@ -8,6 +8,7 @@ What is asked with every proposal costs the same in a long session: tallies are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
@@ -262,18 +263,28 @@ class ExperimentRecords:
         there = (e.c.session_id == session_id, e.c.segment == segment, e.c.value.is_not(None))
         return [value for _, value in sorted(self._db.rows(select(e.c.number, e.c.value).where(*there)))]
 
-    def readings(self, session_id: int, segment: int, after: float) -> Sequence[tuple[int, float, bool]]:
-        """Of later experiments of a segment that gave a value their numbers, values, and whether they were kept."""
+    def readings(self, session_id: int, segment: int, after: float) -> Sequence[tuple[int, float, float, bool]]:
+        """Of later experiments of a segment that gave a value: number, value, ``Decision.shift``, whether it was kept.
+
+        Those on a tip of before without a shift, of an earlier version, told nothing.
+        """
         of_it = (e.c.session_id == session_id, e.c.segment == segment)
-        there = (*of_it, e.c.number > after, e.c.value.is_not(None), e.c.label != Label.STALE_PARENT)
-        rows = self._db.rows(select(e.c.number, e.c.value, e.c.status).where(*there).order_by(e.c.number))
-        return [(number, value, status is Status.KEEP) for number, value, status in rows]
+        later = e.c.number > math.floor(after)  # a server would round it
+        there = (*of_it, later, e.c.value.is_not(None), (e.c.label != Label.STALE_PARENT) | e.c.shift.is_not(None))
+        rows = self._db.rows(select(e.c.number, e.c.value, e.c.shift, e.c.status).where(*there).order_by(e.c.number))
+        return [(number, value, shift or 0.0, status is Status.KEEP) for number, value, shift, status in rows]
 
     def open_keeps(self, session_id: int) -> Sequence[Experiment]:
         """The chain that waits to be confirmed, oldest first."""
         chain = (e.c.session_id == session_id, e.c.status == Status.KEEP, e.c.confirmed.is_(None))
         with self._db.read() as c:
             return records.load_experiments(c, session_id, records.LISTED.where(*chain).order_by(e.c.number))
+
+    def keeps(self, session_id: int, segment: int) -> Sequence[Experiment]:
+        """All of a segment, also those that fell, oldest first."""
+        kept = (e.c.session_id == session_id, e.c.segment == segment, e.c.status == Status.KEEP)
+        with self._db.read() as c:
+            return records.load_experiments(c, session_id, records.LISTED.where(*kept).order_by(e.c.number))
 
     def trials(self, session_id: int, after: int = -1) -> Sequence[Trial]:
         """Decided experiments whose changes are known."""

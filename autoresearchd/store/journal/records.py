@@ -33,7 +33,7 @@ _PROPOSAL = (
     "hypothesis", "policy", "description", "expected_delta", "changes", "role", "adapter", "state_id", "round_id",
     "parent",
 )  # fmt: skip
-DECISION = ("status", "label", "value", "delta", "metrics", "confidence", "sigma", "reward", "reason")
+DECISION = ("status", "label", "value", "delta", "metrics", "confidence", "sigma", "reward", "reason", "shift")
 e, p, b, a, r, n = t.experiments, t.proposals, t.proposal_bodies, t.asi, t.runs, t.answers
 
 CURRENT = and_(p.c.session_id == e.c.session_id, p.c.number == e.c.number, p.c.attempt == e.c.attempt)

@@ -220,6 +220,7 @@ experiments = _table(
     _columns(Metrics, "metrics?"),
     _columns(Words, "reason?"),
     _columns(sa.Boolean, "confirmed?"),
+    _columns(Real, "shift?"),
     Index("ix_experiment_value", "session_id", "segment", "value", "number"),
     Index("ix_experiment_status", "session_id", "status", "number"),
     Index("ix_experiment_commit", "session_id", "commit_sha"),
@@ -348,7 +349,7 @@ controls = _table(
     Index("ix_control_request_pending", "session_id", "taken"),
 )
 
-events = _table(  # of earlier versions: the daemon's log has them
+events = _table(  # of earlier versions: the daemon's log has them; in a shared store, which daemons had a session
     "event",
     _columns(Whole, "id", primary_key=True),
     _refers("session_id", "session"),

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.cli.commands.logs_command import followed
+from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
+from autoresearchd.domain.proposal import Proposal
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
@@ -68,6 +70,24 @@ def test_a_confirmation_under_way_is_seen(repository: Path, command: Command) ->
     with SessionLock(layout.lock_path(repository, "mar8"), "mar8"):
         lines = command("status").out.splitlines()
     assert any(line.startswith("  now     confirming #1 against #0 · 4 runs done") for line in lines)
+
+
+def test_several_slots_are_told_with_their_hosts(repository: Path, command: Command) -> None:
+    """Else nobody sees that a box of the fleet has been idle all night."""
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        session = store.session("mar8").id
+        store.open_segment(session, "f1", "a fleet", "A100 · x86_64 · 3 slots", START)
+        e = store.open_experiment(session, parent="0" * 40, segment=1, at=START)
+        store.record_proposal(session, e.number, Proposal({}, "an idea", "search"), diff="", code_hash="h")
+        store.record_commit(session, e.number, "5" * 40)
+        for host, label in (("box-1", Label.NONE), ("box-2", Label.NONE), ("box-2", Label.HOST_LOST)):
+            row = store.open_run(session, e.number, 7, START)
+            stage = StageResult("training", "ok", 0, 60.0, "training.log")
+            took = RunResult((stage,), 60.0, "bubblewrap", host, "cpu")
+            store.close_run(row.id, Measurement(label, None), took, START + timedelta(minutes=1), last=False)
+    line = next(line for line in command("status").out.splitlines() if line.startswith("  slots"))
+    assert line.split("3 on ")[1] == "2 hosts, 0 in use, busy 67% of the time · box-2 lost 1 run"
+    assert "box-2  host_lost" in command("show", str(e.number)).out
 
 
 def test_with_two_running_sessions_one_has_to_be_named(repository: Path, command: Command) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.errors import EnvironmentFailure
+from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
-from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop.context import Context
 from tests.fakes.bench import TASK, Bench, Doom, Killed, Mortal
 from tests.fakes.executors import FakeExecutor, FakeHandle, Script
@@ -152,15 +153,45 @@ def test_an_edit_that_gained_on_a_tip_of_before_is_tried_on_the_new_one(tmp_path
     bench = Slots(tmp_path, 2)
     made.append(bench)
     bench.length = lambda request: {1: 2, 2: 6}.get(int(request.key.split("/")[1]), 1)
-    bench.run(8)
+    view = bench.run(8).view
     check(bench, 8)
+    again = bench.loop(8).view
+    assert (again.best, again.sigma) == pytest.approx((view.best, view.sigma), rel=1e-9), "a restart believes the same"
     stale = next(e for e in bench.experiments() if e.decision and e.decision.label is Label.STALE_PARENT)
     assert stale.decision and stale.decision.delta and stale.decision.delta > 0, "told against its own parent"
-    again = next(e for e in bench.experiments() if e.proposal and e.proposal.asi.extra.get("rebased") == stale.number)
+    assert stale.decision.shift and stale.decision.shift > 0, "with that its value tells of the tip"
+    [again] = tried_again(bench, stale.number)
     assert again.decision and again.decision.status is Status.KEEP and again.parent != stale.parent
     tip = bench.workspace().read(bench.workspace().tip(), "train.py")
     assert tip.count("= 1") >= 3 and "B = 1" in tip and "C = 1" in tip, "both edits are in the tip"
     assert stale.decision.reward is None, "nobody learns from a comparison that was not made"
+
+
+def test_what_lost_its_place_to_an_edit_on_an_earlier_tip_is_put_on_it(tmp_path: Path, made: list[Bench]) -> None:
+    """Else the faster of two good edits is lost for good, as the slower one was better."""
+    bench = Slots(tmp_path, 2)
+    made.append(bench)
+    bench.length = lambda request: {1: 2, 2: 6}.get(int(request.key.split("/")[1]), 1)
+
+    def job(request: RunRequest) -> Script:
+        text = (request.workspace / "train.py").read_text()
+        score = 10.0 - worth(text) - 3.0 * ("C = 1\n" in text) + (request.seed % 7) * 0.02
+        return Script(pieces=[*[""] * (bench.length(request) - 1), f"score: {score:.6f}\n"])
+
+    bench.job = job
+    bench.run(12)
+    check(bench, 12)
+    first, second = bench.experiment(1), bench.experiment(2)
+    assert first.parent == second.parent and first.decision and second.decision
+    assert first.decision.status is second.decision.status is Status.KEEP
+    [again] = tried_again(bench, 2)
+    assert again.decision and again.decision.status is Status.KEEP and again.parent == second.commit
+    text = bench.workspace().read(again.commit, "train.py")
+    assert "B = 1" in text and "C = 1" in text
+
+
+def tried_again(bench: Slots, number: int) -> list[Experiment]:
+    return [e for e in bench.experiments() if e.proposal and number in e.proposal.asi.extra.get("rebased", ())]
 
 
 def test_an_edit_that_does_not_go_with_what_was_kept_is_not_tried_again(tmp_path: Path, made: list[Bench]) -> None:
@@ -184,6 +215,22 @@ def test_an_edit_that_does_not_go_with_what_was_kept_is_not_tried_again(tmp_path
     bench.run(5)
     assert bench.experiment(2).decision.label is Label.STALE_PARENT  # type: ignore[union-attr]
     assert not [e for e in bench.experiments() if e.proposal and "rebased" in e.proposal.asi.extra]
+
+
+@pytest.mark.parametrize("named", [5, "5", [[5]], {"5": 5}, None])
+def test_no_side_information_of_a_model_stops_a_session(tmp_path: Path, made: list[Bench], named: object) -> None:
+    """It may hold the key that the loop itself uses."""
+
+    class Sly(Tuning):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            return replace(super().propose(state, cancel), asi=ASI("x", extra={"rebased": named}))
+
+    bench = Slots(tmp_path, 2)
+    made.append(bench)
+    bench.policy = Sly()
+    bench.run(3)
+    check(bench, 3)
+    assert EventKind.FAULT not in [event.kind for event in bench.events.events]
 
 
 def test_the_tip_is_confirmed_while_experiments_go_on(tmp_path: Path, made: list[Bench]) -> None:
