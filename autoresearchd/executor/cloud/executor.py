@@ -26,8 +26,8 @@ from autoresearchd.domain.ports import Cancel, EventKind, Executor, RunHandle, R
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Cloud, RemoteSlot, Task
 from autoresearchd.executor.cloud.rental import Rental, Rented, Terms
-from autoresearchd.executor.ssh.executor import SshExecutor
 from autoresearchd.executor.remote.hosts import Cooling, Times
+from autoresearchd.executor.ssh.executor import SshExecutor
 from autoresearchd.sandbox.tiers import AUTO
 
 LEDGER = "rented.json"
