@@ -45,13 +45,6 @@ execution: {run_command: python -S train.py, budget: 20, startup_grace: 5}
 scoring: {metric: score, direction: minimize, metric_source: stdout}
 """
 
-IN_TURN = """\
-import json, sys
-from autoresearchd.cli.main import run
-for words in json.loads(sys.argv[1]):
-    run(words)
-"""
-
 
 @cache
 def loaded() -> Loaded:
@@ -94,11 +87,6 @@ class Project:
 
     def cli(self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Done:
         return loaded().run(arguments, cwd or self.root, {**self.environment, **(env or {})}, timeout=280)
-
-    def in_turn(self, *commands: tuple[str, ...]) -> Done:
-        """What several commands print, in one process: to start one takes longer than to show or refuse something."""
-        call = {**self.call((), None), "args": [sys.executable, "-c", IN_TURN, json.dumps(commands)]}
-        return subprocess.run(**call, capture_output=True, text=True, timeout=280, check=True)
 
     def done(self, *arguments: str, **more: Any) -> Done:
         """A command that has to succeed."""
