@@ -170,7 +170,6 @@ class RemoteExecutor:
 
         Raises any other error, and EnvironmentFailure where no host is left.
         """
-
         hosts = self._hosts  # not in the loop: it may have to be asked which there are
 
         async def gather() -> list[T | BaseException]:
@@ -248,7 +247,6 @@ class RemoteExecutor:
 
         Where hosts differ, one more that says so.
         """
-
         hosts = self._hosts
 
         async def examine() -> list[tuple[str, list[tuple[str, str]]]]:
