@@ -6,7 +6,7 @@ RUN_DIR ?= .run
 EXPERIMENTS ?= 10
 BUDGET ?= 15s
 # Tests at a time; much of a test is waiting for what it started.
-WORKERS ?= 2
+WORKERS ?= 3
 # The project's own folders: a session that somebody keeps in the clone is none of them.
 SOURCES := autoresearchd benchmarks migrations templates tests
 

@@ -40,7 +40,7 @@ from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.evaluator.rules.legality import code_hash
-from autoresearchd.executor.environment import find_devices
+from autoresearchd.executor.gpus import find_devices
 from autoresearchd.loop.messages import BASELINE, is_baseline, is_keep, unified_diff
 from autoresearchd.loop.run import measure_run
 from autoresearchd.loop.upkeep.session_lock import SessionLock

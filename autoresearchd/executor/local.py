@@ -10,22 +10,15 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.task import Task
-from autoresearchd.executor.environment import (
-    Devices,
-    Interpreter,
-    find_devices,
-    inspect,
-    processor,
-    resolve_python,
-    run_setup,
-    share_cores,
-)
+from autoresearchd.executor.environment import Interpreter, inspect, processor, resolve_python, run_setup, share_cores
+from autoresearchd.executor.gpus import Devices, find_devices, users
 from autoresearchd.executor.visible_files import find_data, hidden_places, interpreter_folders, place_links
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, Supervised, Supervisors, read_result, reap
@@ -190,6 +183,24 @@ class LocalExecutor:
         self._python = python or Path(sys.executable)
         self._interpreters: dict[Path, Interpreter] = {}
         self._supervisors = Supervisors()
+        self._started: dict[str, list[int]] = {}
+        """By GPU, the supervisors of runs there."""
+
+    @cached_property
+    def _others_before(self) -> Mapping[int, str]:
+        """Who computed on the GPUs already: the baseline is measured beside them."""
+        return users(self._devices.ids)
+
+    def _others(self, slot: int) -> str:
+        """Who has begun to compute on the GPU of a slot, in words; empty: nobody, or a run of ours is there."""
+        gpu, known = self._devices.visible(slot), self._others_before
+        if gpu is None or self._own(gpu):
+            return ""
+        return ", ".join(f"{command} (process {pid})" for pid, command in users([gpu]).items() if pid not in known)
+
+    def _own(self, gpu: str) -> list[int]:
+        """Supervisors of runs under way on a GPU."""
+        return [pid for pid in self._started.get(gpu, ()) if Path(f"/proc/{pid}").exists()]
 
     @property
     def tier(self) -> Tier:
@@ -204,19 +215,29 @@ class LocalExecutor:
         evaluation = task.evaluation if task else None
         if evaluation and not self.tier.isolates and (evaluation.private or evaluation.hide):
             found.append("evaluation.private and evaluation.hide cannot be kept from edited code without isolation")
+        if self._others_before:
+            named = ", ".join(f"{command} (process {pid})" for pid, command in self._others_before.items())
+            found.append(f"GPUs are in use, and runs share them: {named}")
         return found
 
     def setup(self, task: Task, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
         run_setup(task, pristine, setup, log, cancel, os.environ)
 
     def ready(self, slot: int) -> bool:
-        return True
+        return not self._others(slot)
 
     def start(self, request: RunRequest) -> Supervised:
+        gpu = self._devices.visible(request.slot)
+        if others := self._others(request.slot):
+            hint = "it is waited for; CUDA_VISIBLE_DEVICES at `start` or `resume` says which GPUs are used"
+            raise EnvironmentFailure(f"somebody else has begun to use GPU {gpu}: {others}", hint=hint)
         python = self._interpreter(resolve_python(request.task, request.setup))
         planner = _Planner(request, self.tier, python, self._devices)
         cores = self._cores[request.slot] if self._cores else ()
-        return self._supervisors.launch(replace(planner.plan(self._limits), cores=cores))
+        run = self._supervisors.launch(replace(planner.plan(self._limits), cores=cores))
+        if gpu is not None:
+            self._started[gpu] = [*self._own(gpu), run.pid]
+        return run
 
     def recover(self, run_dir: Path) -> RunResult | None:
         reap([run_dir])

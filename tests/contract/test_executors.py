@@ -10,7 +10,7 @@ import pytest
 
 from autoresearchd.domain.ports import Executor, RunRequest
 from autoresearchd.domain.task import Task
-from autoresearchd.executor.environment import Devices
+from autoresearchd.executor.gpus import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.ray.executor import RayExecutor
 from autoresearchd.executor.remote.hosts import setup_key

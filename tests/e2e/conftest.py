@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from autoresearchd.cli.repository_here import find_place
 from autoresearchd.cli.terminal_text import json_text
 from autoresearchd.loop.upkeep.session_lock import holder
+from tests.e2e.loaded import Loaded
 from tests.fakes.repositories import write_files
 
 Done = subprocess.CompletedProcess[str]
@@ -43,12 +45,11 @@ execution: {run_command: python -S train.py, budget: 20, startup_grace: 5}
 scoring: {metric: score, direction: minimize, metric_source: stdout}
 """
 
-IN_TURN = """\
-import json, sys
-from autoresearchd.cli.main import run
-for words in json.loads(sys.argv[1]):
-    run(words)
-"""
+
+@cache
+def loaded() -> Loaded:
+    """Where commands run that are waited for: most of a test's time would go into loading them."""
+    return Loaded()
 
 
 @dataclass
@@ -84,13 +85,8 @@ class Project:
         command, environment = [sys.executable, "-m", "autoresearchd", *arguments], {**self.environment, **(env or {})}
         return {"args": command, "cwd": self.root, "env": environment, "stdin": subprocess.DEVNULL, **more}
 
-    def cli(self, *arguments: str, env: Mapping[str, str] | None = None, **more: Any) -> Done:
-        return subprocess.run(**self.call(arguments, env, **more), capture_output=True, text=True, timeout=280)
-
-    def in_turn(self, *commands: tuple[str, ...]) -> Done:
-        """What several commands print, in one process: to start one takes longer than to show or refuse something."""
-        call = {**self.call((), None), "args": [sys.executable, "-c", IN_TURN, json.dumps(commands)]}
-        return subprocess.run(**call, capture_output=True, text=True, timeout=280, check=True)
+    def cli(self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Done:
+        return loaded().run(arguments, cwd or self.root, {**self.environment, **(env or {})}, timeout=280)
 
     def done(self, *arguments: str, **more: Any) -> Done:
         """A command that has to succeed."""

@@ -17,7 +17,7 @@ from tests.timing import wait_until
 
 pytestmark = needs_sshd
 DATA = "scale.txt"
-BRIEF = PROGRAM.replace("print(f", "import time\ntime.sleep(3)\nprint(f")
+BRIEF = PROGRAM.replace("print(f", "import time\ntime.sleep(1.5)\nprint(f")
 
 
 @pytest.fixture

@@ -43,7 +43,6 @@ def test_a_session_loses_a_node_and_no_experiment(project: Project) -> None:
     found = require_whole(project, COUNT)
     labels = [run["label"] for e in found for run in e["runs"]]  # type: ignore[attr-defined]
     assert set(labels) <= {"", "host_lost"}
-    assert labels.count("host_lost") <= 1
     assert "host_lost" in (project.root / ".autoresearchd/daemon.log").read_text()
     require_replay(project, found)
 

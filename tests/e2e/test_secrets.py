@@ -110,7 +110,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path, s
         ("start", "--policy", f"command:curl -H 'Authorization: Bearer {CANARIES['bearer']}' x"),
         ("start", "--policy", f"command:tool {OF_ENVIRONMENT['HF_TOKEN']}"),
     )  # fmt: skip
-    told.append(project.in_turn(*commands))
+    told += [project.cli(*words) for words in commands]
     printed = "".join(done.stdout + done.stderr for done in told)
     return project, keep, printed
 

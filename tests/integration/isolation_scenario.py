@@ -21,7 +21,7 @@ from typing import Any
 
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.task import Budget, Direction, Evaluation, Execution, Metric, MetricSource, Scoring, Task
-from autoresearchd.executor.environment import Devices
+from autoresearchd.executor.gpus import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import choose
 

@@ -9,7 +9,7 @@ import pytest
 
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.task import Task
-from autoresearchd.executor.environment import Devices
+from autoresearchd.executor.gpus import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import Tier, available, probe
 from tests.contract.executor_contract import ended, make_request, make_task

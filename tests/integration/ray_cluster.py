@@ -89,7 +89,8 @@ class Cluster:
 def make_cluster(nodes: int = 1, **head: Any) -> Iterator[Cluster]:
     """head: arguments of the first node."""
     folder = Path(tempfile.mkdtemp(prefix="ard-", dir="/tmp"))  # short: sockets have paths of 107 characters
-    environment = {**os.environ, "RAY_TMPDIR": str(folder), "HOME": str(folder)}
+    own = {"RAY_TMPDIR": str(folder), "HOME": str(folder), "RAY_worker_niceness": "0"}
+    environment = {**os.environ, **own, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     with (folder / "cluster.log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", _CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,

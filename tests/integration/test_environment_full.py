@@ -14,7 +14,7 @@ import pytest
 
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Event, EventKind
-from autoresearchd.executor.environment import Devices
+from autoresearchd.executor.gpus import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.daemon import FileSink
 from autoresearchd.loop.session import Backoff

@@ -11,7 +11,8 @@ import pytest
 
 from autoresearchd.domain.experiment import StageResult
 from autoresearchd.domain.task import Check, Evaluation, Task
-from autoresearchd.executor.environment import Devices, inspect
+from autoresearchd.executor.environment import inspect
+from autoresearchd.executor.gpus import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.visible_files import visible_libraries
 from autoresearchd.sandbox.job_files import remove_tree

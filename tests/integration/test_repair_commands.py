@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import loaded
 from tests.integration.bench import Bench
 from tests.unit.store.driver import execute
 
@@ -51,8 +51,7 @@ def place(bench: Bench, sound: bytes) -> Path:
 
 
 def cli(bench: Bench, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "autoresearchd", *arguments]
-    return subprocess.run(command, cwd=bench.root, capture_output=True, text=True, timeout=60, check=False)
+    return loaded().run(arguments, bench.root, os.environ, timeout=60)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

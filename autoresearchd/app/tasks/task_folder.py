@@ -24,7 +24,7 @@ from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.evaluator.measure.log_text import compile_pattern
 from autoresearchd.evaluator.rules.program_text import about_seed
 from autoresearchd.evaluator.rules.run_time import about_budget
-from autoresearchd.executor.environment import find_devices
+from autoresearchd.executor.gpus import find_devices
 from autoresearchd.executor.visible_files import pointers
 from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources
 from autoresearchd.resources import bundled

@@ -311,8 +311,12 @@ def doubt(tip: Experiment, before: Experiment, belief: TipBelief | None) -> Verd
         return None
     loss, error = found
     better = cumulative(-loss / error) if error else 0.0
-    how = f"{known(loss, error)} worse than experiment {before.number} ± {error:.2g}"
-    reason = f"By what was measured since, experiment {tip.number} is believed to be {how}: no run was spent on it."
+    # In units of σ it is a loss; where σ is hardly known, that need not be one in those of the metric.
+    how = f"{known(loss, error)} worse" if loss > 0 else "no better"
+    reason = (
+        f"By what was measured since, experiment {tip.number} is believed to be {how} than experiment {before.number} "
+        f"± {error:.2g}: no run was spent on it."
+    )
     return Verdict(Outcome.FELL, -loss, error, better, reason)
 
 

@@ -27,6 +27,9 @@ _SETTINGS = {
     # Only bytes, text and one small class travel: the same minor version of Python is enough.
     "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else `uv run` has Ray send the current folder to all nodes
+    # 127.0.0.1 means 127.0.0.1. Ray would look for it at this machine's address in the network, for minutes, and let
+    # what it begins here be reached, and used, by everybody there. Other addresses stay what they are.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 
 
@@ -187,7 +190,8 @@ class Actor:
 
     async def gone(self) -> None:
         if self._ends is not None:
-            await self._ends
+            with contextlib.suppress(TimeoutError):  # a driver that is stuck is killed in a moment
+                await asyncio.wait_for(asyncio.shield(self._ends), _END_WITHIN_S)
 
 
 class RayChannel:

@@ -13,6 +13,7 @@ import asyncio
 import json
 import logging
 import os
+import select
 import sys
 import threading
 from importlib import import_module
@@ -25,6 +26,7 @@ Given = tuple[dict[str, Any], bytes]
 _CALLS_AT_ONCE = 8
 _NONE_HERE = "Could not find any running Ray instance"
 _END_WITHIN_S = 5.0
+_LOOK_MS = 500
 
 
 def connect(address: str) -> Any:
@@ -38,7 +40,6 @@ def connect(address: str) -> Any:
     except ConnectionError as error:
         if address not in ("", "local") or _NONE_HERE not in str(error):
             raise
-        # With an address given, Ray does not ask the network for one.
         ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
     ray.cloudpickle.register_pickle_by_value(carrier)
     return ray
@@ -120,13 +121,24 @@ def write(output: int, lock: threading.Lock, frame: bytes) -> None:
             left = left[os.write(output, left) :]
 
 
+def end_with_input(connected: threading.Event) -> None:
+    """Exit where the daemon is gone before the cluster is there, which Ray may wait for without end."""
+    poller = select.poll()
+    poller.register(0, 0)
+    while not connected.is_set():
+        if poller.poll(_LOOK_MS):
+            os._exit(1)
+
+
 def main() -> None:
     """Connect to the cluster that the argument names, tell of it, and serve."""
     output = os.dup(1)
     os.dup2(2, 1)  # whatever prints, the frames stay whole
-    lock = threading.Lock()
+    lock, connected = threading.Lock(), threading.Event()
+    threading.Thread(target=end_with_input, args=(connected,), daemon=True).start()
     try:
         ray = connect(sys.argv[1])
+        connected.set()
     except Exception as error:  # noqa: BLE001  # told in its words
         missing, mismatch = isinstance(error, ImportError), "ersion mismatch" in str(error)
         kind = "missing" if missing else "mismatch" if mismatch else "unreachable"

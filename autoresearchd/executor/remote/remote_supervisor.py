@@ -35,7 +35,8 @@ from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, 
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.task import Task
-from autoresearchd.executor.environment import MARKER, Devices, find_devices, gpu_names, run_setup
+from autoresearchd.executor.environment import MARKER, run_setup
+from autoresearchd.executor.gpus import Devices, find_devices, gpu_names
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.remote.trees import Trees
 from autoresearchd.executor.visible_files import pointers

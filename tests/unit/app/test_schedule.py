@@ -20,6 +20,12 @@ from tests.fakes.models import PatientCancel
 from tests.unit.learner.sessions import add_session, make_root
 
 WRITE = "import sys, pathlib; pathlib.Path('argv').write_text(' '.join(sys.argv[1:])); print('kept as v1-00000000')"
+GREEDY = """\
+import resource
+while resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY:  # it is set on the running process
+    pass
+x = bytearray(2**31)
+"""
 FOR_EVER = "import pathlib, time; pathlib.Path('began').touch(); time.sleep(600)"
 
 
@@ -150,7 +156,7 @@ def test_experiments_are_not_measured_beside_a_learner_on_the_same_device(
 
 
 def test_a_learner_that_fails_is_a_warning_and_nothing_else(tmp_path: Path) -> None:
-    with Watched(tmp_path, "x = bytearray(2**31)", LearnSettings(every=1, memory_mb=500)) as w:
+    with Watched(tmp_path, GREEDY, LearnSettings(every=1, memory_mb=500)) as w:
         w.count = 1
         w.schedule.between()
         w.count = 0

@@ -18,8 +18,9 @@ from autoresearchd.domain.confirmation import Verdict
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Label, Outcome, Status
 from autoresearchd.domain.task import Constraint, Direction, Task
-from autoresearchd.evaluator.keep.confirm import RULE, Ask, due, next_step
+from autoresearchd.evaluator.keep.confirm import RULE, Ask, doubt, due, next_step
 from autoresearchd.evaluator.keep.tip_belief import (
+    Before,
     Step,
     TipBelief,
     begin,
@@ -444,3 +445,14 @@ class TestDue:
     def test_without_noise_any_gain_is_enough(self) -> None:
         assert due([kept(3, 1e-3, 0.0)], [], every=25.0, runs=9, extra=0)
         assert due([kept(3, 1e-3, None)], [], every=25.0, runs=9, extra=0)
+
+
+def test_a_keep_that_is_taken_back_is_not_said_to_be_worse_by_less_than_nothing() -> None:
+    """Two hypotheses of σ: a loss of two σ under the small one weighs more than a small gain under the large one."""
+    none = np.zeros(2)
+    was = replace(begin([0.0, 1.0, 2.0]), sigmas=np.array([0.01, 1.0]), weights=np.array([0.5, 0.5]), levels=none)
+    before = Before(was, np.array([0.02, -0.1]), none, none, none, none)
+    belief = replace(was, variances=none, before=before)
+    verdict = doubt(experiment(number=TIP), experiment(number=CONFIRMED), belief)
+    assert verdict is not None and verdict.outcome is Outcome.FELL
+    assert f"experiment {TIP} is believed to be no better than experiment {CONFIRMED} ± " in verdict.reason

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.errors import BaselineError, MissingCapability
-from autoresearchd.executor.environment import MARKER, Devices, inspect, resolve_python, run_setup
+from autoresearchd.executor.environment import MARKER, inspect, resolve_python, run_setup
 from autoresearchd.executor.visible_files import DataEntry, find_data, place_links
 from tests.contract.executor_contract import make_task
 
@@ -73,12 +73,6 @@ def test_an_interpreter_that_does_not_run_is_named(tmp_path: Path) -> None:
     broken.chmod(0o755)
     with pytest.raises(MissingCapability, match=str(broken)):
         inspect(broken)
-
-
-def test_each_slot_has_a_gpu_and_a_machine_without_gpus_has_none() -> None:
-    two = Devices("H100", ("0", "GPU-7"))
-    assert [two.visible(i) for i in range(3)] == ["0", "GPU-7", "0"]
-    assert (str(two), str(Devices()), Devices().visible(0)) == ("cuda:H100", "cpu", None)
 
 
 def test_what_an_interrupted_setup_left_is_removed(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from autoresearchd.config.load_task import dump_task, parse_task, read_task_text
 from autoresearchd.domain.task import RemoteSlot
-from autoresearchd.executor.environment import Devices, find_devices
+from autoresearchd.executor.gpus import Devices, find_devices
 from autoresearchd.executor.remote.executor import _checked, _Logs
 from autoresearchd.executor.remote.hosts import disagreement, own_code, setup_key
 from autoresearchd.executor.remote.remote_supervisor import own_slot

@@ -16,7 +16,7 @@ from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.task import WAITS_S, Budget
-from autoresearchd.executor.environment import Devices
+from autoresearchd.executor.gpus import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import Tier
 from tests.fakes.bench import PROGRAM, TASK, Bench, ByNumber

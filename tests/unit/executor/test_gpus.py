@@ -1,0 +1,113 @@
+"""Which GPUs runs get: each slice of one that is divided, and none that somebody else has begun to use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.errors import EnvironmentFailure
+from autoresearchd.executor.gpus import Devices, find_devices, users
+from autoresearchd.executor.local import LocalExecutor
+from tests.contract.executor_contract import make_request, make_task
+from tests.fakes.nvml import Gpu, Nvml
+
+WAITS = "import sys; print(flush=True); sys.stdin.read()"
+
+
+@pytest.fixture(autouse=True)
+def usual_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of somebody else's."""
+    with begin() as process:
+        yield process
+
+
+@contextmanager
+def begin(*more: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is at work."""
+    command = [sys.executable, "-c", WAITS, *more]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # before, it has no command line yet
+        yield process
+
+
+def test_each_slot_has_a_gpu_and_a_machine_without_gpus_has_none() -> None:
+    two = Devices("H100", ("0", "GPU-7"))
+    assert [two.visible(i) for i in range(3)] == ["0", "GPU-7", "0"]
+    assert (str(two), str(Devices()), Devices().visible(0)) == ("cuda:H100", "cpu", None)
+
+
+def test_each_slice_of_a_divided_gpu_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else `--slots` of a machine whose GPUs are divided starts runs that find no GPU."""
+    slices: list[Gpu | None] = [Gpu("H100 MIG 3g.40gb", "MIG-1"), None, Gpu("H100 MIG 3g.40gb", "MIG-2")]
+    gpus = (
+        Gpu("GeForce RTX 4090", "GPU-0"),
+        Gpu("H100", "GPU-1", slices),
+        Gpu("H100", "GPU-2"),
+        Gpu("H100", "GPU-3", []),
+    )
+    Nvml(*gpus).install(monkeypatch)
+    assert find_devices() == Devices("GeForce RTX 4090", ("0", "MIG-1", "MIG-2", "2"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-2, 2")
+    assert find_devices() == Devices("H100 MIG 3g.40gb", ("MIG-2", "2"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert find_devices() == Devices()
+
+
+def test_without_a_driver_nvidia_smi_or_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Nvml(driver=False).install(monkeypatch)
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho A100\necho A100\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_devices() == Devices("A100", ("0", "1"))
+    assert users(("0",)) == {}
+
+
+def test_who_computes_is_named_but_not_who_cannot_be_seen_or_is_ours(
+    monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[bytes]
+) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with begin("autoresearchd", "learn") as ours:
+        Nvml(Gpu("H100", "GPU-0", pids=[other.pid, gone.pid, ours.pid])).install(monkeypatch)
+        assert users(("0", "7", "GPU-of-another-machine")) == {other.pid: f"{sys.executable} -c {WAITS}"}
+
+
+def test_a_gpu_that_somebody_begins_to_use_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """Else a colleague's training is measured together with the experiments of the night, and each edit looks bad."""
+    busy = Gpu("H100", "GPU-1")
+    Nvml(Gpu("H100", "GPU-0"), busy).install(monkeypatch)
+    executor = LocalExecutor(tier="none")
+    assert executor.slots == 2 and executor.ready(0) and executor.ready(1)
+    busy.pids.append(other.pid)
+    assert executor.ready(0) and not executor.ready(1)
+    with pytest.raises(EnvironmentFailure, match=rf"GPU 1: .*\(process {other.pid}\)"):
+        executor.start(replace(make_request(tmp_path, make_task()), slot=1))
+    other.kill()
+    other.wait()
+    assert executor.ready(1)
+
+
+def test_what_computed_before_is_a_condition_of_the_session_and_a_warning(
+    monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[bytes]
+) -> None:
+    """A server of the policy's model, say, beside which the baseline is measured, too."""
+    Nvml(Gpu("H100", "GPU-0", pids=[other.pid])).install(monkeypatch)
+    executor = LocalExecutor(tier="none")
+    [warning] = [text for text in executor.warnings() if "in use" in text]
+    assert f"(process {other.pid})" in warning
+    assert executor.ready(0)
