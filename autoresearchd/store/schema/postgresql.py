@@ -104,20 +104,12 @@ class ServerDatabase(Database):
     # -- transactions
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        with self._transaction(f"SELECT {self._patience()}, {self._turn()}") as connection:
-            yield connection
-
-    @contextmanager
-    def write_lazily(self) -> Iterator[Connection]:
-        lazily = "set_config('synchronous_commit', 'off', true)"
-        with self._transaction(f"SELECT {self._patience()}, {lazily}, {self._turn()}") as connection:
-            yield connection
-
-    @contextmanager
-    def _transaction(self, beginning: str) -> Iterator[Connection]:
         with self._writer() as connection, connection.begin():
-            connection.exec_driver_sql(beginning)
+            connection.exec_driver_sql(f"SELECT {self._patience()}, {self._turn()}")
             yield connection
+
+    write_lazily = write
+    """A server may lose what it has not flushed and go on, while the daemon relies on it: nothing is lazy here."""
 
     def _patience(self) -> str:
         return f"set_config('idle_in_transaction_session_timeout', '{IDLE_S}s', true)"
@@ -174,8 +166,8 @@ class ServerDatabase(Database):
                 self._backend = backend
                 return connection
             backend, holder = next(iter(self._holders(tag)), (0, None))
-            if holder is None:
-                raise SessionLocked(f"session {tag} is held by another daemon", hint="try again in a moment")
+            if holder is None:  # who had it is gone since
+                raise EnvironmentFailure(f"session {tag} was held until just now", hint="try again in a moment")
             if backend == self._backend:
                 what = f"{self.name} still has a broken connection of this daemon, which holds session {tag}"
                 raise EnvironmentFailure(what, hint="it notices within half a minute")
