@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.app.project import Project
-from autoresearchd.domain.errors import AutoresearchdError, UsageError
+from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.executor.cloud.rental import NAME, PREFIX, Rental, Rented, prefix_of
 
 
@@ -34,16 +34,17 @@ def tag_of(machine: Rented) -> str:
 
 
 def chosen(machines: Sequence[Rented], directory: Path, tag: str | None) -> list[Rented]:
-    """Those of a session, by default of the one here. Raises UsageError where its daemon runs: it has use for them."""
+    """Those of a session, by default of the one here; SessionLocked where its daemon runs, which has use for them.
+
+    In no repository, all of sessions of that name: theirs may be gone, and the machines still there.
+    """
     try:
         project = Project.of_session(directory)
-        with project.existing_store() as store:
-            session = project.pick(store, tag)
-    except AutoresearchdError:  # the repository may be gone, and its machines still there
+    except AutoresearchdError:
         if tag is None:
             raise
         return [machine for machine in machines if tag_of(machine) == tag]
-    if (pid := project.daemon(session.tag)) is not None:
-        what = f"session {session.tag} is running (process {pid}) and would launch them anew"
-        raise UsageError(what, hint="`autoresearchd stop` ends it and its machines")
+    with project.existing_store() as store:
+        session = project.pick(store, tag)
+        project.refuse_held(store, session.tag)
     return [machine for machine in machines if machine.name.startswith(prefix_of(session))]

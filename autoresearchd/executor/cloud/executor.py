@@ -39,11 +39,13 @@ _TRIES = 3
 class Pace:
     """Seconds. turn: between two looks at money and idleness; look: between two at the provider.
 
+    everyone: how long all machines are waited for where one is there and all are wanted.
     cool: how long nothing is launched under a name where that failed; each time in a row twice as long, up to coolest.
     """
 
     turn: float = 15.0
     look: float = 120.0
+    everyone: float = 900.0
     cool: float = 60.0
     coolest: float = 1800.0
 
@@ -157,14 +159,14 @@ class CloudExecutor:
 
     def _use(self, everyone: bool = False) -> None:
         """Have a machine up, or all that can be had; it may take minutes. Raises what came of it where none is."""
-        told = False
+        told, until = False, time.monotonic() + (self._pace.everyone if everyone else 0.0)
         with self._changed:
             if self._keeper is None:
                 self._open()
             self._wanted = True
             while True:
                 self._begin_launches()
-                if not any(machine.busy for machine in self._machines) or (self._up() and not everyone):
+                if not any(machine.busy for machine in self._machines) or (self._up() and time.monotonic() >= until):
                     break
                 if self._terms.cancel.is_set():
                     raise Interrupted("stopped while machines were launched")

@@ -80,7 +80,8 @@ class SkyPilot:
 
     def _talk(self, verb: str, cancel: Cancel | None, told: Mapping[str, Any]) -> Any:
         patience, wait = time.monotonic() + _MOST_S, cancel or threading.Event()
-        environment = {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", **os.environ}
+        own = {name: value for name, value in os.environ.items() if not name.startswith("AUTORESEARCHD_")}
+        environment = {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", **own}
         words = [find_python(), skypilot_process.__file__, verb]
         with contextlib.ExitStack() as files:
             answer = files.enter_context(tempfile.TemporaryFile("w+"))

@@ -110,10 +110,10 @@ def down(names: list[str]) -> None:
     """End them, each whatever becomes of the others."""
     import sky
 
-    failed = []
-    for name in names:
+    failed, requests = list[str](), {name: sky.down(name) for name in names}  # at once: each takes minutes
+    for name, request in requests.items():
         try:
-            sky.get(sky.down(name))
+            sky.get(request)
         except sky.exceptions.ClusterDoesNotExist:
             continue
         except Exception as error:  # noqa: BLE001 - told together
