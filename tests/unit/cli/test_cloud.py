@@ -67,6 +67,6 @@ def test_in_a_repository_only_the_machines_of_its_own_session_are_ended(
         own = f"{prefix_of(store.session('t'))}1"
     rent(sky, own)
     with SessionLock(layout.lock_path(repository, "t"), "t"):
-        assert "is already running" in command("cloud", "down", "t", "--yes").err
+        assert "is held by" in command("cloud", "down", "t", "--yes").err
     assert command("cloud", "down", "--yes").code == 0
     assert left(sky) == ["autoresearchd-mine", OTHER]
