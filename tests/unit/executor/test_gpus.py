@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.domain.cleaning import one_line
 from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.executor.gpus import Devices, find_devices, users
 from autoresearchd.executor.local import LocalExecutor
@@ -87,7 +88,7 @@ def test_who_computes_is_named_but_not_who_cannot_be_seen_or_is_ours(
         Nvml(gpu).install(monkeypatch)
         found = users(("0", "7", "GPU-of-another-machine"))
     assert found.keys() == {other.pid, job.pid}
-    assert found[other.pid] == f"{sys.executable} -c {WAITS}"
+    assert found[other.pid] == one_line(f"{sys.executable} -c {WAITS}", 80)
 
 
 def test_the_engine_of_a_server_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
