@@ -67,7 +67,8 @@ def users(gpus: Sequence[str]) -> Mapping[int, str]:
             continue
         for pid in pids:
             words = _command(pid)
-            if any(words) and not _is_own(pid):
+            # This daemon may have the policy's model in itself.
+            if any(words) and pid != os.getpid() and not _is_own(pid):
                 found[pid] = one_line(b" ".join(words).decode("utf-8", "replace"), 80)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -84,7 +85,7 @@ def test_who_computes_is_named_but_not_who_cannot_be_seen_or_is_ours(
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     with begin("autoresearchd", "learn") as learner, begin("autoresearchd", "start") as job:
-        gpu = Gpu("H100", "GPU-0", pids=[other.pid, gone.pid, learner.pid, job.pid])
+        gpu = Gpu("H100", "GPU-0", pids=[other.pid, gone.pid, learner.pid, job.pid, os.getpid()])
         Nvml(gpu).install(monkeypatch)
         found = users(("0", "7", "GPU-of-another-machine"))
     assert found.keys() == {other.pid, job.pid}
