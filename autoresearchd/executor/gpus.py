@@ -17,8 +17,8 @@ from typing import Any
 
 from autoresearchd.domain.cleaning import one_line
 
-_OURS = b"autoresearchd"
-"""In the command line of learners and servers of this program, which the daemon itself makes room for."""
+_PROGRAM, _OWN = b"autoresearchd", {b"learn", b"serve"}
+"""In the command line of learners and servers of this program, which the daemon makes room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +66,31 @@ def users(gpus: Sequence[str]) -> Mapping[int, str]:
         except nvml.NVMLError:  # a GPU that fell off, or a driver that does not tell
             continue
         for pid in pids:
-            command = _command(pid)
-            if command and _OURS not in command:
-                found[pid] = one_line(command.replace(b"\0", b" ").decode("utf-8", "replace"), 80)
+            words = _command(pid)
+            # This daemon may have the policy's model in itself.
+            if any(words) and pid != os.getpid() and not _is_own(pid):
+                found[pid] = one_line(b" ".join(words).decode("utf-8", "replace"), 80)
     return found
 
 
-def _command(pid: int) -> bytes:
+def _is_own(pid: int) -> bool:
+    """Whether a process, or one that it comes from, is a learner or a server of this program."""
+    while pid > 1:
+        words = _command(pid)
+        if not _OWN.isdisjoint(words) and any(_PROGRAM in word for word in words):
+            return True
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+        except OSError:
+            return False
+    return False
+
+
+def _command(pid: int) -> list[bytes]:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
-        return b""
+        return []
 
 
 # ---------------------------------------------------------------------- who tells

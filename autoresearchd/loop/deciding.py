@@ -57,6 +57,7 @@ def decide_experiment(view: SessionView, e: Experiment) -> Decision:
             e,
             view.tip,
             view.belief,
+            confirmed=view.confirmed,
             simpler=is_simpler(after, before),
             larger=is_larger(after, before),
             identical=after == before,

@@ -130,7 +130,8 @@ class SessionLoop:
             self._guarded(self._reconcile)
         self.ready()
         if self._asked is not None:
-            for e, _ in list(self._under_way.values()):
+            for e, slot in list(self._under_way.values()):
+                slot.stands = True  # no policy is asked for anything
                 if e.phase is Phase.PROPOSING:
                     self._give_up_proposing(e.number, "only a confirmation was asked for")
         while (reason := self._turn()) is None:
@@ -166,13 +167,16 @@ class SessionLoop:
         elif ends:
             self._cycle.rest()
             return reason
-        elif not reason and not self._wait_for_policy():
+        elif not reason and self._asked is None and not self._wait_for_policy():
             self._guarded(self._open)
         return ""
 
     def _has_room(self) -> bool:
-        """Whether more may begin: what was left is ended first, a baseline decided, and nothing runs far ahead."""
-        if not self._free or (self._confirming is not None and self._test.number is None):
+        """Whether more may begin: what was left is ended first, a baseline decided, and nothing runs far ahead.
+
+        A confirmation comes first where none of its runs is under way: git may not have followed its verdict yet.
+        """
+        if not self._free or (self._confirming is not None and self._test.running is None):
             return False
         if self._under_way and not any(map(self._context.executor.ready, self._free)):
             return False
@@ -324,8 +328,11 @@ class SessionLoop:
         else:
             c = c or cycle.open(why, self._asked)
             self._confirming = c.number
+            if self._asked is not None and self._asked.experiment is None:
+                of_tip = replace(self._asked, experiment=self.view.tip.number)
+                self._asked = of_tip if of_tip.is_answered_by(c) else self._asked
             if context.stop.announce():
-                say_that_it_stops(context, self.view.tip, confirming=True)
+                say_that_it_stops(context, self.view.experiment(c.experiment), confirming=True)
             if context.stop.now.is_set() and self._test.running is None:
                 what = f"the confirmation of experiment {c.experiment}"
                 raise errors.Interrupted(messages.interrupted(context.tag, what))

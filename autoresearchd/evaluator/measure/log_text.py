@@ -451,11 +451,8 @@ def _hugging_face(line: str, budget: float) -> list[CurvePoint]:
 
 def _json_lines(line: str, budget: float) -> list[CurvePoint]:
     text = line.strip()
-    if not (text.startswith("{") and text.endswith("}")):
-        return []
-    try:
-        item = json.loads(text)
-    except (ValueError, RecursionError):
+    item = _load(text) if text.startswith("{") and text.endswith("}") else None
+    if item is None:
         return []
     return _from_keys({k: v for k, v in ((k, json_number(v)) for k, v in item.items()) if v is not None}, budget)
 

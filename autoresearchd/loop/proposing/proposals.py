@@ -15,6 +15,7 @@ from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import EventKind, ResearchState
 from autoresearchd.domain.proposal import ASI, Cost, Proposal, Repair
+from autoresearchd.domain.quantities import some_of
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal, sign_of
 from autoresearchd.evaluator.keep.tip_belief import look
@@ -30,7 +31,7 @@ from autoresearchd.policy.edits.merge import merge
 from autoresearchd.policy.near_duplicates import WINDOW, NearDuplicates
 from autoresearchd.policy.policy_names import TUNERS
 from autoresearchd.policy.roles import off_surface
-from autoresearchd.policy.search.find_constants import changed, named
+from autoresearchd.policy.search.find_constants import MOST_NAMED, changed
 from autoresearchd.store.repository import SqlStore
 
 LOG_LINES = 40
@@ -155,7 +156,7 @@ class Proposals:
         touched = changed(self._context.task, before, after)
         if not touched:
             return {}
-        warning = self._context.redactor.text(f"it changes {named(touched)}")[:MOST_FLAGGED]
+        warning = self._context.redactor.text(f"it changes {some_of(touched, MOST_NAMED)}")[:MOST_FLAGGED]
         self._context.emit(EventKind.WARNING, f"warning: {warning}", experiment=e.number)
         return {"warning": warning}
 

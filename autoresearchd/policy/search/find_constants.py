@@ -18,6 +18,7 @@ from functools import lru_cache
 from autoresearchd.config.value_positions import MarkupError, Scalar, kind_of, scalars
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.quantities import some_of
 from autoresearchd.domain.task import MetricSource, Search, Task
 from autoresearchd.policy.search.data_flow import Constant, reached
 from autoresearchd.policy.search.known_calls import usual
@@ -318,7 +319,7 @@ def _computed(name: str, node: ast.expr) -> str:
 
 # ---------------------------------------------------------------------- of a task
 _MOST_CHARACTERS = 400_000
-_MOST_NAMED = 8
+MOST_NAMED = 8
 
 _PARTS = bag("train training val valid validation test eval evaluation holdout heldout dev")
 _AMOUNTS = bag("n num size number count frac fraction ratio pct percent share row sample example point item image line")
@@ -364,7 +365,7 @@ def nothing_to_tune(task: Task, left_out: Sequence[str] = ()) -> PolicyError:
     """The error for a program without a constant to turn. left_out: names of those that are left alone for a reason."""
     take = "take a policy with a model (--policy litellm:MODEL)"
     if left_out:
-        what = f"every constant is left alone ({named(left_out)})"
+        what = f"every constant is left alone ({some_of(left_out, MOST_NAMED)})"
         hint = "`autoresearchd task space` says why; write what may vary as constants of its own, let the evaluator "
         hint += f"measure (evaluation.command), or {take}"
     else:
@@ -391,7 +392,9 @@ def _named_alone(task: Task, code: Mapping[str, str]) -> str:
     """Some of their names in all editable files; with the file where there are several."""
     paths = [path for path in task.editable if path.endswith(".py") and path in code]
     names = {path: dict.fromkeys(c.name for c, _ in left_alone(task, code[path])) for path in paths}
-    return named([name if len(paths) == 1 else f"{path}:{name}" for path in paths for name in names[path]])
+    return some_of(
+        [name if len(paths) == 1 else f"{path}:{name}" for path in paths for name in names[path]], MOST_NAMED
+    )
 
 
 def warnings_of(task: Task, code: Mapping[str, str]) -> tuple[str, ...]:
@@ -430,12 +433,6 @@ def changed(task: Task, before: Mapping[str, str], after: Mapping[str, str]) -> 
             texts = _texts(were).items()
             found += [f"{n.partition('#')[0]}, which {reasons[n]}" for n, text in texts if text != are.get(n)]
     return tuple(dict.fromkeys(found))
-
-
-def named(names: Sequence[str]) -> str:
-    """Some names in a sentence, the first few of them."""
-    rest = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _texts(found: Sequence[tuple[Constant, str]]) -> dict[str, list[str]]:

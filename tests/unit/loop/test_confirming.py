@@ -394,12 +394,30 @@ def test_a_confirmed_program_that_no_longer_runs_is_said_once_and_the_session_go
     bench.run(12)
     confirmed = [("gain", 1, 0, Outcome.CONFIRMED), ("gain", 2, 1, Outcome.CONFIRMED)]
     assert verdicts(bench) == [*confirmed, ("failures", 2, 0, Outcome.FELL)]
-    assert confirmations(bench)[-1].after == 5 and len(confirmations(bench)[-1].runs) == 2
+    assert confirmations(bench)[-1].after == 5 and len(confirmations(bench)[-1].runs) == 3
     [said] = [said for said in bench.messages(EventKind.WARNING) if "confirmed" in said]
     assert "experiment 2, which is confirmed" in said and "failed 2 times" in said
     assert len(bench.experiments()) == 13 and bench.program().count("V") == 2, "the branch stays where it is"
     bench.run(13)
     assert len(confirmations(bench)) == 3, "nor again after a restart"
+
+
+def test_where_nothing_runs_any_more_all_that_was_kept_stays(tmp_path: Path) -> None:
+    """Data that was unmounted in the night is no fault of thirty keeps."""
+    bench, gone = make(tmp_path, NEVER), list[bool]()
+
+    def job(request: RunRequest) -> Script | str:
+        if len(bench.experiments()) == 5 and not gone:
+            gone.append(True)
+        return prints("no data\n", exit_code=1, outcome="failed") if gone == [True] else true(request)
+
+    bench.job = job
+    bench.run(8)
+    assert verdicts(bench) == [("failures", 3, 0, Outcome.UNDECIDED), ("limit", 3, 0, Outcome.UNDECIDED)]
+    assert [e.confirmed for e in bench.experiments()[1:4]] == [None] * 3
+    gone.append(False)  # it is back
+    bench.run(9)
+    assert verdicts(bench)[-1] == ("limit", 9, 0, Outcome.CONFIRMED) and bench.program().count("V") == 4
 
 
 def test_a_tip_that_no_test_could_tell_of_is_tested_again_when_all_that_is_built_on_it_fails(bench: Bench) -> None:
@@ -688,6 +706,56 @@ def test_a_chain_that_the_runs_left_in_doubt_is_nothing_to_go_on_with_at_a_limit
     bench.job = doubtful(bench)
     bench.run(2)
     assert verdicts(bench)[-1][3] is Outcome.UNDECIDED and at_limit(bench, 2)
+
+
+def test_a_short_test_that_a_user_asked_for_leaves_the_whole_one_to_be_made(tmp_path: Path) -> None:
+    bench = make(tmp_path, NEVER)
+    run_until(bench, 3, now=True)
+    doubt = doubtful(bench)
+    bench.job = lambda request: doubt(request) if run_of(bench, request).attempt == -1 else true(request)
+    ask(bench, Asked(pairs=1))
+    assert verdicts(bench) == [("asked", 3, 0, Outcome.UNDECIDED)] and not at_limit(bench, 3)
+    bench.run(3)
+    assert verdicts(bench)[1:] == [("limit", 3, 0, Outcome.CONFIRMED)]
+
+
+def test_another_confirmation_that_was_cut_off_is_no_answer(tmp_path: Path) -> None:
+    bench, stops = make(tmp_path, NEVER), list[Context]()
+    run_until(bench, 3, now=True)
+
+    def stopping(request: RunRequest) -> Script | str:
+        if stops:
+            stops.pop().stop.request("now", now=True)
+            return Script(hang=True)
+        return true(request)
+
+    bench.job = stopping
+    stops.append(bench.laboratory())
+    with pytest.raises(errors.Interrupted):
+        SessionLoop(stops[0], Limits(), asked=Asked(experiment=1)).run()
+    ask(bench, Asked())
+    confirmed = Outcome.CONFIRMED
+    assert verdicts(bench) == [("asked", 1, 0, confirmed), ("asked", 3, 1, confirmed)]
+
+
+def test_what_fails_while_only_a_confirmation_is_asked_for_is_not_given_back_to_its_policy(tmp_path: Path) -> None:
+    """It would be asked, and paid, by a command that says that it asks no model."""
+    bench, stops = make(tmp_path, NEVER, job=broken), list[Context]()
+    bench.policy = Breaking()
+
+    def stopping(request: RunRequest) -> Script | str:
+        if "BROKEN" in text_of(request) and stops:
+            stops.pop().stop.request("now", now=True)
+            return Script(hang=True)
+        return broken(request)
+
+    bench.job = stopping
+    stops.append(bench.laboratory())
+    with pytest.raises(errors.Interrupted):
+        bench.loop(3, stops[0]).run()
+    ask(bench, Asked())
+    assert bench.policy.logs == [] and verdicts(bench) == [("asked", 1, 0, Outcome.CONFIRMED)]
+    assert bench.experiment(2).decision.label is Label.ERROR  # type: ignore[union-attr]
 
 
 def test_runs_that_a_user_asks_for_are_none_of_those_that_a_session_may_spend(bench: Bench) -> None:
