@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.cleaning import one_line
+from autoresearchd.sandbox.process_tree import TOKEN_VARIABLE, read, stat_fields
 
 _PROGRAM, _OWN = b"autoresearchd", {b"learn", b"serve"}
 """In the command line of learners and servers of this program, which the daemon makes room for."""
+_RUN = f"{TOKEN_VARIABLE}=".encode()
+"""In the environment of runs; other sessions' share the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +77,18 @@ def users(gpus: Sequence[str]) -> Mapping[int, str]:
 
 
 def _is_own(pid: int) -> bool:
-    """Whether a process, or one that it comes from, is a learner or a server of this program."""
+    """Whether a process, or one that it comes from, is a learner or a server of this program, or a run of a session."""
     while pid > 1:
         words = _command(pid)
-        if not _OWN.isdisjoint(words) and any(_PROGRAM in word for word in words):
+        server = not _OWN.isdisjoint(words) and any(_PROGRAM in word for word in words)
+        if server or any(each.startswith(_RUN) for each in read(f"/proc/{pid}/environ").split(b"\0")):
             return True
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
-        except OSError:
-            return False
+        pid = int([*stat_fields(pid), b"0", b"0"][1])
     return False
 
 
 def _command(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-    except OSError:
-        return []
+    return read(f"/proc/{pid}/cmdline").rstrip(b"\0").split(b"\0")
 
 
 # ---------------------------------------------------------------------- who tells

@@ -24,6 +24,7 @@ from autoresearchd.loop.recovery import reconcile
 from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.upkeep.housekeeping import say_that_it_stops
+from autoresearchd.policy.policy_names import TUNERS
 from autoresearchd.workspace.files import PASSING
 
 FATAL = (
@@ -52,6 +53,15 @@ _SEE = (
     "a policy's command has to end with exit code 0 when it is run by hand in a copy of the task's folder"
 )
 _UNUSABLE = frozenset({Label.ERROR, Label.MALFORMED_ANSWER, Label.ILLEGAL_EDIT, Label.NO_OP})
+
+
+_NOTHING_LEFT = frozenset({Label.NO_OP, Label.DUPLICATE, Label.MALFORMED_ANSWER})
+
+
+def _fruitless(e: Experiment) -> frozenset[Label]:
+    """What an experiment without a run is labelled where its policy failed. A tuner says so once it has tried all."""
+    own = e.proposal is not None and e.proposal.policy in TUNERS
+    return _NOTHING_LEFT | {Label.ERROR} if own else frozenset({Label.ERROR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +256,7 @@ class SessionLoop:
         del self._under_way[e.number]
         if e.commit is not None:
             self._unproposed = 0
-        elif messages.decision_of(e).label is Label.ERROR and not e.runs:  # the policy itself failed
+        elif not e.runs and messages.decision_of(e).label in _fruitless(e):  # the policy itself failed
             self._unproposed += 1
             self._waited_for_policy = False
 

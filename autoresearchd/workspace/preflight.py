@@ -100,7 +100,7 @@ def check_not_checked_out(root: Path, branch: str, why: str = "the daemon moves 
     for line in git.ask("worktree", "list", "--porcelain").splitlines():
         if line.startswith("worktree "):
             folder = line.removeprefix("worktree ")
-        elif line == f"branch refs/heads/{branch}":
+        elif line == f"branch refs/heads/{branch}" and Path(folder).is_dir():
             raise RepositoryError(
                 f"branch {branch} is checked out in {folder}", hint=f"git -C {folder} switch <another branch>: {why}"
             )

@@ -50,7 +50,7 @@ _EXTRAS = {
 _OF_SOME_PROFILES = ("tokenizers", "transformers")
 """What a task may be run without."""
 _MOST = 32
-"""How many large files are given to jobs one by one, and how many names are shown in a sentence."""
+"""How many large files are given to jobs one by one."""
 
 
 def read_task(

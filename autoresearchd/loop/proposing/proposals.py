@@ -102,6 +102,7 @@ class Proposals:
         self._view, self._context, self._research, self._turns = view, view.context, research, turns
         context = self._context
         self._check = EditCheck(context.task, context.store, context.session_id, context.site.pristine)
+        self._asking: Slot | None = None
 
     def ask(self, e: Experiment, slot: Slot, repair: Repair | None = None) -> Proposal | None:
         """A legal proposal; None: with several slots, whose runs must be looked after, it is not there yet.
@@ -110,7 +111,10 @@ class Proposals:
         """
         context = self._context
         if slot.asked is None:
-            slot.asked = self._begin(self._research.state(e, repair))
+            before = self._asking
+            if before is not None and before.asked is not None and before.given_up is None:
+                return None  # one at a time: what is proposed there is to be in the state here
+            slot.asked, self._asking = self._begin(self._research.state(e, repair)), slot
         state, answer = slot.asked.state, slot.asked.answer
         if not answer.done():
             return None

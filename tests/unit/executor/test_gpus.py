@@ -100,6 +100,30 @@ def test_the_engine_of_a_server_is_its_own(monkeypatch: pytest.MonkeyPatch) -> N
         assert users(("0",)) == {}
 
 
+def test_runs_of_another_session_share_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one of two sessions stands still, for in the gaps between two runs nobody looks."""
+    own = {**os.environ, "AUTORESEARCHD_RUN_TOKEN": "of-another-daemon"}
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=own) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        Nvml(Gpu("H100", "GPU-0", pids=[run.pid])).install(monkeypatch)
+        assert users(("0",)) == {}
+        run.kill()
+
+
+def test_where_the_policys_model_comes_and_goes_nobody_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[bytes]
+) -> None:
+    """Ollama loads a model into a process of its own each time that it is asked after a while."""
+    gpu = Gpu("H100", "GPU-0")
+    Nvml(gpu).install(monkeypatch)
+    executor = LocalExecutor(tier="none")
+    executor.shared = True
+    assert executor.ready(0)
+    gpu.pids.append(other.pid)
+    assert executor.ready(0)
+
+
 def test_a_gpu_that_somebody_begins_to_use_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:

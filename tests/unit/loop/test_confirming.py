@@ -241,7 +241,7 @@ def doubtful(bench: Bench) -> Job:
             return true(request)
         before = [r for r in bench.experiment(run.experiment).runs if r.attempt == run.attempt and r.good]
         ahead = (0.0 if run.of is not None else 1.2 if len(before) % 4 < 2 else -0.8) * SIGMA
-        return f"score: {10.0 - ahead + 1e-9 * (run.seed % 1000):.9f}\n"
+        return f"score: {11.0 - ahead + 1e-9 * (run.seed % 1000):.9f}\n"
 
     return job
 
@@ -624,6 +624,21 @@ def ask(bench: Bench, asked: Asked) -> None:
     SessionLoop(bench.laboratory(), Limits(), backoff=Backoff(first=0.0), asked=asked).run()
 
 
+def stopped_at(bench: Bench, job: Job, when: Callable[[RunRequest], bool] = lambda request: True) -> Context:
+    """What a daemon works with that is stopped at once in the first run of which that is true."""
+    stops = list[Context]()
+
+    def stopping(request: RunRequest) -> Script | str:
+        if stops and when(request):
+            stops.pop().stop.request("now", now=True)
+            return Script(hang=True)
+        return job(request)
+
+    bench.job = stopping
+    stops.append(lab := bench.laboratory())
+    return lab
+
+
 def test_a_keep_below_the_tip_that_does_not_pass_leaves_the_tip_where_it_is(tmp_path: Path) -> None:
     """What was built on it was not tested, and may be far better."""
     bench = make(tmp_path, NEVER)
@@ -640,19 +655,10 @@ def test_a_keep_below_the_tip_that_does_not_pass_leaves_the_tip_where_it_is(tmp_
 
 
 def test_what_is_asked_for_is_done_after_what_was_under_way(tmp_path: Path) -> None:
-    bench, stops = make(tmp_path, AT_ONCE), list[Context]()
-
-    def stopping(request: RunRequest) -> Script | str:
-        if run_of(bench, request).attempt < 0 and stops:
-            stops.pop().stop.request("now", now=True)
-            return Script(hang=True)
-        return true(request)
-
+    bench = make(tmp_path, AT_ONCE)
     bench.run(2)
-    bench.job = stopping
-    stops.append(bench.laboratory())
     with pytest.raises(errors.Interrupted):
-        bench.loop(3, stops[0]).run()
+        bench.loop(3, stopped_at(bench, true, lambda request: run_of(bench, request).attempt < 0)).run()
     ask(bench, Asked(experiment=2, pairs=3, budget=9.0))
     assert [c.experiment for c in confirmations(bench)] == [1, 2, 3, 2]
     last = confirmations(bench)[-1]
@@ -681,7 +687,7 @@ def at_limit(bench: Bench, experiments: int) -> bool:
 
 def test_what_is_left_to_be_confirmed_at_a_limit_is_left_to_a_daemon(tmp_path: Path) -> None:
     """Else `resume` would make its runs in silence, and say that nothing was started."""
-    bench, stops = make(tmp_path, NEVER), list[Context]()
+    bench = make(tmp_path, NEVER)
     run_until(bench, 3, now=True)
     assert not at_limit(bench, 3)
     doubt = doubtful(bench)
@@ -690,15 +696,8 @@ def test_what_is_left_to_be_confirmed_at_a_limit_is_left_to_a_daemon(tmp_path: P
     assert verdicts(bench) == [("asked", 1, 0, Outcome.UNDECIDED)] and not at_limit(bench, 3), "it was a comparison"
     bench.run(3)
     assert verdicts(bench)[1:] == [("limit", 3, 0, Outcome.CONFIRMED)] and at_limit(bench, 3)
-
-    def stopping(request: RunRequest) -> Script | str:
-        stops[0].stop.request("now", now=True)
-        return Script(hang=True)
-
-    bench.job = stopping
-    stops.append(bench.laboratory())
     with pytest.raises(errors.Interrupted):
-        SessionLoop(stops[0], Limits(), asked=Asked(budget=10.0)).run()
+        SessionLoop(stopped_at(bench, true), Limits(), asked=Asked(budget=10.0)).run()
     assert is_open(bench) and not at_limit(bench, 3), "a confirmation that was cut off"
 
 
@@ -720,19 +719,10 @@ def test_a_short_test_that_a_user_asked_for_leaves_the_whole_one_to_be_made(tmp_
 
 
 def test_another_confirmation_that_was_cut_off_is_no_answer(tmp_path: Path) -> None:
-    bench, stops = make(tmp_path, NEVER), list[Context]()
+    bench = make(tmp_path, NEVER)
     run_until(bench, 3, now=True)
-
-    def stopping(request: RunRequest) -> Script | str:
-        if stops:
-            stops.pop().stop.request("now", now=True)
-            return Script(hang=True)
-        return true(request)
-
-    bench.job = stopping
-    stops.append(bench.laboratory())
     with pytest.raises(errors.Interrupted):
-        SessionLoop(stops[0], Limits(), asked=Asked(experiment=1)).run()
+        SessionLoop(stopped_at(bench, true), Limits(), asked=Asked(experiment=1)).run()
     ask(bench, Asked())
     confirmed = Outcome.CONFIRMED
     assert verdicts(bench) == [("asked", 1, 0, confirmed), ("asked", 3, 1, confirmed)]
@@ -740,19 +730,10 @@ def test_another_confirmation_that_was_cut_off_is_no_answer(tmp_path: Path) -> N
 
 def test_what_fails_while_only_a_confirmation_is_asked_for_is_not_given_back_to_its_policy(tmp_path: Path) -> None:
     """It would be asked, and paid, by a command that says that it asks no model."""
-    bench, stops = make(tmp_path, NEVER, job=broken), list[Context]()
+    bench = make(tmp_path, NEVER, job=broken)
     bench.policy = Breaking()
-
-    def stopping(request: RunRequest) -> Script | str:
-        if "BROKEN" in text_of(request) and stops:
-            stops.pop().stop.request("now", now=True)
-            return Script(hang=True)
-        return broken(request)
-
-    bench.job = stopping
-    stops.append(bench.laboratory())
     with pytest.raises(errors.Interrupted):
-        bench.loop(3, stops[0]).run()
+        bench.loop(3, stopped_at(bench, broken, lambda request: "BROKEN" in text_of(request))).run()
     ask(bench, Asked())
     assert bench.policy.logs == [] and verdicts(bench) == [("asked", 1, 0, Outcome.CONFIRMED)]
     assert bench.experiment(2).decision.label is Label.ERROR  # type: ignore[union-attr]

@@ -279,3 +279,13 @@ def test_a_confirmation_that_is_asked_for_begins_nothing_else(tmp_path: Path, ma
     assert len(bench.policy.seen) == asked and len(bench.experiments()) == 7
     last = bench.store.confirmations(bench.session.id)[-1]
     assert (last.why, last.experiment, last.pairs) == ("asked", tip, 3)
+
+
+def test_what_a_policy_is_asked_has_all_that_it_proposed_before(tmp_path: Path, made: list[Bench]) -> None:
+    """Slots become free together: else all are sent the same way."""
+    bench = Slots(tmp_path, 3)
+    made.append(bench)
+    bench.length = lambda request: 3
+    bench.run(9)
+    known = [{e.number for e in (*state.recent, *state.under_way)} for state in bench.policy.seen]
+    assert all(set(range(1, state.number)) <= there for state, there in zip(bench.policy.seen, known, strict=True))
