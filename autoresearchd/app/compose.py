@@ -17,6 +17,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from autoresearchd import keys
 from autoresearchd.app.models.spending import AWAY_S, Roomy, SessionAnswers, UsersDay, daily_spend
@@ -97,6 +98,12 @@ def make_executor(spec: str, task: Task | None = None, terms: Terms | None = Non
     from autoresearchd.executor.ssh.executor import SshExecutor
 
     return SshExecutor(task.remote_slots, tier=argument or AUTO)
+
+
+def _may_compute_here(spec: PolicySpec, settings: ModelSettings) -> bool:
+    """Whether a policy's model may be on this machine's GPUs in a process that is not ours: Ollama, a tool, vLLM."""
+    here = urlsplit(settings.base_url).hostname in ("127.0.0.1", "localhost", "::1")
+    return spec.kind == "command" or "ollama" in spec.argument or (spec.kind == LOCAL and here)
 
 
 def _wanted(spec: str) -> Wanted:
@@ -221,6 +228,8 @@ def laboratory(
         runs=layout.public_dir(project.root) / "runs" / session.tag,
     )
     spec, stop = parse_spec(session.policy), StopSwitch()
+    if isinstance(executor, LocalExecutor):
+        executor.shared = _may_compute_here(spec, settings)
 
     def tell(kind: EventKind, text: str) -> None:
         sink.emit(Event(kind, clock.now(), text))

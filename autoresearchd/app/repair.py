@@ -182,7 +182,8 @@ def _examine_sessions(project: Project, store: SqlStore) -> list[str]:
 def _check_session(project: Project, store: SqlStore, session: Session) -> None:
     experiments = store.experiments(session.id)
     numbers = [e.number for e in experiments]
-    unfinished = [e.number for e in experiments[:-1] if e.phase is not Phase.DECIDED]
+    decided = max((e.number for e in experiments if e.phase is Phase.DECIDED), default=-1)  # several may be under way
+    unfinished = [e.number for e in experiments if e.number < decided and e.phase is not Phase.DECIDED]
     if numbers != list(range(len(numbers))):
         raise StoreDamaged("experiments are missing")
     if unfinished:
@@ -398,6 +399,10 @@ class Restorer:
         if is_last and e.decision is None and not kept and is_whole(e) and not ahead:
             return []  # the loop goes on with it
         e, told = self._with_proposal(e, own, begins=begins)
+        for run in e.runs:  # one that ended after the backup was made
+            place = self._runs / str(number) / str(run.index)
+            if run.open and run.attempt >= 0 and (result := self._executor.recover(place)) is not None:
+                self._draft.close_run(run.id, measure_run(self._task, result, place), result, self._at, last=True)
         self._draft.close_runs(session_id, number, self._at, LOST)
         e = store.experiment(session_id, number)
         if not e.counted_runs:

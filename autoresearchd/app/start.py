@@ -335,7 +335,10 @@ def _check_asked(store: SqlStore, session: Session, asked: Asked) -> None:
     """Refuse a confirmation that could tell nothing."""
     latest, segment = store.latest(session.id), store.segment(session.id)
     if latest is None or segment is None or session.policy == IMPORTED or not store.totals(session.id).keeps:
-        raise errors.UsageError(f"session {session.tag} has no result that could be confirmed")
+        raise errors.UsageError(
+            f"session {session.tag} has no result that could be confirmed",
+            hint="`autoresearchd sessions list` shows those that have some; name one with --session",
+        )
     number = session.incumbent_experiment if asked.experiment is None else asked.experiment
     if not 0 <= number <= latest.number:
         raise errors.UsageError(

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from autoresearchd.config.yaml_document import Document, Place, Problem, dotted, shown
+from autoresearchd.domain.quantities import some_of
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _MISSING = "this key is missing"
@@ -102,8 +103,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def did_you_mean(word: str, known: list[str]) -> str:
     """A remedy for a word that is not known: the nearest known one, or all of them."""
     near = nearest(word, known)
-    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
-    return f"did you mean {near!r}?" if near else f"known here: {', '.join(known[:_LISTED]) or 'none'}{more}"
+    return f"did you mean {near!r}?" if near else f"known here: {some_of(known, _LISTED) or 'none'}"
 
 
 def explain(

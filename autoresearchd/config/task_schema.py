@@ -255,7 +255,7 @@ class Constraint(Section):
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.max is None and self.min is None and self.max_increase is None:
-            hint = "give max, min or max_increase (0.25: a quarter more than the tip)"
+            hint = "give max, min or max_increase (0.25: a quarter more than the confirmed program)"
             yield "", f"{self.metric}: no bound", hint
         if self.max is not None and self.min is not None and self.max < self.min:
             yield "max", f"{self.max:g} is less than min, {self.min:g}", "exchange them"

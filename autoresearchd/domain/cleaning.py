@@ -10,6 +10,13 @@ def printable(text: str, *, keep: str = "", instead: str = "?") -> str:
     return "".join(c if c.isprintable() or c in keep else instead for c in text)
 
 
+def storable(text: str) -> str:
+    """The text without what UTF-8, a database or a request cannot hold (halves of surrogate pairs, NUL)."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
 def one_line(text: str, most: int | None = None) -> str:
     """The text on one line, printable, cut to a length."""
     line = " ".join(printable(text, instead=" ").split())

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from autoresearchd.domain.experiment import Run
+from autoresearchd.domain.experiment import FAILURES, Run
 from autoresearchd.domain.labels import Outcome
 
 
@@ -69,12 +69,15 @@ class Confirmation:
     def leaves_doubt(self, keeps: Iterable[int]) -> bool:
         """Whether it has tested a chain that is open, and its runs do not tell; others compared, or were cut off.
 
+        One of as many pairs as a user asked for leaves none: a whole test may tell.
+
         keeps: numbers of the chain.
         """
         verdict = self.verdict
-        if verdict is None or verdict.outcome is not Outcome.UNDECIDED or self.budget is not None:
+        if verdict is None or verdict.outcome is not Outcome.UNDECIDED or (self.pairs, self.budget) != (None, None):
             return False
-        failed = any(run.counts and not run.good for run in self.runs)
+        failures = [run.of is None for run in self.runs if run.counts and not run.good]
+        failed = max(failures.count(True), failures.count(False)) >= FAILURES
         tip = max((number for number in keeps if number <= self.after), default=None)
         return self.experiment == tip and (failed or verdict.gain is not None)
 

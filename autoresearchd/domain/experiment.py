@@ -200,6 +200,7 @@ class Trial:
     value: float | None
     delta: float | None = None
     reason: str = ""
+    segment: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 _NUMBER = r"[+-]?(?:\d[\d_]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
 _BOUNDS = re.compile(rf"\s*({_NUMBER})\s*\.\.\s*({_NUMBER})(?![\w.])")
@@ -29,6 +30,12 @@ def ordered(low: float, high: float) -> tuple[float, float]:
 def counted(number: int, one: str, several: str = "") -> str:
     """``1 line``, ``2 lines``, ``1,000 lines``; several: where that is not the one with an s."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def some_of(names: Sequence[str], most: int = 5, between: str = ", ") -> str:
+    """Some names in a sentence: the first of them, and how many more there are."""
+    rest = len(names) - most
+    return between.join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def is_whole(value: float) -> bool:

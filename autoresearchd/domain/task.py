@@ -81,7 +81,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A bound on a metric: absolute (``max``, ``min``) or relative to the incumbent (``max_increase``, a fraction)."""
+    """A bound on a metric: absolute (``max``, ``min``), or a share above the confirmed program's (``max_increase``)."""
 
     metric: str
     max: float | None = None

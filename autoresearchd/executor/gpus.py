@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.cleaning import one_line
+from autoresearchd.sandbox.process_tree import TOKEN_VARIABLE, read, stat_fields
 
-_OURS = b"autoresearchd"
-"""In the command line of learners and servers of this program, which the daemon itself makes room for."""
+_PROGRAM, _OWN = b"autoresearchd", {b"learn", b"serve"}
+"""In the command line of learners and servers of this program, which the daemon makes room for."""
+_RUN = f"{TOKEN_VARIABLE}=".encode()
+"""In the environment of runs; other sessions' share the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +69,26 @@ def users(gpus: Sequence[str]) -> Mapping[int, str]:
         except nvml.NVMLError:  # a GPU that fell off, or a driver that does not tell
             continue
         for pid in pids:
-            command = _command(pid)
-            if command and _OURS not in command:
-                found[pid] = one_line(command.replace(b"\0", b" ").decode("utf-8", "replace"), 80)
+            words = _command(pid)
+            # This daemon may have the policy's model in itself.
+            if any(words) and pid != os.getpid() and not _is_own(pid):
+                found[pid] = one_line(b" ".join(words).decode("utf-8", "replace"), 80)
     return found
 
 
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+def _is_own(pid: int) -> bool:
+    """Whether a process, or one that it comes from, is a learner or a server of this program, or a run of a session."""
+    while pid > 1:
+        words = _command(pid)
+        server = not _OWN.isdisjoint(words) and any(_PROGRAM in word for word in words)
+        if server or any(each.startswith(_RUN) for each in read(f"/proc/{pid}/environ").split(b"\0")):
+            return True
+        pid = int([*stat_fields(pid), b"0", b"0"][1])
+    return False
+
+
+def _command(pid: int) -> list[bytes]:
+    return read(f"/proc/{pid}/cmdline").rstrip(b"\0").split(b"\0")
 
 
 # ---------------------------------------------------------------------- who tells

@@ -182,6 +182,8 @@ class LocalExecutor:
         self._cores = () if self._devices.ids else share_cores(self.slots)
         self._python = python or Path(sys.executable)
         self._interpreters: dict[Path, Interpreter] = {}
+        self.shared = False
+        """Whether what computes on a GPU may be the policy's, whose processes come and go."""
         self._supervisors = Supervisors()
         self._started: dict[str, list[int]] = {}
         """By GPU, the supervisors of runs there."""
@@ -194,7 +196,7 @@ class LocalExecutor:
     def _others(self, slot: int) -> str:
         """Who has begun to compute on the GPU of a slot, in words; empty: nobody, or a run of ours is there."""
         gpu, known = self._devices.visible(slot), self._others_before
-        if gpu is None or self._own(gpu):
+        if gpu is None or self.shared or self._own(gpu):
             return ""
         return ", ".join(f"{command} (process {pid})" for pid, command in users([gpu]).items() if pid not in known)
 

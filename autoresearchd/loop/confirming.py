@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from autoresearchd.domain.confirmation import Confirmation, Verdict
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, RepositoryError
-from autoresearchd.domain.experiment import Measurement, Run, RunResult
+from autoresearchd.domain.experiment import FAILURES, Measurement, Run, RunResult
 from autoresearchd.domain.labels import Label, Outcome
 from autoresearchd.domain.ports import EventKind
 from autoresearchd.evaluator.keep.confirm import RULE, Ask, next_step
@@ -39,8 +39,8 @@ class Asked:
 
     def is_answered_by(self, c: Confirmation) -> bool:
         """Whether a confirmation, which may have been open before, is what is wanted."""
-        same = (self.pairs, self.budget) == (c.pairs, c.budget)
-        return same and self.experiment in (None, c.experiment)
+        wanted = (self.experiment, self.pairs, self.budget)
+        return wanted == (c.experiment, c.pairs, c.budget) and c.why != messages.DOUBT
 
 
 class Confirming:
@@ -167,7 +167,8 @@ class Confirming:
         open_still = c.budget is None and any(e.number == c.experiment for e in self._view.open_keeps)
         words = messages.describe_verdict(c, tested=c.moved or open_still)
         self._context.emit(EventKind.CONFIRMED, words, experiment=c.experiment)
-        if messages.only_looked_after(c) and c.verdict and c.verdict.outcome is Outcome.FELL and c.verdict.gain is None:
+        failures = [run for run in c.runs if run.counts and not run.good and run.of is None]
+        if messages.only_looked_after(c) and len(failures) >= FAILURES:
             self._context.emit(EventKind.WARNING, messages.confirmed_fails(c), experiment=c.experiment)
 
     def give_up(self, c: Confirmation, reason: str) -> Confirmation:

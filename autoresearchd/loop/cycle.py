@@ -155,7 +155,7 @@ class Cycle:
             if self._view.totals.experiments:  # of a later segment: `resume` measures it again
                 self._finish(e, Decision(Status.CRASH, Label.ERROR, reason=error.what))
             raise
-        repaired = decision if messages.is_baseline(e) else self._proposals.repair(e, slot, decision)
+        repaired = decision if messages.is_baseline(e) or slot.stands else self._proposals.repair(e, slot, decision)
         return repaired if isinstance(repaired, Experiment) else self._finish(e, repaired)
 
     def _settle(self, e: Experiment, slot: Slot) -> Experiment:

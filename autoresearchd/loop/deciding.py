@@ -57,6 +57,7 @@ def decide_experiment(view: SessionView, e: Experiment) -> Decision:
             e,
             view.tip,
             view.belief,
+            confirmed=view.confirmed,
             simpler=is_simpler(after, before),
             larger=is_larger(after, before),
             identical=after == before,
@@ -133,7 +134,7 @@ def require_branch(context: Context, expected: Collection[str]) -> None:
     try:
         at = context.workspace.confirmed()
     except RepositoryError as error:
-        hint = f"git branch {session.branch} {session.confirmed[:10]}, then `autoresearchd resume`"
+        hint = f"git branch {session.branch} {session.confirmed[:10]}, then `autoresearchd resume {session.tag}`"
         raise RepositoryError(error.what, hint=hint) from error
     if at in expected:
         return
@@ -142,8 +143,8 @@ def require_branch(context: Context, expected: Collection[str]) -> None:
     raise RepositoryError(
         f"branch {session.branch} points at {at[:10]}, but this session left it at {session.confirmed[:10]} "
         f"(experiment {session.confirmed_experiment})",
-        hint=f"git branch --force {session.branch} {session.confirmed[:10]}, then `autoresearchd resume`; "
-        "to build on your own commit, start a new session from it",
+        hint=f"git branch --force {session.branch} {session.confirmed[:10]}, then "
+        f"`autoresearchd resume {session.tag}`; to build on your own commit, start a new session from it",
     )
 
 

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Experiment, Measurement, Run
-from autoresearchd.domain.labels import Label, Phase
+from autoresearchd.domain.labels import FORBIDDEN, Label, Phase
 from autoresearchd.domain.ports import EventKind
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Direction
@@ -165,7 +165,8 @@ class EarlyAbort:
         if watched.first_point is None and follower.started:
             watched.first_point = now  # what went before (imports, compilation) is no part of finished curves either
         began = now if watched.first_point is None else watched.first_point
-        steps, losses = follower.curve(min(1.0, (now - began) / self._budget))
+        length = self._budget + (self._view.pace.startup if self._view.pace else 0.0)  # as long as finished ones took
+        steps, losses = follower.curve(min(1.0, (now - began) / length))
         if not steps or not max(steps) < LAST_LOOK:
             return None
         policy.delta = NOISE * (self._view.sigma or 0.0)
@@ -239,7 +240,8 @@ class EarlyAbort:
     def _observe(self, policy: AbortPolicy, e: Experiment) -> None:
         """An experiment's first run; all that may fail is read before anything is learned."""
         run = next((r for r in e.counted_runs if r.of is None), None)
-        if run is None or run.label not in (Label.NONE, Label.ABORTED_EARLY):
+        refused = e.decision is not None and e.decision.label in FORBIDDEN  # what breaks a bound is no record
+        if run is None or refused or run.label not in (Label.NONE, Label.ABORTED_EARLY):
             return
         aborted, sigma = run.label is Label.ABORTED_EARLY, e.decision.sigma if e.decision else None
         steps, losses = self._curve(run, self._reached(run) if aborted else 1.0)

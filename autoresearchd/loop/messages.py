@@ -184,9 +184,13 @@ def only_looked_after(c: Confirmation) -> bool:
 
 def confirmed_fails(c: Confirmation) -> str:
     """That nothing built on a confirmed program can be kept any more."""
+    verdict, who = _require_verdict(c), f"experiment {c.experiment}, which is confirmed,"
+    if verdict.outcome is Outcome.UNDECIDED:
+        others = f"nor experiment {c.against} runs any more: what they both need is to blame"
+        return f"neither {who} {others}. {verdict.reason}"
     return (
-        f"experiment {c.experiment}, which is confirmed, no longer runs, so nothing built on it does: "
-        f"{_require_verdict(c).reason} `autoresearchd show {c.experiment}` tells what it changed"
+        f"{who} no longer runs, so nothing built on it does: "
+        f"{verdict.reason} `autoresearchd show {c.experiment}` tells what it changed"
     )
 
 

@@ -66,10 +66,10 @@ def _reconcile_confirmation(context: Context, cycle: Cycle, found: Sequence[Expe
         return
     last, slot = past[-1], Slot(0.0)
     if last.verdict is not None:
-        undecided = [e.number for e in found if e.phase is not Phase.DECIDED]
-        if (
-            min(undecided, default=latest.number + 1) == last.after + 1
-        ):  # else it was carried out before the next decision
+        next_one = min((e.number for e in found if e.phase is not Phase.DECIDED), default=latest.number + 1)
+        at = context.store.session(context.tag).confirmed_experiment
+        # Else it was carried out before the next decision; with several slots what was under way was decided meanwhile.
+        if next_one == last.after + 1 or (last.confirmed and at == last.experiment and context.slots > 1):
             cycle.confirming.settle(last)
     elif last.runs and last.runs[-1].open:
         run = last.runs[-1]

@@ -70,8 +70,8 @@ class Slot:
     present. running: its program; beside: the same in all other places, where the baseline is to be measured as
     busy as they will be. watched: what early abort follows; ended_by: why it ended the run. waits: what comes next
     is a decision, and earlier experiments are not decided yet. given_up: what is decided then of one that the
-    daemon cannot take further. began: when the experiment did, on the monotonic clock; policy_s, jobs_s: seconds
-    that were not the daemon's own since then.
+    daemon cannot take further. stands: a failure is not given back to be fixed. began: when the experiment did, on
+    the monotonic clock; policy_s, jobs_s: seconds that were not the daemon's own since then.
     """
 
     began: float
@@ -83,6 +83,7 @@ class Slot:
     ended_by: Look | None = None
     waits: bool = False
     given_up: Decision | None = None
+    stands: bool = False
     policy_s: float = 0.0
     jobs_s: float = 0.0
 

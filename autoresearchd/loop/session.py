@@ -24,6 +24,7 @@ from autoresearchd.loop.recovery import reconcile
 from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.upkeep.housekeeping import say_that_it_stops
+from autoresearchd.policy.policy_names import TUNERS
 from autoresearchd.workspace.files import PASSING
 
 FATAL = (
@@ -52,6 +53,15 @@ _SEE = (
     "a policy's command has to end with exit code 0 when it is run by hand in a copy of the task's folder"
 )
 _UNUSABLE = frozenset({Label.ERROR, Label.MALFORMED_ANSWER, Label.ILLEGAL_EDIT, Label.NO_OP})
+
+
+_NOTHING_LEFT = frozenset({Label.NO_OP, Label.DUPLICATE, Label.MALFORMED_ANSWER})
+
+
+def _fruitless(e: Experiment) -> frozenset[Label]:
+    """What an experiment without a run is labelled where its policy failed. A tuner says so once it has tried all."""
+    own = e.proposal is not None and e.proposal.policy in TUNERS
+    return _NOTHING_LEFT | {Label.ERROR} if own else frozenset({Label.ERROR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +140,8 @@ class SessionLoop:
             self._guarded(self._reconcile)
         self.ready()
         if self._asked is not None:
-            for e, _ in list(self._under_way.values()):
+            for e, slot in list(self._under_way.values()):
+                slot.stands = True  # no policy is asked for anything
                 if e.phase is Phase.PROPOSING:
                     self._give_up_proposing(e.number, "only a confirmation was asked for")
         while (reason := self._turn()) is None:
@@ -166,13 +177,16 @@ class SessionLoop:
         elif ends:
             self._cycle.rest()
             return reason
-        elif not reason and not self._wait_for_policy():
+        elif not reason and self._asked is None and not self._wait_for_policy():
             self._guarded(self._open)
         return ""
 
     def _has_room(self) -> bool:
-        """Whether more may begin: what was left is ended first, a baseline decided, and nothing runs far ahead."""
-        if not self._free or (self._confirming is not None and self._test.number is None):
+        """Whether more may begin: what was left is ended first, a baseline decided, and nothing runs far ahead.
+
+        A confirmation comes first where none of its runs is under way: git may not have followed its verdict yet.
+        """
+        if not self._free or (self._confirming is not None and self._test.running is None):
             return False
         if self._under_way and not any(map(self._context.executor.ready, self._free)):
             return False
@@ -242,7 +256,7 @@ class SessionLoop:
         del self._under_way[e.number]
         if e.commit is not None:
             self._unproposed = 0
-        elif messages.decision_of(e).label is Label.ERROR and not e.runs:  # the policy itself failed
+        elif not e.runs and messages.decision_of(e).label in _fruitless(e):  # the policy itself failed
             self._unproposed += 1
             self._waited_for_policy = False
 
@@ -324,8 +338,11 @@ class SessionLoop:
         else:
             c = c or cycle.open(why, self._asked)
             self._confirming = c.number
+            if self._asked is not None and self._asked.experiment is None:
+                of_tip = replace(self._asked, experiment=self.view.tip.number)
+                self._asked = of_tip if of_tip.is_answered_by(c) else self._asked
             if context.stop.announce():
-                say_that_it_stops(context, self.view.tip, confirming=True)
+                say_that_it_stops(context, self.view.experiment(c.experiment), confirming=True)
             if context.stop.now.is_set() and self._test.running is None:
                 what = f"the confirmation of experiment {c.experiment}"
                 raise errors.Interrupted(messages.interrupted(context.tag, what))

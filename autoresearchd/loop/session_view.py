@@ -80,7 +80,9 @@ class SessionView:
         self.belief = self._replay(past)
 
     def _read_recent(self) -> deque[Experiment]:
-        recent = self.context.store.experiments(self.context.session_id, last=RECENT)
+        store, session_id = self.context.store, self.context.session_id
+        under_way = len(store.unsettled(session_id)) if self.context.slots > 1 else 0
+        recent = store.experiments(session_id, last=RECENT + under_way)
         return deque((e for e in recent if e.phase is Phase.DECIDED), maxlen=RECENT)
 
     def _read_keeps(self) -> list[Experiment]:

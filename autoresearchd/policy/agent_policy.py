@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from autoresearchd.domain.cleaning import printable
+from autoresearchd.domain.cleaning import printable, storable
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings
@@ -25,7 +25,7 @@ from autoresearchd.domain.redaction import Redactor
 from autoresearchd.evaluator.measure.log_text import as_lines
 from autoresearchd.models.client import Count, Message, Reply
 from autoresearchd.policy import answer_words, workspace_copy
-from autoresearchd.policy.exchange import AskingPolicy, Exchange, Patience, answer_turn, make_storable
+from autoresearchd.policy.exchange import AskingPolicy, Exchange, Patience, answer_turn
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.prompt.quote import data_block
 from autoresearchd.sandbox.agent_shell import CommandResult
@@ -122,7 +122,7 @@ class _Work:
                 return outcome
             if 0 < (left := turns - turn) <= _LAST_TURNS:
                 outcome += f"\n\nAnswers left: {left}. Complete the edit and submit it."
-            self._conversation.add(make_storable(reply.text), outcome)
+            self._conversation.add(storable(reply.text), outcome)
         raise self._limit(f"within {counted(turns, 'answer')}", "agent.turns")
 
     def _ask(self, turn: int) -> Reply:

@@ -15,7 +15,7 @@ from autoresearchd.config.value_positions import kind_of
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import ASI, Cost, Proposal
-from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.quantities import counted, some_of
 from autoresearchd.policy.search.parameter import Value, number_of
 
 MAX_TEXT = 2000
@@ -161,8 +161,7 @@ def describe(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 def _describe(path: str, old: str, new: str) -> str:
     pairs = _constants(path, old, new)
     if pairs:
-        more = f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else ""
-        return f"Change {', '.join(f'{c.name} {c.old} → {c.new}' for c in pairs[:_NAMED])}{more} in {path}"
+        return f"Change {some_of([f'{c.name} {c.old} → {c.new}' for c in pairs], _NAMED)} in {path}"
     gone, come = Counter(old.splitlines()), Counter(new.splitlines())
     added, removed = come - gone, gone - come
     first = next((line.strip() for line in new.splitlines() if line in added and line.strip()), "")

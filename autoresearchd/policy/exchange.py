@@ -14,7 +14,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from autoresearchd.domain.cleaning import clean, printable
+from autoresearchd.domain.cleaning import clean, printable, storable
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings
@@ -310,7 +310,7 @@ class Exchange:
         whole = text == reply.text and len(text) <= MAX_ANSWER
         generation = Generation(
             messages=self._asked,
-            completion=make_storable(text[:MAX_ANSWER]),
+            completion=storable(text[:MAX_ANSWER]),
             token_ids=ids if whole else None,
             logprobs=logprobs if whole else None,
             sampling=redactor.value(dict(reply.sampling)),
@@ -361,11 +361,6 @@ def clean_error(state: ResearchState, text: str) -> str:
     """Words of an error as they are stored and sent back: without secrets and control characters, cut."""
     lines = "\n".join(state.redactor.text(text).splitlines())
     return cut_middle(printable(lines, keep="\n\t", instead=" "), MAX_ERROR)
-
-
-def make_storable(text: str) -> str:
-    """Text that a database and a request can hold: without halves of surrogate pairs and zero bytes."""
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")
 
 
 def cut_middle(text: str, most: int) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from autoresearchd.domain.errors import PolicyError
-from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.labels import Status
 from autoresearchd.domain.ports import Cancel, Policy, ResearchState
 from autoresearchd.domain.proposal import Proposal
 
@@ -24,11 +26,8 @@ class HybridPolicy:
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """By the search where it has turns left and constants that it can change; else by the other policy."""
         if state.repair is None and self._tunes(state):
-            try:
+            with suppress(PolicyError):  # else the other one, which did not fail, would get no turn
                 return self._search.propose(state, cancel)
-            except PolicyError as error:
-                if error.label is not Label.NO_OP:
-                    raise
         return self._other.propose(state, cancel)
 
     def _tunes(self, state: ResearchState) -> bool:

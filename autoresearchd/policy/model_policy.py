@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoresearchd.domain.cleaning import clean
+from autoresearchd.domain.cleaning import clean, storable
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import Cancel, ResearchState
@@ -24,7 +24,6 @@ from autoresearchd.policy.exchange import (
     answer_turn,
     clean_error,
     cut_middle,
-    make_storable,
 )
 from autoresearchd.policy.prompt import brief, sections
 
@@ -112,7 +111,7 @@ class _Talk:
             if verdict.final:
                 raise PolicyError(verdict.error, label=verdict.label)
             # Secrets go before anything is cut: half of one would not be known any more.
-            echo = cut_middle(make_storable(self._state.redactor.text(reply.text)), MAX_ECHO)
+            echo = cut_middle(storable(self._state.redactor.text(reply.text)), MAX_ECHO)
             told = f"Your answer was not used: {verdict.error}\n\nNothing has been changed."
             again = {"role": "user", "content": f"{told} Answer again, with the whole edit."}
             self._turns += [answer_turn(echo), again]

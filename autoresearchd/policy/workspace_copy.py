@@ -17,11 +17,11 @@ from typing import NamedTuple
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.quantities import some_of
 from autoresearchd.domain.task import Task
 from autoresearchd.policy.answer_words import MAX_LINE
 
 _MAX_FILE_BYTES = 1024 * 1024
-_MOST_SHOWN = 5
 _ABSENT, _OTHER = "absent", "other"
 
 
@@ -45,10 +45,9 @@ def changed(root: Path, task: Task, before: Before, *, who: str) -> dict[str, st
     old, after = before.protected, _hashes(root, task.protected)
     touched = sorted(path for path in {*old, *after} if old.get(path, _ABSENT) != after.get(path, _ABSENT))
     if touched:
-        names = ", ".join(clean(path, MAX_LINE) for path in touched[:_MOST_SHOWN])
-        more = f" and {len(touched) - _MOST_SHOWN} more" if len(touched) > _MOST_SHOWN else ""
+        names = some_of([clean(path, MAX_LINE) for path in touched])
         raise PolicyError(
-            f"{who} changed protected files: {names}{more}",
+            f"{who} changed protected files: {names}",
             label=Label.ILLEGAL_EDIT,
             hint=f"only these may be edited: {', '.join(task.editable)}",
         )

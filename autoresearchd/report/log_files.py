@@ -79,7 +79,7 @@ def jsonl_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
 
 def tsv_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
     """Lines of a ``results.tsv``; the second column bears the metric's name, ``checks_failed`` becomes ``crash``."""
-    yield "\t".join(("commit", head.metric, "memory_gb", "status", "description"))
+    yield "\t".join(("commit", clean(head.metric), "memory_gb", "status", "description"))
     for record in _decided(records):
         failed = record["status"] in ("crash", "checks_failed")
         value, memory = (0.0, 0.0) if failed else (real(record.get("metric")) or 0.0, _memory_gb(record))
@@ -348,10 +348,11 @@ def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]]) -
             at=_moment(None),
         )
     kept = [e.metric for e in log.experiments if e.status is Status.KEEP and e.metric is not None]
-    # The five columns do not say which way is better. What was kept does: each was the best so far.
-    if len(kept) > 1 and all(a <= b for a, b in itertools.pairwise(kept)) and kept[0] < kept[-1]:
+    # The five columns do not say which way is better. What was kept does: each was better, or believed to be.
+    steps = [b - a for a, b in itertools.pairwise(kept)]
+    if sum(step > 0 for step in steps) > sum(step < 0 for step in steps):
         log.direction = "maximize"
-        log.warnings.append(f"{log.path}: every {log.metric} that was kept is higher: taken for better")
+        log.warnings.append(f"{log.path}: what was kept mostly has a higher {log.metric}: taken for better")
 
 
 def _status(value: Any) -> Status | None:

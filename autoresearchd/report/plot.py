@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from statistics import median_high
+from statistics import fmean, median_high
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autoresearchd.domain.errors import UsageError
@@ -137,7 +137,12 @@ def chart_of(
         if baselines:
             baselines[-1] = (baselines[-1][0], number, baselines[-1][2])
     minimize, steps = direction == "minimize", [Step(*belief) for belief in beliefs]
-    proven = [test for test in confirmations if test.get("moved") and test.get("outcome") == "confirmed"]
+    tests = list(confirmations)
+    proven = [
+        {**test, "value": _mean_of(int(test["experiment"]), tests) or test.get("value")}
+        for test in tests
+        if test.get("moved") and test.get("outcome") == "confirmed"
+    ]
     confirmed, tips = list[Steps](), list[Steps]()
     for begin, end, _ in baselines:
         kept = [point for point in keeps if begin <= point.number <= end]
@@ -148,10 +153,18 @@ def chart_of(
     return Chart(metric, minimize, total, *drawn, tuple(confirmed), tuple(tips))
 
 
+def _mean_of(number: int, confirmations: Sequence[Record]) -> float | None:
+    """Over all runs of a program in confirmations, as `status` has it: the last test stopped at a good one."""
+    usual = [(test, run) for test in confirmations if test.get("budget") is None for run in test.get("runs") or ()]
+    own = [run for test, run in usual if number == (test["experiment"] if run.get("of") is None else run["of"])]
+    values = [value for run in own if not run.get("label") and (value := real(run.get("metric"))) is not None]
+    return fmean(values) if values else None
+
+
 def _follow_confirmed(keeps: Sequence[Point], proven: Sequence[Record], minimize: bool) -> Steps:
     """The confirmed program over a segment. keeps: of it, the baseline first; proven: confirmations that moved it.
 
-    It has the mean of its confirmation; without one, as in sessions before there were any, what it was kept with.
+    It has the mean of its runs in confirmations; without any, as in older sessions, what it was kept with.
     """
     alone = [
         point for point in keeps[1:]

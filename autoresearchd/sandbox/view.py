@@ -282,7 +282,8 @@ def job_environment(
         **base_environment(path, home, scratch),
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "torchinductor"),
         "TRITON_CACHE_DIR": str(scratch / "triton"),
-        **({} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}),
+        # Numbers are those of NVML and nvidia-smi; CUDA would begin with the fastest GPU.
+        **({} if devices is None else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": devices}),
         **extra,
         "AUTORESEARCHD_TIME_BUDGET": f"{budget:g}",
         "AUTORESEARCHD_SEED": str(seed),

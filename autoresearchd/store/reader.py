@@ -142,6 +142,10 @@ class Reader(FileReader):
             if d and d.status is Status.KEEP:
                 chain = (k.c.experiment > number, k.c.against < number, k.c.segment == found.segment)
                 its |= and_(k.c.moved, *chain)
+            tests = _confirmations(c, session, k.c.session_id == session_id, its)
+            inside = (n["number"] for n in tests if n["moved"] and n["against"] < number <= n["experiment"])
+            settled = next(inside, None)  # once it was, what lies above the same program is another chain
+            tests = [n for n in tests if number in (n["experiment"], n["against"]) or n["number"] == settled]
             checks = select(t.abort_checks.c.details).join(r).filter_by(session_id=session_id, number=number)
             return {
                 **_document(found, _costs(c, session_id, number, number)),
@@ -150,7 +154,7 @@ class Reader(FileReader):
                 "reason": d.reason if d else "",
                 "sigma": d.sigma if d else None,
                 "looks": list(c.execute(checks.order_by(t.abort_checks.c.id)).scalars()),
-                "confirmations": _confirmations(c, session, k.c.session_id == session_id, its),
+                "confirmations": tests,
                 "attempts": _attempts(c, session_id, found),
                 "answers": _answers(c, session_id, number, full=full),
                 "diff": diff or "",

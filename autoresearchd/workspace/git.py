@@ -198,7 +198,8 @@ class GitWorkspace:
     def forget(self, base: str) -> None:
         """Remove all of a session but its logs; nothing where the branch is at a foreign commit (RepositoryError)."""
         history, at = self._history, self._history.confirmed()
-        if at not in (None, base) and at not in history.experiments().values() and history.read(at).number is None:
+        known = at in (None, base) or at in history.experiments().values()
+        if at is not None and not known and ((last := history.read(at)).number is None or not last.own):
             raise RepositoryError(
                 f"branch {self.branch} is at {at}, which is none of the session's commits: nothing was removed",
                 hint=f"give that commit a branch of its own, then `git branch -D {self.branch}`",

@@ -68,7 +68,8 @@ def parse_message(message: str) -> tuple[str, str, dict[str, str]]:
 class RecordedCommit:
     """A commit of the daemon. trailers: ``Experiment``, ``Policy``, and of a kept one ``Metric`` and ``Delta``.
 
-    One that goes back to the confirmed program (``falls_back``) has the number of that.
+    One that goes back to the confirmed program (``falls_back``) has the number of that. own: not made anew by somebody
+    else, who may have changed it.
     """
 
     commit: str
@@ -77,6 +78,7 @@ class RecordedCommit:
     subject: str
     body: str
     trailers: Mapping[str, str]
+    own: bool
 
     @property
     def number(self) -> int | None:
@@ -140,7 +142,7 @@ class History:
         found = self._objects.commit(commit)
         subject, body, trailers = parse_message(found.message)
         at = datetime.fromtimestamp(found.seconds, UTC)
-        return RecordedCommit(commit, next(iter(found.parents), None), at, subject, body, trailers)
+        return RecordedCommit(commit, next(iter(found.parents), None), at, subject, body, trailers, found.own)
 
     def require_confirmed(self) -> str:
         found = self.confirmed()

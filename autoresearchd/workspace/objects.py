@@ -41,7 +41,7 @@ _PACKED = {"commit": 1, "tree": 2, "blob": 3}
 _NO_NAMES = (b"", b".", b"..", b".git")
 _SHA = re.compile(r"[0-9a-f]{40}")
 _T = TypeVar("_T")
-_COMMITTER = re.compile(rb"^committer .*> ([0-9]{1,12}) [+-][0-9]{4}$", re.MULTILINE)
+_COMMITTER = re.compile(rb"^committer .*<([^>]*)> ([0-9]{1,12}) [+-][0-9]{4}$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class CommitObject:
-    """What is needed of a commit. seconds: when it was committed, since 1970."""
+    """What is needed of a commit. seconds: when it was committed, since 1970; own: by the daemon."""
 
     tree: str
     parents: tuple[str, ...]
     message: str
     seconds: int
+    own: bool
 
 
 def is_commit_id(text: str) -> bool:
@@ -121,8 +122,8 @@ def parse_commit(data: bytes) -> CommitObject:
         raise ValueError("a commit object without a tree")
     parents = tuple(line[7:].decode("ascii") for line in lines if line.startswith(b"parent "))
     when = _COMMITTER.search(head)
-    seconds = int(when[1]) if when else 0
-    return CommitObject(lines[0][5:].decode("ascii"), parents, message.decode("utf-8", "replace"), seconds)
+    seconds, own = (int(when[2]), when[1] == ADDRESS.encode()) if when else (0, False)
+    return CommitObject(lines[0][5:].decode("ascii"), parents, message.decode("utf-8", "replace"), seconds, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +268,7 @@ class ObjectStore:
                     zlib.decompress(loose.read_bytes())
                 except FileNotFoundError:
                     pass
-                except (zlib.error, OSError):  # a power cut can leave an empty file; git takes it for what it should be
+                except zlib.error:  # a power cut can leave an empty file; git takes it for what it should be
                     loose.unlink(missing_ok=True)
         words, pack = ("unpack-objects", "-q"), objects.pack()
         result = self._writer.run(*words, stdin=pack)

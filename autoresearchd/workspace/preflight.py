@@ -13,6 +13,7 @@ from pathlib import Path
 
 from autoresearchd.domain.errors import MissingCapability, RepositoryError
 from autoresearchd.domain.file_content import LARGEST, pointed_to
+from autoresearchd.domain.quantities import some_of
 from autoresearchd.workspace.command import ADDRESS, IDENTITY, OLDEST, SETTINGS, Git, find_git, surroundings
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.layout import BRANCHES, PUBLIC, branch_name, common_dir, find_root, git_dir, require_tag
@@ -22,7 +23,6 @@ _IN_PROGRESS = {
     "MERGE_HEAD": "merge", "rebase-merge": "rebase", "rebase-apply": "rebase", "CHERRY_PICK_HEAD": "cherry-pick",
     "REVERT_HEAD": "revert", "BISECT_LOG": "bisect",
 }  # fmt: skip
-_SHOWN = 5
 
 
 def require_git() -> str:
@@ -100,7 +100,7 @@ def check_not_checked_out(root: Path, branch: str, why: str = "the daemon moves 
     for line in git.ask("worktree", "list", "--porcelain").splitlines():
         if line.startswith("worktree "):
             folder = line.removeprefix("worktree ")
-        elif line == f"branch refs/heads/{branch}":
+        elif line == f"branch refs/heads/{branch}" and Path(folder).is_dir():
             raise RepositoryError(
                 f"branch {branch} is checked out in {folder}", hint=f"git -C {folder} switch <another branch>: {why}"
             )
@@ -254,8 +254,7 @@ def _refuse_modified(git: Git, top: Path) -> None:
             inner = _status(_plain(git.program, place), place, "--untracked-files=no")
             names += [f"{path}/{name}" for name in inner]
     if names:
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        raise RepositoryError(f"{top} has {what}: {', '.join(names[:_SHOWN])}{more}", hint=hint)
+        raise RepositoryError(f"{top} has {what}: {some_of(names)}", hint=hint)
 
 
 def _status(git: Git, top: Path, *options: str) -> list[str]:

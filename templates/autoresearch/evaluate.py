@@ -20,13 +20,9 @@ Exit codes: 0 scored · 1 no score (one line on stderr says why) · 3 a probe fa
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
 import secrets
-import select
-import stat
 import struct
 import sys
 import time
@@ -36,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from exchange import EvaluationError, Exchange
 from probes import Bets, Probe, Text, add_decoys, read_windows, schedule
 
 RECORD = struct.Struct("<6i")
@@ -68,10 +65,6 @@ PLANS = {
 }
 
 
-class EvaluationError(Exception):
-    """No score: the text says why, in one line."""
-
-
 class ProbeFailed(Exception):
     """Logits depend on what they may not depend on. metric: which probe; label: what to call it."""
 
@@ -80,86 +73,33 @@ class ProbeFailed(Exception):
         self.metric, self.label = metric, label
 
 
-class Channel:
-    """The scorer's end of the exchange folder."""
+class Channel(Exchange):
+    """The model at the other end of the exchange folder."""
 
     def __init__(self, folder: Path, plan: Plan, vocab: int) -> None:
-        self.plan, self.vocab = plan, vocab
-        self.shape = (plan.rows, plan.window, vocab)
+        self.plan, self.shape = plan, (plan.rows, plan.window, vocab)
         self.buffer: Logits = np.empty(self.shape, dtype=np.float32)
-        self.inputs = self._file(folder / "inputs.bin", SLOTS * plan.rows * plan.window * 4)
-        self.outputs = self._file(folder / "outputs.bin", SLOTS * self.buffer.nbytes)
-        for name in ("replies", "requests"):
-            (folder / name).unlink(missing_ok=True)
-            os.mkfifo(folder / f".{name}")
-        self.replies = os.open(folder / ".replies", os.O_RDONLY | os.O_NONBLOCK)
-        for name in ("replies", "requests"):  # the model waits for `requests`, which appears last
-            (folder / f".{name}").rename(folder / name)
-        self.requests = self._connect(folder / "requests")
+        inputs, outputs = SLOTS * plan.rows * plan.window * 4, SLOTS * self.buffer.nbytes
+        super().__init__(folder, "the model process", plan.start_timeout, inputs, outputs)
         self.answered = False
-
-    @staticmethod
-    def _file(path: Path, size: int) -> int:
-        path.unlink(missing_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        os.ftruncate(handle, size)
-        return handle
-
-    def _connect(self, path: Path) -> int:
-        deadline = time.monotonic() + self.plan.start_timeout
-        while True:
-            try:
-                pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-                if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
-                    raise EvaluationError("the model process put something else in the place of a pipe")
-                return pipe
-            except OSError as error:
-                if error.errno != errno.ENXIO:
-                    raise
-            if time.monotonic() > deadline:
-                raise EvaluationError(f"the model process did not start within {self.plan.start_timeout:.0f} s")
-            time.sleep(0.005)
 
     def send(self, number: int, tokens: Tokens) -> None:
         slot = number % SLOTS
         data = np.ascontiguousarray(tokens, dtype="<i4").tobytes()
         os.pwrite(self.inputs, data, slot * len(data))
-        try:
-            os.write(self.requests, RECORD.pack(number, slot, *self.shape, SLOTS))
-        except (BrokenPipeError, BlockingIOError):
-            raise EvaluationError(f"the model process ended before batch {number}: its own output says why") from None
-
-    def _reply(self, size: int, limit: float) -> bytes | None:
-        """What the other process wrote: nothing where it has ended, None after `limit` seconds."""
-        deadline = time.monotonic() + limit
-        poller = select.poll()
-        poller.register(self.replies, select.POLLIN)
-        while poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            with contextlib.suppress(BlockingIOError):  # poll(2) may take a pipe that is being opened for ended
-                return os.read(self.replies, size)
-        return None
+        self.request(RECORD.pack(number, slot, *self.shape, SLOTS), f"batch {number}")
 
     def receive(self, number: int) -> Logits:
         """Logits (B, T, V) of a batch, checked. The array is overwritten by the next call."""
         limit = self.plan.reply_timeout if self.answered else self.plan.first_timeout
-        record = self._reply(RECORD.size, limit)
-        if record is None:
-            raise EvaluationError(f"the model process gave no answer to batch {number} within {limit:.0f} s")
-        if len(record) != RECORD.size:
-            raise EvaluationError(f"the model process ended in batch {number}: its own output says why")
+        record = self.reply(RECORD.size, limit, f"batch {number}")
         self.answered = True
         got_number, slot, *shape, _ = RECORD.unpack(record)
         if (got_number, slot) != (number, number % SLOTS):
             raise EvaluationError(f"the model process answered batch {got_number} when {number} was asked")
         if tuple(shape) != self.shape:
             raise EvaluationError(f"the logits have shape {tuple(shape)}; {self.shape} is needed")
-        view = memoryview(self.buffer.data).cast("B")
-        at, done = slot * len(view), 0
-        while done < len(view):
-            count = os.preadv(self.outputs, [view[done:]], at + done)
-            if count == 0:
-                raise EvaluationError("the shared memory of the logits was cut short")
-            done += count
+        self.read(memoryview(self.buffer.data).cast("B"), slot * self.buffer.nbytes)
         if not np.isfinite(self.buffer).all():
             raise EvaluationError("the logits hold NaN or infinite values")
         return self.buffer

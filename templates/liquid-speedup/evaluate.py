@@ -18,21 +18,18 @@ Exit codes: 0 scored · 1 no score (one line on stderr says why) · 3 output tha
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import gc
 import json
 import os
 import random
 import secrets
-import select
-import stat
 import statistics
 import sys
 import time
 from pathlib import Path
 
 import reference
+from exchange import EvaluationError, Exchange
 from meter import REPLY, REQUEST
 from workload import batch, conformance, render_all, site
 
@@ -43,66 +40,18 @@ FIRST_TIMEOUT = 30.0  # seconds until the edited file has been imported
 REPLY_TIMEOUT = 10.0
 
 
-class EvaluationError(Exception):
-    """No score: the text says why, in one line."""
-
-
-class Program:
-    """The scorer's end of the exchange folder: what is sent to the edited program, and what comes back."""
+class Program(Exchange):
+    """The edited program at the other end of the exchange folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.inputs, self.outputs = self._file(folder / "inputs.bin"), self._file(folder / "outputs.bin")
-        for name in ("replies", "requests"):
-            os.mkfifo(folder / f".{name}", 0o600)
-        self.replies = os.open(folder / ".replies", os.O_RDONLY | os.O_NONBLOCK)
-        for name in ("replies", "requests"):  # the program waits for `requests`, which appears last
-            (folder / f".{name}").rename(folder / name)
-        self.requests = self._connect(folder / "requests")
+        super().__init__(folder, "the program", START_TIMEOUT)
         self.ask(0, b"", 0, FIRST_TIMEOUT)
-
-    @staticmethod
-    def _file(path: Path) -> int:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-
-    @staticmethod
-    def _connect(path: Path) -> int:
-        deadline = time.monotonic() + START_TIMEOUT
-        while True:
-            try:
-                pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-                if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
-                    raise EvaluationError("something else lies in the place of a pipe")
-                return pipe
-            except OSError as error:
-                if error.errno != errno.ENXIO:
-                    raise
-            if time.monotonic() > deadline:
-                raise EvaluationError(f"the program's process did not start within {START_TIMEOUT:.0f} s")
-            time.sleep(0.005)
-
-    def _reply(self, size: int, limit: float) -> bytes | None:
-        """What the other process wrote: nothing where it has ended, None after `limit` seconds."""
-        deadline = time.monotonic() + limit
-        poller = select.poll()
-        poller.register(self.replies, select.POLLIN)
-        while poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            with contextlib.suppress(BlockingIOError):  # poll(2) may take a pipe that is being opened for ended
-                return os.read(self.replies, size)
-        return None
 
     def ask(self, number: int, payload: bytes, size: int, limit: float = REPLY_TIMEOUT) -> tuple[bytes, float]:
         """What comes back (nothing when it is not `size` bytes), and the seconds of processor time that it took."""
         os.pwrite(self.inputs, payload, 0)
-        try:
-            os.write(self.requests, REQUEST.pack(number, len(payload)))
-        except (BrokenPipeError, BlockingIOError):
-            raise EvaluationError(f"the program ended before batch {number}: its own output says why") from None
-        record = self._reply(REPLY.size, limit)
-        if record is None:
-            raise EvaluationError(f"the program gave no answer to batch {number} within {limit:.0f} s")
-        if len(record) != REPLY.size:
-            raise EvaluationError(f"the program ended in batch {number}: its own output says why")
-        answered, given, nanoseconds = REPLY.unpack(record)
+        self.request(REQUEST.pack(number, len(payload)), f"batch {number}")
+        answered, given, nanoseconds = REPLY.unpack(self.reply(REPLY.size, limit, f"batch {number}"))
         if answered != number:
             raise EvaluationError(f"the program answered batch {answered} when {number} was asked")
         return os.pread(self.outputs, size, 0) if given == size else b"", nanoseconds / 1e9

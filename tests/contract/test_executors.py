@@ -12,14 +12,12 @@ from autoresearchd.domain.ports import Executor, RunRequest
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.gpus import Devices
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.executor.ray.executor import RayExecutor
 from autoresearchd.executor.remote.hosts import setup_key
 from autoresearchd.executor.remote.trees import Trees
 from autoresearchd.executor.ssh.executor import SshExecutor
 from autoresearchd.sandbox.tiers import TierName, available
 from tests.contract.executor_contract import FAIL, HANG, SUCCEED, ExecutorContract, JobContract
 from tests.fakes.executors import FakeExecutor, Script, prints
-from tests.integration.ray_cluster import Cluster, make_cluster, needs_ray
 from tests.integration.ssh_hosts import Fleet, make_fleet, needs_sshd
 
 AVAILABLE = available()
@@ -77,30 +75,3 @@ class TestSshExecutor(JobContract):
         assert isinstance(executor, SshExecutor)
         [slot] = executor.given
         return Path(slot.remote_dir) / ".autoresearchd" / "setup" / setup_key(task, Trees().read(pristine))
-
-
-@pytest.fixture(scope="class")
-def cluster() -> Iterator[Cluster]:
-    """One node."""
-    with make_cluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="class")
-def placed(cluster: Cluster) -> Iterator[RayExecutor]:
-    with closing(cluster.executor()) as executor:
-        yield executor
-
-
-@needs_ray
-@pytest.mark.slow
-class TestRayExecutor(JobContract):
-    """The contract over a real cluster."""
-
-    @pytest.fixture
-    def executor(self, placed: RayExecutor) -> Executor:
-        return placed
-
-    def place(self, executor: Executor, task: Task, pristine: Path, setup: Path) -> Path:
-        assert isinstance(executor, RayExecutor)
-        return Path(executor.given[0].remote_dir) / ".autoresearchd" / "setup" / setup_key(task, Trees().read(pristine))

@@ -95,7 +95,7 @@ def test_a_daemon_at_work_is_asked_and_refuses_what_it_cannot_do(session: Projec
         wait_until(lambda: session.json("status", "--json")["session"]["state"] == "running")
         refused = session.cli("confirm", "1")
         assert refused.returncode == 2 and "its daemon can only confirm its tip" in refused.stderr
-        session.done("pause")
+        wait_until(lambda: session.cli("pause").returncode == 0)  # for a moment yet it is only starting
         assert "is paused; once `autoresearchd unpause` lets it go on, it" in session.done("confirm").stderr
         session.done("unpause")
         wait_until(lambda: any(e["confirmed"] for e in session.experiments()[1:]))

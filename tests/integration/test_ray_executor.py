@@ -17,11 +17,14 @@ import pytest
 
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability
 from autoresearchd.domain.experiment import RunResult
-from autoresearchd.domain.ports import RunRequest
+from autoresearchd.domain.ports import Executor, RunRequest
+from autoresearchd.domain.task import Task
 from autoresearchd.executor.ray.executor import RayExecutor
 from autoresearchd.executor.ray.wanted import Wanted
 from autoresearchd.executor.remote.executor import RemoteRun
-from tests.contract.executor_contract import HANG, PATIENCE_S, SUCCEED, ended, make_request, make_task
+from autoresearchd.executor.remote.hosts import setup_key
+from autoresearchd.executor.remote.trees import Trees
+from tests.contract.executor_contract import HANG, PATIENCE_S, SUCCEED, JobContract, ended, make_request, make_task
 from tests.integration.local_jobs import ESCAPE, carriers, marked, text_of, write_job
 from tests.integration.ray_cluster import BUSY, Cluster, make_cluster, needs_ray, two_cores
 from tests.timing import wait_until
@@ -41,6 +44,24 @@ def cluster() -> Iterator[Cluster]:
     """One node that nothing happens to; also for Ray Client, where that is installed."""
     with make_cluster() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="class")
+def placed(cluster: Cluster) -> Iterator[RayExecutor]:
+    with contextlib.closing(cluster.executor()) as executor:
+        yield executor
+
+
+class TestContract(JobContract):
+    """What every executor promises, over a real cluster."""
+
+    @pytest.fixture
+    def executor(self, placed: RayExecutor) -> Executor:
+        return placed
+
+    def place(self, executor: Executor, task: Task, pristine: Path, setup: Path) -> Path:
+        assert isinstance(executor, RayExecutor)
+        return Path(executor.given[0].remote_dir) / ".autoresearchd" / "setup" / setup_key(task, Trees().read(pristine))
 
 
 def begun(executor: RayExecutor, request: RunRequest) -> RemoteRun:
@@ -110,6 +131,7 @@ def test_what_leads_out_of_the_output_does_not_come_here(cluster: Cluster, opene
     assert os.access(output / "d", os.X_OK)
 
 
+@pytest.mark.nightly
 def test_the_same_through_ray_client(opened: Any, tmp_path: Path) -> None:
     """Else a laptop that is no node of the cluster cannot use it."""
     pytest.importorskip("grpc", reason="not installed: pip install 'ray[client]'")
@@ -233,6 +255,7 @@ def test_an_address_where_nothing_answers_is_told_in_time(opened: Any) -> None:
     assert time.monotonic() - began < 5, "it is left alone for a while"
 
 
+@pytest.mark.nightly
 def test_a_cluster_with_another_ray_is_refused_with_both_versions(opened: Any) -> None:
     """Else the user reads of a pickle that cannot be loaded."""
     with make_cluster(nodes=0) as cluster:

@@ -197,6 +197,16 @@ def test_a_kept_experiment_that_the_database_forgot_is_no_branch_that_the_user_m
     site.check(site.go_on(3))
 
 
+def test_experiments_under_way_in_several_slots_are_no_damage(tmp_path: Path) -> None:
+    """Else a repair takes their runs away, which `resume` would have gone on with."""
+    site = Site(tmp_path, ByNumber(), 2)
+    session = site.bench.store.session("t")
+    for _ in range(2):
+        site.bench.store.open_experiment(session.id, parent=session.incumbent, segment=0, at=datetime.now(UTC))
+    site.stop(checkpoint=True)
+    assert not site.repair().faults
+
+
 @pytest.mark.parametrize("keep", [0, 100, 0.5])
 def test_a_truncated_file_is_refused_and_rebuilt(site: Site, keep: float) -> None:
     site.stop(checkpoint=True)

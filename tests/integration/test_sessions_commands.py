@@ -81,12 +81,16 @@ def test_a_removed_session_takes_all_its_own_and_no_more(bench: Bench, capsys: p
     assert run(["sessions", "remove", "t", "--yes"]) == 2
 
 
-@pytest.mark.parametrize("why", ["running", "checked out", "moved", "unasked", "unknown"])
+@pytest.mark.parametrize("why", ["running", "checked out", "moved", "rewritten", "unasked", "unknown"])
 def test_a_session_that_is_in_use_is_not_removed(bench: Bench, why: str, capsys: pytest.CaptureFixture[str]) -> None:
     if why == "checked out":
         bench.git("switch", "-q", "autoresearch/t")
     if why == "moved":
         own = bench.git("commit-tree", "-m", "mine", "-p", "autoresearch/t", "autoresearch/t^{tree}")
+        bench.git("update-ref", "refs/heads/autoresearch/t", own)
+    if why == "rewritten":  # as `git commit --amend` and `git rebase` do, which keep the message
+        words = bench.git("log", "-1", "--format=%B", "autoresearch/t")
+        own = bench.git("commit-tree", "-m", words, "-p", "autoresearch/t^", "autoresearch/t^{tree}")
         bench.git("update-ref", "refs/heads/autoresearch/t", own)
     before = refs(bench)
     yes = [] if why == "unasked" else ["--yes"]
@@ -98,6 +102,7 @@ def test_a_session_that_is_in_use_is_not_removed(bench: Bench, why: str, capsys:
         assert run(arguments) in (1, 2)
     told = capsys.readouterr().err
     wanted = {"running": "is held by", "checked out": "is checked out in", "moved": "none of the session's commits"}
+    wanted["rewritten"] = wanted["moved"]
     assert wanted.get(why, "") in told and "→" in told
     assert ("cannot be removed" in told) == (why == "checked out") and "while you sleep" not in told
     assert refs(bench) == before

@@ -114,7 +114,7 @@ class CheatSession:
             (self.folder / name).mkdir(parents=True)
         shutil.copytree(task, self.repo, ignore=shutil.ignore_patterns("__pycache__"))
         template = bundled("templates") / "autoresearch"
-        for name in ("evaluate.py", "probes.py"):
+        for name in ("evaluate.py", "exchange.py", "probes.py"):
             shutil.copy(template / name, self.repo)
         if task == HERE / "tiny":
             shutil.copy(template / "serving.py", self.repo)

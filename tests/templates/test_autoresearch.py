@@ -20,7 +20,7 @@ np = pytest.importorskip("numpy")
 tokenizers = pytest.importorskip("tokenizers")
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "templates" / "autoresearch"
-FILES = ("train.py", "prepare.py", "evaluate.py", "probes.py", "serve_model.py", "serving.py")
+FILES = ("train.py", "prepare.py", "evaluate.py", "exchange.py", "probes.py", "serve_model.py", "serving.py")
 
 
 prepare, evaluate = load_programs(TEMPLATE, "prepare", "evaluate")

@@ -14,7 +14,7 @@ from autoresearchd.resources import bundled
 from tests.templates.programs import load_programs, score
 
 FOLDER = bundled("templates") / "nanochat-core"
-PROTECTED = ("evaluate.py", "channel.py", "serve_model.py", "serving.py", "questions.py")
+PROTECTED = ("evaluate.py", "channel.py", "exchange.py", "serve_model.py", "serving.py", "questions.py")
 UNIGRAM = """
 import torch
 

@@ -41,21 +41,13 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     return reader, writer
 
 
-@pytest.mark.parametrize(
-    ("folder", "program", "name"),
-    [
-        ("autoresearch", "evaluate", "Channel"),
-        ("liquid-speedup", "evaluate", "Program"),
-        ("shared", "channel", "Channel"),
-        ("triton-kernel", "channel", "Channel"),
-    ],
-)
-def test_an_answer_counts_whose_pipe_looked_ended(folder: str, program: str, name: str, pipe: tuple[int, int]) -> None:
-    kind = getattr(load_program(TEMPLATES / folder, program), name)
-    scorer = object.__new__(kind)
-    scorer.replies = pipe[0]
-    assert scorer._reply(8, 5.0) == b"answered"
-    assert scorer._reply(8, 5.0) == b""
+def test_an_answer_counts_whose_pipe_looked_ended(pipe: tuple[int, int]) -> None:
+    exchange = load_program(TEMPLATES / "shared", "exchange")
+    scorer = object.__new__(exchange.Exchange)
+    scorer.replies, scorer.who = pipe[0], "the model"
+    assert scorer.reply(8, 5.0, "a batch") == b"answered"
+    with pytest.raises(exchange.EvaluationError, match="the model ended in a batch"):
+        scorer.reply(8, 5.0, "a batch")
 
 
 def test_a_served_model_waits_on_where_its_requests_looked_ended(

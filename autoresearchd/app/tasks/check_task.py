@@ -27,7 +27,6 @@ from autoresearchd.app.tasks.task_folder import (
     TASK_FILE,
     empty_submodules,
     is_bundled,
-    listed,
     read_task,
     with_large_files,
 )
@@ -37,6 +36,7 @@ from autoresearchd.domain.errors import BaselineError, PolicyError
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import RunRequest
+from autoresearchd.domain.quantities import some_of
 from autoresearchd.domain.task import Documented, Task, TaskCheck, Variant
 from autoresearchd.evaluator.keep.decide import hint_of, require_bounded
 from autoresearchd.evaluator.keep.noise import estimate_sigma
@@ -319,7 +319,7 @@ def repository_notes(folder: Path) -> tuple[str, ...]:
     notes = [told] if TASK_FILE in different else []
     notes += empty_submodules(project.root, folder)
     if others := [name for name in different if name != TASK_FILE]:
-        told = f"not as in the last commit, which is what is run: {listed(others)}"
+        told = f"not as in the last commit, which is what is run: {some_of(others)}"
         notes.append(f"{told}; commit what the task needs before `autoresearchd start`")
     return tuple(notes)
 

@@ -13,7 +13,7 @@ from autoresearchd.config.task_paths import line_in
 from autoresearchd.config.yaml_document import Place
 from autoresearchd.domain.errors import ConfigError, PolicyError, UsageError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.quantities import counted, some_of
 from autoresearchd.domain.task import Task
 from autoresearchd.policy.policy_names import TUNERS, PolicySpec
 from autoresearchd.policy.search.find_constants import LeftOut, Space, constants, means, movable, spaces
@@ -59,8 +59,7 @@ def summary(folder: Path) -> tuple[str, ...]:
         if left.notable:
             notable.setdefault(left.why, []).append(left.label)
     for why, labels in notable.items():
-        more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
-        lines.append(f"left alone: {', '.join(labels[:_NAMED])}{more}: {why}")
+        lines.append(f"left alone: {some_of(labels, _NAMED)}: {why}")
     return tuple(lines)
 
 

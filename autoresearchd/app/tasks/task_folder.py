@@ -20,6 +20,7 @@ from autoresearchd.domain.errors import (
     RepositoryError,
     UsageError,
 )
+from autoresearchd.domain.quantities import some_of
 from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.evaluator.measure.log_text import compile_pattern
 from autoresearchd.evaluator.rules.program_text import about_seed
@@ -48,8 +49,8 @@ _EXTRAS = {
 
 _OF_SOME_PROFILES = ("tokenizers", "transformers")
 """What a task may be run without."""
-_MOST, _SHOWN = 32, 5
-"""How many large files are given to jobs one by one, and how many names are shown in a sentence."""
+_MOST = 32
+"""How many large files are given to jobs one by one."""
 
 
 def read_task(
@@ -242,10 +243,10 @@ def with_large_files(task: Task, root: Path, source: Path) -> tuple[Task, tuple[
     named = (*task.data, *(task.evaluation.private if task.evaluation else ()))
     absent = [name for name in found if not (source / name).is_file() or pointers(source / name)]
     if needed := [name for name in absent if _is_below(name, (*named, *task.protected))]:
-        raise RepositoryError(f"of {listed(needed)} only the pointer of Git LFS is here", hint="git lfs pull")
-    notes = [f"of {listed(absent)} only the pointer of Git LFS is here: `git lfs pull`"] if absent else []
+        raise RepositoryError(f"of {some_of(needed)} only the pointer of Git LFS is here", hint="git lfs pull")
+    notes = [f"of {some_of(absent)} only the pointer of Git LFS is here: `git lfs pull`"] if absent else []
     given = [name for name in found if name not in absent and not _is_below(name, named)]
-    what = f"the commit has pointers of Git LFS in place of {listed(given)}"
+    what = f"the commit has pointers of Git LFS in place of {some_of(given)}"
     if len(given) > _MOST:
         folders = ", ".join(sorted({name.rpartition("/")[0] or name for name in given}))
         notes.append(f"{what}, and so have runs; to give runs the files: workspace.data: [{folders}]")
@@ -257,9 +258,3 @@ def with_large_files(task: Task, root: Path, source: Path) -> tuple[Task, tuple[
 
 def _is_below(name: str, places: Iterable[str]) -> bool:
     return any(PurePosixPath(name).is_relative_to(place.rstrip("/")) for place in places)
-
-
-def listed(names: list[str]) -> str:
-    """The first of some names, for a sentence."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"

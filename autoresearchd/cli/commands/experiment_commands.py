@@ -129,7 +129,7 @@ def show(
             hints = [f"{logs[0].parents[1]}/   the logs of its runs, those of confirmations among them"]
         if str(record.get("diff") or "").strip() and not diff:
             hints.insert(0, f"autoresearchd show {experiment}{named} --diff   shows what it changed")
-        print("\n".join([*_experiment_lines(record, paint), "", *(paint(f"  {hint}", "dim") for hint in hints)]))
+        print("\n".join([*_experiment_lines(record, paint, named), "", *(paint(f"  {hint}", "dim") for hint in hints)]))
     if diff:
         _print_diff(record, paint)
     if log:
@@ -150,7 +150,8 @@ def _log_files(root: Path, tag: str, experiment: int) -> list[Path]:
 
 
 # ---------------------------------------------------------------------- the experiment as text
-def _experiment_lines(record: Record, paint: Paint) -> list[str]:
+def _experiment_lines(record: Record, paint: Paint, named: str) -> list[str]:
+    """named: the option that names the session, where it was given."""
     status = str(record.get("status") or record.get("phase") or "open")
     colour = COLOURS.get(status, "")
     name = paint(f"#{record.get('experiment')}", "bold")
@@ -169,7 +170,7 @@ def _experiment_lines(record: Record, paint: Paint) -> list[str]:
             lines.append(f"  {paint(f'{name:<11} ', 'dim')}{_value(value)}")
     lines += _run_table(record, paint)
     for test in record.get("confirmations") or []:
-        lines += _confirmation_lines(test, int(record["experiment"]), record.get("sigma"), paint)
+        lines += _confirmation_lines(test, int(record["experiment"]), record.get("sigma"), paint, named)
     lines += _answer_table(record.get("answers") or [], paint)
     return lines + look_lines(record.get("looks") or [], paint)
 
@@ -243,7 +244,8 @@ def _confirmed_words(record: Record) -> str:
     wanted = "confirmed" if confirmed else "fell"
     tests = [one for one in record.get("confirmations") or [] if one.get("moved") and int(one["against"]) < number]
     by = next((one for one in tests if one.get("outcome") == wanted), None)
-    words = "yes, the branch has it" if confirmed else "no, it fell back"
+    held = "yes" if record.get("policy") == "imported" else "yes, the branch has it"
+    words = held if confirmed else "no, it fell back"
     if by is None:  # the baseline, or one of a session before there were confirmations
         return words
     chain = f" with the keeps up to #{by['experiment']}" if by["experiment"] != number else ""
@@ -276,7 +278,7 @@ def _program(run: Record, own: str) -> str:
     return own if run.get("of") is None else f"#{run['of']}"
 
 
-def _confirmation_lines(test: Record, number: int, sigma: Any, paint: Paint) -> list[str]:
+def _confirmation_lines(test: Record, number: int, sigma: Any, paint: Paint, named: str) -> list[str]:
     """A confirmation: what was compared, each run, the mean gain after each pair, and the verdict."""
     outcome = str(test.get("outcome") or "under way")
     if outcome in ("confirmed", "fell") and not test.get("moved"):
@@ -298,7 +300,7 @@ def _confirmation_lines(test: Record, number: int, sigma: Any, paint: Paint) -> 
     lines = ["", f"  {paint(head, 'bold')}  {paint(outcome, colour)}"]
     lines += [f"  {clean(test['reason'], 600)}"] if test.get("reason") else []
     if number not in (test["experiment"], test["against"]):
-        return [*lines, paint(f"  its runs: autoresearchd show {test['experiment']}", "dim")]
+        return [*lines, paint(f"  its runs: autoresearchd show {test['experiment']}{named}", "dim")]
     return lines + (_table(headers, rows, paint, right=(0, 1, 2, 4)) if rows else [])
 
 

@@ -17,7 +17,7 @@ from autoresearchd.cli.command_options import JsonOption
 from autoresearchd.cli.repository_here import here
 from autoresearchd.cli.terminal_text import json_text, say, strip_controls
 from autoresearchd.domain.errors import MissingCapability, UsageError
-from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.quantities import counted, some_of
 
 if TYPE_CHECKING:
     from autoresearchd.domain.policy_versions import BaseModel
@@ -183,8 +183,7 @@ def _lines(look: _Look) -> Iterator[str]:
         where = ", foreign (of another repository)" if session.foreign else ""
         yield f"{session.name}: {counts}, policy {session.policy}, {task}{where}"
     if silent:
-        more = "" if len(silent) <= _MOST_NAMED else f" and {len(silent) - _MOST_NAMED:,} more"
-        yield f"no model answered in: {', '.join(silent[:_MOST_NAMED])}{more}"
+        yield f"no model answered in: {some_of(silent, _MOST_NAMED)}"
     if base is not None:
         yield f"base model: {base.name}"
     yield from ("", *describe(found.data, found.parts).split("\n"), "")

@@ -11,7 +11,7 @@ import typer
 
 from autoresearchd.cli.command_options import LARGEST, JsonOption, SandboxOption, SessionOption, read_duration
 from autoresearchd.cli.repository_here import find_place, here, way_to
-from autoresearchd.cli.terminal_text import clean, json_text, print_table, say
+from autoresearchd.cli.terminal_text import clean, json_text, print_table, read_time, say
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.experiment import Limits
 
@@ -266,11 +266,11 @@ def list_sessions(as_json: JsonOption = False) -> None:
         return
     rows = []
     for one in sessions:
+        started = read_time(one["started_at"])
         best = "—" if one["best"] is None else f"{one['best']:.6g} {clean(one['metric'], 40)}"
         cells = [clean(one["tag"], 40), clean(one["task"], 40), str(one["state"]), str(one["experiments"])]
-        rows.append(
-            [*cells, str(one["keeps"]), str(one["confirmed"]), best, str(one["started_at"])[:16].replace("T", " ")]
-        )
+        began = "" if started is None else f"{started.astimezone():%Y-%m-%d %H:%M}"
+        rows.append([*cells, str(one["keeps"]), str(one["confirmed"]), best, began])
     print_table(("session", "task", "state", "experiments", "kept", "confirmed", "best", "started"), rows)
 
 

@@ -115,10 +115,9 @@ def next_step(
     that is tested, at its usual budget, so that the belief knows its level. Pure, so that a restart asks for the same.
     """
     counts = [r for r in runs if r.counts]
-    failed = [r for r in counts if not usable(r)]
-    if verdict := _fails(failed):
-        return verdict
-    lost = {r.seed for r in failed}
+    if step := _fails(counts):
+        return step
+    lost = {r.seed for r in counts if not usable(r)}
     good = [r for r in counts if r.seed not in lost]
     tips, others = ({r.seed: r for r in good if (r.of is None) is own} for own in (True, False))
     pairs = [
@@ -145,10 +144,12 @@ def next_step(
     return verdict or ask
 
 
-def _fails(failed: Sequence[Run]) -> Verdict | None:
-    """The verdict where a program failed for good: once may be bad luck."""
-    for own in (True, False):
-        runs = [r for r in failed if (r.of is None) is own]
+def _fails(counts: Sequence[Run]) -> Ask | Verdict | None:
+    """What follows where a program failed for good: once may be bad luck, and where both do the machine is to blame."""
+    for own in (False, True):
+        runs = [r for r in counts if (r.of is None) is own and not usable(r)]
+        if own and len(runs) >= FAILURES and not any(usable(r) for r in counts if r.of is not None):
+            return Ask(False, None)
         if len(runs) >= FAILURES:
             run = runs[-1]
             who = f"experiment {run.experiment}" if run.of is None else f"experiment {run.of}, beside it,"
@@ -222,7 +223,7 @@ def _compare(
     if len(set(own)) == 1 and len(set(others)) == 1 and len(pairs) >= rule.least:
         return _Difference(gain, 0.0, float(gain > 0), float(gain >= 0), exact=True)
     squares = sum(float(np.sum((np.array(x) - mean(x)) ** 2)) for x in (own, others))
-    freedom = len(own) + len(others) - 2
+    freedom = sum(len(x) - 1 for x in (own, others) if len(set(x)) > 1)  # one that never varies tells of no noise
     if squares <= 0.0:
         return None
     sigmas = SIGMAS * math.sqrt(squares / freedom)

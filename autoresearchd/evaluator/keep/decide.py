@@ -60,6 +60,7 @@ def decide(
     tip: Experiment,
     belief: TipBelief | None,
     *,
+    confirmed: Experiment | None = None,
     simpler: bool = False,
     larger: bool = False,
     identical: bool = False,
@@ -69,7 +70,8 @@ def decide(
 ) -> Decision:
     """Judge an experiment with one run against the tip: kept where it is expected to be better.
 
-    belief: of the tip, before this run; None: σ is not known, so that the sign decides. simpler, larger: its program
+    belief: of the tip, before this run; None: σ is not known, so that the sign decides. confirmed: what a bound on an
+    increase is an increase over, as in the confirmation to come; None: the tip. simpler, larger: its program
     than the tip's: a tie is kept, or a gain has to be worth the code. identical: to the tip's program: never kept.
     values: metrics of the segment in order of number, this one's last, for the advisory confidence. baseline: its runs,
     which tell on what is measured. seeded: the program reads the seed of its runs.
@@ -86,7 +88,8 @@ def decide(
         gain = posterior.gain
     least = smallest_gain(task, before, exact=belief is None or belief.exact)
     means = mean_metrics(good)
-    its_metrics = (tip.decision and tip.decision.metrics) or mean_metrics(tip.good_runs)
+    proven = confirmed or tip
+    its_metrics = (proven.decision and proven.decision.metrics) or mean_metrics(proven.good_runs)
     elsewhere = other_set(good, baseline)
     label, why = (Label.CONSTRAINT, elsewhere) if elsewhere else broken_constraint(task, means, its_metrics)
     if identical:

@@ -52,6 +52,8 @@ ANYWHERE, FAR_VARIANCE = 1e-4, 1e6
 """Probability of a program that is anywhere, and the least variance of where it is, in σ²: its tail is heavy."""
 FALLEN_VARIANCE = 1.0
 """Variance that the confirmed program's level has gained since it was the tip, when a chain falls, in σ²."""
+ELSEWHERE = 4.0
+"""From so many standard errors off, its runs in the confirmation tell more than what was believed of it then."""
 REGRET = 0.2
 """The last keep is taken back once it is expected to have lost so many σ: at 0 it would come and go."""
 TIE = 0.5
@@ -275,7 +277,8 @@ def fell(belief: TipBelief, value: float) -> TipBelief:
     """After a chain fell: the tip is the confirmed program again. value: its mean in the confirmation.
 
     Without noise it is its level. With noise the seeds were others, and what was believed of it when it was the tip
-    tells more; were it measured by the level of what fell, no true gain would be kept any more.
+    tells more; were it measured by the level of what fell, no true gain would be kept any more. But where it is far
+    from that, the metric has changed, or it was confirmed by an older rule, whose belief went on from the baseline.
     """
     if belief.exact:
         return replace(belief, levels=np.array([held(value)]), readings=(value,))
@@ -283,6 +286,9 @@ def fell(belief: TipBelief, value: float) -> TipBelief:
     while home.before is not None:
         home = home.before.was
     variances = home.variances + FALLEN_VARIANCE * belief.sigmas**2
+    error = math.hypot(home.error, belief.sigma * math.sqrt(FALLEN_VARIANCE + 1.0))
+    if abs(held(value) - home.level) > ELSEWHERE * error:
+        return beside(belief, value)
     return replace(belief, levels=home.levels, variances=variances, readings=home.readings)
 
 
@@ -348,23 +354,31 @@ def beside(belief: TipBelief, value: float) -> TipBelief:
 
 def dump(belief: TipBelief) -> dict[str, Any]:
     """The belief as JSON, from which ``load`` makes the same one, to the last digit."""
-    found: dict[str, Any] = {name: getattr(belief, name).tolist() for name in _OF_BELIEF}
-    then, before = belief.before, None
-    if then is not None:
-        before = {"was": dump(then.was), **{name: getattr(then, name).tolist() for name in _OF_BEFORE}}
-    return {**found, "readings": list(belief.readings), "before": before}
+    found, links, then = _dumped(belief), list[dict[str, Any]](), belief.before
+    while then is not None:  # a list: hundreds of keeps are too deep for JSON
+        links.append({"was": _dumped(then.was), **{name: getattr(then, name).tolist() for name in _OF_BEFORE}})
+        then = then.was.before
+    return {**found, "links": links}
+
+
+def _dumped(belief: TipBelief) -> dict[str, Any]:
+    return {**{name: getattr(belief, name).tolist() for name in _OF_BELIEF}, "readings": list(belief.readings)}
 
 
 def load(state: Mapping[str, Any]) -> TipBelief:
     """The belief that was dumped. KeyError, TypeError, ValueError: it was not, or by a version with another grid."""
+    before: Before | None = None
+    for link in reversed(state["links"]):
+        parts = {name: np.array(link[name], dtype=np.float64) for name in _OF_BEFORE}
+        before = Before(_loaded(link["was"], before), **parts)
+    return _loaded(state, before)
+
+
+def _loaded(state: Mapping[str, Any], before: Before | None) -> TipBelief:
     arrays = {name: np.array(state[name], dtype=np.float64) for name in _OF_BELIEF}
     shapes = [array.shape for array in arrays.values()]
     if shapes[0] not in ((1,), SIGMAS.shape) or shapes != [shapes[0]] * 4 + [EFFECTS.shape]:
         raise ValueError(f"no belief has arrays of the shapes {shapes}")
-    then, before = state["before"], None
-    if then is not None:
-        parts = {name: np.array(then[name], dtype=np.float64) for name in _OF_BEFORE}
-        before = Before(load(then["was"]), **parts)
     return TipBelief(**arrays, readings=tuple(state["readings"]), before=before)
 
 

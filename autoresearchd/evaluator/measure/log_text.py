@@ -39,7 +39,8 @@ _CONTROL = re.compile(
     r"|[\x00\x07\x08\x1b\ufeff]"
 )
 
-_DIGITS = r"(?:[0-9]{1,3}(?:[,_][0-9]{3}){1,102}(?:\.[0-9]{0,400})?|[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})"
+_GROUPED = r"[1-9][0-9]{0,2}(?:[,_][0-9]{3}){1,102}"  # not 0,987, with a comma for a point
+_DIGITS = rf"(?:{_GROUPED}(?:\.[0-9]{{0,400}})?|[0-9]{{1,400}}(?:\.[0-9]{{0,400}})?|\.[0-9]{{1,400}})"
 _FIGURE = rf"[+-]?{_DIGITS}(?:[eE][+-]?[0-9]{{1,5}})?"
 _WORD = r"(?i:[+-]?(?:nan|inf(?:inity)?)|none|null)"
 _STOP = r"(?=[ \t|;)\]}]|,(?:[ \t\n]|\Z)|\n|\Z)"
@@ -451,11 +452,8 @@ def _hugging_face(line: str, budget: float) -> list[CurvePoint]:
 
 def _json_lines(line: str, budget: float) -> list[CurvePoint]:
     text = line.strip()
-    if not (text.startswith("{") and text.endswith("}")):
-        return []
-    try:
-        item = json.loads(text)
-    except (ValueError, RecursionError):
+    item = _load(text) if text.startswith("{") and text.endswith("}") else None
+    if item is None:
         return []
     return _from_keys({k: v for k, v in ((k, json_number(v)) for k, v in item.items()) if v is not None}, budget)
 

@@ -32,7 +32,7 @@ from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.proposal import Answer, Proposal
-from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.quantities import counted, some_of
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.feedback import FORMULA, PENALTIES, feedback
 from autoresearchd.learner.data.data_summary import Signal, signal
@@ -57,7 +57,6 @@ _NO_OP = ("the edit changes nothing", "the edit in the answer is empty", "the co
 _NEAR = "the edit is nearly the same as what has been tried"
 _CUT_OFF = re.compile(r"\Ait was cut off at max_tokens \(\d+ tokens\): make a smaller edit\. As it stands: ")
 _AGENT_FORMS = frozenset({"command", "submit"})
-_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +179,9 @@ def read_sessions(roots: Sequence[Path], home: Path | None = None) -> Reading:
     if not sessions:
         raise _no_session(roots[0])
     if not any(session.answers for session in sessions):
-        shown = ", ".join(f"{session.name} (policy {session.policy[:40]})" for session in sessions[:_MOST_NAMED])
-        more = f" and {len(sessions) - _MOST_NAMED} more" if len(sessions) > _MOST_NAMED else ""
+        shown = some_of([f"{session.name} (policy {session.policy[:40]})" for session in sessions])
         raise UsageError(
-            f"no model has answered in any session, so that there is nothing to learn from: {shown}{more}",
+            f"no model has answered in any session, so that there is nothing to learn from: {shown}",
             hint="let a model propose (start --policy local), or name other repositories with --from",
         )
     dropped = {Reason.CORRUPT: lost} if lost else {}

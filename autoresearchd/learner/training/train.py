@@ -30,7 +30,7 @@ from autoresearchd.learner.algorithms.sdpo import SdpoObjective, lessons
 from autoresearchd.learner.algorithms.train_options import Algo, Collapse, TrainOptions
 from autoresearchd.learner.data.examples import Example, imitable, replayable, shuffled
 from autoresearchd.learner.data.trajectories import Trajectory, all_equal
-from autoresearchd.learner.versions.adapter_shelf import flush
+from autoresearchd.store.backups import sync
 
 FORMAT = 2
 """Of the file: part of each run's fingerprint."""
@@ -442,7 +442,7 @@ def write_checkpoint(run: str, state: Mapping[str, Any], target: Path) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         part.replace(target)
-        flush(target.parent)
+        sync(target.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)

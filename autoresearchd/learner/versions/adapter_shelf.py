@@ -12,7 +12,6 @@ import errno
 import hashlib
 import json
 import math
-import os
 import re
 import secrets
 import shutil
@@ -29,6 +28,7 @@ from autoresearchd.domain.policy_versions import BaseModel, PolicyVersion, Versi
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.models.model_files import described
 from autoresearchd.sandbox.file_locks import hold
+from autoresearchd.store.backups import sync
 from autoresearchd.store.journal.version_records import VersionRecords
 from autoresearchd.store.schema import codec, health
 from autoresearchd.workspace import layout
@@ -140,7 +140,7 @@ class AdapterShelf:
                 )
                 write_manifest(staging, written)
                 staging.rename(self._folder / written.version)
-                flush(self._folder)
+                sync(self._folder)
                 return self._list(written)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
@@ -349,7 +349,7 @@ def measure_files(folder: Path) -> dict[str, FileFacts]:
     for path in sorted(folder.iterdir()):
         if path.name == NAME or path.is_symlink() or not path.is_file() or not re.fullmatch(_FILE, path.name):
             raise AdapterDamaged(f"{path} is not a file that an adapter may hold")
-        flush(path)
+        sync(path)
         found[path.name] = _facts(path)
     if CONFIG not in found:
         raise AdapterDamaged(f"{folder} holds no LoRA adapter: there is no {CONFIG}")
@@ -362,9 +362,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     document = {"format": _FORMAT, **asdict(manifest), "created": manifest.created.isoformat(), "pruned": pruned}
     partial = folder / f"{NAME}.part"
     partial.write_text(json.dumps(codec.jsonable(document), indent=1, sort_keys=True, allow_nan=False) + "\n", "utf-8")
-    flush(partial)
+    sync(partial)
     partial.rename(folder / NAME)
-    flush(folder)
+    sync(folder)
     read_manifest(folder)  # what cannot be read back is not kept
 
 
@@ -396,7 +396,7 @@ def remove_files(folder: Path, manifest: Manifest, at: datetime) -> int:
     write_manifest(folder, replace(manifest, pruned=manifest.pruned or at))
     for path in there:
         path.unlink(missing_ok=True)
-    flush(folder)
+    sync(folder)
     return sum(there.values())
 
 
@@ -420,15 +420,6 @@ def check_files(folder: Path, manifest: Manifest, *, contents: bool = True) -> N
                 raise AdapterDamaged(f"{path} is damaged: it is not the file that was written", hint=HINT)
     except OSError as error:
         raise AdapterDamaged(f"{error.filename or folder} cannot be read: {error.strerror}", hint=HINT) from error
-
-
-def flush(path: Path) -> None:
-    """Make what was written to a file, or the names in a folder, survive a power cut."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _facts(path: Path) -> FileFacts:

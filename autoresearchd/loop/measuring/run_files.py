@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import RULES, Label
+from autoresearchd.domain.quantities import some_of
 from autoresearchd.domain.redaction import Redactor, StreamRedactor
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.measure.measurement import EVALUATION
@@ -224,8 +225,7 @@ class Seals:
             found += [f"{what} in the worktree" for what in broken(self.edited, self.files.read(self.workspace))]
         if not found or RULES[measurement.label] is None:
             return measurement
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        detail = "what the metric rests on did not stay as it was: " + "; ".join(found[:_NAMED]) + more
+        detail = f"what the metric rests on did not stay as it was: {some_of(found, _NAMED, '; ')}"
         return Measurement(Label.METRIC_TAMPERING, detail=detail, curve=measurement.curve)
 
 

@@ -15,6 +15,7 @@ from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import EventKind, ResearchState
 from autoresearchd.domain.proposal import ASI, Cost, Proposal, Repair
+from autoresearchd.domain.quantities import some_of
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal, sign_of
 from autoresearchd.evaluator.keep.tip_belief import look
@@ -30,7 +31,7 @@ from autoresearchd.policy.edits.merge import merge
 from autoresearchd.policy.near_duplicates import WINDOW, NearDuplicates
 from autoresearchd.policy.policy_names import TUNERS
 from autoresearchd.policy.roles import off_surface
-from autoresearchd.policy.search.find_constants import changed, named
+from autoresearchd.policy.search.find_constants import MOST_NAMED, changed
 from autoresearchd.store.repository import SqlStore
 
 LOG_LINES = 40
@@ -101,6 +102,7 @@ class Proposals:
         self._view, self._context, self._research, self._turns = view, view.context, research, turns
         context = self._context
         self._check = EditCheck(context.task, context.store, context.session_id, context.site.pristine)
+        self._asking: Slot | None = None
 
     def ask(self, e: Experiment, slot: Slot, repair: Repair | None = None) -> Proposal | None:
         """A legal proposal; None: with several slots, whose runs must be looked after, it is not there yet.
@@ -109,7 +111,10 @@ class Proposals:
         """
         context = self._context
         if slot.asked is None:
-            slot.asked = self._begin(self._research.state(e, repair))
+            before = self._asking
+            if before is not None and before.asked is not None and before.given_up is None:
+                return None  # one at a time: what is proposed there is to be in the state here
+            slot.asked, self._asking = self._begin(self._research.state(e, repair)), slot
         state, answer = slot.asked.state, slot.asked.answer
         if not answer.done():
             return None
@@ -155,7 +160,7 @@ class Proposals:
         touched = changed(self._context.task, before, after)
         if not touched:
             return {}
-        warning = self._context.redactor.text(f"it changes {named(touched)}")[:MOST_FLAGGED]
+        warning = self._context.redactor.text(f"it changes {some_of(touched, MOST_NAMED)}")[:MOST_FLAGGED]
         self._context.emit(EventKind.WARNING, f"warning: {warning}", experiment=e.number)
         return {"warning": warning}
 

@@ -333,7 +333,7 @@ def bounds(constraint: Constraint) -> str:
     if constraint.min is not None:
         words.append(f"at least {constraint.min:g}")
     if constraint.max_increase is not None:
-        words.append(f"at most {constraint.max_increase:.0%} above the tip's")
+        words.append(f"at most {constraint.max_increase:.0%} above the confirmed program's")
     return " and ".join(words)
 
 

@@ -229,11 +229,7 @@ def _sections(state: ResearchState) -> list[Section]:
         _from_the_end(best, Rank.TOP, "Best experiments, best first"),
         *_histories(state, quote),
         _from_the_end(
-            [
-                f"{quote.line(e.proposal.description or e.proposal.hypothesis, 200)}"
-                for e in state.under_way
-                if e.proposal
-            ],
+            [_subject(e, quote) for e in state.under_way if e.proposal],
             Rank.DIGEST,
             "Under way now: propose something else",
         ),

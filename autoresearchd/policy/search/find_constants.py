@@ -18,6 +18,7 @@ from functools import lru_cache
 from autoresearchd.config.value_positions import MarkupError, Scalar, kind_of, scalars
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.quantities import some_of
 from autoresearchd.domain.task import MetricSource, Search, Task
 from autoresearchd.policy.search.data_flow import Constant, reached
 from autoresearchd.policy.search.known_calls import usual
@@ -104,17 +105,19 @@ def look(
     reasons: Mapping[int, str] = {},
     given: Collection[str] = (),
     search: Search | None = None,
+    trusted: bool = True,
 ) -> Space:
     """As ``find``, with the constants that are left alone.
 
     reasons: constants to leave alone, by the place where they begin → why. given: options that the run command has,
-    ``--lr``: their defaults have no effect. search: what task.yaml says.
+    ``--lr``: their defaults have no effect. search: what task.yaml says. trusted: no program measures itself;
+    else names of a configuration file that are about the data are left alone.
     """
     kind = kind_of(path)
     try:
         gatherer = _Gatherer(path, Source(text, commented=kind != "JSON"), reasons, search or Search())
         if kind:
-            gatherer.take_scalars(scalars(path, text), {word.lstrip("+") for word in given})
+            gatherer.take_scalars(scalars(path, text), {word.lstrip("+") for word in given}, trusted=trusted)
         elif text.startswith("\ufeff"):
             raise ValueError("it begins with a byte order mark: save it without one")
         else:
@@ -166,8 +169,10 @@ class _Gatherer:
     def space(self) -> Space:
         """All that was found."""
         found = sorted(self._found.values(), key=lambda one: one.start)
+        # One literal may be found under two names: ``group = {"lr": 0.1}`` is group.lr, and an argument.
+        tuned = {p.start: p for p in reversed(found) if isinstance(p, Parameter)}
         return Space(
-            tuple(p for p in found if isinstance(p, Parameter)),
+            tuple(p for p in found if tuned.get(p.start) is p),
             tuple(left for left in found if isinstance(left, LeftOut)),
             tuple(self._doubts.values()),
         )
@@ -189,7 +194,7 @@ class _Gatherer:
             else:  # assigned again to something else: the earlier literal is not what counts
                 self._found.pop(name, None)
 
-    def take_scalars(self, found: Iterable[Scalar], given: Collection[str]) -> None:
+    def take_scalars(self, found: Iterable[Scalar], given: Collection[str], *, trusted: bool) -> None:
         """Take all constants of a YAML, JSON or TOML file that a program reads: ``config.yaml:optimizer.lr``."""
         for scalar in found:
             why = BY_COMMENT if any(self.source.is_fixed(*head) for head in scalar.heads) else ""
@@ -197,6 +202,7 @@ class _Gatherer:
                 why = f"execution.run_command gives {scalar.name}"
             group = scalar.name.rpartition(".")[0]
             against = f"in {group}, which is about data, results or logs" if group and is_not_own(group) else ""
+            against = against or ("" if trusted else _by_name(scalar.name))
             name = f"{self._path}:{scalar.name}"
             self._take(name, scalar.value, scalar.start, scalar.end, why=why, against=against)
 
@@ -318,7 +324,7 @@ def _computed(name: str, node: ast.expr) -> str:
 
 # ---------------------------------------------------------------------- of a task
 _MOST_CHARACTERS = 400_000
-_MOST_NAMED = 8
+MOST_NAMED = 8
 
 _PARTS = bag("train training val valid validation test eval evaluation holdout heldout dev")
 _AMOUNTS = bag("n num size number count frac fraction ratio pct percent share row sample example point item image line")
@@ -352,19 +358,30 @@ def space_of(task: Task, path: str, text: str) -> Space:
     words = (word.strip("\"'") for word in task.execution.run_command.split())
     # The command's options and assignments, without their values: --lr, optimizer.lr.
     given = {name for word in words if (name := word.partition("=")[0]) != word or word.startswith("-")}
-    return look(text, path=path, profile=task.profile, reasons=reasons, given=given, search=task.search)
+    trusted = task.scoring.source is MetricSource.EVALUATOR
+    return look(
+        text, path=path, profile=task.profile, reasons=reasons, given=given, search=task.search, trusted=trusted
+    )
 
 
 def spaces(task: Task, code: Mapping[str, str]) -> dict[str, Space]:
-    """The same of each editable file that can be searched; PolicyError where one cannot be parsed."""
-    return {path: space_of(task, path, code[path]) for path in task.editable if path in code and searchable(path)}
+    """The same of each editable file that can be searched; PolicyError where a program cannot be parsed."""
+    found: dict[str, Space] = {}
+    for path in task.editable:
+        if path in code and searchable(path):
+            try:
+                found[path] = space_of(task, path, code[path])
+            except PolicyError:  # a template of a configuration file, say, with which a program may do as it likes
+                if path.endswith(".py"):
+                    raise
+    return found
 
 
 def nothing_to_tune(task: Task, left_out: Sequence[str] = ()) -> PolicyError:
     """The error for a program without a constant to turn. left_out: names of those that are left alone for a reason."""
     take = "take a policy with a model (--policy litellm:MODEL)"
     if left_out:
-        what = f"every constant is left alone ({named(left_out)})"
+        what = f"every constant is left alone ({some_of(left_out, MOST_NAMED)})"
         hint = "`autoresearchd task space` says why; write what may vary as constants of its own, let the evaluator "
         hint += f"measure (evaluation.command), or {take}"
     else:
@@ -391,7 +408,9 @@ def _named_alone(task: Task, code: Mapping[str, str]) -> str:
     """Some of their names in all editable files; with the file where there are several."""
     paths = [path for path in task.editable if path.endswith(".py") and path in code]
     names = {path: dict.fromkeys(c.name for c, _ in left_alone(task, code[path])) for path in paths}
-    return named([name if len(paths) == 1 else f"{path}:{name}" for path in paths for name in names[path]])
+    return some_of(
+        [name if len(paths) == 1 else f"{path}:{name}" for path in paths for name in names[path]], MOST_NAMED
+    )
 
 
 def warnings_of(task: Task, code: Mapping[str, str]) -> tuple[str, ...]:
@@ -432,12 +451,6 @@ def changed(task: Task, before: Mapping[str, str], after: Mapping[str, str]) -> 
     return tuple(dict.fromkeys(found))
 
 
-def named(names: Sequence[str]) -> str:
-    """Some names in a sentence, the first few of them."""
-    rest = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def _texts(found: Sequence[tuple[Constant, str]]) -> dict[str, list[str]]:
     """What is written for every constant, wherever it stands, by name."""
     texts: dict[str, list[str]] = defaultdict(list)
@@ -469,7 +482,7 @@ def _look(text: str, metric: str) -> tuple[tuple[Constant, str], ...]:
 
 def _by_name(name: str) -> str:
     words = frozenset(words_of(name))
-    if "seed" in words:
+    if is_seed(name):
         return "it is a seed"
     splits = "fold" in words or words == {"cv"} or ("split" in words and not usual(name) and "min" not in words)
     if splits or (words & _PARTS and words & _AMOUNTS and not words & {"batch", "epoch", "step", "worker"}):

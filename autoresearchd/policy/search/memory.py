@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -83,6 +83,9 @@ class Memory:
     _seen: set[int] = field(default_factory=set)
     _last: int = -1
     _incumbent: str = ""
+    _segment: int = 0
+    program: Callable[[str], str] = lambda commit: commit
+    """What a commit is called here: with reverts many have the same program."""
 
     def refresh(self, history: TrialHistory) -> Memory:
         """This with what was decided since the last time."""
@@ -97,6 +100,11 @@ class Memory:
         return self
 
     def _take(self, trial: Trial) -> None:
+        if trial.segment != self._segment:
+            self._begin_segment(trial.segment)
+        trial = replace(trial, parent=self.program(trial.parent))
+        if trial.status is Status.KEEP and trial.commit is not None:
+            self.program(trial.commit)
         self._incumbent = self._incumbent or trial.parent  # the first one is made on the baseline
         compared = trial.parent == self._incumbent
         if trial.status is Status.KEEP and trial.commit is not None:
@@ -136,6 +144,16 @@ class Memory:
             heapq.heappush(self._best, (self.metric.improvement(effect.value, 0.0), -trial.number, effect))
             if len(self._best) > _BEST:
                 heapq.heappop(self._best)
+
+    def _begin_segment(self, number: int) -> None:
+        """Values of before are none of today's, and what has run may run again; what it brought still tells."""
+        told = [e for e in self._recent if e.value is None or e.base is not None]
+        self._recent = [
+            e if e.value is None or e.base is None
+            else replace(e, gain=self.metric.improvement(e.value, e.base), value=None, base=None)
+            for e in told
+        ]  # fmt: skip
+        self.tried, self._best, self._values, self._incumbent, self._segment = set(), [], {}, "", number
 
     def effects(self, values: Mapping[str, float], baseline: float | None, now: float | None = None) -> list[Effect]:
         """The latest and the best, oldest first.

@@ -334,7 +334,7 @@ def why_not(name: str) -> str:
     if not words or "__" in name:
         return "its name is no word"
     for what, never in _NEVER.items():
-        if set(words) & never:
+        if set(words) & never or (what == "seed" and is_seed(name)):
             return f"its name is that of a {what}" if what in ("seed", "machine") else f"its name: {what}"
     if words in {("device",), ("backend",), ("rank",), ("local", "rank")}:
         return "its name is that of a machine"
@@ -344,7 +344,8 @@ def why_not(name: str) -> str:
 
 def is_seed(name: str) -> bool:
     """Whether a constant sets the random numbers: luck is no improvement, whoever gives it a range."""
-    return bool(set(words_of(name)) & _NEVER["seed"])
+    words = set(words_of(name))
+    return bool(words & _NEVER["seed"]) or {"random", "state"} <= words
 
 
 def is_not_own(function: str) -> bool:
@@ -550,7 +551,8 @@ def bounded(usual: Range | None, value: int | float, low: float, high: float) ->
     Over a decade or more the axis is logarithmic. At least five moderate steps lie between the ends.
     """
     low, high = float(low), float(high)
-    whole = isinstance(value, int) and low.is_integer() and high.is_integer()
+    share = usual is not None and usual.kind is Kind.FLOAT and high <= 1  # DROPOUT = 0  # range: 0..1
+    whole = isinstance(value, int) and low.is_integer() and high.is_integer() and not share
     kind = Kind.INT if whole else Kind.FLOAT
     usual = usual or Range(kind, Scale.LINEAR)
     scale = _scale(usual.scale, whole=whole, low=low, high=high)

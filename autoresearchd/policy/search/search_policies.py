@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -85,6 +86,8 @@ class SearchPolicy:
         self._history, self._code_at = history, code_at
         self._memory: Memory | None = None
         self._read: dict[str, dict[str, Value]] = {}  # constants of programs, by commit
+        self._named: dict[str, str] = {}
+        self._first: dict[tuple[tuple[str, str], ...], str] = {}
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """The change that most likely pays."""
@@ -92,7 +95,12 @@ class SearchPolicy:
             raise Interrupted("the search was asked to stop")
         found = constants(state.task, state.code)
         parameters = {name: parameter for name, parameter in found.items() if movable(parameter)}
-        self._memory = memory = (self._memory or Memory(state.task.metric)).refresh(self._history)
+        if self._memory is None:
+            self._memory = Memory(state.task.metric)
+            if state.task.history == "revert" and self._code_at is not None:
+                self._memory.program = partial(self._program, self._code_at)
+        memory = self._memory.refresh(self._history)
+        state = replace(state, parent=memory.program(state.parent))
         values = _values(state)
         effects = memory.effects(values, state.baseline, values.get(state.parent)) + memory.pending(state.under_way)
         lineage = self._lineage(state, {p.name: p.value for p in found.values()}, memory)
@@ -104,6 +112,12 @@ class SearchPolicy:
         chosen = turn.choose()
         moves = [(c.parameter, c.value) for c in chosen]
         return _proposal(self.name, state, moves, turn.reason(chosen), turn.expected(chosen))
+
+    def _program(self, code_at: Callable[[str], Mapping[str, str]], commit: str) -> str:
+        """The first commit that was seen with the files of this one."""
+        if commit not in self._named:
+            self._named[commit] = self._first.setdefault(tuple(sorted(code_at(commit).items())), commit)
+        return self._named[commit]
 
     def _lineage(self, state: ResearchState, current: dict[str, Value], memory: Memory) -> dict[str, dict[str, Value]]:
         """What the constants were at the incumbent and at each of its ancestors, as far as is known."""
@@ -333,7 +347,7 @@ class _Turn:
             return
         for parameter in self._parameters.values():
             rows = parameter.range.family == BATCH and set(words_of(parameter.name)) & PER_PASS
-            if rows and parameter.path == moved.path and isinstance(parameter.value, int):
+            if rows and parameter.path == moved.path and isinstance(parameter.value, int) and first.value:
                 exact = parameter.value * moved.value / first.value
                 whole = exact >= 1 and exact.is_integer() and parameter.legal(exact)
                 if whole and not self._barred(parameter, int(exact)):
@@ -342,7 +356,8 @@ class _Turn:
 
     def _new(self, chosen: Sequence[Candidate]) -> bool:
         changes = {c.parameter.name: c.value for c in chosen}
-        return key(self.state.parent, changes) not in self.memory.tried
+        fit = all(c.parameter.legal(c.value) for c in chosen)  # a partner may have a range of its own
+        return fit and key(self.state.parent, changes) not in self.memory.tried
 
     def _anything(self) -> list[Candidate]:
         free = {n: p for n, p in self._parameters.items() if n not in self.coupling.together}

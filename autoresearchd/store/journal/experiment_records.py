@@ -41,8 +41,8 @@ from autoresearchd.store.schema.database import Database
 _COUNTERS = {
     Status.KEEP: "keeps", Status.DISCARD: "discards", Status.CRASH: "crashes", Status.CHECKS_FAILED: "checks_failed",
 }  # fmt: skip
-_UNDER_WAY = 512
-"""How far back experiments are looked for that are not settled."""
+_UNDER_WAY = 2048
+"""How far back experiments are looked for that are not settled: more than ever are under way in all slots."""
 e, p, r, n, y, v = t.experiments, t.proposals, t.runs, t.answers, t.tallies, t.visits
 _STANDING = (
     "session_id", "number", "segment", "phase", "attempt", "parent", "commit_sha", "status", "label", "value",
@@ -288,7 +288,7 @@ class ExperimentRecords:
 
     def trials(self, session_id: int, after: int = -1) -> Sequence[Trial]:
         """Decided experiments whose changes are known."""
-        judged = (e.c.status, e.c.label, e.c.value, e.c.delta, func.coalesce(e.c.reason, ""))
+        judged = (e.c.status, e.c.label, e.c.value, e.c.delta, func.coalesce(e.c.reason, ""), e.c.segment)
         wanted = (
             select(e.c.number, e.c.parent, e.c.commit_sha, p.c.changes, *judged)
             .join_from(e, p, records.CURRENT)

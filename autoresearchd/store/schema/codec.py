@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Literal
 
+from autoresearchd.domain.cleaning import storable
 from autoresearchd.domain.experiment import CurvePoint
 
 MOST_BYTES = 64 * 2**20
@@ -38,13 +39,6 @@ _CURVE_VERSION = 1
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-def text(value: str) -> str:
-    """``value`` without what UTF-8 or a database cannot hold (lone surrogates, NUL)."""
-    if value.isascii() and "\0" not in value:
-        return value
-    return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-
-
 def finite(value: float | None) -> float | None:
     """``value``, or None where it is not a finite number: databases disagree about NaN and JSON has none."""
     return float(value) if value is not None and math.isfinite(value) else None
@@ -57,16 +51,16 @@ def jsonable(value: Any, depth: int = 0) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(float(value))
     if isinstance(value, str):
-        return text(value)
+        return storable(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value if abs(value) < _MAX_INT else hex(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Mapping):
-        return {text(str(k)): jsonable(v, depth + 1) for k, v in value.items()}
+        return {storable(str(k)): jsonable(v, depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [jsonable(v, depth + 1) for v in value]
-    return text(str(value))
+    return storable(str(value))
 
 
 def dumps(value: Any) -> str:
@@ -92,7 +86,7 @@ def inflate(blob: bytes) -> bytes:
 
 def pack_text(value: str) -> bytes:
     """Text, compressed."""
-    return zlib.compress(text(value).encode("utf-8"), _LEVEL)
+    return zlib.compress(storable(value).encode("utf-8"), _LEVEL)
 
 
 def unpack_text(blob: bytes) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Column, Dialect, Index, Table, TypeDecorator
 
+from autoresearchd.domain.cleaning import storable
 from autoresearchd.domain.labels import Label, Outcome, Phase, SessionState, Status
 from autoresearchd.domain.policy_versions import LearnerStatus, VersionStatus
 from autoresearchd.domain.redaction import Redactor
@@ -46,7 +47,7 @@ def redacted(value: Any) -> Any:
 
 def clean(value: str) -> str:
     """A text as it is written down."""
-    return codec.text(_redactor.get().text(value))
+    return storable(_redactor.get().text(value))
 
 
 # ---------------------------------------------------------------------- types of columns
@@ -111,14 +112,14 @@ def _packed(form: str, *, verbatim: bool = False) -> Value:
 
 
 def _word(kind: type[StrEnum]) -> Value:
-    return Value(sa.Text(), codec.text, kind)
+    return Value(sa.Text(), storable, kind)
 
 
 Time = Value(sa.BigInteger(), _microseconds, lambda value: _EPOCH + timedelta(microseconds=_checked(value, int)))
 """A UTC datetime, stored as integer microseconds since 1970; naive datetimes are refused."""
 Words = Value(sa.Text(), clean, lambda value: _checked(value, str), redacts=True)
 """Text that people or models wrote: cleaned of what a database cannot hold, and redacted."""
-Verbatim = Value(sa.Text(), codec.text, lambda value: _checked(value, str))
+Verbatim = Value(sa.Text(), storable, lambda value: _checked(value, str))
 """Text that stays what it is: names, hashes, and the task."""
 Whole, Big = (
     Value(kind, load=lambda value: int(_checked(value, int, Decimal))) for kind in (sa.Integer(), sa.BigInteger())

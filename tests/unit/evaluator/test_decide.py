@@ -177,6 +177,14 @@ class TestConstraints:
             else:
                 assert (d.status, d.label) == (Status.DISCARD, label) and constraint.metric in d.reason
 
+    def test_an_increase_is_one_over_what_is_confirmed(self) -> None:
+        """As in the confirmation to come: a chain of two keeps, each within the bound, would fall there as a whole."""
+        t = task(scoring(constraints=(Constraint("peak_vram_mb", max_increase=0.25),)))
+        tip, confirmed = (incumbent(*STEADY, metrics={"peak_vram_mb": mb}) for mb in (120.0, 100.0))
+        edit = experiment(run(0.5, metrics={"peak_vram_mb": 144.0}))
+        assert decided(t, edit, tip).label is Label.NONE
+        assert decided(t, edit, tip, confirmed=confirmed).label is Label.CONSTRAINT
+
 
 value = st.floats(-1e6, 1e6, allow_nan=False)
 

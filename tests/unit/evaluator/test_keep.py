@@ -32,6 +32,7 @@ from autoresearchd.evaluator.keep.tip_belief import (
     regret,
     replay,
 )
+from autoresearchd.store.schema.codec import jsonable
 from tests.unit.evaluator.builders import experiment, run, scoring, task
 
 UP = task(scoring(direction=Direction.MAXIMIZE))
@@ -160,6 +161,21 @@ class TestBelief:
         for step in steps[20:]:
             later = follow(later, step)
         assert dump(later) == dump(belief)
+
+    def test_what_is_believed_of_a_long_chain_is_stored_whole(self) -> None:
+        """Else a restart late in the night replays all of it: JSON goes 64 levels deep."""
+        belief = begin([0.1, -0.3, 0.2])
+        for k in range(50):
+            belief = follow(belief, Step(2.0 * k, kept=True))
+        assert dump(load(jsonable(dump(belief)))) == dump(belief)
+
+    def test_after_a_fall_a_level_that_is_none_any_more_counts_for_nothing(self) -> None:
+        """What an older version confirmed, or a metric that has another unit now: nothing true would be kept."""
+        belief = begin([0.1, -0.3, 0.2])
+        assert abs(follow(belief, Step(1.5, fell=True, runs=2)).level) < 1.0, "another seed's luck"
+        for k in range(1, 11):
+            belief = follow(belief, Step(2.0 * k, kept=True))
+        assert abs(follow(belief, Step(20.0, fell=True, runs=2)).level - 20.0) < 1.0
 
     def test_a_belief_of_another_grid_is_refused(self) -> None:
         """A version with other effects must not go on from counts of these."""
@@ -336,6 +352,12 @@ class TestConfirmation:
         assert found.count(Outcome.CONFIRMED) >= 36
         assert confirm(normal(2.0, 0.0), normal(1.0, 0.0), None)[0].outcome is Outcome.CONFIRMED
 
+    def test_a_program_without_noise_says_nothing_of_another_one_s(self) -> None:
+        """An edit that brings chance into a program that had none is lucky in half of its runs."""
+        for belief in (None, begin([0.0, 0.0, 0.0])):
+            found = [confirm(normal(0.0), normal(0.0, 0.0), belief, s, level=False)[0].outcome for s in range(300)]
+            assert found.count(Outcome.CONFIRMED) <= 15
+
     def test_a_tie_with_a_simpler_program_is_confirmed_and_a_loss_is_not(self) -> None:
         assert share(Outcome.CONFIRMED, 60, normal(0.0), simpler=True) >= 0.45
         assert share(Outcome.CONFIRMED, 60, normal(-2.0), simpler=True) <= 0.1
@@ -380,6 +402,14 @@ class TestConfirmation:
             runs.append(made(step, None if bad else 1.0, 100 + len(runs), label))
             assert len(runs) < 9
         assert step.outcome is outcome and "failed 2 times" in step.reason and "oom" in step.reason
+
+    def test_where_nothing_runs_any_more_no_chain_falls(self) -> None:
+        """A driver that is gone, data that is not mounted: a night of keeps would be lost for it."""
+        runs: list[Run] = []
+        while not isinstance(step := next_step(UP, runs, believed(0)), Verdict):
+            runs.append(made(step, None, 100 + len(runs), Label.ERROR))
+            assert len(runs) <= 4
+        assert step.outcome is Outcome.UNDECIDED and f"Experiment {CONFIRMED}, beside it, failed 2 times" in step.reason
 
     def test_a_run_that_failed_once_is_bad_luck(self) -> None:
         runs = [made(Ask(True, None), None, 100, Label.OOM)]

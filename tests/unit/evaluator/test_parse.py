@@ -37,7 +37,9 @@ def test_a_number_is_read_with_its_unit_and_separators(printed: str, value: floa
         assert parse_metrics(line, scoring()) == {"val_bpb": value}
 
 
-@pytest.mark.parametrize("printed", ["1.2.3", "3/10", "12:30", "0,98", "0x10", "1,23,4", "abc", "", "9" * 5000, "- 1"])
+@pytest.mark.parametrize(
+    "printed", ["1.2.3", "3/10", "12:30", "0,98", "0,987", "0x10", "1,23,4", "abc", "", "9" * 5000, "- 1"]
+)
 def test_what_is_no_number_is_not_half_read_as_one(printed: str) -> None:
     assert parse_metrics(f"val_bpb: {printed}\nMETRIC val_bpb={printed}", scoring()) == {}
 

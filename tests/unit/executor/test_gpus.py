@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.domain.cleaning import one_line
 from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.executor.gpus import Devices, find_devices, users
 from autoresearchd.executor.local import LocalExecutor
@@ -18,6 +20,7 @@ from tests.contract.executor_contract import make_request, make_task
 from tests.fakes.nvml import Gpu, Nvml
 
 WAITS = "import sys; print(flush=True); sys.stdin.read()"
+ENGINE = "import os, sys; engine = os.fork(); engine and print(engine, flush=True); sys.stdin.read()"
 
 
 @pytest.fixture(autouse=True)
@@ -33,12 +36,13 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def begin(*more: str) -> Iterator[subprocess.Popen[bytes]]:
+def begin(*more: str, program: str = WAITS) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is at work."""
-    command = [sys.executable, "-c", WAITS, *more]
+    command = [sys.executable, "-c", program, *more]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()  # before, it has no command line yet
+        if program == WAITS:
+            assert process.stdout is not None
+            process.stdout.readline()  # before, it has no command line yet
         yield process
 
 
@@ -80,9 +84,44 @@ def test_who_computes_is_named_but_not_who_cannot_be_seen_or_is_ours(
 ) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    with begin("autoresearchd", "learn") as ours:
-        Nvml(Gpu("H100", "GPU-0", pids=[other.pid, gone.pid, ours.pid])).install(monkeypatch)
-        assert users(("0", "7", "GPU-of-another-machine")) == {other.pid: f"{sys.executable} -c {WAITS}"}
+    with begin("autoresearchd", "learn") as learner, begin("autoresearchd", "start") as job:
+        gpu = Gpu("H100", "GPU-0", pids=[other.pid, gone.pid, learner.pid, job.pid, os.getpid()])
+        Nvml(gpu).install(monkeypatch)
+        found = users(("0", "7", "GPU-of-another-machine"))
+    assert found.keys() == {other.pid, job.pid}
+    assert found[other.pid] == one_line(f"{sys.executable} -c {WAITS}", 80)
+
+
+def test_the_engine_of_a_server_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else research stops for the night where the policy's model is started again on the only GPU."""
+    with begin("autoresearchd", "serve", program=ENGINE) as server:
+        assert server.stdout is not None
+        Nvml(Gpu("H100", "GPU-0", pids=[int(server.stdout.readline())])).install(monkeypatch)
+        assert users(("0",)) == {}
+
+
+def test_runs_of_another_session_share_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one of two sessions stands still, for in the gaps between two runs nobody looks."""
+    own = {**os.environ, "AUTORESEARCHD_RUN_TOKEN": "of-another-daemon"}
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=own) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        Nvml(Gpu("H100", "GPU-0", pids=[run.pid])).install(monkeypatch)
+        assert users(("0",)) == {}
+        run.kill()
+
+
+def test_where_the_policys_model_comes_and_goes_nobody_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[bytes]
+) -> None:
+    """Ollama loads a model into a process of its own each time that it is asked after a while."""
+    gpu = Gpu("H100", "GPU-0")
+    Nvml(gpu).install(monkeypatch)
+    executor = LocalExecutor(tier="none")
+    executor.shared = True
+    assert executor.ready(0)
+    gpu.pids.append(other.pid)
+    assert executor.ready(0)
 
 
 def test_a_gpu_that_somebody_begins_to_use_is_waited_for(

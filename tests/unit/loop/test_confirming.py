@@ -241,7 +241,7 @@ def doubtful(bench: Bench) -> Job:
             return true(request)
         before = [r for r in bench.experiment(run.experiment).runs if r.attempt == run.attempt and r.good]
         ahead = (0.0 if run.of is not None else 1.2 if len(before) % 4 < 2 else -0.8) * SIGMA
-        return f"score: {10.0 - ahead + 1e-9 * (run.seed % 1000):.9f}\n"
+        return f"score: {11.0 - ahead + 1e-9 * (run.seed % 1000):.9f}\n"
 
     return job
 
@@ -394,12 +394,30 @@ def test_a_confirmed_program_that_no_longer_runs_is_said_once_and_the_session_go
     bench.run(12)
     confirmed = [("gain", 1, 0, Outcome.CONFIRMED), ("gain", 2, 1, Outcome.CONFIRMED)]
     assert verdicts(bench) == [*confirmed, ("failures", 2, 0, Outcome.FELL)]
-    assert confirmations(bench)[-1].after == 5 and len(confirmations(bench)[-1].runs) == 2
+    assert confirmations(bench)[-1].after == 5 and len(confirmations(bench)[-1].runs) == 3
     [said] = [said for said in bench.messages(EventKind.WARNING) if "confirmed" in said]
     assert "experiment 2, which is confirmed" in said and "failed 2 times" in said
     assert len(bench.experiments()) == 13 and bench.program().count("V") == 2, "the branch stays where it is"
     bench.run(13)
     assert len(confirmations(bench)) == 3, "nor again after a restart"
+
+
+def test_where_nothing_runs_any_more_all_that_was_kept_stays(tmp_path: Path) -> None:
+    """Data that was unmounted in the night is no fault of thirty keeps."""
+    bench, gone = make(tmp_path, NEVER), list[bool]()
+
+    def job(request: RunRequest) -> Script | str:
+        if len(bench.experiments()) == 5 and not gone:
+            gone.append(True)
+        return prints("no data\n", exit_code=1, outcome="failed") if gone == [True] else true(request)
+
+    bench.job = job
+    bench.run(8)
+    assert verdicts(bench) == [("failures", 3, 0, Outcome.UNDECIDED), ("limit", 3, 0, Outcome.UNDECIDED)]
+    assert [e.confirmed for e in bench.experiments()[1:4]] == [None] * 3
+    gone.append(False)  # it is back
+    bench.run(9)
+    assert verdicts(bench)[-1] == ("limit", 9, 0, Outcome.CONFIRMED) and bench.program().count("V") == 4
 
 
 def test_a_tip_that_no_test_could_tell_of_is_tested_again_when_all_that_is_built_on_it_fails(bench: Bench) -> None:
@@ -637,6 +655,21 @@ def ask(bench: Bench, asked: Asked) -> None:
     SessionLoop(bench.laboratory(), Limits(), backoff=Backoff(first=0.0), asked=asked).run()
 
 
+def stopped_at(bench: Bench, job: Job, when: Callable[[RunRequest], bool] = lambda request: True) -> Context:
+    """What a daemon works with that is stopped at once in the first run of which that is true."""
+    stops = list[Context]()
+
+    def stopping(request: RunRequest) -> Script | str:
+        if stops and when(request):
+            stops.pop().stop.request("now", now=True)
+            return Script(hang=True)
+        return job(request)
+
+    bench.job = stopping
+    stops.append(lab := bench.laboratory())
+    return lab
+
+
 def test_a_keep_below_the_tip_that_does_not_pass_leaves_the_tip_where_it_is(tmp_path: Path) -> None:
     """What was built on it was not tested, and may be far better."""
     bench = make(tmp_path, NEVER)
@@ -653,19 +686,10 @@ def test_a_keep_below_the_tip_that_does_not_pass_leaves_the_tip_where_it_is(tmp_
 
 
 def test_what_is_asked_for_is_done_after_what_was_under_way(tmp_path: Path) -> None:
-    bench, stops = make(tmp_path, AT_ONCE), list[Context]()
-
-    def stopping(request: RunRequest) -> Script | str:
-        if run_of(bench, request).attempt < 0 and stops:
-            stops.pop().stop.request("now", now=True)
-            return Script(hang=True)
-        return true(request)
-
+    bench = make(tmp_path, AT_ONCE)
     bench.run(2)
-    bench.job = stopping
-    stops.append(bench.laboratory())
     with pytest.raises(errors.Interrupted):
-        bench.loop(3, stops[0]).run()
+        bench.loop(3, stopped_at(bench, true, lambda request: run_of(bench, request).attempt < 0)).run()
     ask(bench, Asked(experiment=2, pairs=3, budget=9.0))
     assert [c.experiment for c in confirmations(bench)] == [1, 2, 3, 2]
     last = confirmations(bench)[-1]
@@ -694,7 +718,7 @@ def at_limit(bench: Bench, experiments: int) -> bool:
 
 def test_what_is_left_to_be_confirmed_at_a_limit_is_left_to_a_daemon(tmp_path: Path) -> None:
     """Else `resume` would make its runs in silence, and say that nothing was started."""
-    bench, stops = make(tmp_path, NEVER), list[Context]()
+    bench = make(tmp_path, NEVER)
     run_until(bench, 3, now=True)
     assert not at_limit(bench, 3)
     doubt = doubtful(bench)
@@ -703,15 +727,8 @@ def test_what_is_left_to_be_confirmed_at_a_limit_is_left_to_a_daemon(tmp_path: P
     assert verdicts(bench) == [("asked", 1, 0, Outcome.UNDECIDED)] and not at_limit(bench, 3), "it was a comparison"
     bench.run(3)
     assert verdicts(bench)[1:] == [("limit", 3, 0, Outcome.CONFIRMED)] and at_limit(bench, 3)
-
-    def stopping(request: RunRequest) -> Script | str:
-        stops[0].stop.request("now", now=True)
-        return Script(hang=True)
-
-    bench.job = stopping
-    stops.append(bench.laboratory())
     with pytest.raises(errors.Interrupted):
-        SessionLoop(stops[0], Limits(), asked=Asked(budget=10.0)).run()
+        SessionLoop(stopped_at(bench, true), Limits(), asked=Asked(budget=10.0)).run()
     assert is_open(bench) and not at_limit(bench, 3), "a confirmation that was cut off"
 
 
@@ -719,6 +736,38 @@ def test_a_chain_that_the_runs_left_in_doubt_is_nothing_to_go_on_with_at_a_limit
     bench.job = doubtful(bench)
     bench.run(2)
     assert verdicts(bench)[-1][3] is Outcome.UNDECIDED and at_limit(bench, 2)
+
+
+def test_a_short_test_that_a_user_asked_for_leaves_the_whole_one_to_be_made(tmp_path: Path) -> None:
+    bench = make(tmp_path, NEVER)
+    run_until(bench, 3, now=True)
+    doubt = doubtful(bench)
+    bench.job = lambda request: doubt(request) if run_of(bench, request).attempt == -1 else true(request)
+    ask(bench, Asked(pairs=1))
+    assert verdicts(bench) == [("asked", 3, 0, Outcome.UNDECIDED)] and not at_limit(bench, 3)
+    bench.run(3)
+    assert verdicts(bench)[1:] == [("limit", 3, 0, Outcome.CONFIRMED)]
+
+
+def test_another_confirmation_that_was_cut_off_is_no_answer(tmp_path: Path) -> None:
+    bench = make(tmp_path, NEVER)
+    run_until(bench, 3, now=True)
+    with pytest.raises(errors.Interrupted):
+        SessionLoop(stopped_at(bench, true), Limits(), asked=Asked(experiment=1)).run()
+    ask(bench, Asked())
+    confirmed = Outcome.CONFIRMED
+    assert verdicts(bench) == [("asked", 1, 0, confirmed), ("asked", 3, 1, confirmed)]
+
+
+def test_what_fails_while_only_a_confirmation_is_asked_for_is_not_given_back_to_its_policy(tmp_path: Path) -> None:
+    """It would be asked, and paid, by a command that says that it asks no model."""
+    bench = make(tmp_path, NEVER, job=broken)
+    bench.policy = Breaking()
+    with pytest.raises(errors.Interrupted):
+        bench.loop(3, stopped_at(bench, broken, lambda request: "BROKEN" in text_of(request))).run()
+    ask(bench, Asked())
+    assert bench.policy.logs == [] and verdicts(bench) == [("asked", 1, 0, Outcome.CONFIRMED)]
+    assert bench.experiment(2).decision.label is Label.ERROR  # type: ignore[union-attr]
 
 
 def test_runs_that_a_user_asks_for_are_none_of_those_that_a_session_may_spend(bench: Bench) -> None:

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.errors import EnvironmentFailure
-from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.loop.confirming import Asked
 from autoresearchd.loop.context import Context
+from autoresearchd.loop.session import Backoff, SessionLoop
 from tests.fakes.bench import TASK, Bench, Doom, Killed, Mortal
 from tests.fakes.executors import FakeExecutor, FakeHandle, Script
 
@@ -264,3 +266,26 @@ def test_a_daemon_killed_at_any_instant_loses_and_doubles_nothing(
         except Killed:
             bench.run(count)
         check(bench, count)
+
+
+def test_a_confirmation_that_is_asked_for_begins_nothing_else(tmp_path: Path, made: list[Bench]) -> None:
+    """`confirm` asks no policy, which may cost money, however many slots are free."""
+    bench = Slots(tmp_path, 3)
+    made.append(bench)
+    bench.run(6)
+    asked = len(bench.policy.seen)
+    tip = bench.store.session("t").incumbent_experiment
+    SessionLoop(bench.laboratory(), Limits(), backoff=Backoff(first=0.0), asked=Asked(pairs=3)).run()
+    assert len(bench.policy.seen) == asked and len(bench.experiments()) == 7
+    last = bench.store.confirmations(bench.session.id)[-1]
+    assert (last.why, last.experiment, last.pairs) == ("asked", tip, 3)
+
+
+def test_what_a_policy_is_asked_has_all_that_it_proposed_before(tmp_path: Path, made: list[Bench]) -> None:
+    """Slots become free together: else all are sent the same way."""
+    bench = Slots(tmp_path, 3)
+    made.append(bench)
+    bench.length = lambda request: 3
+    bench.run(9)
+    known = [{e.number for e in (*state.recent, *state.under_way)} for state in bench.policy.seen]
+    assert all(set(range(1, state.number)) <= there for state, there in zip(bench.policy.seen, known, strict=True))

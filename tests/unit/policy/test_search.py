@@ -290,6 +290,55 @@ def test_a_small_space_that_is_used_up_ends_in_a_clear_error() -> None:
         ask(code, discard(1, bias), discard(2, mode), discard(3, {**bias, **mode}))
 
 
+def test_a_partner_with_a_range_of_its_own_is_left_where_it_is() -> None:
+    """Else the same move, which cannot be made, would be proposed for ever."""
+    code = "WIDTH = 64  # range: 16..256\nBATCH = 64  # range: 32..128\nLEARNING_RATE = 0.04\n"
+    wide = crash(1, {"train.py:WIDTH": 256}, Label.ERROR, MISFIT)
+    assert all(p.changes and p.changes.get("train.py:BATCH", 64) <= 128 for p in ask(code, wide))  # type: ignore[operator]
+
+
+def test_a_length_that_may_be_nothing_is_no_trouble() -> None:
+    """Rows beside it would be as many as go into nothing."""
+    code = "PREFIX_LEN = 4  # range: 0..16\nDEVICE_BATCH_SIZE = 8\n"
+    assert all(p.changes for p in ask(code))
+
+
+def test_a_share_that_is_written_as_nothing_may_be_a_fraction() -> None:
+    found = {p.changes["train.py:DROPOUT"] for p in ask("DROPOUT = 0  # range: 0..1\n", count=10)}
+    assert all(isinstance(v, float) and 0 < v <= 1 for v in found) and len(found) > 1
+
+
+def test_a_literal_with_two_names_is_one_constant() -> None:
+    """Two replacements in one place would write a value that nobody chose."""
+    found = find('group = {"params": 3, "lr": 0.1}\nprint(group)\n')
+    assert len({p.start for p in found}) == len(found)
+
+
+@pytest.mark.parametrize("name", ["RANDOM_STATE", "random_state", "split_random_state"])
+def test_the_state_of_random_numbers_is_a_seed(name: str) -> None:
+    assert find(f"{name} = 42\nLEARNING_RATE = 0.1\n")[0].label == "LEARNING_RATE"
+
+
+def test_what_another_machine_measured_is_compared_with_nothing_of_today() -> None:
+    """There the same program had another level: all that was tried on it would look like a gain."""
+    memory = Memory(Metric("val_bpb", Direction.MINIMIZE))
+    again = Trial(3, BASE, "9" * 40, {}, Status.KEEP, Label.NONE, 2.0, segment=1)
+    old = [discard(1, {"train.py:MATRIX_LR": 0.06}), discard(2, {"train.py:MATRIX_LR": 0.02}, 0.99)]
+    memory.refresh(MemoryHistory([BASELINE, *old, again]))
+    gains = [e.gain for e in memory.effects({BASE: 2.0}, 2.0)]
+    assert gains == pytest.approx([-0.02, 0.01]) and not memory.tried
+
+
+def test_what_reverts_brought_back_is_the_program_that_it_was() -> None:
+    """With ``history: revert`` each discard is followed by a commit of the tip's files: what was tried counts on."""
+    code = 'USE_BIAS = True\nMODE = "a"  # one of: "a", "b"\n'
+    first, second = discard(1, {"train.py:USE_BIAS": False}), discard(2, {"train.py:MODE": "b"}, parent="d" * 40)
+    policy = SearchPolicy(MemoryHistory([BASELINE, first, second]), lambda _: {"train.py": code})
+    state = make_state(code, number=9, parent="e" * 40, sigma=0.002, incumbent_value=1.0)
+    state = replace(state, task=replace(state.task, history="revert"))
+    assert len(policy.propose(state, threading.Event()).changes) == 2, "only both together are left"
+
+
 def test_trials_of_other_policies_do_not_confuse_it() -> None:
     trials = (
         Trial(3, "f" * 40, "e" * 40, {}, Status.KEEP, Label.NONE, 0.9),

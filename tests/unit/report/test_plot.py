@@ -80,6 +80,24 @@ def test_a_keep_confirmed_in_the_middle_of_a_chain_moves_the_thick_line_alone() 
     assert chart.tips == (tuple(beliefs),)
 
 
+def test_the_confirmed_program_has_the_mean_of_all_its_runs_in_confirmations() -> None:
+    """As `status` has it: the test that confirmed it ended at a lucky run."""
+    runs = [{"of": of, "metric": metric, "label": ""} for of, metric in ((None, 0.8), (0, 1.0), (None, 0.84))]
+    first = {
+        "experiment": 1,
+        "against": 0,
+        "after": 1,
+        "outcome": "confirmed",
+        "moved": True,
+        "value": 0.82,
+        "runs": runs,
+    }
+    later = {"experiment": 2, "against": 1, "after": 3, "outcome": "fell", "moved": True, "value": 0.9}
+    later["runs"] = [{"of": None, "metric": 0.9, "label": ""}, {"of": 1, "metric": 0.88, "label": ""}]
+    chart = chart_of(TESTED[:4], metric="loss", direction="minimize", confirmations=[first, later])
+    assert next(step for step in chart.confirmed[0] if step.at == 1.5).value == pytest.approx(0.84)
+
+
 def test_in_an_imported_log_the_tip_has_the_value_that_it_was_kept_with() -> None:
     chart = chart_of(TESTED, metric="loss", direction="minimize", confirmations=TESTS)
     assert chart.tips == ((Step(0, 1.0), Step(1, 0.9), Step(2, 0.85), Step(5, 0.75)),)

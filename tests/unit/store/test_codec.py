@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoresearchd.domain.cleaning import storable
 from autoresearchd.domain.experiment import CurvePoint
 from autoresearchd.store.schema import codec
 
@@ -52,7 +53,7 @@ def test_anything_becomes_json_that_every_reader_accepts(value: Any) -> None:
 
 @given(st.dictionaries(st.text(max_size=5), st.floats(width=64) | st.integers(-(2**53), 2**53)))
 def test_metrics_come_back_as_numbers(metrics: dict[str, float]) -> None:
-    clean = {codec.text(name): value for name, value in metrics.items()}
+    clean = {storable(name): value for name, value in metrics.items()}
     found = codec.metrics(json.loads(codec.dumps(metrics)))
     assert found.keys() == clean.keys()
     assert all(found[k] == v or (math.isnan(v) and math.isnan(found[k])) for k, v in clean.items())
@@ -60,10 +61,10 @@ def test_metrics_come_back_as_numbers(metrics: dict[str, float]) -> None:
 
 @given(st.text(st.characters()))
 def test_text_can_be_written_to_any_database_and_good_text_is_left_alone(text: str) -> None:
-    clean = codec.text(text)
+    clean = storable(text)
     clean.encode("utf-8")
     assert "\0" not in clean
-    assert codec.text(clean) == clean
+    assert storable(clean) == clean
     if clean.isprintable():
         assert codec.unpack_text(codec.pack_text(text)) == clean
 
