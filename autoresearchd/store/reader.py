@@ -17,7 +17,7 @@ from sqlalchemy import Connection, and_, case, func, select
 from autoresearchd.domain.confirmation import Confirmation
 from autoresearchd.domain.errors import StoreDamaged
 from autoresearchd.domain.experiment import Experiment, Limits, Run, limit_reached, noise_has_grown
-from autoresearchd.domain.labels import RULES, Label, Phase, SessionState, Status
+from autoresearchd.domain.labels import RULES, Label, Outcome, Phase, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Answer, Proposal
 from autoresearchd.evaluator.keep.noise import mad_confidence
 from autoresearchd.store.journal import records
@@ -388,9 +388,13 @@ def _metric_block(c: Connection, session: AnyRow, task: Mapping[str, Any]) -> di
 def _confirmed_block(c: Connection, session: AnyRow, row: AnyRow, baseline: int) -> dict[str, Any]:
     """The confirmed program. runs: that its value is the mean of, since: when it was confirmed.
 
+    gain, error: over the baseline, summed over the confirmations between them, which have both sides run in turn: the
+    machine may not be what it was when the baseline was first measured. None: of a keep of older versions.
+
     A baseline, and what was confirmed before there were confirmations, has the value that it was kept with.
     """
-    which = (k.c.session_id == session.id, (k.c.experiment == row.number) | (k.c.against == row.number))
+    telling = (k.c.experiment == row.number) | (k.c.against == row.number) | (k.c.outcome == Outcome.CONFIRMED)
+    which = (k.c.session_id == session.id, k.c.experiment > baseline, telling)
     tests = [] if row.number == baseline else load_confirmations(c, session.id, select(*k.c).where(*which))
     value, runs = _value_of(row.number, tests)
     if value is None:
@@ -398,12 +402,28 @@ def _confirmed_block(c: Connection, session: AnyRow, row: AnyRow, baseline: int)
         good = (r.c.label == Label.NONE, r.c.value.is_not(None))
         value, runs = row.value, c.execute(select(func.count()).where(*of_it, *good)).scalar_one()
     ended = [one.finished_at for one in tests if one.experiment == row.number and one.confirmed]
+    gain, error = _gain(row.number, baseline, tests) or (None, None)
     return {
         "experiment": row.number,
         "value": value,
         "runs": runs,
         "since": _iso(ended[0] if ended else row.finished_at),
+        "gain": gain,
+        "error": error,
     }
+
+
+def _gain(number: int, baseline: int, tests: Sequence[Confirmation]) -> tuple[float, float] | None:
+    """What was gained from the baseline on, and its standard error; None where a part of it was not confirmed."""
+    passed = {one.experiment: one for one in tests if one.confirmed}
+    gain = square = 0.0
+    while number > baseline:
+        one = passed.get(number)
+        if one is None or one.verdict is None or one.verdict.gain is None:
+            return None
+        gain, square = gain + one.verdict.gain, square + (one.verdict.error or 0.0) ** 2
+        number = one.against
+    return gain, math.sqrt(square)
 
 
 def _sigma(c: Connection, session_id: int, baseline: int) -> float | None:

@@ -230,6 +230,9 @@ def _metric_words(metric: Record, paint: Paint) -> str:
         return f"{name}  no baseline yet  {direction}"
     percent, sigma = real(metric.get("improvement_pct")), real(metric.get("sigma"))
     confirmed = metric.get("confirmed") or {}
+    side_by_side = real(confirmed.get("gain"))
+    if side_by_side is not None and baseline:
+        percent = 100 * side_by_side / abs(baseline)
     whole, noise = all_whole((baseline, best)), f"σ {sigma:.2g}" if sigma else ""
     if best is None or confirmed.get("experiment") == metric.get("baseline_experiment"):
         told = " · ".join(filter(None, ("nothing better is confirmed yet", noise)))
@@ -238,8 +241,9 @@ def _metric_words(metric: Record, paint: Paint) -> str:
     gain = "" if percent is None else "no better"
     if percent is not None and better:
         gain = f"{percent:.2f}% better" if percent < _BEYOND_COMPARE else f"over {_BEYOND_COMPARE}% better"
+        gain += " side by side" if side_by_side is not None else ""
         if sigma:
-            times = abs(best - baseline) / sigma
+            times = abs(best - baseline if side_by_side is None else side_by_side) / sigma
             gain += f" ({times:.1f}σ)" if times < _BEYOND_COMPARE else f" (over {_BEYOND_COMPARE}σ)"
     runs = f" over {counted(confirmed['runs'], 'run')}" if confirmed.get("runs") else ""
     gain = ", ".join(filter(None, (gain, f"confirmed in #{confirmed.get('experiment')}{runs}")))

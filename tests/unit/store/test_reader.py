@@ -70,7 +70,8 @@ def test_status_has_the_documented_form_and_the_right_figures(lab: Driver, journ
     metric = status["metric"]
     assert (metric["name"], metric["direction"], metric["source"]) == ("val_bpb", "minimize", "evaluator")
     assert (metric["baseline"], metric["best"], metric["best_experiment"]) == (1.0, 1.0, 0)
-    assert metric["confirmed"] == {"experiment": 0, "value": 1.0, "runs": 3, "since": AT.isoformat()}
+    at_first = {"experiment": 0, "value": 1.0, "runs": 3, "since": AT.isoformat(), "gain": 0.0, "error": 0.0}
+    assert metric["confirmed"] == at_first
     assert metric["tip"] == {"experiment": 2, "estimate": 0.9, "standard_error": None}
     assert metric["improvement_pct"] == 0.0, "what is only believed is not called better"
     assert metric["sigma"] == pytest.approx(statistics.stdev([1.0, 1.02, 0.98]))
@@ -184,10 +185,14 @@ def test_the_best_is_what_runs_that_had_no_part_in_keeping_it_have_shown(lab: Dr
         lab.begin_confirmation(3, against=2)
         lab.confirm(1, (None, 3, 0.9), (2, 3, 0.91))
         later = reader.status("nov21")["metric"]["confirmed"]
+        verdict = Verdict(Outcome.CONFIRMED, 0.01, 0.015, 0.99, "better")
+        lab.store.decide_confirmation(lab.id, 1, verdict, AT + timedelta(minutes=2))
+        both = reader.status("nov21")["metric"]["confirmed"]
     assert (open_still["metric"]["best"], open_still["session"]["confirmed"]) == (1.0, 0)
     metric, session = status["metric"], status["session"]
     assert metric["confirmed"] == {
         "experiment": 2, "value": pytest.approx(0.82), "runs": 2, "since": (AT + timedelta(minutes=1)).isoformat(),
+        "gain": 0.23, "error": 0.02,
     }  # fmt: skip
     assert (metric["best"], metric["best_experiment"]) == (metric["confirmed"]["value"], 2)
     assert metric["improvement_pct"] == pytest.approx(18.0)
@@ -195,6 +200,7 @@ def test_the_best_is_what_runs_that_had_no_part_in_keeping_it_have_shown(lab: Dr
     assert metric["tip"] == {"experiment": 3, "estimate": 0.75, "standard_error": 0.04}
     assert (session["keeps"], session["confirmed"]) == (3, 2)
     assert (later["value"], later["runs"]) == (pytest.approx((0.8 + 0.84 + 0.91) / 3), 3), "each run says more of it"
+    assert (both["experiment"], both["gain"], both["error"]) == (3, pytest.approx(0.24), pytest.approx(0.025))
 
 
 def test_a_keep_of_a_session_before_confirmations_has_the_value_that_it_was_kept_with(
@@ -206,7 +212,8 @@ def test_a_keep_of_a_session_before_confirmations_has_the_value_that_it_was_kept
     lab.decide(e, Decision(Status.KEEP, Label.NONE, 0.85), commit_of(e.number), confirmed=True)
     with Reader(journal) as reader:
         metric = reader.status("nov21")["metric"]
-    assert metric["confirmed"] == {"experiment": 1, "value": 0.85, "runs": 2, "since": AT.isoformat()}
+    as_kept = {"experiment": 1, "value": 0.85, "runs": 2, "since": AT.isoformat(), "gain": None, "error": None}
+    assert metric["confirmed"] == as_kept
     assert (metric["best"], metric["tip"]["experiment"]) == (0.85, 1)
 
 
