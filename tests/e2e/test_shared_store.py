@@ -67,7 +67,8 @@ def test_repositories_share_a_server_and_each_sees_its_own(stored: Project, tmp_
 
 
 def test_a_session_has_one_daemon_wherever_its_repository_is(stored: Project) -> None:
-    with stored.daemon("start", "--foreground", "--tag", "t", "--policy", "random") as daemon:
+    never = ("--confirm-every", "1000000")  # a confirmation stays under way in a pause
+    with stored.daemon("start", "--foreground", "--tag", "t", "--policy", "random", *never) as daemon:
         wait_until(lambda: stored.latest_run() >= 2)
         stored.done("pause")
         wait_until(lambda: stored.status("t")["session"]["state"] == "paused" and not stored.status("t")["under_way"])

@@ -1085,7 +1085,7 @@ def test_death_at_any_instant_changes_nothing(
     run_until_killed(reference, count, experiments)
     wanted, totals = outcome(reference), reference.store.totals(reference.session.id)
     assert confirmations(reference)
-    for at in range(count.count // 3, count.count, max(1, count.count // 9)):
+    for at in range(count.count // 3, count.count, max(1, count.count // 6)):
         bench = made(str(at))
         assert run_until_killed(bench, Doom(at), experiments)
         require_proven(bench)

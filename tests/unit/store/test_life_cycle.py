@@ -166,4 +166,4 @@ class OnAServer(LifeCycle):
 @needs_postgresql
 @pytest.mark.usefixtures("postgresql")
 class TestLifeCycleOnAServer(OnAServer.TestCase):
-    settings = LifeCycle.TestCase.settings
+    settings = settings(LifeCycle.TestCase.settings, max_examples=6)
