@@ -162,6 +162,8 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
         undo.pop_all()
         if options.foreground:
             return run(project, store, session, sinks)
+    if device is None:  # the daemon's own are in its log, where nobody looks who has just started it
+        _say("".join(f"warning: {text}\n" for text in compose.make_executor(executor).warnings(task)))
     return detach(project, tag, wait=True)
 
 
