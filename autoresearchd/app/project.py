@@ -5,14 +5,15 @@ What needs SQLAlchemy is imported where it is used: commands that only read impo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoresearchd import keys
 from autoresearchd.domain.errors import SessionLocked, StoreDamaged, UsageError
-from autoresearchd.loop.upkeep.session_lock import holder, holders, without_store
+from autoresearchd.loop.upkeep.session_lock import already_held, holder, holders, without_store
+from autoresearchd.store import shared
 from autoresearchd.workspace import layout
 
 if TYPE_CHECKING:
@@ -42,7 +43,17 @@ class Project:
 
     @property
     def database(self) -> Path:
+        """The SQLite file, where the journal is in one."""
         return layout.database_path(self.root)
+
+    @property
+    def journal(self) -> Path | shared.Shared:
+        """Where the journal is: ``database``, or a shared store. UsageError: it is in one, and none is set."""
+        return shared.where(self.database)
+
+    @property
+    def is_shared(self) -> bool:
+        return isinstance(self.journal, shared.Shared)
 
     def lock(self, tag: str) -> Path:
         return layout.lock_path(self.root, tag)
@@ -64,7 +75,11 @@ class Project:
         from autoresearchd.store.repository import SqlStore
         from autoresearchd.store.schema import health
 
-        self._refuse_gone()
+        if not self.is_shared:
+            self._refuse_gone()
+        place = shared.begin(self.database)
+        if isinstance(place, shared.Shared):
+            return SqlStore.open(place).hide(keys.redactor(folder=self.root))
         held = holders(self.locks)
         if older := health.older_revision(self.database) if held else "":
             named = ", ".join(f"session {tag} (process {pid})" for tag, pid in held.items())
@@ -81,12 +96,14 @@ class Project:
         from autoresearchd.store.schema import health
 
         self.require_database()
-        if not health.has_content(self.database):
+        if not self.is_shared and not health.has_content(self.database):
             raise StoreDamaged(f"{self.database} {health.lack_of(self.database)}", hint=health.HINT)
         return self.open_store()
 
     def require_database(self) -> None:
         """Raise NoSession where there is no database; StoreDamaged where it is gone."""
+        if self.is_shared:
+            return
         self._refuse_gone()
         if not self.database.is_file():
             raise self.no_session()
@@ -107,15 +124,34 @@ class Project:
         if not health.has_content(self.database) and backups.generations(self.backups):
             raise StoreDamaged(f"{self.database} is gone, but there are backups of it", hint=health.HINT)
 
+    def notes(self) -> list[str]:
+        """What whoever begins a session should know of where it is written."""
+        if self.is_shared or not self.database.exists() or not shared.configured():
+            return []
+        return [
+            f"the sessions of this repository are in {self.database}, where they began, not in the store that is set"
+        ]
+
     def daemon(self, tag: str, *, ready: bool = False) -> int | None:
         """Pid of the session's live daemon; ``ready``: only when it has found everything in order."""
         return holder(self.lock(tag), ready=ready) if layout.valid_tag(tag) else None
 
-    def pick(self, store: SqlStore, tag: str | None) -> Session:
-        return store.session(self.choose([(session.tag, session.policy) for session in store.sessions()], tag))
+    def refuse_held(self, store: SqlStore, tag: str) -> None:
+        """Raise SessionLocked where a daemon holds the session, here or on another machine."""
+        if (pid := self.daemon(tag)) is not None:
+            raise already_held(tag, pid)
+        if (elsewhere := store.holder(tag)) is not None:
+            raise elsewhere.error(tag)
 
-    def choose(self, sessions: Sequence[tuple[str, str]], tag: str | None) -> str:
-        """Of the sessions here (tag, policy), oldest first: the named one, the only running, else the newest."""
+    def pick(self, store: SqlStore, tag: str | None) -> Session:
+        sessions = [(session.tag, session.policy) for session in store.sessions()]
+        return store.session(self.choose(sessions, tag, store.holder))
+
+    def choose(self, sessions: Sequence[tuple[str, str]], tag: str | None, elsewhere: Callable[[str], object]) -> str:
+        """Of the sessions here (tag, policy), oldest first: the named one, the only running, else the newest.
+
+        elsewhere: whose daemon has one, on whatever machine; None: nobody's.
+        """
         if not sessions:
             raise self.no_session()
         tags = [name for name, _ in sessions]
@@ -124,7 +160,7 @@ class Project:
                 what = f"there is no session {tag[:60]!r} in {self.root}"
                 raise UsageError(what, hint=f"name one of them: {', '.join(tags)}")
             return tag
-        running = [name for name in tags if self.daemon(name) is not None]
+        running = [name for name in tags if self.daemon(name) is not None or elsewhere(name) is not None]
         if len(running) > 1:
             what = f"several sessions run in {self.root}: {', '.join(running)}"
             raise UsageError(what, hint=f"say which: --session {' or --session '.join(running)}")

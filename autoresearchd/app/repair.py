@@ -49,6 +49,7 @@ from autoresearchd.store import backups
 from autoresearchd.store.backups import Draft, is_whole
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
+from autoresearchd.store.shared import RESTORE, Shared
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.files import read_tail
 from autoresearchd.workspace.git import GitWorkspace, open_workspace
@@ -131,6 +132,9 @@ class Report:
 def repair(directory: Path, tag: str | None = None) -> Report:
     """Repair the database of a repository. tag: of the sessions that only git knows, rebuild this one; None: all."""
     project = Project.at(directory)
+    if isinstance(place := project.journal, Shared):
+        what = f"the sessions of this repository are in {place.name}, which is not repaired from here"
+        raise UsageError(what, hint=f"{RESTORE}; then `autoresearchd resume`")
     tags = recorded_sessions(project.root)
     if tag is not None and tag not in tags and not project.database.exists():
         raise UsageError(f"git knows nothing of a session {tag!r}", hint="known: " + (", ".join(tags) or "none"))

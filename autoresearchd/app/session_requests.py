@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -50,19 +51,21 @@ def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", 
         if coming is not None:  # else it would be thrown away with what is left of requests to a dead daemon
             what = f"session {session.tag} is only starting (process {coming}): it takes no request yet"
             raise errors.NothingRunning(what, hint="ask again in a moment")
-        pid = project.daemon(session.tag)
-        if pid is None:
+        pid, elsewhere = project.daemon(session.tag), store.holder(session.tag)
+        if pid is None and elsewhere is None:
             reached = reached_limit(store, session)  # then a bare `resume` would start nothing
             why, more = (f"has ended, {reached.reason}", f" {reached.more}") if reached else ("has no daemon", "")
             how = f"`autoresearchd resume {session.tag}{more}` goes on with it"
             return f"nothing is running: session {session.tag} {why}; {how}"
-        named = f"session {session.tag} (process {pid})"
-        if kind == "stop" and _last_asked(store, session, pid, ("stop", "stop_now")):
+        who = elsewhere if pid is None else f"process {pid}"
+        named = f"session {session.tag} ({who})"
+        began = process_began(pid) if pid is not None else elsewhere.since if elsewhere is not None else None
+        if kind == "stop" and _last_asked(store, session, began, ("stop", "stop_now")):
             # Asked for once more it would mean at once, as a second signal does.
             asked = "was asked to stop before, and does after the running experiment"
             return f"{named} {asked}; `autoresearchd stop --now` ends that"
         words, at_rest = _SENTENCES[kind], session.state is SessionState.PAUSED
-        last = _last_asked(store, session, pid, ("pause", "unpause"))
+        last = _last_asked(store, session, began, ("pause", "unpause"))
         to_pause = at_rest if last is None else last == "pause"
         if kind == "pause" and to_pause:
             words = "is paused already" if at_rest else f"{words} already: it was asked to before"
@@ -105,9 +108,9 @@ def _is_to_confirm(store: SqlStore, session: Session, latest: Experiment) -> boo
     return bool(keeps) and not any(c.leaves_doubt(keeps) for c in tests)
 
 
-def _last_asked(store: SqlStore, session: Session, pid: int, kinds: Sequence[str]) -> str | None:
-    """What of these this daemon was asked for last; what was asked of one before it counts no more."""
-    asked, began = store.last_control(session.id, kinds), process_began(pid)
+def _last_asked(store: SqlStore, session: Session, began: datetime | None, kinds: Sequence[str]) -> str | None:
+    """What of these a daemon that began then was asked for last; what was asked of one before it counts no more."""
+    asked = store.last_control(session.id, kinds)
     return asked.kind if asked is not None and began is not None and asked.created_at >= began else None
 
 
@@ -155,7 +158,7 @@ def removal(directory: Path, tag: str) -> str:
     project = Project.of_session(directory)
     with project.existing_store() as store:
         branch = project.pick(store, tag).branch
-    with Reader(project.database) as reader:
+    with Reader(project.journal) as reader:
         counts = reader.status(tag, alive=False)["session"]
     tried = f"session {tag}: {counted(int(counts['experiments']), 'experiment')}"
     if not branch:
@@ -169,7 +172,7 @@ def remove(directory: Path, tag: str) -> None:
     project = Project.of_session(directory)
     with project.existing_store() as store:
         session = project.pick(store, tag)
-        with SessionLock(project.lock(tag), tag):
+        with SessionLock(project.lock(tag), tag), store.leased(tag):
             if session.branch:
                 why = "a branch that is checked out cannot be removed"
                 preflight.check_not_checked_out(project.root, session.branch, why)
@@ -192,7 +195,7 @@ def discard_session(
     if store.totals(session.id).experiments:
         return
     with contextlib.suppress(errors.StoreError):  # the session goes all the same
-        with Reader(project.database) as reader:
+        with Reader(project.journal) as reader:
             status = {**reader.status(session.tag, alive=False), "current": None, "under_way": []}
         failed = FailedStart(session.tag, SystemClock().now(), error.exit_code, error.what, error.hint, status)
         # First: whoever left the terminal has only this to learn it from.

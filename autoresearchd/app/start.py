@@ -106,7 +106,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
         raise errors.UsageError(f"there is no folder {folder}", hint="name the folder that holds the task")
     file, device = folder / TASK_FILE, None
     if file.exists():
-        device = compose.remote_device(executor, folder)
+        device = compose.remote_device(executor, folder, _say, options.limits.max_usd)
         read_task(folder, overrides=overrides, device=device)  # its mistakes are told before it is to be committed
     project = Project.at(folder)
     preflight.check_repository(project.root)
@@ -141,7 +141,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
             require_tunable(policy, task, code, file)
         if device is None:
             notes += program_notes(task, source)
-        notes += [*who_measures(task, code)]
+        notes += [*who_measures(task, code), *project.notes()]
         _say("".join((*beside, *(f"note: {note}\n" for note in notes))))
         if options.preflight and proposes:
             compose.ask_models(policy, settings, source, os.environ, _say)
@@ -162,6 +162,8 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
         undo.pop_all()
         if options.foreground:
             return run(project, store, session, sinks)
+    if device is None:  # the daemon's own are in its log, where nobody looks who has just started it
+        _say("".join(f"warning: {text}\n" for text in compose.make_executor(executor).warnings(task)))
     return detach(project, tag, wait=True)
 
 
@@ -179,7 +181,7 @@ def refuse_secret(policy: str) -> None:
 def refuse_second(project: Project, tag: str | None) -> list[str]:
     """Refuse a ``start`` without a tag beside a running session; warnings of those that will share the machine."""
     beside: list[str] = []
-    if not project.database.exists():
+    if not project.is_shared and not project.database.exists():
         return beside
     with project.open_store() as store:
         sessions = store.sessions()
@@ -258,7 +260,7 @@ def _usable_executor(spec: str, sandbox: str | None, slots: int | None = None) -
     executor = compose.executor_spec(spec, sandbox, slots)
     if found := end_abandoned():
         _say(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
-    if executor.partition(":")[0] != compose.SSH:
+    if compose.executor_kind(executor) not in (compose.SSH, compose.RAY, compose.CLOUD):
         made = compose.make_executor(executor)
         if isinstance(made, LocalExecutor):
             _ = made.tier  # refused where nothing isolates here
@@ -291,9 +293,7 @@ def resume(
         if session.policy == IMPORTED:
             what = f"session {session.tag} was imported: there is nothing to go on with"
             raise errors.UsageError(what, hint="start a new one")
-        pid = project.daemon(session.tag)
-        if pid is not None:
-            raise already_held(session.tag, pid)
+        project.refuse_held(store, session.tag)
         executor = _usable_executor(session.executor, sandbox)
         if executor != session.executor:
             store.set_executor(session.id, executor)
@@ -320,7 +320,7 @@ def confirm(directory: Path, tag: str | None, asked: Asked, sinks: Sequence[Even
     project = Project.of_session(directory)
     with project.existing_store() as store:
         session = project.pick(store, tag)
-        if project.daemon(session.tag) is not None:
+        if project.daemon(session.tag) is not None or store.holder(session.tag) is not None:
             if asked != Asked():
                 what = f"session {session.tag} runs: its daemon can only confirm its tip"
                 hint = "`autoresearchd confirm` alone asks it to; `autoresearchd stop` first for anything else"
@@ -364,8 +364,9 @@ def run(
     project: Project, store: SqlStore, session: Session, sinks: Sequence[EventSink], asked: Asked | None = None
 ) -> int:
     """Run a session in this process, holding its lock. asked: a confirmation is all that is to be done."""
-    with SessionLock(project.lock(session.tag), session.tag, starts=True) as lock:
-        unchecked = check_database(project.database)
+    with SessionLock(project.lock(session.tag), session.tag, starts=True) as lock, store.leased(session.tag):
+        shared = project.is_shared  # then its server is who keeps the database
+        unchecked = "" if shared else check_database(project.database)
         store.take_controls(session.id)  # what was asked of a daemon that is dead is not meant for this one
         preflight.check_not_checked_out(project.root, session.branch)
         folder = project.root / session.folder
@@ -373,8 +374,7 @@ def run(
             raise errors.UsageError(f"the task's folder {folder} is gone", hint="put it back, or start a new session")
         if asked is None:  # a confirmation asks no model
             compose.require_model(parse_spec(session.policy), load_settings(os.environ), folder, os.environ)
-        task = parse_task(session.task_json)
-        lab = compose.laboratory(project, session, store, folder, sinks, compose.make_executor(session.executor, task))
+        lab = compose.laboratory(project, session, store, folder, sinks)
         workspace, base = lab.workspace, session.base_commit
         assert isinstance(workspace, GitWorkspace)
         check_journal(store, workspace, session)
@@ -386,10 +386,10 @@ def run(
                 session.limits,
                 lock,
                 active_seconds=session.active_seconds,
-                backup=project.backups,
-                database=project.database,
+                backup=None if shared else project.backups,
+                database=None if shared else project.database,
                 refuse=store.refuse,
-                prepare=lambda: _prepare(lab, workspace, session),
+                prepare=lambda: _prepare(lab, workspace, session, asked),
                 conditions=lambda: compose.ensure_segment(lab, workspace.fingerprint(base, lab.task.protected)),
                 asked=asked,
             )
@@ -398,7 +398,7 @@ def run(
             raise
 
 
-def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
+def _prepare(lab: Context, workspace: GitWorkspace, session: Session, asked: Asked | None) -> None:
     """What must be there before the first experiment; all of it may be repeated."""
     resumed = lab.store.latest(session.id) is not None
     if not lab.store.totals(session.id).experiments:  # also where a daemon died while it took the session away
@@ -415,7 +415,8 @@ def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
     )
     for warning in lab.executor.warnings(lab.task):
         lab.emit(EventKind.WARNING, warning)
-    if lab.task.execution.setup_commands:
+    # At a limit nothing is run any more: no machine is to be rented for that.
+    if lab.task.execution.setup_commands and (asked is not None or reached_limit(lab.store, session) is None):
         words = "set-up: " + "; ".join(lab.task.execution.setup_commands)
         lab.emit(EventKind.SETUP, words)
         note_reason(lab.store, session.tag, lab.clock.now(), words)
@@ -476,23 +477,23 @@ def _wait_for_daemon(project: Project, tag: str, daemon: subprocess.Popen[bytes]
 def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[bytes]) -> int:
     """Until the daemon, which holds the session, has measured its first run; its exit code if it ended, else 0."""
     said, over = "", False
-    while (code := daemon.poll()) is None and not over:
-        words, over = _first_step(project, tag)
-        if words != said:
-            _say(f"{words}{'' if said or over else '; Ctrl-C leaves it running in the background'}\n")
-            said = words
-        time.sleep(_LOOK_EVERY)
+    with project.open_store() as store:
+        while (code := daemon.poll()) is None and not over:
+            words, over = _first_step(store, tag)
+            if words != said:
+                _say(f"{words}{'' if said or over else '; Ctrl-C leaves it running in the background'}\n")
+                said = words
+            time.sleep(_LOOK_EVERY)
     return code or 0
 
 
-def _first_step(project: Project, tag: str) -> tuple[str, bool]:
+def _first_step(store: SqlStore, tag: str) -> tuple[str, bool]:
     """(what a daemon is at, whether the first result is there)."""
     measuring = "measuring the baseline", False
     try:
-        with project.open_store() as store:
-            session = store.session(tag)
-            latest = store.latest(session.id)
-    except KeyError:  # a baseline that failed takes its session with it
+        session = store.session(tag)
+        latest = store.latest(session.id)
+    except (KeyError, errors.EnvironmentFailure):  # a baseline that failed takes its session with it
         return measuring
     task = parse_task(session.task_json)
     if latest is None:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from autoresearchd import __version__
 from autoresearchd.cli.commands import (
     adapter_commands,
+    cloud_commands,
     doctor_command,
     experiment_commands,
     learn_command,
@@ -71,6 +72,8 @@ _COMMANDS: Mapping[str, Command] = {
     "adapters promote": (adapter_commands.promote, ("adapters promote v3",)),
     "adapters rollback": (adapter_commands.rollback, ("adapters rollback",)),
     "adapters prune": (adapter_commands.prune, ("adapters prune --dry-run", "adapters prune --keep 1")),
+    "cloud list": (cloud_commands.list_machines, ("cloud list", "cloud list --json")),
+    "cloud down": (cloud_commands.down, ("cloud down", "cloud down night1 --yes", "cloud down --all")),
     "skills list": (skill_commands.list_skills, ("skills list", "skills list --json")),
     "skills add": (skill_commands.add, ("skills add --claude", "skills add --dir .claude/skills")),
     "doctor": (doctor_command.doctor, ("doctor", "doctor --json")),
@@ -79,6 +82,7 @@ _GROUPS = {
     "sessions": "List and remove sessions.",
     "task": "List, make and check tasks, see what is tuned.",
     "adapters": "Versions of the local policy.",
+    "cloud": "Machines that sessions have rented.",
     "skills": "Skills for coding agents.",
 }
 

@@ -25,10 +25,11 @@ class Place:
 
     def __init__(self, project: Project) -> None:
         self.project, self.root = project, project.root
-        self.reader = Reader(project.database)
+        self.reader = Reader(project.journal)
 
     def pick(self, tag: str | None) -> str:
-        return self.project.choose([(session.tag, session.policy) for session in self.reader.sessions()], tag)
+        sessions = [(session.tag, session.policy) for session in self.reader.sessions()]
+        return self.project.choose(sessions, tag, self.reader.holder)
 
     def failed_start(self, tag: str | None) -> FailedStart | None:
         """The session ``tag`` that ended before its first result; without a tag: where nothing was begun since then."""
@@ -41,11 +42,15 @@ class Place:
         return found if older and not any(self.alive(session.tag) for session in sessions) else None
 
     def alive(self, tag: str) -> bool:
-        return self.project.daemon(tag) is not None
+        return self.project.daemon(tag) is not None or self.reader.holder(tag) is not None
 
     def status(self, tag: str) -> dict[str, Any]:
         """As ``status --json`` prints it; of a daemon that the database does not know yet, or cannot, what it does."""
-        status = self.reader.status(tag, alive=self.alive(tag))
+        here = self.project.daemon(tag)
+        elsewhere = self.reader.holder(tag) if here is None else None
+        status = self.reader.status(tag, alive=(here or elsewhere) is not None)
+        if elsewhere is not None:
+            status["session"] |= {"pid": elsewhere.pid, "host": elsewhere.host}
         pid = starting(self.project.lock(tag)) if layout.valid_tag(tag) else None
         if pid is not None:  # what the database tells is of the daemon before this one
             status["session"] |= {"state": "running", "pid": pid, "reason": "starting"}

@@ -155,6 +155,7 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> domain.Task:
             domain.RemoteSlot(slot.host, slot.gpu_id, slot.full_name, slot.remote_dir or workspace.remote_dir)
             for slot in file.fleet.slots
         ),
+        cloud=domain.Cloud(**dict(file.fleet.cloud), remote_dir=workspace.remote_dir) if file.fleet.cloud else None,
     )
 
 

@@ -35,6 +35,7 @@ _KEYS_BELONG = (
     "keep keys out of this file: put the key into its provider's variable (e.g. ANTHROPIC_API_KEY), or into a file of "
     "its own that key_files names (`key_files: {anthropic: PATH}`); for the policy local, local.key_file"
 )
+_OF_STORE_BELONGS = "; that of the store belongs into ~/.pgpass, PGPASSWORD, or with its URL into AUTORESEARCHD_STORE"
 _KEY_NAMES = re.compile(r"(?:.*[_-])?(?:key|apikey|secret|password|credentials?)|token|auth", re.IGNORECASE)
 _KEY_VALUE = re.compile(r"sk-[\w-]{5,}")
 _LONGEST_OPTION = 200
@@ -155,6 +156,7 @@ class SettingsFile(Section):
     roles: Flag = False
     parents: Literal["incumbent", "puct"] = "incumbent"
     group: Annotated[Whole, Field(ge=1, le=64)] = 1
+    store: Line | None = None
 
 
 def settings_path(environment: Mapping[str, str]) -> Path | None:
@@ -209,7 +211,8 @@ def _path(text: str, folder: Path, environment: Mapping[str, str]) -> Path:
 # ---------------------------------------------------------------------- keys that do not belong here
 def _key(kind: str) -> tuple[str, str]:
     """(what, hint); the key itself is not shown."""
-    return f"this looks like a key or a password ({kind})", _KEYS_BELONG
+    hint = _OF_STORE_BELONGS if kind == "url-password" else ""
+    return f"this looks like a key or a password ({kind})", _KEYS_BELONG + hint
 
 
 def _pasted_keys(document: Document, value: object, place: Place) -> Iterator[Problem]:
@@ -239,7 +242,8 @@ def _settings(file: SettingsFile, folder: Path, environment: Mapping[str, str]) 
     local, learn = file.local, file.learn
     return ModelSettings(
         **values
-        | {"policy": file.policy or "", "prices": {m: Price(p.input, p.output) for m, p in file.prices.items()}}
+        | {"policy": file.policy or "", "store": file.store or ""}
+        | {"prices": {m: Price(p.input, p.output) for m, p in file.prices.items()}}
         | {"key_files": {name: str(_path(place, folder, environment)) for name, place in file.key_files.items()}}
         | {f"agent_{key}": value for key, value in file.agent},
         per_day=file.spend.per_day,

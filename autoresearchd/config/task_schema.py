@@ -364,10 +364,41 @@ class Slot(Section):
         return self.name or f"{self.host}-gpu{self.gpu_id}"
 
 
+_is_accelerator = must(
+    re.compile(r"[A-Za-z][\w.-]*(:[1-9]\d?)?", re.ASCII).fullmatch,
+    "is not a kind of GPU",
+    "write its name and how many a machine has, as SkyPilot knows it: H100:1",
+)
+_is_amount = must(
+    re.compile(r"[1-9]\d*(\.\d+)?\+?", re.ASCII).fullmatch, "is not an amount", "write a number, or at least: 8+"
+)
+Amount = Annotated[
+    Text, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value), _is_amount
+]
+
+
+class Cloud(Section):
+    """Machines to rent, as SkyPilot's resources have them."""
+
+    machines: Annotated[int, Strict(), Field(ge=1, le=64)] = 1
+    accelerators: Annotated[Line, _is_accelerator] | None = None
+    instance_type: Line | None = None
+    cpus: Amount | None = None
+    memory: Amount | None = None
+    disk_gb: Count | None = None
+    image: Line | None = None
+    infra: Line | None = None
+    use_spot: Flag = False
+    max_hourly_cost: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
+    idle_minutes: Annotated[int, Strict(), Field(ge=5, le=1440)] = 10
+    setup: Annotated[tuple[Command, ...], BeforeValidator(one_or_many)] = ()
+
+
 class Fleet(Section):
-    """The remote machines."""
+    """The remote machines: those there are, and those to be rented."""
 
     slots: tuple[Slot, ...] = ()
+    cloud: Cloud | None = None
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from (("slots", *problem) for problem in repeated("slots", (slot.full_name for slot in self.slots)))

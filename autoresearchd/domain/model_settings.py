@@ -45,7 +45,8 @@ class ModelSettings:
     policy: what ``--policy auto`` stands for; empty: ``search``. context_tokens, max_tokens: of a prompt, and of an
     answer. retries: after a passing trouble; reasks: of a malformed answer; repairs: of a failed proposal. structured:
     None: where the model is known to have it. per_day: US dollars of all sessions together (UTC). base_url,
-    local_model, key_file: of the policy ``local``. docs/policies.md has them all.
+    local_model, key_file: of the policy ``local``. store: of the journal, a URL of PostgreSQL; empty: a file in each
+    repository. docs/policies.md has them all.
     """
 
     policy: str = ""
@@ -70,6 +71,7 @@ class ModelSettings:
     roles: bool = False
     parents: str = "incumbent"
     group: int = 1
+    store: str = ""
     agent_turns: int = 20
     agent_seconds: float = 900.0
     agent_output_bytes: int = 10_000

@@ -47,6 +47,8 @@ def is_telling(name: str) -> bool:
     upper = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper().replace("-", "_").replace(".", "_")
     if upper in _WORKING_FOLDERS or _HARMLESS.fullmatch(upper):
         return False
+    if upper == "AUTORESEARCHD_STORE":  # its URL may have a password
+        return True
     return bool(_TELLING.search(upper)) or not _TELLING_WORDS.isdisjoint(upper.split("_"))
 
 

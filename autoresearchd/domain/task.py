@@ -201,6 +201,34 @@ class RemoteSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class Cloud:
+    """Machines to rent, all alike. accelerators: ``H100:8`` or the like; infra: where, None: wherever it is cheapest.
+
+    max_hourly_cost: of one machine, in US dollars. idle_minutes: after which one that nothing runs on is ended. setup:
+    shell commands for each new machine, before anything else.
+    """
+
+    machines: int = 1
+    accelerators: str | None = None
+    instance_type: str | None = None
+    cpus: str | None = None
+    memory: str | None = None
+    disk_gb: int | None = None
+    image: str | None = None
+    infra: str | None = None
+    use_spot: bool = False
+    max_hourly_cost: float | None = None
+    idle_minutes: int = 10
+    setup: tuple[str, ...] = ()
+    remote_dir: str = "~"
+
+    @property
+    def gpus(self) -> int:
+        """Of one machine."""
+        return int(self.accelerators.partition(":")[2] or 1) if self.accelerators else 0
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """What to optimise. Paths are POSIX, relative to ``source_dir``, and never leave it (but for ``data``)."""
 
@@ -224,6 +252,7 @@ class Task:
     source_dir: str = "."
     """Folder of the files above, relative to the folder of task.yaml."""
     remote_slots: tuple[RemoteSlot, ...] = ()
+    cloud: Cloud | None = None
     max_compressed: int | None = None
     """Bytes that the editable files may have together once compressed; None: as many as they like."""
 

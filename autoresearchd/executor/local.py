@@ -22,7 +22,7 @@ from autoresearchd.executor.gpus import Devices, find_devices, users
 from autoresearchd.executor.visible_files import find_data, hidden_places, interpreter_folders, place_links
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, Supervised, Supervisors, read_result, reap
-from autoresearchd.sandbox.tiers import AUTO, Tier, check_name, choose
+from autoresearchd.sandbox.tiers import AUTO, Tier, TierName, candidates, check_name, choose
 from autoresearchd.sandbox.view import View, job_environment, search_path
 
 OUTPUT = "output"
@@ -31,6 +31,17 @@ TRAIN_SECONDS = "AUTORESEARCHD_TRAIN_SECONDS"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # a fresh folder is made in it
 _SHARED_MEMORY_NEEDED = 512 << 20
 _SCRATCH_BYTES = 4 << 30
+
+
+_ONLY_THE_FIRST = (
+    "in this tier only the first process of a command can use a GPU, none that it starts: `run_command: exec python …`"
+)
+_ON_GPUS = {
+    TierName.BUBBLEWRAP_NOPROC: "in this tier no job can use a GPU: CUDA does not start without /proc",
+    TierName.NAMESPACES: _ONLY_THE_FIRST,
+    TierName.LANDLOCK: _ONLY_THE_FIRST,
+}
+"""What a tier cannot give to jobs that want a GPU."""
 
 
 class _Planner:
@@ -208,12 +219,17 @@ class LocalExecutor:
     def tier(self) -> Tier:
         """The isolation that runs get; probed once. Raises MissingCapability where it does not work."""
         if isinstance(self._tier, str):
-            self._tier = choose(self._tier)
+            tiers = None
+            if self._tier == AUTO and self._devices.ids:  # CUDA does not start without /proc
+                tiers = [tier for tier in candidates() if tier.name is not TierName.BUBBLEWRAP_NOPROC]
+            self._tier = choose(self._tier, tiers)
         return self._tier
 
     def warnings(self, task: Task | None = None) -> list[str]:
         """What a user should know before runs start here; with a task, also what that task cannot have."""
         found = self.tier.warnings()
+        if self._devices.ids and (limit := _ON_GPUS.get(self.tier.name)):
+            found.append(limit)
         evaluation = task.evaluation if task else None
         if evaluation and not self.tier.isolates and (evaluation.private or evaluation.hide):
             found.append("evaluation.private and evaluation.hide cannot be kept from edited code without isolation")

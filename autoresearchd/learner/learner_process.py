@@ -277,7 +277,7 @@ def schedule_of(
     """The learner runs of a session, as the user has set them; None where it need not know of any."""
     learn = settings.learn
     pauses = learn.pause == "always" or (
-        learn.pause == "auto" and not session.executor.startswith("ssh") and _shares(executor, learn)
+        learn.pause == "auto" and session.executor.startswith("local") and _shares(executor, learn)
     )
     place = _place(root / session.folder, session, settings, tell) if learn.scheduled else None
     if place is None:

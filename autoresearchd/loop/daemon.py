@@ -49,7 +49,7 @@ def serve(
     lock: SessionLock,
     *,
     active_seconds: float,
-    backup: Path,
+    backup: Path | None,
     database: Path | None = None,
     refuse: Callable[[errors.StoreDamaged], None] = lambda error: None,
     prepare: Callable[[], None],
@@ -102,7 +102,8 @@ def serve(
         reason = f"{type(error).__name__}: {error}"
         raise
     finally:
-        _leave(context, state, reason, active(), raised=raised)
+        with signals(context.stop):  # another one must not cut short what ends rented machines
+            _leave(context, state, reason, active(), raised=raised)
     return 128 + context.stop.signal if context.stop.signal is not None else 0
 
 

@@ -29,7 +29,7 @@ from autoresearchd.workspace.files import PASSING
 
 FATAL = (
     errors.BaselineError, errors.RepositoryError, errors.Interrupted, errors.LimitReached, errors.MissingCapability,
-    errors.StoreDamaged,
+    errors.SessionLocked, errors.StoreDamaged,
 )  # fmt: skip
 """No experiment is to blame for any of them, and none could be measured before it is fixed."""
 FAULTS_BEFORE_GIVING_UP = 3
@@ -316,7 +316,7 @@ class SessionLoop:
         if not view.open_keeps or view.tip.number == self._unconfirmed:
             return ""
         if ending:
-            over = self._doubted() >= view.recent[-1].number or self._time_is_over()
+            over = self._doubted() >= view.recent[-1].number or self._over()
             return "" if over else "stop" if stop.is_set() else "limit"
         every, runs = self._context.task.scoring.confirm_every, view.totals.experiments + view.extra
         return "gain" if due(view.open_keeps, view.undecided, every=every, runs=runs, extra=view.extra) else ""
@@ -346,8 +346,8 @@ class SessionLoop:
             if context.stop.now.is_set() and self._test.running is None:
                 what = f"the confirmation of experiment {c.experiment}"
                 raise errors.Interrupted(messages.interrupted(context.tag, what))
-            over = self._time_is_over() and self._asked is None
-            words = f"the time limit is reached after {counted(len(c.runs), 'run')}" if over else ""
+            over = self._over() if self._asked is None else ""
+            words = f"{over} is reached after {counted(len(c.runs), 'run')}" if over else ""
             if not over and self._test.running is None and not self._take_place(self._test):
                 return
             before, patience = c, 1.0 if self._slots == 1 else 0.0
@@ -381,16 +381,26 @@ class SessionLoop:
         """The newest experiment when a confirmation last decided nothing, by the journal: a restart asks the same."""
         return self.view.undecided[-1] if self.view.undecided else -1
 
-    def _time_is_over(self) -> bool:
-        return self._limits.max_seconds is not None and self.active_seconds >= self._limits.max_seconds
+    def _over(self) -> str:
+        """Which limit leaves nothing for runs, empty: none; money does so where machines are rented."""
+        time, money = self._limits.max_seconds, self._limits.max_usd
+        if time is not None and self.active_seconds >= time:
+            return "the time limit"
+        return "the spend limit" if money is not None and self._context.rate() and self._usd >= money else ""
 
-    def _reserve(self) -> float:
-        """Seconds to be left for the confirmation at the end of a session whose time is limited."""
-        limit, view = self._limits.max_seconds, self.view
+    @property
+    def _usd(self) -> float:
+        """US dollars. Rented machines cost while nothing is decided, too."""
+        store, session_id = self._context.store, self._context.session_id
+        return (store.totals(session_id) if self._context.rate() else self.view.totals).usd
+
+    def _reserve(self, limit: float | None, rate: float = 1.0) -> float:
+        """What of a limit is to be left for the confirmation at the end of a session. rate: what a second takes."""
+        view = self.view
         if limit is None or view.needs_baseline or not view.open_keeps or self._doubted() >= view.tip.number:
             return 0.0  # what is left after a confirmation that decided nothing is for experiments
         runs = (*view.tip.good_runs, *view.confirmed.good_runs)
-        return min(RESERVE * limit, RESERVED_RUNS * max((run.duration_s for run in runs), default=0.0))
+        return min(RESERVE * limit, RESERVED_RUNS * max((run.duration_s for run in runs), default=0.0) * rate)
 
     # ------------------------------------------------------------------ failures
     def _guarded(self, step: Callable[[], None], number: int | None = None) -> None:
@@ -533,8 +543,8 @@ class SessionLoop:
         reached = limit_reached(
             limits,
             experiments=self.view.experiments + len(self._under_way),
-            seconds=self.active_seconds + self._reserve(),
-            usd=self.view.totals.usd,
+            seconds=self.active_seconds + self._reserve(limits.max_seconds),
+            usd=self._usd + self._reserve(limits.max_usd, self._context.rate() / 3600),
         )
         if reached is None:
             return ""
@@ -561,14 +571,16 @@ class SessionLoop:
         raise errors.PolicyError(f"{reached}, but {what}", hint=hint or _SEE)
 
     def _check_first_result(self) -> None:
-        """A time limit that passes before the first result ends the session at once."""
-        limit = self._limits.max_seconds
-        if limit is not None and self.view.totals.experiments == 0 and self.active_seconds >= limit:
-            self._context.stop.request("time limit", now=True)
-            for _, slot in self._under_way.values():
-                slot.kill()
-            what = f"the time limit of {format_duration(limit)} was reached before the baseline was measured"
-            raise errors.LimitReached(what, hint="raise --max-time or lower --budget")
+        """A limit that is reached before the first result ends the session at once."""
+        if self.view.totals.experiments or not (over := self._over()):
+            return
+        self._context.stop.request(over, now=True)
+        for _, slot in self._under_way.values():
+            slot.kill()
+        more = "--max-time" if "time" in over else "--max-cost"
+        most = format_duration(self._limits.max_seconds or 0.0) if "time" in over else f"{self._limits.max_usd:g} USD"
+        what = f"{over} of {most} was reached before the baseline was measured"
+        raise errors.LimitReached(what, hint=f"raise {more} or lower --budget")
 
     def _wait_while_paused(self) -> bool:
         """Wait a moment when paused; whether it is paused."""

@@ -32,6 +32,7 @@ _MACHINE = ("/proc/cpuinfo", "/proc/meminfo")  # without the first some kernels 
 _HARDWARE = ("/sys/devices/system",)
 _GPU_READABLE = ("/sys", "/etc/nvidia", "/etc/vulkan", "/etc/glvnd")
 _MASKED = ("sysrq-trigger", "kcore", "kmsg", "keys", "timer_list", "kallsyms")
+_EMPTY = Path(__file__).parents[1] / "py.typed"  # a file, as a hidden one was: some programs open all that they find
 SCRATCH = Path("/tmp")  # noqa: S108  # inside bubblewrap: private to the process
 _BOOT = """
 import os, sys
@@ -207,7 +208,7 @@ def _folders(view: View) -> list[str]:
         if is_inside(path, visible) and path.is_dir():
             args += ["--tmpfs", str(path), "--remount-ro", str(path)]
         elif is_inside(path, visible) and path.exists():
-            args += ["--ro-bind", "/dev/null", str(path)]
+            args += ["--ro-bind", str(_EMPTY), str(path)]
     return args
 
 

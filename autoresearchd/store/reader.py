@@ -25,7 +25,7 @@ from autoresearchd.store.journal.confirmation_records import load_confirmations
 from autoresearchd.store.journal.experiment_records import load_unsettled, role_stats
 from autoresearchd.store.journal.records import AnyRow
 from autoresearchd.store.journal.version_records import select_versions
-from autoresearchd.store.schema import codec, health
+from autoresearchd.store.schema import codec
 from autoresearchd.store.schema import tables as t
 from autoresearchd.store.schema.database import FileReader
 
@@ -68,7 +68,7 @@ class Reader(FileReader):
             session = _session(c, tag)
             totals = c.execute(select(t.totals).where(t.totals.c.session_id == session.id)).one_or_none()
             if totals is None:
-                raise StoreDamaged(f"{self._db.name} has lost the counters of session {tag}", hint=health.HINT)
+                raise StoreDamaged(f"{self._db.name} has lost the counters of session {tag}", hint=self._db.repair)
             task, state = _task_facts(session.task_json), session.state
             if alive is False and state in _ALIVE:
                 state = "crashed"

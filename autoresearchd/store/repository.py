@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
@@ -11,33 +12,38 @@ from autoresearchd.store.journal.confirmation_records import ConfirmationRecords
 from autoresearchd.store.journal.experiment_records import ExperimentRecords
 from autoresearchd.store.journal.session_records import SessionRecords
 from autoresearchd.store.journal.version_records import VersionRecords
-from autoresearchd.store.schema.database import Database, Opened, sqlite_url, upgrade
+from autoresearchd.store.schema.database import Opened, connect, upgrade
+from autoresearchd.store.shared import Shared
 
 
 class SqlStore(Opened, SessionRecords, ExperimentRecords, ConfirmationRecords, VersionRecords):
-    """The journal in an SQLite database. Open it with ``SqlStore.open``; close it, or use it in a ``with`` block.
+    """The journal, in SQLite or a shared PostgreSQL. Open it with ``SqlStore.open``; close it, or use a ``with`` block.
 
     Each method is one transaction that is on disk when it returns. What is written *lazily* survives the process, but
     not a power cut before the next method that is not lazy returns: what could be lost follows from what is on disk.
     Lists are oldest first. Safe to use from several threads. Raises StoreError, or EnvironmentFailure when the disk is
-    full or the database locked. Unknown session or experiment: KeyError.
+    full, the database locked, or its server away; SessionLocked: the session that it had ``leased`` is another's by
+    now. Unknown session or experiment: KeyError.
 
     Not redacted: the text of a proposal's files, which must stay what is committed (an edit that brings a secret in is
     refused before it gets here), the names and the task that a session is created with, and hashes.
     """
 
     @classmethod
-    def open(cls, url: str, *, busy_timeout: float = 10.0) -> Self:
-        """The store at ``url``: created when missing, upgraded (after a backup) when it is older. SchemaTooNew."""
-        upgrade(url, busy_timeout=busy_timeout)
-        database = Database(url, busy_timeout=busy_timeout)
+    def open(cls, where: str | Shared, *, busy_timeout: float = 10.0) -> Self:
+        """The store at a URL: created when missing, upgraded (after a backup) when it is older. SchemaTooNew."""
+        upgrade(where, busy_timeout=busy_timeout)
+        database = connect(where, busy_timeout=busy_timeout)
         database.hold()
         return cls(database)
 
     @classmethod
-    def open_readonly(cls, path: Path) -> Self:
-        """The store in an SQLite file as it is, never changed; read, an older version's is a StoreError."""
-        return cls(Database(sqlite_url(path), readonly=True))
+    def open_readonly(cls, where: Path | Shared) -> Self:
+        """The store as it is, never changed; read, an older version's is a StoreError."""
+        return cls(connect(where, readonly=True))
+
+    def leased(self, tag: str) -> AbstractContextManager[None]:
+        return self._db.leased(tag)
 
     def hide(self, redactor: Redactor) -> Self:
         """Hide what this redactor knows, too, in all that is written from now on; the store itself."""

@@ -20,9 +20,10 @@ Two corpora, chosen by the profile (`AUTORESEARCHD_PROFILE`, else by whether CUD
 
 * **cpu** (and **cuda** without a network): the Python sources that come with the installed `torch`, `sympy` and
   `networkx`, and a BPE of 1024 tokens. With pinned versions the corpus is the same on every machine.
-  The validation text comes from the folders in `HELD_OUT` only, which nothing imports at run time and which the
+  The validation text comes from the places in `HELD_OUT` only, which nothing imports at run time and which the
   sandbox hides from a job (`evaluation.hide` in `task.yaml`). The whole of `torch/testing/_internal` cannot be
-  hidden: `import torch` itself needs two of its files. Training text takes nothing from it all the same.
+  hidden: `import torch` itself needs two of its files, and `torch.compile` a third. Training text takes nothing from it
+  all the same.
 * **cuda** with a network: shards of `karpathy/climbmix-400b-shuffle` and a BPE of 8192 tokens.
 
 De-duplication: every visible `.py` file of the three packages is scanned, whether it was chosen for training or not.
@@ -55,13 +56,19 @@ FORMAT = 2  # raised when the meaning of the files changes: older data are then 
 SHINGLE = 64  # bytes; a passage this long that training text shares with validation text is removed from the latter
 
 PACKAGES = {"torch": 0.5, "sympy": 0.3, "networkx": 0.2}  # package -> share of the training text
-HELD_OUT = (  # validation text: these folders only; they are never imported and are hidden from jobs
-    "torch/testing/_internal/distributed",
-    "torch/testing/_internal/opinfo",
-    "networkx/algorithms/tests",
-    "sympy/core/tests",
+_DISTRIBUTED = (  # all but fake_pg.py, which torch.compile imports
+    "__pycache__", "_shard", "_tensor", "nn", "rpc", "checkpoint_utils.py", "common_state_dict.py",
+    "ddp_under_dist_autograd_test.py", "distributed_test.py", "distributed_utils.py", "multi_threaded_pg.py",
+    "rpc_utils.py",
+)  # fmt: skip
+HELD_OUT = (  # validation text, an equal part from each line: only this; it is never imported and is hidden from jobs
+    tuple(f"torch/testing/_internal/distributed/{name}" for name in _DISTRIBUTED),
+    ("torch/testing/_internal/opinfo",),
+    ("networkx/algorithms/tests",),
+    ("sympy/core/tests",),
 )
-NEVER_TRAINED = ("torch/testing/_internal", *HELD_OUT)  # near relatives of the validation text
+HIDDEN = tuple(place for places in HELD_OUT for place in places)
+NEVER_TRAINED = ("torch/testing/_internal", *HIDDEN)  # near relatives of the validation text
 TRAIN_BYTES = 12_000_000
 VAL_BYTES = 600_000
 MAX_FILE_BYTES = 200_000  # larger sources are mostly generated tables
@@ -109,9 +116,9 @@ def sources(package: str) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def within(name: str, folders: Iterable[str]) -> bool:
-    """Whether a file lies in one of the folders."""
-    return any(name.startswith(folder + "/") for folder in folders)
+def within(name: str, places: Iterable[str]) -> bool:
+    """Whether a file is one of the places, or lies in one of them."""
+    return any(name == place or name.startswith(place + "/") for place in places)
 
 
 def shuffled(names: Iterable[str]) -> list[str]:
@@ -216,16 +223,16 @@ def build_offline(
         train |= take(allowed, int(train_bytes * share))
 
     held: dict[str, bytes] = {}
-    for folder in HELD_OUT:
-        package = folder.split("/", 1)[0]
-        inside = {name: path for name, path in every[package].items() if within(name, (folder,))}
+    for places in HELD_OUT:
+        package = places[0].split("/", 1)[0]
+        inside = {name: path for name, path in every[package].items() if within(name, places)}
         if not inside:
-            raise PrepareError(f"{folder} is missing from the installed {package}: reinstall that package")
+            raise PrepareError(f"{places[0]} is missing from the installed {package}: reinstall that package")
         held |= take(inside, val_bytes // len(HELD_OUT))
     everything = {name: path for files in every.values() for name, path in files.items()}
     if len(set(everything) - set(held)) < 100:
         raise PrepareError("the installed torch, sympy and networkx carry no Python sources to train on")
-    visible = (read_text(path) for name, path in everything.items() if not within(name, HELD_OUT))
+    visible = (read_text(path) for name, path in everything.items() if not within(name, HIDDEN))
     val, dropped = without_shared(held, visible)
     if not train or not val:
         raise PrepareError("the corpus is empty: reinstall torch, sympy and networkx with their sources")

@@ -76,6 +76,9 @@ def prepare(folder: Path) -> tuple[Callable[[], Answer], bool]:
 
     def make() -> Answer:
         device = torch.device("cuda" if cuda else "cpu")
+        if cuda:  # cuDNN opens its libraries when an operation first wants them, which is too late here
+            torch.backends.cudnn.enabled = False
+            torch.backends.cuda.enable_cudnn_sdp(False)
         with torch.inference_mode():
             warm_up(torch, device)
         confine(files=False, cuda=cuda)

@@ -8,9 +8,9 @@ yardstick, which runs here.
 
 Events are read in the process of the edited code. So this one's clock is held against them: of LAUNCHES launches
 on inputs of their own, from the moment when bias and weight are sent (nothing can be computed without) until a
-digest of every row of every result is back. A kernel that claims less than HONEST of what that leaves for a launch
-is told `LABEL metric_tampering`, exit 3. That is coarse: it keeps a kernel from claiming that it takes no time,
-and no more.
+digest of every row of every result is back. A kernel that claims less than HONEST of what that leaves for a launch,
+each time that it is tried, is told `LABEL metric_tampering`, exit 3. That is coarse: it keeps a kernel from claiming
+that it takes no time, and no more.
 
 `relative_latency` is the geometric mean over the shapes of the ratio of both medians; `kernel_latency_us` is that of
 the kernel's medians, in microseconds.
@@ -47,6 +47,7 @@ from problem_cuda import (
 CALLS = 2 if SMALL else 15  # for each shape
 WARM_UP = 1 if SMALL else 3  # calls for each shape that are checked and not timed
 HONEST = 0.5
+TRIES = 5  # by the clock, which sees other programs' time as well; no kernel is faster than it is
 OVERHEAD = 0.002  # seconds of the clock for requests and digests
 LAUNCH = 30e-6  # seconds of the processor for a launch: a queue that runs empty is no lie
 DEVICE = os.environ.get("KERNEL_DEVICE", "cuda")
@@ -132,10 +133,12 @@ def score(scorer: Scorer) -> tuple[np.ndarray, float]:
                 raise Refused("gate_miss", f"shape {SHAPES[shape]}: off by {error:.3g} times the tolerance")
             worst, times[max(turn, 0), shape] = max(worst, error), took
     medians = np.median(times, axis=0)
-    least = scorer.by_the_clock()
-    if medians[0, 0] + LAUNCH < HONEST * least:
-        raise Refused("metric_tampering", f"{medians[0, 0]:.3g} s are claimed and {least:.3g} s were seen")
-    return medians, worst
+    least = float("inf")
+    for _ in range(TRIES):
+        least = min(least, scorer.by_the_clock())
+        if medians[0, 0] + LAUNCH >= HONEST * least:
+            return medians, worst
+    raise Refused("metric_tampering", f"{medians[0, 0]:.3g} s are claimed and {least:.3g} s were seen")
 
 
 def main() -> int:

@@ -57,6 +57,9 @@ def main() -> int:
             given = give(out)
         elif number and what < MANY:
             many = draw_many(int(sent(torch.int64, 1)[0]), rows, columns, device)
+            # The first product of a process takes a tenth of a second; and the device has yet to draw the inputs.
+            out = torch.zeros((rows, columns), dtype=torch.float16, device=device)
+            digest(out, many[0][0, 0]).sum().item()
         elif number and many is not None:
             bias, weight, vector = sent(torch.float16, 3 * columns).view(3, columns)
             out = torch.full((rows, columns), float("nan"), dtype=torch.float16, device=device)

@@ -222,7 +222,7 @@ def _serve(root: Path, doom: Doom, *, often: bool, clock_seed: int | None) -> in
             lock,
             active_seconds=session.active_seconds,
             backup=layout.state_dir(root) / "state.db.backup",
-            prepare=lambda: start._prepare(mortal, mortal.workspace, session),
+            prepare=lambda: start._prepare(mortal, mortal.workspace, session, None),
             conditions=lambda: ensure_segment(mortal, workspace.fingerprint(session.base_commit, protected)),
             backoff=Backoff(first=0.05, most=0.5),
         )

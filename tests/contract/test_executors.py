@@ -12,9 +12,9 @@ from autoresearchd.domain.ports import Executor, RunRequest
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.gpus import Devices
 from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.executor.remote.hosts import setup_key
+from autoresearchd.executor.remote.trees import Trees
 from autoresearchd.executor.ssh.executor import SshExecutor
-from autoresearchd.executor.ssh.hosts import setup_key
-from autoresearchd.executor.ssh.trees import Trees
 from autoresearchd.sandbox.tiers import TierName, available
 from tests.contract.executor_contract import FAIL, HANG, SUCCEED, ExecutorContract, JobContract
 from tests.fakes.executors import FakeExecutor, Script, prints

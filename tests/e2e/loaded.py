@@ -81,6 +81,7 @@ def _answer(request: Mapping[str, Any], reply: int, out: int, err: int) -> int:
             os.chdir(request["cwd"])
             os.environ.clear()
             os.environ.update(request["env"])
+            sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
             sys.argv = ["autoresearchd", *request["words"]]
             code = program()
             sys.stdout.flush()

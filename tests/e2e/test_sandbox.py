@@ -30,6 +30,12 @@ def test_a_session_keeps_the_sandbox_that_it_was_started_with(project: Project, 
         assert stored(project, "select executor from session") == {executor}
 
 
+def test_who_leaves_a_daemon_behind_is_told_what_the_sandbox_does_not_do(project: Project) -> None:
+    """The daemon says it, too, but in a log that nobody has a reason to look into."""
+    begun = project.done("start", "--tag", "t", "--sandbox", "none", "--policy", "random", "--max-experiments", "0")
+    assert "warning: runs are not isolated" in begun.stderr
+
+
 @pytest.mark.parametrize("command", [("start",), ("task", "check", "--run")])
 def test_a_sandbox_that_there_is_not_is_refused_before_anything_is_changed(
     project: Project, command: tuple[str, ...]

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.task import RemoteSlot
+from autoresearchd.executor.remote.hosts import Times
 from autoresearchd.executor.ssh.executor import SshExecutor
-from autoresearchd.executor.ssh.hosts import Times
 from autoresearchd.sandbox.process_tree import descendants, read
 from tests.timing import wait_until
 

@@ -20,8 +20,9 @@ from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, 
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.task import RemoteSlot
-from autoresearchd.executor.ssh.executor import RemoteRun, SshExecutor
-from autoresearchd.executor.ssh.hosts import Times
+from autoresearchd.executor.remote.executor import RemoteRun
+from autoresearchd.executor.remote.hosts import Times
+from autoresearchd.executor.ssh.executor import SshExecutor
 from tests.contract.executor_contract import HANG, PATIENCE_S, SUCCEED, ended, make_request, make_task
 from tests.integration.disks import memory_disk
 from tests.integration.local_jobs import ESCAPE, carriers, marked, text_of, write_job

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
 from autoresearchd.store.daily_spend import DailySpend
 from autoresearchd.store.repository import SqlStore
 
+AWAY_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""How long, time after time, an answer waits for a store that is away: it has been paid for."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionAnswers:
@@ -31,12 +35,18 @@ class SessionAnswers:
     session_id: int
     clock: Clock
     spent: Callable[[datetime, float], None] = lambda at, usd: None
+    away: Sequence[float] = ()
 
     def record(self, number: int, answer: Answer) -> None:
         at, usd = self.clock.now(), answer.cost.usd
         if usd is not None and math.isfinite(usd) and usd > 0:
             self.spent(at, usd)
-        self.store.record_answer(self.session_id, number, answer, at)
+        for seconds in self.away:
+            try:
+                return self.store.record_answer(self.session_id, number, answer, at)
+            except EnvironmentFailure:
+                time.sleep(seconds)
+        return self.store.record_answer(self.session_id, number, answer, at)
 
 
 @dataclass(frozen=True, slots=True)

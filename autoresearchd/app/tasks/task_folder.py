@@ -18,7 +18,6 @@ from autoresearchd.domain.errors import (
     ConfigError,
     MissingCapability,
     RepositoryError,
-    StoreError,
     UsageError,
 )
 from autoresearchd.domain.quantities import some_of
@@ -30,6 +29,7 @@ from autoresearchd.executor.gpus import find_devices
 from autoresearchd.executor.visible_files import pointers
 from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources
 from autoresearchd.resources import bundled
+from autoresearchd.store import shared
 from autoresearchd.store.reader import Reader
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import read_tail, remove_tree
@@ -194,11 +194,12 @@ def _scaffold(template: Path, directory: Path, undo: contextlib.ExitStack) -> Pa
 def _take_back(directory: Path, written: list[Path], made: list[Path]) -> None:
     """Leave a folder as it was found, unless somebody else, who came a moment later, has begun a session there."""
     try:
-        if layout.database_path(directory).exists():
-            with Reader(layout.database_path(directory)) as reader:
+        place = shared.where(layout.database_path(directory))
+        if isinstance(place, shared.Shared) or place.exists():
+            with Reader(place) as reader:
                 if reader.sessions():
                     return
-    except StoreError:
+    except AutoresearchdError:
         return
     with contextlib.suppress(OSError):  # of folders that somebody has put something else into
         for path in written:

@@ -1,7 +1,7 @@
 """The command doctor: what this machine offers, found by looking, each fault with how to fix it.
 
-Without --repair nothing is changed. Nothing is sent anywhere, torch is not imported, and of keys only the names are
-shown.
+Without --repair nothing is changed. Nothing is sent anywhere but to what `fleet` names, torch is not imported, and of
+keys only the names are shown.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Annotated
@@ -22,7 +23,7 @@ import typer
 from autoresearchd.cli.command_options import JsonOption
 from autoresearchd.cli.repository_here import find_place, here
 from autoresearchd.cli.terminal_text import Paint, clean, json_text
-from autoresearchd.domain.errors import AutoresearchdError, StoreDamaged, UsageError
+from autoresearchd.domain.errors import AutoresearchdError, RepositoryError, StoreDamaged, UsageError
 from autoresearchd.domain.quantities import counted
 from autoresearchd.workspace.command import OLDEST
 
@@ -56,8 +57,8 @@ def doctor(
 ) -> None:
     """Show what this machine offers.
 
-    git, Python, sandbox, GPU, torch, keys (names only), memory, disk, and how the session here stands. With --repair,
-    repair the database of the repository here instead; the damaged one is kept.
+    git, Python, sandbox, GPU, torch, keys (names only), memory, disk, the store, and how the session here stands. With
+    --repair, repair the database of the repository here instead; the damaged one is kept.
     """
     if repair:
         from autoresearchd.app.repair import repair as repair_database
@@ -82,7 +83,7 @@ def doctor(
 
 def _examine() -> Iterator[Finding]:
     """All findings; one that fails to be found out is a warning and stops no other."""
-    for probe in (_python, _git, _leftovers, _sandbox, _gpu, _torch, _cpu, _memory, _disk, _keys, _session):
+    for probe in (_python, _git, _leftovers, _sandbox, _gpu, _torch, _cpu, _memory, _disk, _keys, _store, _session):
         name = probe.__name__.strip("_")
         try:
             yield Finding(name, *probe())
@@ -92,9 +93,14 @@ def _examine() -> Iterator[Finding]:
 
 
 def _fleet() -> Iterator[Finding]:
-    """Each host of ``fleet.slots``, where a task.yaml lies here."""
-    from autoresearchd.app.compose import examine_fleet
+    """Each host of ``fleet.slots``, and whether ``fleet.cloud`` could be rented, where a task.yaml lies here."""
+    from autoresearchd.app.compose import examine_cloud, examine_fleet
 
+    try:
+        if (offer := examine_cloud(here())) is not None:
+            yield Finding("cloud", "ok", f"{offer[0]}: could be rented with {offer[1]}")
+    except AutoresearchdError as error:
+        yield Finding("cloud", "missing", clean(error.what, 300), error.hint)
     try:
         for host, value, problems in examine_fleet(here()):
             status = "missing" if not value else "warning" if problems else "ok"
@@ -185,6 +191,28 @@ def _disk() -> tuple[str, ...]:
 def _keys() -> tuple[str, ...]:
     names = [name for name in _KEYS if os.environ.get(name)]
     return "ok", ", ".join(names) if names else "none set; none is needed for the search policy"
+
+
+def _store() -> tuple[str, ...]:
+    from autoresearchd.app.project import Project
+    from autoresearchd.store import shared
+
+    try:
+        project = Project.at(here())
+        place, notes = project.journal, project.notes()
+    except RepositoryError:
+        place, notes = None, []
+    if not isinstance(place, shared.Shared):
+        if notes or not (url := shared.configured()):
+            return ("warning", notes[0]) if notes else ("ok", "SQLite, a file in each repository")
+        place = shared.Shared(url, "", new=True)
+    from autoresearchd.store.schema.postgresql import ServerDatabase
+
+    try:
+        with closing(ServerDatabase(place)) as database:
+            return "ok", database.describe()
+    except AutoresearchdError as error:
+        return "missing", clean(error.what, 300), error.hint
 
 
 def _session() -> tuple[str, ...]:

@@ -51,12 +51,22 @@ def start(
         ),
     ] = "auto",
     executor: Annotated[
-        str, typer.Option("--executor", metavar="SPEC", help="Where runs run: local, or ssh: fleet.slots of task.yaml.")
+        str,
+        typer.Option(
+            "--executor",
+            metavar="SPEC",
+            help="Where runs run: local; ssh: fleet.slots of task.yaml; cloud: fleet.cloud; "
+            "ray[:ADDRESS][?gpu=TYPE&gpus=N&cpus=N&dir=DIR], see docs/scale.md.",
+        ),
     ] = "local",
     sandbox: SandboxOption = None,
     slots: Annotated[
         str,
-        typer.Option("--slots", metavar="N|auto", help="How many runs at once (default: one for each GPU, else one)."),
+        typer.Option(
+            "--slots",
+            metavar="N|auto",
+            help="How many runs at once (default: one for each GPU, else one).",
+        ),
     ] = "auto",
     budget: Annotated[
         str | None,

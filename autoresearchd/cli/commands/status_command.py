@@ -204,12 +204,13 @@ def _since(session: Record, last: datetime, now: datetime, paint: Paint) -> list
     if state not in _LIVING:
         return [f"{shown} {_clock(last, now)}" if (last - started).total_seconds() >= 1 else shown, begun]
     pid, since, marks = session.get("pid"), started, []
-    began = process_began(pid) if isinstance(pid, int) else None
+    host = session.get("host")
+    began = process_began(pid) if isinstance(pid, int) and not host else None
     if began is not None and (began - started).total_seconds() > _START_S:
         since, marks = began, [begun]
     seconds = (now - since).total_seconds()
     lasted = format_duration(seconds) if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"
-    marks = [lasted, *marks, *([f"pid {pid}"] if pid else [])]
+    marks = [lasted, *marks, *([f"pid {pid}{f' on {clean(host)}' if host else ''}"] if pid else [])]
     # It has not been paused, or waited, for that long.
     word = "since" if state == "running" else "· up since"
     return [f"{shown} {word} {_clock(since, now)} ({', '.join(marks)})"]

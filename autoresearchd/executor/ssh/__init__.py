@@ -1,1 +1,1 @@
-"""Runs on other machines, over ssh: this daemon's side, and what it sends there to watch over a run."""
+"""Machines that are reached by ssh."""

@@ -1,105 +1,51 @@
-"""The executor for machines that are reached by ssh: which slot takes a run, and what came back of it."""
+"""The executor for machines that are reached by ssh: those of ``fleet.slots``."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import errno
-import json
-import os
-import re
-import shutil
-import threading
-import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future, wait
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
-from autoresearchd.domain.cleaning import clean
-from autoresearchd.domain.errors import (
-    AutoresearchdError,
-    BaselineError,
-    EnvironmentFailure,
-    Interrupted,
-    MissingCapability,
-)
-from autoresearchd.domain.experiment import RunResult, StageResult
-from autoresearchd.domain.ports import Cancel, RunRequest
-from autoresearchd.domain.task import RemoteSlot, Task
-from autoresearchd.executor.ssh.connection import Call, HostFull, HostLost, Link, Told, require_asyncssh
-from autoresearchd.executor.ssh.hosts import COMPARED, Cooling, Host, Prepared, Times, disagreement
-from autoresearchd.executor.ssh.remote_supervisor import LOG_NAME
-from autoresearchd.executor.ssh.transfers import require_programs
-from autoresearchd.executor.ssh.trees import Trees
-from autoresearchd.sandbox.job_files import remove_tree, write_json
-from autoresearchd.sandbox.launch import LOG_LIMIT, read_result
-from autoresearchd.sandbox.tiers import AUTO, check_name
-
-T = TypeVar("T")
-RECORD = "remote.json"
-"""Of a run's folder: where it runs, for whoever finds it after this daemon."""
-_OUTCOMES = ("ok", "failed", "timeout", "budget_overrun", "killed", "oom", "disk_full", "lost", "tampered")
-_STAGE = re.compile(r"training|evaluation|check-\d+")
-_LEAST_WRITTEN, _MOST_WRITTEN = 1 << 30, 64 << 30
-_LOOK_EVERY_S = 0.1
-_SPARE_S = 60.0
-"""For folders, interpreters and ends, on top of what a run may take."""
+from autoresearchd.domain.errors import MissingCapability
+from autoresearchd.domain.task import RemoteSlot
+from autoresearchd.executor.remote.executor import RemoteExecutor
+from autoresearchd.executor.remote.hosts import Host, Times
+from autoresearchd.executor.remote.link import Hello
+from autoresearchd.executor.ssh.connection import Address, SshChannel, no_python, require_asyncssh
+from autoresearchd.executor.ssh.transfers import Transfers, require_programs
+from autoresearchd.sandbox.tiers import AUTO
 
 
-class RemoteRun:
-    """A run on a host, a ``ports.RunHandle``. It ends when this object goes."""
+class SshWay(Transfers):
+    """A `Way` to one host."""
 
-    def __init__(
-        self, run_dir: Path, loop: asyncio.AbstractEventLoop, progress: _Progress, future: Future[RunResult]
-    ) -> None:
-        self.run_dir, self._loop, self._progress, self._future = run_dir, loop, progress, future
+    where_folder = "remote_dir in task.yaml"
 
-    def wait(self, timeout: float | None = None) -> RunResult | None:
-        try:
-            return self._future.result(timeout)
-        except TimeoutError:
-            return None
+    @property
+    def name(self) -> str:
+        return self._address.text
 
-    def kill(self) -> None:
-        """End the whole tree over there now; returns at once."""
-        self._progress.killed = True
-        self._loop.call_soon_threadsafe(self._progress.stop)
+    def ready(self) -> bool:
+        return True
 
-    def __del__(self) -> None:
-        if not self._future.done():
-            self.kill()
+    async def open(self, told: Hello, patience: float) -> SshChannel:
+        return await SshChannel.open(self._address, self._config, told, patience)
 
+    def require_usable(self, hello: Hello) -> None:
+        if not hello["rsync"]:
+            raise MissingCapability(f"{self.name}: there is no rsync", hint="install it: apt install rsync")
 
-@dataclass(slots=True)
-class _Progress:
-    """What is known of a run before its end. call: that it is, once its files are there."""
-
-    link: Link
-    killed: bool = False
-    call: Call | None = None
-
-    def stop(self) -> None:
-        if self.killed and self.call is not None:
-            self.link.stop(self.call)
+    def explain(self, said: str) -> MissingCapability | None:
+        return no_python(self._address, said)
 
 
-class _Place(Cooling):
-    """A slot. busy: a run is in it; folder: its name as that of a folder on the host."""
+class SshExecutor(RemoteExecutor):
+    """given: its slots; config: of ssh, None: the user's own.
 
-    def __init__(self, slot: RemoteSlot, host: Host, times: Times) -> None:
-        super().__init__(times.cool, times.coolest)
-        self.slot, self.host, self.busy = slot, host, False
-        self.folder = "slot-" + re.sub(r"[^A-Za-z0-9_.-]", "_", slot.name)
-
-
-class SshExecutor:
-    """Runs jobs on other machines. given: its slots; tier: of isolation there; config: of ssh, None: the user's own.
-
-    A thread of its own holds the connections. Raises MissingCapability: there are no slots, or a program is missing.
+    Raises MissingCapability: there are no slots, or a program is missing.
     """
+
+    kind, leave_out = "ssh", "leave slots out of fleet.slots until all are alike, and make a session of the others"
+    given: Sequence[RemoteSlot] = ()
 
     def __init__(
         self, slots: Sequence[RemoteSlot], *, tier: str = AUTO, config: Path | None = None, times: Times | None = None
@@ -113,352 +59,10 @@ class SshExecutor:
             raise MissingCapability(what, hint="give each slot a `name` of its own")
         require_programs()
         require_asyncssh()
-        self.given = tuple(slots)
-        self._tier, self._config, self._times = check_name(tier), config, times or Times()
-        self._trees, self._running = Trees(), set[Future[RunResult]]()
-        self._setups: dict[Path, str] = {}
-        self._described: dict[str, dict[str, str]] = {}
-        self._reference: dict[str, tuple[str, Mapping[str, Any]]] = {}
-
-    # -- the thread that has the connections -------------------------------------------------------------------------
-    @cached_property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=loop.run_forever, name="ssh", daemon=True)
-        self._thread.start()
-        return loop
-
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    @cached_property
-    def _places(self) -> list[_Place]:
-        slots: dict[tuple[str, str], list[RemoteSlot]] = {}
-        for slot in self.given:
-            slots.setdefault((slot.host, slot.remote_dir), []).append(slot)
-        hosts = {key: self._host(own) for key, own in slots.items()}
-        return [_Place(slot, hosts[slot.host, slot.remote_dir], self._times) for slot in self.given]
+        super().__init__(tier, times or Times())
+        self.given, self._config = tuple(slots), config
 
     def _host(self, slots: Sequence[RemoteSlot]) -> Host:
-        return Host(slots, self._tier, self._config, self._times, self._trees)
-
-    @property
-    def _hosts(self) -> list[Host]:
-        return list(dict.fromkeys(place.host for place in self._places))
-
-    def close(self) -> None:
-        """End all connections, and with them all runs; nothing is to be asked of it afterwards."""
-        for host in self._hosts:
-            self._do(host.close())
-        wait(list(self._running))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _on_all(self, work: Callable[[Host], Coroutine[Any, Any, T]], cancel: Cancel | None = None) -> dict[Host, T]:
-        """Do something on each host at once: what it gave, without hosts that are lost or full.
-
-        Raises any other error, and EnvironmentFailure where no host is left.
-        """
-
-        async def gather() -> list[T | BaseException]:
-            return await asyncio.gather(*(work(host) for host in self._hosts), return_exceptions=True)
-
-        future = asyncio.run_coroutine_threadsafe(gather(), self._loop)
-        while not future.done():
-            if cancel is not None and cancel.is_set():
-                future.cancel()
-                raise Interrupted("the setup was stopped; it will be done again from the start")
-            with contextlib.suppress(TimeoutError):
-                future.result(_LOOK_EVERY_S)
-        found: dict[Host, T] = {}
-        lost: list[str] = []
-        for host, result in zip(self._hosts, future.result(), strict=True):
-            if isinstance(result, (HostLost, HostFull)):
-                host.failed(result.what)
-                lost.append(result.what)
-            elif isinstance(result, BaseException):
-                raise result
-            else:
-                found[host] = result
-        if not found:
-            hint = "one host of the fleet at least has to be reached and have room; `autoresearchd doctor` tests them"
-            raise EnvironmentFailure("; ".join(lost), hint=hint)
-        return found
-
-    # -- what is there -----------------------------------------------------------------------------------------------
-    @property
-    def slots(self) -> int:
-        return len(self.given)
-
-    def setup(self, task: Task, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
-        """On all hosts at once. One that is lost meanwhile is set up when it is back."""
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_bytes(b"")
-
-        def teller(host: Host) -> Told:
-            mark = b"" if len(self._hosts) == 1 else f"# {host.address.text}:\n".encode()
-
-            def told(name: str, data: bytes, rotated: bool) -> None:
-                with contextlib.suppress(OSError), log.open("ab") as stream:
-                    stream.write(mark + data if data else b"")
-
-            return told
-
-        keys = self._on_all(lambda host: host.set_up(task, pristine, teller(host)), cancel)
-        self._setups[setup] = next(iter(keys.values()))
-
-    def warnings(self, task: Task | None = None) -> list[str]:
-        found = self._on_all(lambda host: host.describe(task, ""))
-        said = [f"{host.address.text}: {text}" for host, facts in found.items() for text in facts["warnings"]]
-        away = [host for host in self._hosts if host not in found]
-        return [*said, *(f"{host.reason}; its slots are left out until it is back" for host in away)]
-
-    def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
-        key = self._setups.get(setup, "") if setup is not None else ""
-        known = f"{key} {task.execution.python if task else ''}"
-        if known not in self._described:
-            found = self._on_all(lambda host: host.describe(task, key))
-            facts = {host.address.text: found[host] for host in found}
-            if (error := disagreement(facts)) is not None:
-                raise error
-            if key:
-                self._reference[key] = next(iter(facts.items()))
-            together = {
-                name: ", ".join(dict.fromkeys(str(f[name]) for f in facts.values())) for name in ("tier", *COMPARED)
-            }
-            count = {"slots": str(self.slots)} if self.slots > 1 else {}
-            self._described[known] = {**together, "host": ", ".join(facts), **count}
-        return self._described[known]
-
-    def examine(self) -> list[tuple[str, str, list[tuple[str, str]]]]:
-        """Each host: what it is, in a line (empty: it cannot be used), and what is wrong, each with how it is fixed.
-
-        Where hosts differ, one more that says so.
-        """
-
-        async def examine() -> list[tuple[str, list[tuple[str, str]]]]:
-            return await asyncio.gather(*(host.examine() for host in self._hosts))
-
-        reports = zip(self._hosts, self._do(examine()), strict=True)
-        found = [(host.address.text, line, problems) for host, (line, problems) in reports]
-        error = disagreement({host.address.text: host.described for host in self._hosts if host.described})
-        return [*found, ("fleet", "", [(error.what, error.hint)])] if error is not None else found
-
-    # -- runs --------------------------------------------------------------------------------------------------------
-    def ready(self, slot: int) -> bool:
-        place = self._places[slot]
-        return not (place.busy or place.cools or place.host.cools)
-
-    def start(self, request: RunRequest) -> RemoteRun:
-        """In the slot of the request, or in a free one where its host fails; EnvironmentFailure where none is left."""
-        first = request.slot % len(self._places)
-        troubles: dict[str, AutoresearchdError] = {}
-        for place in (*self._places[first:], *self._places[:first]):
-            host, name = place.host, place.slot.name
-            if place.busy or host.cools or place.cools:
-                reason = "it is in use" if place.busy else host.reason if host.cools else place.reason
-                troubles[name] = HostLost(f"{name}: {reason}")
-                continue
-            try:
-                prepared, folder = self._do(self._prepare(place, request))
-                return self._launch(place, request, prepared, folder)
-            except (HostLost, HostFull, MissingCapability) as error:
-                host.failed(error.what)
-                troubles[name] = error
-            except EnvironmentFailure as error:
-                place.failed(error.what)
-                troubles[name] = error
-        if all(isinstance(error, MissingCapability) for error in troubles.values()):
-            raise next(iter(troubles.values()))
-        what = "; ".join(dict.fromkeys(error.what for error in troubles.values()))
-        raise EnvironmentFailure(f"no host can take a run: {what}", hint="each is tried again by itself")
-
-    async def _prepare(self, place: _Place, request: RunRequest) -> tuple[Prepared, str]:
-        host = place.host
-        prepared = await host.prepare(request)
-        # One that has come later must be like the first.
-        name, facts = self._reference.setdefault(prepared.setup, (host.address.text, prepared.facts))
-        if (error := disagreement({name: facts, host.address.text: prepared.facts})) is not None:
-            raise error
-        return prepared, await prepared.link.call("claim", slot=place.folder)
-
-    def _launch(self, place: _Place, request: RunRequest, prepared: Prepared, folder: str) -> RemoteRun:
-        run, run_dir, progress = uuid.uuid4().hex, request.run_dir, _Progress(prepared.link)
-        try:
-            _clear(run_dir)
-            write_json(str(run_dir / RECORD), {"slot": asdict(place.slot), "run": run})
-        except OSError as error:
-            self._do(prepared.link.call("release", slot=place.folder))
-            raise EnvironmentFailure(
-                f"cannot make the folder of a run in {run_dir}: {error}", hint="free disk space, or check permissions"
-            ) from error
-        place.busy = True
-        work = self._execute(place, request, prepared, folder, run, progress)
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        self._running.add(future)
-        future.add_done_callback(self._running.discard)
-        return RemoteRun(run_dir, self._loop, progress, future)
-
-    async def _execute(
-        self, place: _Place, request: RunRequest, prepared: Prepared, folder: str, run: str, progress: _Progress
-    ) -> RunResult:
-        """A run from its files to its result, which is written down here. Raises MissingCapability."""
-        host, link, loop = place.host, prepared.link, asyncio.get_running_loop()
-        began = loop.time()
-        outcome, why = "lost", ""
-        try:
-            answer = await self._run(place, request, prepared, folder, run, progress)
-            result = await self._take(host, link, request.run_dir, run, answer)
-            host.worked()
-            place.worked()
-            return result
-        except (HostLost, HostFull) as error:
-            host.failed(error.what)
-            outcome, why = "disk_full" if isinstance(error, HostFull) else "lost", error.what
-        except (EnvironmentFailure, BaselineError) as error:
-            host.forget(prepared)
-            place.failed(error.what)
-            why = error.what
-        except OSError as error:  # on this machine
-            outcome, why = "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "lost", str(error)
-        finally:
-            with contextlib.suppress(AutoresearchdError):
-                await link.call("release", slot=place.folder)
-            place.busy = False
-        took, log = loop.time() - began, str(request.run_dir / "training.log")
-        stage = StageResult("training", "killed" if progress.killed else outcome, None, took, log, detail=why)
-        tier, device = (str(prepared.facts[key]) for key in ("tier", "device"))
-        result = RunResult((stage,), took, tier, host=place.slot.host, device=device)
-        with contextlib.suppress(OSError):
-            _write_result(request.run_dir, result)
-        return result
-
-    async def _run(
-        self, place: _Place, request: RunRequest, prepared: Prepared, folder: str, run: str, progress: _Progress
-    ) -> Mapping[str, Any]:
-        link, logs = prepared.link, _Logs(request.run_dir)
-        tree = await place.host.bring_workspace(prepared, request.workspace, folder)
-        progress.call = link.begin(
-            "run", logs.told, slot=place.folder, gpu=place.slot.gpu_id, run=run, task=request.task, seed=request.seed,
-            tree=tree.hash, pristine=prepared.pristine, setup=prepared.setup, data=prepared.data,
-            room=_room(request.run_dir),
-        )  # fmt: skip
-        progress.stop()
-        try:
-            most = request.task.execution.budget.wall + _SPARE_S
-            answer: Mapping[str, Any] = await asyncio.wait_for(progress.call.done, most)
-        except TimeoutError as error:
-            link.fail(f"a run did not end within {most:g} s")
-            raise HostLost(link.lost) from error
-        finally:
-            logs.close()
-        return answer
-
-    async def _take(self, host: Host, link: Link, run_dir: Path, run: str, answer: Mapping[str, Any]) -> RunResult:
-        """Fetch what a run has left there, write its result down, and let the host forget it."""
-        await link.guard(host.transfers.fetch(f"{link.hello['top']}/runs/{run}/0", run_dir))
-        try:
-            result = _checked(answer, run_dir, host.address.text)
-        except (KeyError, TypeError, ValueError) as error:
-            raise EnvironmentFailure(f"{host.address.text}: what it says of a run makes no sense: {error}") from error
-        _write_result(run_dir, result)
-        with contextlib.suppress(AutoresearchdError):
-            await link.call("forget", run=run)
-        return result
-
-    def recover(self, run_dir: Path) -> RunResult | None:
-        """From the host where it ran; one that cannot be reached has ended it when its lease was over."""
-        result = read_result(run_dir, whole=True)
-        if result is None:
-            try:
-                record = json.loads((run_dir / RECORD).read_bytes())
-                slot, run = RemoteSlot(**record["slot"]), str(record["run"])
-            except (OSError, ValueError, TypeError, KeyError):
-                return None
-            with contextlib.suppress(EnvironmentFailure, MissingCapability):
-                result = self._do(self._recover(slot, run, run_dir))
-        return None if result is None or result.stages[-1].outcome in ("killed", "lost") else result
-
-    async def _recover(self, slot: RemoteSlot, run: str, run_dir: Path) -> RunResult | None:
-        own = (p.host for p in self._places if (p.slot.host, p.slot.remote_dir) == (slot.host, slot.remote_dir))
-        known = next(own, None)
-        host = known or self._host([slot])
-        try:
-            link = await host.link()
-            answer = await link.call("recover", run=run)
-            if answer is not None:
-                return await self._take(host, link, run_dir, run, answer)
-            await link.call("forget", run=run)
-            return None
-        finally:
-            if known is None:
-                await host.close()
-
-
-class _Logs:
-    """Writes what a host tells of its logs into those of the run here."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
-        self._open: dict[str, int] = {}
-
-    def told(self, name: str, data: bytes, rotated: bool) -> None:
-        if not LOG_NAME.fullmatch(name):
-            return
-        with contextlib.suppress(OSError):  # the whole log comes at the end, and a full disk is told of then
-            path = self._run_dir / name
-            if rotated and name in self._open:
-                os.close(self._open.pop(name))
-                path.replace(path.with_name(f"{name}.1"))
-            if name not in self._open:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-                self._open[name] = os.open(path, flags, 0o644)
-            if os.fstat(self._open[name]).st_size <= 2 * LOG_LIMIT:
-                os.write(self._open[name], data)
-
-    def close(self) -> None:
-        for descriptor in self._open.values():
-            os.close(descriptor)
-        self._open.clear()
-
-
-def _clear(run_dir: Path) -> None:
-    """A folder for a run, without what an earlier one has left in it."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    for path in (run_dir / "output", run_dir / "result.json", *run_dir.glob("*.log*")):
-        if not remove_tree(str(path)):
-            raise OSError(errno.ENOTEMPTY, "what an earlier run left cannot be removed", str(path))
-
-
-def _room(run_dir: Path) -> int:
-    """Bytes that a run may write, for all of them to come here."""
-    return max(_LEAST_WRITTEN, min(_MOST_WRITTEN, shutil.disk_usage(run_dir).free // 2))
-
-
-def _checked(answer: Mapping[str, Any], run_dir: Path, host: str) -> RunResult:
-    """What a host says of a run, as a result. ValueError, TypeError, KeyError: it is none."""
-    stages = []
-    for stage in answer["stages"]:
-        name, outcome, code = str(stage["name"]), str(stage["outcome"]), stage["exit_code"]
-        if not _STAGE.fullmatch(name) or outcome not in _OUTCOMES:
-            raise ValueError(f"{clean(name, 40)} {clean(outcome, 40)}")
-        took, peak, cpu = (float(stage[key]) for key in ("duration_s", "peak_rss_mb", "cpu_s"))
-        log, detail = str(run_dir / f"{name}.log"), clean(str(stage["detail"]), 400)
-        stages.append(StageResult(name, outcome, None if code is None else int(code), took, log, peak, detail, cpu))
-    if not stages:
-        raise ValueError("a run without a stage")
-    tier, device = (clean(str(answer[key]), 200) for key in ("tier", "device"))
-    return RunResult(tuple(stages), float(answer["duration_s"]), tier, host, device)
-
-
-def _write_result(run_dir: Path, result: RunResult) -> None:
-    """As a supervisor writes it on this machine, so that it is read again in the same way."""
-    logs = [Path(stage.log_path) for stage in result.stages]
-    report = {
-        "stages": [asdict(stage) for stage in result.stages],
-        "duration_s": result.duration_s,
-        "facts": {"tier": result.tier, "device": result.device, "host": result.host},
-        "logs": {str(log): log.stat().st_size for log in logs if log.exists()},
-    }
-    write_json(str(run_dir / "result.json"), report)
+        way = SshWay(Address(slots[0].host), self._config)
+        gpus = [slot.gpu_id for slot in slots]
+        return Host(way, gpus, slots[0].remote_dir, self._tier, self._times, self._trees)

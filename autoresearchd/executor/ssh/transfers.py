@@ -12,8 +12,9 @@ from pathlib import Path
 
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability
-from autoresearchd.executor.ssh.connection import Address, HostFull, HostLost
-from autoresearchd.executor.ssh.trees import Tree
+from autoresearchd.executor.remote.link import HostFull, HostLost, Like
+from autoresearchd.executor.remote.trees import Tree
+from autoresearchd.executor.ssh.connection import Address
 
 _LOST = {10, 12, 30, 35, 255}
 """rsync's exit codes for sockets, streams and time, and ssh's own."""
@@ -38,7 +39,7 @@ class Transfers:
     """Between this machine and one host. Who waits for one also watches the connection, and ends it with that."""
 
     def __init__(self, address: Address, config: Path | None) -> None:
-        self._address = address
+        self._address, self._config = address, config
         home = Path.home()
         known: tuple[str, ...] = ()
         if config is None and home != Path(pwd.getpwuid(os.getuid()).pw_dir):  # ssh goes by the latter, asyncssh not
@@ -51,15 +52,13 @@ class Transfers:
         name = address.name
         self._target = f"[{name}]:" if ":" in name else f"{name}:"
 
-    async def send(self, top: Path, tree: Tree, folder: str, *, like: str = "", follow: bool = False) -> None:
-        """Write a tree into a folder of the host that is there and empty. like: one there that is nearly the same."""
+    async def send(self, top: Path, tree: Tree, folder: str, *, like: Like | None = None, follow: bool = False) -> None:
         names = b"".join(os.fsencode(name) + b"\0" for name in tree.names)
-        copied = [f"--copy-dest={like}", "--checksum"] if like else ["--whole-file"]
+        copied = [f"--copy-dest={like.folder}", "--checksum"] if like else ["--whole-file"]
         how = ["-pt", "-L" if follow else "-l", "--from0", "--files-from=-", *copied]
         await self._rsync([*how, f"{top}/", f"{self._target}{folder}/"], names, there=True)
 
     async def fetch(self, folder: str, target: Path) -> None:
-        """The logs and the output of a run. What is not a plain file, a folder or a link inside stays there."""
         chosen = ["--include=/*.log", "--include=/*.log.1", "--include=/output/", "--include=/output/**", "--exclude=*"]
         how = ["-rtl", "--safe-links", "--no-devices", "--no-specials", "--inplace", "--chmod=u+rwX,go-w"]
         await self._rsync([*how, *chosen, f"{self._target}{folder}/", f"{target}/"], b"", there=False)

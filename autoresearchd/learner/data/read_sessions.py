@@ -39,6 +39,7 @@ from autoresearchd.learner.data.data_summary import Signal, signal
 from autoresearchd.learner.data.trajectories import Dataset, Reason, Record, Split, Trajectory, dataset, record, split
 from autoresearchd.policy.policy_names import PolicySpec
 from autoresearchd.store.reader import Corpus, Transcript
+from autoresearchd.store.shared import Shared, where
 from autoresearchd.workspace import layout
 
 UNKNOWN_HINT = (
@@ -108,7 +109,7 @@ class Material:
 # ---------------------------------------------------------------------- sessions
 def locate(directory: Path, others: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """The tops of the checkouts, each repository once: where the command stands, and ``others``; and warnings."""
-    roots: dict[Path, Path] = {}  # by their databases
+    roots: dict[Path | Shared, Path] = {}  # by their databases
     warnings: list[str] = []
     try:
         here = layout.find_session_root(directory)
@@ -116,7 +117,7 @@ def locate(directory: Path, others: Sequence[Path]) -> tuple[list[Path], list[st
         if not others:
             raise
     else:
-        if _database(here).is_file():
+        if _is_there(_database(here)):
             roots[_database(here)] = here
         elif not others:
             raise _no_session(here)
@@ -130,7 +131,7 @@ def locate(directory: Path, others: Sequence[Path]) -> tuple[list[Path], list[st
             hint = "name the folder of a repository with sessions"
             raise UsageError(f"--from {other} is in no git repository", hint=hint) from error
         database = _database(root)
-        if not database.is_file():
+        if not _is_there(database):
             raise _no_session(root)
         if database in roots:
             warnings.append(f"--from {other} is the repository {roots[database]}, which is read once")
@@ -159,7 +160,7 @@ def read_sessions(roots: Sequence[Path], home: Path | None = None) -> Reading:
     warnings: list[str] = []
     lost = 0
     for root in roots:
-        with Corpus(layout.database_path(root)) as corpus:
+        with Corpus(_database(root)) as corpus:
             for facts in corpus.sessions():
                 name, task, answers = prefixes[root] + facts.tag, None, 0
                 try:
@@ -400,9 +401,14 @@ def _rounds(session: str, experiments: Sequence[tuple[Experiment, Transcript]]) 
 
 
 # ---------------------------------------------------------------------- parts
-def _database(root: Path) -> Path:
+def _database(root: Path) -> Path | Shared:
     """What tells repositories apart: all worktrees of one share it."""
-    return Path(os.path.realpath(layout.database_path(root)))
+    place = where(layout.database_path(root))
+    return place if isinstance(place, Shared) else Path(os.path.realpath(place))
+
+
+def _is_there(database: Path | Shared) -> bool:
+    return isinstance(database, Shared) or database.is_file()
 
 
 def _no_session(root: Path) -> UsageError:

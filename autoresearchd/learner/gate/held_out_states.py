@@ -42,6 +42,7 @@ from autoresearchd.loop.programs import Baseline, Programs
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.session_view import RECENT
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.shared import where
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.git import open_workspace, setup_dir
 
@@ -230,7 +231,8 @@ def opened(sessions: Iterable[ReadSession], names: Iterable[str], own: SqlStore 
             try:
                 store = None if each.foreign else own
                 if store is None and each.root not in stores:
-                    stores[each.root] = stack.enter_context(SqlStore.open_readonly(layout.database_path(each.root)))
+                    place = where(layout.database_path(each.root))
+                    stores[each.root] = stack.enter_context(SqlStore.open_readonly(place))
                 store = store or stores[each.root]
                 ground = Ground(each.root, store, store.session(each.tag), foreign=each.foreign)
             except _UNREADABLE as error:

@@ -21,7 +21,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, StoreDamaged, StoreError
+from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, SessionLocked, StoreDamaged, StoreError
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.ports import EventKind
@@ -45,14 +45,15 @@ class Housekeeping:
 
     A journal that is moved or deleted would take all that is written from then on with it: that is looked for with each
     heartbeat and before each experiment; it is backed up once more, and the session ends. So it does where the journal
-    was written over, but then it is not backed up, and nothing more is written (``refuse``: by the store).
+    was written over, but then it is not backed up, and nothing more is written (``refuse``: by the store). Of a journal
+    on a server there is neither file nor backup (None); where another daemon got the session, this one ends at once.
     """
 
     def __init__(
         self,
         lab: Context,
         active_seconds: Callable[[], float],
-        backup: Path,
+        backup: Path | None,
         database: Path | None = None,
         refuse: Callable[[StoreDamaged], None] = lambda error: None,
     ) -> None:
@@ -63,7 +64,8 @@ class Housekeeping:
         self._stamp: tuple[int, int] | None = None
         self._mark: backups.Mark | None = None
         self._overwritten, self._room, self._since_pack = False, True, 0
-        self._lost: StoreDamaged | None = None
+        self._lost: StoreDamaged | SessionLocked | None = None
+        self._said: dict[Callable[[], None], str] = {}
         self._damage: StoreDamaged | None = None
         log = logging.getLogger(__name__)
         log.setLevel(logging.ERROR)  # on a busy machine a turn is skipped while the one before is at work: no news
@@ -77,6 +79,8 @@ class Housekeeping:
         # Looked for here, not by the loop: that may be waiting for a policy, a set-up or a service for minutes.
         jobs = ((REQUESTS_S, self._obey), (HEARTBEAT_S, self._beat), (DISK_S, self.watch_disk), (BACKUP_S, self._copy))
         for seconds, job in jobs:
+            if job == self._copy and self._backup is None:
+                continue
             # Of the first backup no job of its own: the scheduler fails at removing one while it is shut down.
             first = {"next_run_time": datetime.now(UTC)} if job == self._copy else {}
             every = IntervalTrigger(seconds=seconds, timezone="UTC")
@@ -95,7 +99,8 @@ class Housekeeping:
         self._quietly(self.watch_database)
         if (self._lost is not None or not isinstance(error, StoreDamaged)) and not self._overwritten:
             self._quietly(self._copy)
-        if self._lost not in (None, error) and (error is None or isinstance(error, StoreError)):
+        of_that = error is None or isinstance(error, StoreError) or isinstance(self._lost, SessionLocked)
+        if self._lost not in (None, error) and of_that:
             raise self._lost from error  # what else the store said came of that
 
     def between(self) -> None:
@@ -191,7 +196,7 @@ class Housekeeping:
             with self._copying:  # a second one would take the first one's file for what a dead daemon has left
                 known = self._lost
                 self.watch_database()
-                if self._overwritten or self._lost is not known:
+                if self._backup is None or self._overwritten or self._lost is not known:
                     return  # a stranger's is no backup of ours; one that is gone has been copied just now
                 backups.make(self._lab.store.backup, self._backup, self._lab.clock.now())
         except StoreDamaged as error:
@@ -202,8 +207,15 @@ class Housekeeping:
         """Do a job; one that fails is reported and tried again at its next turn."""
         try:
             job()
+            self._said.pop(job, None)
         except (AutoresearchdError, OSError) as error:
-            self._lab.emit(EventKind.WARNING, f"housekeeping: {error}")
+            # Once: a server may be away for an hour, and is asked twice a second.
+            if self._said.get(job) != str(error):
+                self._said[job] = str(error)
+                self._lab.emit(EventKind.WARNING, f"housekeeping: {error}")
+            if isinstance(error, SessionLocked) and self._lost is None:
+                self._lost = error
+                self._lab.stop.request(error.what, now=True)
 
 
 def say_that_it_stops(lab: Context, experiment: Experiment | None, *, confirming: bool = False) -> None:

@@ -154,7 +154,7 @@ def _become_job(request: Request, mounts: kernel.Mounts) -> None:
     kernel.filter_calls(
         seccomp.build(
             os.uname().machine, abi=abi, private=request["private"], network=request["network"],
-            sealed=mounts.sealed, pid=os.getpid(),
+            sealed=mounts.sealed, pid=os.getpid(), gpu=request["gpu"],
         )
     )  # fmt: skip
     os.closerange(3, 1 << 20)
@@ -166,6 +166,8 @@ def _allow(rules: kernel.Ruleset, request: Request, mounts: kernel.Mounts) -> No
         rules.allow(place, kernel.DEVICE)
     for name in [""] if mounts.proc else [*_FACTS, *(_GPU_FACTS if request["gpu"] else ())]:
         rules.allow(f"/proc/{name}", kernel.READ)
+    if request["gpu"]:  # CUDA names its threads in there before anything else, and does not start where it may not
+        rules.allow("/proc/self/task", kernel.FACTS)
     for place in request["read"]:
         rules.allow(place, kernel.READ, frozenset(request["hide"]))
     for place in (*([kernel.SHARED_MEMORY] if mounts.memory else []), *request["write"]):

@@ -87,12 +87,13 @@ Instruction = tuple[int, int, int, int]
 _ALLOWED: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
-def build(machine: str, *, abi: int, private: bool, network: bool, sealed: bool, pid: int) -> bytes:
+def build(machine: str, *, abi: int, private: bool, network: bool, sealed: bool, pid: int, gpu: bool = False) -> bytes:
     """The filter, as the kernel takes it; KeyError where the machine (``os.uname().machine``) is not in the table.
 
     abi: version of Landlock; private: whether the job has namespaces of its own for processes, IPC and, without
     ``network``, the network; sealed: whether the world is mounted read-only, so that attributes of files are safe; pid:
-    the job's first process, which may signal itself where nothing else keeps signals in.
+    the job's first process, which may signal itself where nothing else keeps signals in; gpu: whether it uses one. CUDA
+    binds a socket of packets to an abstract name before anything else, and does not work where that is refused.
     """
     program = _begun(machine)
     program.add((_GREATER, 0, 1, _NEWEST), (_RETURN, 0, 0, _ERROR | _ENOSYS))
@@ -107,10 +108,15 @@ def build(machine: str, *, abi: int, private: bool, network: bool, sealed: bool,
         _argument(1), (_AND, 0, 0, _SOCKET_TYPE), (_EQUAL, 1, 0, _STREAM), (_EQUAL, 0, 1, _SEQPACKET),
         _ALLOWED, _refused(_EACCES),
     )  # fmt: skip
-    if private or network:  # internet sockets lead nowhere, or are allowed
+    inner = private or network  # internet sockets lead nowhere, or are allowed
+    if gpu:
+        program.socket(_INTERNET if inner else ())
+    elif inner:
         program.only("socket", 0, _INTERNET, _EACCES)
-    else:
-        program.refuse(_SOCKETS, _EACCES)
+    if not inner:
+        program.refuse(("connect",) if gpu else _SOCKETS, _EACCES)
+    elif gpu and not network:  # what listens on a file of the machine must not be reached
+        program.refuse(("connect",), _EACCES)
     if not sealed:
         program.refuse(_ATTRIBUTES, 0)  # answered with success, so that a copy of a file is not an error
         program.refuse(_EXTENDED, _EOPNOTSUPP)
@@ -192,6 +198,12 @@ class _Program:
     def only(self, name: str, argument: int, values: tuple[int, ...], error: int = _EPERM) -> None:
         """Refuse the call but for some values of an argument."""
         self.add_call(name, _argument(argument), *self.tests(values), _refused(error), _ALLOWED)
+
+    def socket(self, families: tuple[int, ...]) -> None:
+        """Refuse sockets but those of some families and those of packets between processes."""
+        kind = ((_EQUAL, 0, 3, _AF_UNIX), _argument(1), (_AND, 0, 0, _SOCKET_TYPE), (_EQUAL, 1, 0, _SEQPACKET))
+        allowed = [(_EQUAL, len(families) - n + len(kind), 0, value) for n, value in enumerate(families)]
+        self.add_call("socket", _argument(0), *allowed, *kind, _refused(_EACCES), _ALLOWED)
 
     def refuse_values(self, name: str, argument: int, values: tuple[int, ...]) -> None:
         """Refuse the call for some values of an argument."""

@@ -8,6 +8,7 @@ What is asked with every proposal costs the same in a long session: tallies are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
@@ -207,6 +208,11 @@ class ExperimentRecords:
             c.execute(insert(t.answer_bodies).values(**key, **body))
             _charge(c, session_id, answer.cost)
 
+    def charge(self, session_id: int, usd: float) -> None:
+        """Count what is part of no experiment: what machines cost."""
+        with self._db.write() as c:
+            _count(c, session_id, usd=usd)
+
     def answers(self, session_id: int, number: int) -> Sequence[Answer]:
         with self._db.read() as c:
             of_it = records.ANSWERS.where(n.c.session_id == session_id, n.c.number == number)
@@ -262,8 +268,9 @@ class ExperimentRecords:
 
         Those on a tip of before without a shift, of an earlier version, told nothing.
         """
-        of_it = (e.c.session_id == session_id, e.c.segment == segment, e.c.number > after, e.c.value.is_not(None))
-        there = (*of_it, (e.c.label != Label.STALE_PARENT) | e.c.shift.is_not(None))
+        of_it = (e.c.session_id == session_id, e.c.segment == segment)
+        later = e.c.number > math.floor(after)  # a server would round it
+        there = (*of_it, later, e.c.value.is_not(None), (e.c.label != Label.STALE_PARENT) | e.c.shift.is_not(None))
         rows = self._db.rows(select(e.c.number, e.c.value, e.c.shift, e.c.status).where(*there).order_by(e.c.number))
         return [(number, value, shift or 0.0, status is Status.KEEP) for number, value, shift, status in rows]
 

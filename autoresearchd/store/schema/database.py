@@ -24,6 +24,7 @@ from autoresearchd.domain.redaction import Redactor
 from autoresearchd.resources import bundled
 from autoresearchd.store.schema import codec, health
 from autoresearchd.store.schema.tables import redacting
+from autoresearchd.store.shared import Holder, Shared
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -54,6 +55,9 @@ class Database:
     this version's revision, and is never written to.
     """
 
+    repair = health.HINT
+    """How one that is damaged is mended."""
+
     def __init__(self, url: str, *, busy_timeout: float = 10.0, readonly: bool = False) -> None:
         self.name, self.path = url, Path(url.removeprefix(_SQLITE))
         how = {"creator": partial(_connect_readonly, self.path)} if readonly else {}
@@ -65,8 +69,13 @@ class Database:
             **how,
         )
         _prepare(self.engine, () if readonly else _PRAGMAS)
+        self._readers: Engine = self.engine
+        self._writers: Engine = self.engine.execution_options(**{_WRITE: True})
+        self._begin()
+
+    def _begin(self) -> None:
+        """What every kind of database begins with."""
         self.redactor = Redactor()
-        self._writers = self.engine.execution_options(**{_WRITE: True})
         self.refusal: StoreDamaged | None = None
         """Raised instead of beginning to write, where somebody has put another journal into this one's place."""
         self._held: Connection | None = None
@@ -81,11 +90,11 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one instant and writes nothing."""
         try:
-            with self._translated(), self.engine.begin() as connection:
+            with self._translated(), self._readers.begin() as connection:
                 yield connection
         except codec.UNREADABLE as error:
             # What was written is always readable: a value that is not has been changed on the disk.
-            raise StoreDamaged(f"{self.name} holds a value that cannot be read: {error}", hint=health.HINT) from error
+            raise StoreDamaged(f"{self.name} holds a value that cannot be read: {error}", hint=self.repair) from error
 
     def rows(self, query: Select[Any]) -> Sequence[Any]:
         with self.read() as connection:
@@ -138,6 +147,25 @@ class Database:
             finally:
                 partial.unlink(missing_ok=True)
 
+    # -- what a database on a server does otherwise
+    def prepare(self, connection: Connection) -> None:
+        """Make what tables are put into, where it is missing, before they are made or changed."""
+
+    def keep_old(self, revision: str) -> Path | None:
+        """A copy of what is about to be upgraded. SessionLocked: a daemon of the version that wrote it is at work."""
+        copy = self.path.with_name(f"{self.path.name}.backup-{revision}")
+        self.copy_to(copy)
+        return copy
+
+    def holder(self, tag: str) -> Holder | None:
+        """Whose daemon holds a session, wherever it is; None: nobody's, or only the lock file of this machine tells."""
+        return None
+
+    @contextmanager
+    def leased(self, tag: str) -> Iterator[None]:
+        """Hold a session against daemons on other machines, too. SessionLocked: one of them has it, now or later."""
+        yield
+
     def close(self) -> None:
         """Give all connections back; the last one writes the WAL into the database."""
         if self._held is not None:
@@ -182,12 +210,24 @@ class Opened:
     def close(self) -> None:
         self._db.close()
 
+    def holder(self, tag: str) -> Holder | None:
+        return self._db.holder(tag)
+
+
+def connect(where: str | Path | Shared, **options: Any) -> Database:
+    """The database at a URL of SQLite, in a file, or in a shared store. options: of ``Database``."""
+    if isinstance(where, Shared):
+        from autoresearchd.store.schema.postgresql import ServerDatabase  # only where it is used
+
+        return ServerDatabase(where, **options)
+    return Database(where if isinstance(where, str) else sqlite_url(where), **options)
+
 
 class FileReader(Opened):
-    """Reads a database file. StoreError: there is none, an older version wrote it, it is damaged; SchemaTooNew."""
+    """Reads a database. StoreError: there is none, an older version wrote it, it is damaged; SchemaTooNew."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(Database(sqlite_url(path), readonly=True))
+    def __init__(self, where: Path | Shared) -> None:
+        super().__init__(connect(where, readonly=True))
         with self._db.read():  # refuses what cannot be read
             pass
 
@@ -224,19 +264,23 @@ def _checked(path: Path, uri: str) -> sqlite3.Connection:
                 raise StoreError(f"{path} holds nothing yet", hint="autoresearchd start begins a session in it")
             raise StoreError(f"{path} is no database of autoresearchd", hint="autoresearchd start makes one")
         row = db.execute("SELECT version_num FROM alembic_version").fetchone()
-        revision = row[0] if row else ""
-        # Revisions are numbered, so that the direction is known without reading the migrations.
-        if revision and revision < health.HEAD_REVISION:
-            raise StoreError(
-                f"{path} was written by an older version (revision {revision}, this one reads {health.HEAD_REVISION})",
-                hint="autoresearchd resume in its repository upgrades it, after a backup",
-            )
-        if revision != health.HEAD_REVISION:
-            raise health.too_new(str(path), revision or "none")
+        require_head(str(path), row[0] if row else "")
     except BaseException:
         db.close()
         raise
     return db
+
+
+def require_head(where: str, revision: str, how: str = ", after a backup") -> None:
+    """Refuse to read what is not of this version's revision. how: it is upgraded."""
+    # Revisions are numbered, so that the direction is known without reading the migrations.
+    if revision and revision < health.HEAD_REVISION:
+        raise StoreError(
+            f"{where} was written by an older version (revision {revision}, this one reads {health.HEAD_REVISION})",
+            hint=f"autoresearchd resume in its repository upgrades it{how}",
+        )
+    if revision != health.HEAD_REVISION:
+        raise health.too_new(where, revision or "none")
 
 
 def _decoded(raw: bytes) -> str | bytes:
@@ -275,12 +319,13 @@ def _prepare(engine: Engine, pragmas: Sequence[str]) -> None:
 
 # ---------------------------------------------------------------------- the schema
 def upgrade(
-    url: str, *, migrations: Path | None = None, head: str = health.HEAD_REVISION, busy_timeout: float = 10.0
+    where: str | Shared, *, migrations: Path | None = None, head: str = health.HEAD_REVISION, busy_timeout: float = 10.0
 ) -> Path | None:
     """Bring the database to ``head``; the backup that was made before. SchemaTooNew; StoreError: it is none of ours."""
-    with closing(Database(url, busy_timeout=busy_timeout)) as database:
-        with suppress(OSError):  # SQLite says that it cannot open the file
-            database.path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(connect(where, busy_timeout=busy_timeout)) as database:
+        if isinstance(where, str):
+            with suppress(OSError):  # SQLite says that it cannot open the file
+                database.path.parent.mkdir(parents=True, exist_ok=True)
         with database.read() as connection:
             tables = inspect(connection).get_table_names()
             if tables and "alembic_version" not in tables:
@@ -311,13 +356,11 @@ def _upgrade(database: Database, found: str | None, head: str, migrations: Path)
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if found is not None and found not in known:
         raise health.too_new(database.name, found)
-    backup = None
-    if found is not None:
-        backup = database.path.with_name(f"{database.path.name}.backup-{found}")
-        database.copy_to(backup)
+    backup = database.keep_old(found) if found is not None else None
     try:
         # One transaction around all of it: a second process waits at its beginning and then finds nothing left to do.
         with database.write() as connection:
+            database.prepare(connection)
             config.attributes["connection"] = connection
             command.upgrade(config, head)
     except EnvironmentFailure:

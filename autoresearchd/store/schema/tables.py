@@ -350,7 +350,7 @@ controls = _table(
     Index("ix_control_request_pending", "session_id", "taken"),
 )
 
-events = _table(  # of earlier versions: the daemon's log has them
+events = _table(  # of earlier versions: the daemon's log has them; in a shared store, which daemons had a session
     "event",
     _columns(Whole, "id", primary_key=True),
     _refers("session_id", "session"),

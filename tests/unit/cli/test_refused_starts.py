@@ -10,6 +10,7 @@ import pytest
 
 from autoresearchd.app import start
 from autoresearchd.app.project import Project
+from autoresearchd.domain.errors import MissingCapability
 from autoresearchd.loop.upkeep.session_lock import SessionLock, announce
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
@@ -200,3 +201,23 @@ def test_a_number_that_is_too_large_is_named_and_nothing_else_is_blamed(command:
     assert answer.code == 2
     assert words[1] in answer.err and f"{HUGE} is more than" in answer.err
     assert "database" not in answer.err
+
+
+def test_machines_are_not_rented_for_a_task_that_names_none(toy: Path, command: Command) -> None:
+    answer = refused(command, "--executor", "cloud")
+    assert "fleet.cloud" in answer.err and "accelerators" in answer.err
+
+
+def test_without_skypilot_no_session_is_opened_that_could_rent_nothing(
+    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent() -> str:
+        raise MissingCapability("--executor cloud needs SkyPilot", hint="pip install")
+
+    pytest.importorskip("asyncssh")
+    write_files(toy, {"task.yaml": TASK + "fleet: {cloud: {machines: 2}}\n"})
+    monkeypatch.setattr("autoresearchd.executor.cloud.skypilot.find_python", absent)
+    monkeypatch.setattr("autoresearchd.executor.ssh.executor.require_programs", lambda: None)
+    answer = command("start", "--foreground", "--policy", "random", "--executor", "cloud")
+    assert (answer.code, "needs SkyPilot" in answer.err) == (5, True), answer.err
+    assert "autoresearch/" not in git(toy, "branch", "--all")

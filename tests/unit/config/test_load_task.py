@@ -26,6 +26,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import (
     Budget,
     Check,
+    Cloud,
     Constraint,
     Curve,
     Direction,
@@ -153,6 +154,8 @@ EVALUATED = "evaluation: {command: python evaluate.py}\n"
         (with_keys("env: {LR: 0.10, N: 007, ON: on}"), "execution.env", {"LR": "0.10", "N": "007", "ON": "on"}),
         (with_keys(more="checks: [&c {command: pytest}, *c]"), "checks", (Check("pytest"), Check("pytest"))),
         (with_keys(more="fleet: {slots: [{host: me@box-1, gpu_id: 3}]}"), "name", "tiny"),
+        (with_keys(more="fleet: {cloud: {accelerators: 'H100:8', cpus: 16}}"), "cloud", Cloud(1, "H100:8", cpus="16")),
+        (with_keys(more="fleet: {cloud: {setup: apt install x, use_spot: yes}}"), "cloud.setup", ("apt install x",)),
         (MINIMAL.replace("tiny", "no"), "name", "no"),
         (MINIMAL.replace("val_loss", "2026-01-01"), "metric.name", "2026-01-01"),
         (with_keys(more="prompt: {system: 12:30}"), "prompt.system", "12:30"),

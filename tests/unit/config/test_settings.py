@@ -33,6 +33,7 @@ key_files: {anthropic: ~/keys/anthropic}
 roles: on
 parents: puct
 group: 4
+store: postgresql://me@host/research
 """
 
 
@@ -85,7 +86,7 @@ def test_every_key_reaches_the_settings() -> None:
         when_spent="search", base_url="http://127.0.0.1:9000/v1", local_model="smollm2",
         key_file="/etc/ar/keys/local", structured=False, key_files={"anthropic": "/home/me/keys/anthropic"},
         roles=True, parents="puct", group=4, agent_turns=10, agent_seconds=300.0, agent_output_bytes=5_000,
-        agent_usd=0.5,
+        agent_usd=0.5, store="postgresql://me@host/research",
     )  # fmt: skip
 
 
@@ -131,7 +132,7 @@ SECRET = "sk-ant-api03-AbC1dEf2GhI3jKl4MnO5pQr6StU7vWx8"
     [
         f"policy: {SECRET}", "policy: sk-pa55word", f"# my key: {SECRET}", f"api_key: {SECRET}",
         f"local: {{key_file: {SECRET}}}", f"fallbacks: [{SECRET}", f"{SECRET}: 1",
-        "local: {base_url: 'http://me:pa55w0rdpa55@host/v1'}",
+        "local: {base_url: 'http://me:pa55w0rdpa55@host/v1'}", "store: postgresql://me:pa55w0rdpa55@host/research",
     ],
 )  # fmt: skip
 def test_a_key_in_the_file_is_refused_and_never_shown(text: str) -> None:

@@ -599,6 +599,37 @@ def test_a_time_limit_leaves_room_for_the_confirmation(tmp_path: Path, limit: fl
     assert len(kept(bench)) >= 14 and bench.program().count("V") >= 14
 
 
+def renting(bench: Bench, job: Job, seconds: float) -> Context:
+    """A laboratory whose machines cost a dollar a second; the clock stands still."""
+    clock = Ticking()
+    bench.job = slow(clock, job, seconds)
+    taking = bench.job
+
+    def paying(request: RunRequest) -> Script | str:
+        script = taking(request)
+        assert isinstance(script, Script)
+        return replace(script, passing=lambda: bench.store.charge(bench.session.id, 1.0))
+
+    bench.job = paying
+    return replace(bench.laboratory(), clock=clock, rate=lambda: 3600.0)
+
+
+def test_of_a_spend_limit_the_confirmation_is_paid_too_where_machines_are_rented(tmp_path: Path) -> None:
+    """Else what was gained is never proven, or the limit is overstepped by it."""
+    bench = make(tmp_path, NEVER)
+    reason = bench.loop(None, renting(bench, true, 10.0), max_usd=250.0).run()
+    spent = bench.store.totals(bench.session.id).usd
+    assert "spend limit" in reason and 150.0 < spent <= 253.0
+    assert verdicts(bench)[0][0] == "limit" and verdicts(bench)[0][3] is Outcome.CONFIRMED
+
+
+def test_a_spend_limit_that_machines_reach_before_the_first_result_ends_the_session(tmp_path: Path) -> None:
+    bench = make(tmp_path, NEVER)
+    with pytest.raises(errors.LimitReached, match="the spend limit of 5 USD was reached before the baseline"):
+        bench.loop(None, renting(bench, true, 100.0), max_usd=5.0).run()
+    assert bench.store.totals(bench.session.id).usd < 20.0
+
+
 def test_a_confirmation_that_the_time_limit_cuts_off_is_no_doubt(tmp_path: Path) -> None:
     """With more time the chain is tested again."""
     bench, clock = make(tmp_path, NEVER), Ticking()
@@ -1054,7 +1085,7 @@ def test_death_at_any_instant_changes_nothing(
     run_until_killed(reference, count, experiments)
     wanted, totals = outcome(reference), reference.store.totals(reference.session.id)
     assert confirmations(reference)
-    for at in range(count.count // 3, count.count, max(1, count.count // 9)):
+    for at in range(count.count // 3, count.count, max(1, count.count // 6)):
         bench = made(str(at))
         assert run_until_killed(bench, Doom(at), experiments)
         require_proven(bench)

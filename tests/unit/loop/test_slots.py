@@ -248,11 +248,13 @@ def test_the_tip_is_confirmed_while_experiments_go_on(tmp_path: Path, made: list
     assert bench.loop(16).view.best == pytest.approx(believed, rel=1e-9), "a restart believes the same"
 
 
-@pytest.mark.parametrize("slots", [2, 4])
+@pytest.mark.parametrize(
+    ("slots", "step"), [(2, 47), (4, 61), *(pytest.param(n, 11, marks=pytest.mark.nightly) for n in (2, 4))]
+)
 def test_a_daemon_killed_at_any_instant_loses_and_doubles_nothing(
-    tmp_path: Path, made: list[Bench], slots: int
+    tmp_path: Path, made: list[Bench], slots: int, step: int
 ) -> None:
-    count, step = 6, 23
+    count = 6
     undisturbed = Slots(tmp_path / "undisturbed", slots)
     made.append(undisturbed)
     doom = Doom()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,30 @@ def test_what_is_hidden_in_a_folder_is_not_read_and_its_neighbours_are(tier: Tie
     view = View(cwd=tmp_path / "data", home=tmp_path, hidden=(tmp_path / "data" / "deep" / "hidden",))
     done = run(tier, view, "/bin/sh", "-c", "cat near deep/train deep/hidden/val 2>/dev/null")
     assert done.stdout.split() == ["data/near", "data/deep/train"]
+
+
+NAMES = """
+import os, threading
+begun, done = threading.Event(), threading.Event()
+thread = threading.Thread(target=lambda: (begun.set(), done.wait()))
+thread.start()
+begun.wait()
+try:
+    open(f"/proc/self/task/{thread.native_id}/comm", "w").write("cuda")
+    print("named")
+except PermissionError:
+    print("refused")
+done.set()
+"""
+
+
+@pytest.mark.parametrize("tier", CONFINED)
+def test_a_job_on_a_gpu_may_name_its_threads(tier: Tier, tmp_path: Path) -> None:
+    """CUDA does that first of all, and does not start where it may not."""
+    command = (str(Path(sys.executable).resolve()), "-I", "-S", "-c", NAMES)
+    for gpu, said in ((True, "named"), (False, "refused")):
+        view = View(cwd=Path("/usr"), home=tmp_path, readable=(Path(sys.base_prefix),), gpu=gpu)
+        assert run(tier, view, *command).stdout == f"{said}\n"
 
 
 def test_a_kernel_is_not_asked_for_rights_that_it_does_not_know() -> None:

@@ -69,7 +69,11 @@ def nest(folder: Path, name: str, levels: int, mode: int = 0o700) -> int:
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o500], ids=["writable", "read-only"])
-@pytest.mark.parametrize("levels", [900, 3000, 12_000], ids=["a path", "beyond a path", "far beyond"])
+@pytest.mark.parametrize(
+    "levels",
+    [900, 3000, pytest.param(12_000, marks=pytest.mark.nightly)],
+    ids=["a path", "beyond a path", "far beyond"],
+)
 def test_a_folder_is_removed_however_deep_a_job_has_nested_it(levels: int, mode: int, tmp_path: Path) -> None:
     """Else a run could keep the daemon from ever going on: neither Python nor the kernel takes so deep a path."""
     gone = tmp_path / "gone"

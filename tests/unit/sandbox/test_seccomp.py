@@ -83,6 +83,19 @@ def test_pairs_of_sockets_are_for_the_job_itself_and_no_others_are_to_be_had() -
         assert verdict(build(**options), sock, unix, stream) == EACCES
 
 
+def test_a_job_on_a_gpu_may_bind_the_socket_that_cuda_wants_and_reach_nobody_by_it() -> None:
+    """Without it CUDA does not start; what listens on a file of the machine is out of reach all the same."""
+    sock, connect, bind, unix, inet, stream, packets, cloexec = 41, 42, 49, 1, 2, 1, 5, 0o2000000
+    for private in (False, True):
+        filter_ = build(gpu=True, private=private)
+        assert verdict(filter_, sock, unix, packets | cloexec) == verdict(filter_, bind, 3) == ALLOW
+        assert verdict(filter_, sock, unix, stream) == verdict(filter_, connect, 3) == EACCES
+        assert verdict(filter_, sock, inet, stream) == (ALLOW if private else EACCES)
+        assert {verdict(filter_, sock, family, packets) for family in range(3, 10)} == {EACCES}
+        assert verdict(build(private=private), sock, unix, packets) == EACCES
+    assert verdict(build(gpu=True, network=True), connect, 3) == ALLOW
+
+
 def test_new_threads_are_allowed_and_new_namespaces_are_not() -> None:
     thread, new_user = 0x3D0F00, 0x10000000
     assert verdict(build(), 56, thread) == ALLOW

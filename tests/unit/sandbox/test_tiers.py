@@ -123,3 +123,12 @@ def test_a_home_that_is_no_folder_of_its_own_does_not_hide_the_system(home: str)
     view = View(cwd=Path("/usr"), home=Path(home))
     words = in_bubblewrap(Path("/usr/bin/bwrap"), view, ["true"], proc=True)
     assert ("--tmpfs", home) not in set(pairwise(words))
+
+
+def test_a_hidden_file_is_an_empty_file_to_a_job(tmp_path: Path) -> None:
+    """Else programs that open all files of a folder stumble over it, as torch.compile does over what is no file."""
+    (tmp_path / "answers.py").write_text("ANSWER = 1\n")
+    view = View(cwd=tmp_path, home=Path("/nonexistent"), hidden=(tmp_path / "answers.py",))
+    pairs = list(pairwise(in_bubblewrap(Path("/usr/bin/bwrap"), view, ("true",), proc=True)))
+    [source] = [Path(a) for a, b in pairs if b == str(tmp_path / "answers.py")]
+    assert source.is_file() and source.read_bytes() == b""

@@ -15,7 +15,9 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.shared import Shared
 
+Where = Path | Shared
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 PARENT = "a" * 40
 TASK = (

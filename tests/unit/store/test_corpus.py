@@ -16,7 +16,17 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Generation
 from autoresearchd.store.reader import Corpus, Transcript
 from autoresearchd.store.repository import SqlStore
-from tests.unit.store.driver import AT, Driver, asked_again, begin, execute, new_answer, new_proposal, new_session
+from tests.unit.store.driver import (
+    AT,
+    Driver,
+    Where,
+    asked_again,
+    begin,
+    execute,
+    new_answer,
+    new_proposal,
+    new_session,
+)  # fmt: skip
 
 DECISION = Decision(
     Status.DISCARD, Label.NO_GAIN, 1.1, delta=-0.1, metrics={"mb": 3.0}, confidence=1.5, sigma=0.01, reward=-0.9,
@@ -56,15 +66,15 @@ def filled(path: Path, whole: bytes) -> Path:
     return path
 
 
-def read(path: Path) -> list[Transcript]:
+def read(path: Where) -> list[Transcript]:
     with Corpus(path) as corpus:
         (session,) = corpus.sessions()
         return list(corpus.transcripts(session.id))
 
 
-def test_what_is_read_is_what_the_store_says(path: Path, lab: Driver) -> None:
+def test_what_is_read_is_what_the_store_says(journal: Where, lab: Driver) -> None:
     fill(lab)
-    found = read(path)
+    found = read(journal)
     assert [t.number for t in found] == [1, 2, 3]
     for transcript in found:
         number = transcript.number
@@ -79,29 +89,29 @@ def test_what_is_read_is_what_the_store_says(path: Path, lab: Driver) -> None:
             assert e.proposal == replace(wanted.proposal, files={}, generation=Generation())
 
 
-def test_all_proposals_of_an_experiment_are_there_with_their_rounds(path: Path, lab: Driver) -> None:
+def test_all_proposals_of_an_experiment_are_there_with_their_rounds(journal: Where, lab: Driver) -> None:
     fill(lab)
-    repaired = read(path)[1]
+    repaired = read(journal)[1]
     assert [(p.attempt, p.round_id, p.state_id) for p in repaired.proposals] == [(0, "r2", "s2"), (1, "r2", "s2")]
     assert repaired.experiment.proposal == repaired.proposals[1]
     assert [(r.attempt, r.label) for r in repaired.experiment.runs] == [(0, Label.ERROR), (1, Label.NONE)]
 
 
-def test_sessions_are_listed_with_what_was_said_in_them(path: Path, lab: Driver) -> None:
+def test_sessions_are_listed_with_what_was_said_in_them(journal: Where, lab: Driver) -> None:
     fill(lab)
     lab.store.create_session(new_session("silent"), AT)
-    with Corpus(path) as corpus:
+    with Corpus(journal) as corpus:
         assert [(s.tag, s.policy, s.decided, s.answers) for s in corpus.sessions()] == [
             ("nov21", "search", 3, 5),
             ("silent", "search", 0, 0),
         ]
 
 
-def test_members_of_a_round_share_their_prompt_in_memory(path: Path, lab: Driver) -> None:
+def test_members_of_a_round_share_their_prompt_in_memory(journal: Where, lab: Driver) -> None:
     """A prompt has tens of thousands of tokens, and a round as many answers as its owner likes."""
     for _ in range(2):
         lab.answer(lab.open(), new_answer())
-    one, other = (t.answers[0] for t in read(path))
+    one, other = (t.answers[0] for t in read(journal))
     assert one.generation.messages[0] is other.generation.messages[0]
 
 

@@ -17,6 +17,9 @@ from autoresearchd.store.schema import health
 from autoresearchd.store.schema.database import sqlite_url
 from tests.unit.store.driver import AT, Driver, execute, new_proposal, new_session
 
+BOTH = False
+"""All of it is about files."""
+
 
 def test_commits_survive_a_power_cut_and_references_are_checked(lab: Driver) -> None:
     with lab.store._db.read() as c:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import RULES, Label, Phase
+from autoresearchd.store.repository import SqlStore
 from tests.fakes.stores import open_store
+from tests.postgresql import needs_postgresql, running
 from tests.unit.store.driver import AT, PARENT, Driver, begin, commit_of, new_answer, new_proposal
 
 LABELS = [label for label in Label if RULES[label] is not None]
@@ -29,9 +32,9 @@ class LifeCycle(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.folder = tempfile.TemporaryDirectory()
-        self.path = Path(self.folder.name, "state.db")
-        self.store = open_store(self.path)
+        self.left = ExitStack()
+        self.reopen = self.journal()
+        self.store = self.reopen()
         self.lab = begin(self.store)
         self.model: dict[int, tuple[Phase, int]] = {}
         self.statuses: list[str] = []
@@ -39,10 +42,14 @@ class LifeCycle(RuleBasedStateMachine):
         self.answers: dict[int, int] = {}
         self.usd = 0.0
 
+    def journal(self) -> Callable[[], SqlStore]:
+        """Opens a new journal, and at each further call the same one again."""
+        path = Path(self.left.enter_context(tempfile.TemporaryDirectory()), "state.db")
+        return lambda: self.left.enter_context(open_store(path))
+
     def teardown(self) -> None:
-        if hasattr(self, "store"):
-            self.store.close()
-            self.folder.cleanup()
+        if hasattr(self, "left"):
+            self.left.close()
 
     @rule(target=open_ones)
     def open(self) -> int:
@@ -115,7 +122,7 @@ class LifeCycle(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "model", None))
     @rule()
     def kill_and_reopen(self) -> None:
-        self.store = open_store(self.path)  # the old one is not closed: nobody closes anything after kill -9
+        self.store = self.reopen()  # the old one is not closed: nobody closes anything after kill -9
         self.lab = Driver(self.store, self.lab.id)
 
     @invariant()
@@ -146,3 +153,17 @@ LifeCycle.TestCase.settings = settings(
     max_examples=15, stateful_step_count=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 TestLifeCycle = LifeCycle.TestCase
+
+
+class OnAServer(LifeCycle):
+    """The same with PostgreSQL."""
+
+    def journal(self) -> Callable[[], SqlStore]:
+        project = running().empty_project()
+        return lambda: self.left.enter_context(SqlStore.open(project))
+
+
+@needs_postgresql
+@pytest.mark.usefixtures("postgresql")
+class TestLifeCycleOnAServer(OnAServer.TestCase):
+    settings = settings(LifeCycle.TestCase.settings, max_examples=6)

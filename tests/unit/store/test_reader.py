@@ -17,7 +17,17 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.store.reader import Reader
-from tests.unit.store.driver import AT, Driver, asked_again, commit_of, execute, new_answer, new_proposal, result
+from tests.unit.store.driver import (
+    AT,
+    Driver,
+    Where,
+    asked_again,
+    commit_of,
+    execute,
+    new_answer,
+    new_proposal,
+    result,
+)
 
 
 def baseline(lab: Driver, values: tuple[float, ...] = (1.0, 1.02, 0.98), segment: int = 0) -> Experiment:
@@ -47,9 +57,9 @@ def fill(lab: Driver) -> None:
     lab.store.set_state(lab.id, SessionState.RUNNING, AT + timedelta(seconds=60), pid=4321)
 
 
-def test_status_has_the_documented_form_and_the_right_figures(lab: Driver, path: Path) -> None:
+def test_status_has_the_documented_form_and_the_right_figures(lab: Driver, journal: Where) -> None:
     fill(lab)
-    with Reader(path) as reader:
+    with Reader(journal) as reader:
         status = reader.status("nov21", alive=True, now=AT + timedelta(seconds=42))
     assert json.loads(json.dumps(status, allow_nan=False)) == status
     assert status["session"] == {
@@ -77,9 +87,9 @@ def test_status_has_the_documented_form_and_the_right_figures(lab: Driver, path:
     assert status["policy"] == {"name": "search", "adapter": "v3"}
 
 
-def test_reader_and_repository_tell_the_same_story(lab: Driver, path: Path) -> None:
+def test_reader_and_repository_tell_the_same_story(lab: Driver, journal: Where) -> None:
     fill(lab)
-    with Reader(path) as reader:
+    with Reader(journal) as reader:
         told = list(reader.experiments("nov21"))
     assert json.loads(json.dumps(told, allow_nan=False)) == told
     stored = list(lab.store.experiments(lab.id))
@@ -105,7 +115,7 @@ def test_reader_and_repository_tell_the_same_story(lab: Driver, path: Path) -> N
     assert told[3]["metrics"] == {"loss": None, "ok": 1.0}
 
 
-def test_an_experiment_costs_what_all_its_answers_cost_or_all_its_attempts(lab: Driver, path: Path) -> None:
+def test_an_experiment_costs_what_all_its_answers_cost_or_all_its_attempts(lab: Driver, journal: Where) -> None:
     lab.measured()  # one proposal for 0.25
     e = lab.measured()
     lab.propose(e, new_proposal(8, attempt=1))
@@ -117,14 +127,14 @@ def test_an_experiment_costs_what_all_its_answers_cost_or_all_its_attempts(lab: 
             lab.answer(answered, new_answer(usd=usd))
         if usds:
             lab.propose(answered, replace(new_proposal(answered.number), charged=True))
-    with Reader(path) as reader:
+    with Reader(journal) as reader:
         costs = [e["cost_usd"] for e in reader.experiments("nov21")]
         assert costs == [0.25, 0.5, None, 1.25, None, None]
         assert [e["cost_usd"] for e in reader.experiments("nov21", last=3)] == costs[3:]
         assert [reader.show("nov21", n)["cost_usd"] for n in range(6)] == costs
 
 
-def test_show_tells_answers_and_attempts(lab: Driver, path: Path) -> None:
+def test_show_tells_answers_and_attempts(lab: Driver, journal: Where) -> None:
     e = lab.open()
     first = new_answer(error="no such line")
     second = asked_again(first, {"role": "user", "content": "again"}, usd=None)
@@ -136,7 +146,7 @@ def test_show_tells_answers_and_attempts(lab: Driver, path: Path) -> None:
     )
     e = lab.run(e, Measurement(Label.ERROR, detail="NameError: x"))
     lab.propose(e, new_proposal(5, attempt=1))
-    with Reader(path) as reader:
+    with Reader(journal) as reader:
         brief, full = reader.show("nov21", 0), reader.show("nov21", 0, full=True)
     assert json.loads(json.dumps(full, allow_nan=False)) == full
     assert brief["answers"][0] == {
@@ -154,7 +164,7 @@ def test_show_tells_answers_and_attempts(lab: Driver, path: Path) -> None:
     assert [r["attempt"] for r in brief["runs"]] == [0, 0]
 
 
-def test_the_best_is_what_runs_that_had_no_part_in_keeping_it_have_shown(lab: Driver, path: Path) -> None:
+def test_the_best_is_what_runs_that_had_no_part_in_keeping_it_have_shown(lab: Driver, journal: Where) -> None:
     """0.7 was the luck of the run that it was kept for: `status` must not promise that."""
     baseline(lab)
     lab.decided(Status.KEEP, 0.8)
@@ -162,7 +172,7 @@ def test_the_best_is_what_runs_that_had_no_part_in_keeping_it_have_shown(lab: Dr
     lab.store.record_belief(lab.id, 2, 0.78, 0.03)
     lab.begin_confirmation(2)
     lab.confirm(0, (None, 1, 0.8), (0, 1, 1.0), (0, 2, 1.1), (None, 2, 0.84))
-    with Reader(path) as reader:
+    with Reader(journal) as reader:
         open_still = reader.status("nov21")
         verdict = Verdict(Outcome.CONFIRMED, 0.23, 0.02, 0.999, "better")
         lab.store.decide_confirmation(lab.id, 0, verdict, AT + timedelta(minutes=1))
@@ -193,19 +203,21 @@ def test_the_best_is_what_runs_that_had_no_part_in_keeping_it_have_shown(lab: Dr
     assert (both["experiment"], both["gain"], both["error"]) == (3, pytest.approx(0.24), pytest.approx(0.025))
 
 
-def test_a_keep_of_a_session_before_confirmations_has_the_value_that_it_was_kept_with(lab: Driver, path: Path) -> None:
+def test_a_keep_of_a_session_before_confirmations_has_the_value_that_it_was_kept_with(
+    lab: Driver, journal: Where
+) -> None:
     baseline(lab)
     e = lab.run(lab.committed(), Measurement(Label.NONE, 0.8), last=False)
     e = lab.run(e, Measurement(Label.NONE, 0.9))
     lab.decide(e, Decision(Status.KEEP, Label.NONE, 0.85), commit_of(e.number), confirmed=True)
-    with Reader(path) as reader:
+    with Reader(journal) as reader:
         metric = reader.status("nov21")["metric"]
     as_kept = {"experiment": 1, "value": 0.85, "runs": 2, "since": AT.isoformat(), "gain": None, "error": None}
     assert metric["confirmed"] == as_kept
     assert (metric["best"], metric["tip"]["experiment"]) == (0.85, 1)
 
 
-def test_runs_with_another_budget_say_nothing_of_the_best(lab: Driver, path: Path) -> None:
+def test_runs_with_another_budget_say_nothing_of_the_best(lab: Driver, journal: Where) -> None:
     """`confirm --budget 20m` asks whether a gain lasts; its values are those of other runs."""
     baseline(lab)
     lab.decided(Status.KEEP, 0.8)
@@ -215,12 +227,12 @@ def test_runs_with_another_budget_say_nothing_of_the_best(lab: Driver, path: Pat
         verdict = Verdict(Outcome.CONFIRMED, 0.2, 0.1, 0.99, "better")
         moved = lab.store.decide_confirmation(lab.id, number, verdict, AT).moved
         assert moved is (budget is None)
-    with Reader(path) as reader:
+    with Reader(journal) as reader:
         assert reader.status("nov21")["metric"]["best"] == 0.8
         assert [c["budget"] for c in reader.show("nov21", 1)["confirmations"]] == [None, 1200.0]
 
 
-def test_a_confirmation_under_way_is_what_goes_on_now(lab: Driver, path: Path) -> None:
+def test_a_confirmation_under_way_is_what_goes_on_now(lab: Driver, journal: Where) -> None:
     baseline(lab)
     kept = lab.decided(Status.KEEP, 0.8)
     for number in range(kept.number + 1):
@@ -229,7 +241,7 @@ def test_a_confirmation_under_way_is_what_goes_on_now(lab: Driver, path: Path) -
     lab.begin_confirmation(1)
     lab.confirm(0, (None, 1, 0.8))
     lab.store.open_confirmation_run(lab.id, 0, 1, AT + timedelta(seconds=5), of=0)
-    with Reader(path) as reader:
+    with Reader(journal) as reader:
         current = reader.status("nov21", alive=True, now=AT + timedelta(seconds=9))["current"]
         lab.store.set_state(lab.id, SessionState.STOPPED, AT, pid=None)
         assert reader.status("nov21")["current"] is None
@@ -239,14 +251,14 @@ def test_a_confirmation_under_way_is_what_goes_on_now(lab: Driver, path: Path) -
     }  # fmt: skip
 
 
-def test_show_tells_which_runs_were_of_which_confirmation_and_what_came_of_it(lab: Driver, path: Path) -> None:
+def test_show_tells_which_runs_were_of_which_confirmation_and_what_came_of_it(lab: Driver, journal: Where) -> None:
     baseline(lab)
     for status in (Status.KEEP, Status.DISCARD, Status.KEEP):
         lab.decided(status, 0.8)
     lab.begin_confirmation(3)
     lab.confirm(0, (None, 1, 0.8), (0, 1, 1.0), (0, 2, 1.1), (None, 2, 0.7))
     lab.store.decide_confirmation(lab.id, 0, Verdict(Outcome.FELL, 0.3, 0.1, 0.2, "no"), AT)
-    with Reader(path) as reader:
+    with Reader(journal) as reader:
         shown = [reader.show("nov21", n) for n in range(4)]
         assert reader.confirmations("nov21") == shown[3]["confirmations"]
     assert json.loads(json.dumps(shown, allow_nan=False)) == shown
@@ -263,9 +275,9 @@ def test_show_tells_which_runs_were_of_which_confirmation_and_what_came_of_it(la
     assert found["value"] == pytest.approx(0.75)
 
 
-def test_show_gives_diff_phase_and_reason(lab: Driver, path: Path) -> None:
+def test_show_gives_diff_phase_and_reason(lab: Driver, journal: Where) -> None:
     fill(lab)
-    with Reader(path) as reader:
+    with Reader(journal) as reader:
         shown = reader.show("nov21", 3)
         assert (shown["diff"], shown["phase"], shown["reason"]) == ("+LR = 3\n", "decided", "diverged")
         assert reader.show("nov21", 4)["diff"] == ""
@@ -278,10 +290,10 @@ def test_show_gives_diff_phase_and_reason(lab: Driver, path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", [SessionState.RUNNING, SessionState.PAUSED, SessionState.BACKING_OFF])
-def test_a_session_whose_daemon_is_gone_is_shown_as_crashed(lab: Driver, path: Path, state: SessionState) -> None:
+def test_a_session_whose_daemon_is_gone_is_shown_as_crashed(lab: Driver, journal: Where, state: SessionState) -> None:
     fill(lab)
     lab.store.set_state(lab.id, state, AT + timedelta(seconds=60), pid=4321, reason="disk full")
-    with Reader(path) as reader:
+    with Reader(journal) as reader:
         dead = reader.status("nov21", alive=False, now=AT + timedelta(days=3))
         assert reader.status("nov21", alive=None)["session"]["state"] == state
     assert (dead["session"]["state"], dead["session"]["pid"]) == ("crashed", None)
@@ -290,16 +302,16 @@ def test_a_session_whose_daemon_is_gone_is_shown_as_crashed(lab: Driver, path: P
     assert dead["current"]["elapsed_s"] == 60.0, "up to the last sign of life, not until today"
 
 
-def test_a_stopped_session_has_nothing_under_way(lab: Driver, path: Path) -> None:
+def test_a_stopped_session_has_nothing_under_way(lab: Driver, journal: Where) -> None:
     fill(lab)
     lab.store.set_state(lab.id, SessionState.STOPPED, AT, pid=None)
-    with Reader(path) as reader:
+    with Reader(journal) as reader:
         status = reader.status("nov21", alive=False)
     assert (status["session"]["state"], status["current"]) == ("stopped", None)
     assert "reason" not in status["session"]
 
 
-def test_slots_tell_how_much_of_their_time_is_used_and_which_hosts_fail(lab: Driver, path: Path) -> None:
+def test_slots_tell_how_much_of_their_time_is_used_and_which_hosts_fail(lab: Driver, journal: Where) -> None:
     """Else somebody pays for eight GPUs of which six wait."""
     lab.store.open_segment(lab.id, "f1", "more", "cpu · x86_64 · 2 slots", AT)
     e = lab.committed(1)
@@ -317,15 +329,15 @@ def test_slots_tell_how_much_of_their_time_is_used_and_which_hosts_fail(lab: Dri
     lab.store.open_run(lab.id, e.number, 7, AT + timedelta(seconds=3610))
     lab.store.set_state(lab.id, SessionState.RUNNING, AT, pid=4321)
     hosts = [{"host": "a", "runs": 2, "failed": 0}, {"host": "b", "runs": 1, "failed": 1}]
-    with Reader(path) as reader:
+    with Reader(journal) as reader:
         slots = reader.status("nov21", alive=True, now=AT + timedelta(seconds=3640))["slots"]
         gone = reader.status("nov21", alive=False, now=AT + timedelta(days=1))["slots"]
     assert slots == {"count": 2, "busy": 1, "utilisation": pytest.approx((60 + 30 + 20 + 30) / 200), "hosts": hosts}
     assert gone == {"count": 2, "busy": 0, "utilisation": pytest.approx((60 + 30 + 20) / 160), "hosts": hosts}
 
 
-def test_a_session_without_a_baseline_shows_no_figures_instead_of_wrong_ones(lab: Driver, path: Path) -> None:
-    with Reader(path) as reader:
+def test_a_session_without_a_baseline_shows_no_figures_instead_of_wrong_ones(lab: Driver, journal: Where) -> None:
+    with Reader(journal) as reader:
         metric = reader.status("nov21")["metric"]
         assert [metric[k] for k in ("baseline", "best", "best_experiment", "sigma", "confidence")] == [None] * 5
         assert reader.status("nov21")["current"] is None
@@ -336,10 +348,10 @@ def test_a_session_without_a_baseline_shows_no_figures_instead_of_wrong_ones(lab
         assert (metric["sigma"], metric["confidence"]) == (None, None)
 
 
-def test_figures_are_those_of_the_current_segment(lab: Driver, path: Path) -> None:
+def test_figures_are_those_of_the_current_segment(lab: Driver, journal: Where) -> None:
     fill(lab)
     lab.store.open_segment(lab.id, "f1", "budget changed", "cpu", AT)
-    with Reader(path) as reader:
+    with Reader(journal) as reader:
         assert reader.status("nov21")["metric"]["best"] is None
         e = baseline(lab, (5.0, 5.5, 4.5), segment=1)
         metric = reader.status("nov21")["metric"]
@@ -347,14 +359,14 @@ def test_figures_are_those_of_the_current_segment(lab: Driver, path: Path) -> No
     assert metric["sigma"] == pytest.approx(0.5)
 
 
-def test_noise_that_has_grown_is_told_until_it_is_down_again(lab: Driver, path: Path) -> None:
+def test_noise_that_has_grown_is_told_until_it_is_down_again(lab: Driver, journal: Where) -> None:
     """A busy machine ends all gains without a word: every proposal is discarded, and nobody knows why."""
     e = lab.run(lab.commit(lab.propose(lab.open(), Proposal({}, "as it is", "baseline"))), Measurement(Label.NONE, 1.0))
     lab.decide(e, Decision(Status.KEEP, Label.NONE, 1.0, sigma=0.1), commit_of(e.number))
 
     def then(sigma: float | None) -> tuple[float | None, float | None, bool]:
         lab.decide(lab.measured(1.2), Decision(Status.DISCARD, Label.NO_GAIN, 1.2, sigma=sigma))
-        with Reader(path) as reader:
+        with Reader(journal) as reader:
             metric = reader.status("nov21")["metric"]
         return metric["sigma"], metric["baseline_sigma"], metric["too_noisy"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,9 +14,11 @@ import pytest
 
 from autoresearchd.config.load_task import dump_task, parse_task, read_task_text
 from autoresearchd.domain.task import RemoteSlot
-from autoresearchd.executor.ssh.executor import _checked, _Logs
-from autoresearchd.executor.ssh.hosts import disagreement, own_code, setup_key
-from autoresearchd.executor.ssh.trees import Trees
+from autoresearchd.executor.gpus import Devices, find_devices
+from autoresearchd.executor.remote.executor import _checked, _Logs
+from autoresearchd.executor.remote.hosts import disagreement, own_code, setup_key
+from autoresearchd.executor.remote.remote_supervisor import own_slot
+from autoresearchd.executor.remote.trees import Trees
 from tests.contract.executor_contract import make_task
 
 
@@ -76,8 +79,8 @@ def test_data_is_what_its_links_lead_to(tmp_path: Path) -> None:
 def test_all_that_runs_over_there_needs_the_standard_library_alone() -> None:
     """Else a host would have to install what the daemon has."""
     with own_code() as (top, tree):
-        assert "autoresearchd/executor/ssh/remote_supervisor.py" in tree.names
-        words = "import autoresearchd.executor.ssh.remote_supervisor"
+        assert "autoresearchd/executor/remote/remote_supervisor.py" in tree.names
+        words = "import autoresearchd.executor.remote.remote_supervisor"
         code = f"import sys; sys.path.append({str(top)!r}); {words}"
         subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
 
@@ -127,8 +130,8 @@ def test_a_result_of_a_host_is_read_with_care(wrong: dict[str, Any], tmp_path: P
 
 def test_hosts_that_differ_are_named_with_what_they_have() -> None:
     alike = {"device": "cuda:A100", "cpu": "x8", "python": "3.11.2"}
-    assert disagreement({"one": alike, "two": dict(alike)}) is None
-    error = disagreement({"one": alike, "two": {**alike, "python": "3.12.1"}})
+    assert disagreement({"one": alike, "two": dict(alike)}, "leave two out") is None
+    error = disagreement({"one": alike, "two": {**alike, "python": "3.12.1"}}, "leave two out")
     assert error is not None
     assert "3.11.2 on one; 3.12.1 on two" in error.what
 
@@ -155,3 +158,53 @@ def test_set_up_is_done_again_for_what_it_depends_on(tmp_path: Path) -> None:
         for more in ({}, {"setup_commands": ("a",)}, {"python": "python3.12"}, {"env": {"A": "1"}})
     }
     assert len(keys) == 4
+
+
+OWN_SLOT = """
+import contextlib, os, sys
+from pathlib import Path
+from autoresearchd.executor.remote.remote_supervisor import own_slot
+mine = contextlib.ExitStack()
+print(own_slot(Path(sys.argv[1]), int(sys.argv[2]), mine), *sorted(os.sched_getaffinity(0)), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be shared")
+def test_runs_that_were_given_cores_keep_to_some_of_their_own(tmp_path: Path) -> None:
+    """Else two of them share a core, and both look slow."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    with contextlib.ExitStack() as ended:
+
+        def take(count: int) -> tuple[list[str], str]:
+            process = subprocess.Popen(
+                [sys.executable, "-c", OWN_SLOT, str(tmp_path), str(count)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            ended.enter_context(process)
+            ended.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stderr is not None
+            said = process.stdout.readline().split()
+            return said, "" if said else process.stderr.read()
+
+        assert take(1)[0] == [f"slot-core-{first}", str(first)]
+        assert take(len(others))[0] == [f"slot-core-{others[0]}", *map(str, others)]
+        said, why = take(1)
+        assert not said
+        assert "0 of its" in why
+
+
+def test_a_slot_with_gpus_is_called_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1a/b,3")
+    with contextlib.ExitStack() as mine:
+        assert own_slot(tmp_path, 0, mine) == "slot-gpu-GPU-1a_b_3"
+
+
+def test_the_gpu_of_a_slot_is_the_one_that_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a node with two kinds is compared by the wrong one."""
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho First\necho Second\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert find_devices() == Devices("Second", ("1",))

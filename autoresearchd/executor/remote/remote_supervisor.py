@@ -36,9 +36,9 @@ from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.environment import MARKER, run_setup
-from autoresearchd.executor.gpus import Devices, gpu_names
+from autoresearchd.executor.gpus import Devices, find_devices, gpu_names
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.executor.ssh.trees import Trees
+from autoresearchd.executor.remote.trees import Trees
 from autoresearchd.executor.visible_files import pointers
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.job_files import FULL, remove_tree
@@ -49,7 +49,7 @@ MAGIC = b"\0autoresearchd\n"
 """Comes before anything else that is said: what a login script prints is skipped."""
 LOG_NAME = re.compile(r"(?:training|evaluation|model|setup|check-\d+)\.log")
 _LENGTHS = struct.Struct(">II")
-_LOOK_EVERY_S = 0.1
+_LOOK_EVERY_S, _PATIENCE_S = 0.1, 10.0
 _MOST_AT_ONCE = 1 << 20
 """Of a log at each look; what a flood leaves behind comes when the run has ended."""
 _OLD_S = 2 * 86400.0
@@ -81,7 +81,7 @@ if not hello["there"]:
         if not os.path.isdir(code):
             raise
 sys.path.append(code)
-from autoresearchd.executor.ssh.remote_supervisor import serve
+from autoresearchd.executor.remote.remote_supervisor import serve
 serve(top, told)
 """
 """Python that says what is there, waits for what is missing to be sent, and goes on as this module."""
@@ -100,10 +100,15 @@ def unpack_lengths(data: bytes) -> tuple[int, int]:
 
 
 class Remote:
-    """The calls. top: the folder on this machine that all is in; say: sends a header with bytes to the daemon."""
+    """The calls. top: the folder on this machine that all is in; say: sends a header with bytes to the daemon.
 
-    def __init__(self, top: Path, tier: str, say: Callable[[Mapping[str, Any], bytes], None]) -> None:
-        self._top, self._tier_name, self._say = top, tier, say
+    own: name of its one slot (`own_slot`); None: the daemon names them.
+    """
+
+    def __init__(
+        self, top: Path, tier: str, say: Callable[[Mapping[str, Any], bytes], None], own: str | None = None
+    ) -> None:
+        self._top, self._tier_name, self._say, self._own = top, tier, say, own
         self._trees, self._lock = Trees(), threading.Lock()
         self._tier: Tier | None = None
         self._executors: dict[str, LocalExecutor] = {}
@@ -179,11 +184,11 @@ class Remote:
     def do_claim(self, call: int, stop: threading.Event, slot: str) -> str:
         """Take a slot for one run, and make room for its files: the folder that they are to be written to."""
         _require_room(self._top)
-        folder = self._top / "work" / slot
+        folder = self._work(slot)
         folder.mkdir(parents=True, exist_ok=True)
         busy = EnvironmentFailure(f"the slot {slot} is in use by another session", hint="give each its own slots")
         stack = contextlib.ExitStack()
-        stack.enter_context(hold(folder.with_name(slot + ".lock"), busy=lambda: busy))
+        stack.enter_context(hold(folder.with_name(folder.name + ".lock"), busy=lambda: busy))
         self._claims[slot] = stack
         if not remove_tree(str(folder)):
             raise OSError(errno.ENOTEMPTY, "what an earlier run left cannot be removed", str(folder))
@@ -199,7 +204,7 @@ class Remote:
         pristine: str, setup: str, data: Mapping[str, str], room: int,
     ) -> dict[str, Any]:  # fmt: skip
         """One run in a claimed slot. data: relative names and where here they are; room: bytes that the daemon has."""
-        folder = self._top / "work" / slot
+        folder = self._work(slot)
         self._check(folder / "task", tree)
         self._check(self._top / "pristine" / pristine, pristine)
         shutil.copytree(self._top / "pristine" / pristine, folder / "pristine", symlinks=True)
@@ -240,6 +245,9 @@ class Remote:
                     if time.time() - path.lstat().st_mtime > _OLD_S:
                         remove_tree(str(path))
 
+    def _work(self, slot: str) -> Path:
+        return self._top / "work" / (self._own or slot)
+
     def _setup(self, key: str) -> Path:
         return self._top / "setup" / key
 
@@ -259,14 +267,22 @@ class Remote:
         with self._lock:
             self._tier = self._tier or choose(self._tier_name)
             if gpu not in self._executors or size is not None:
-                names, ids = gpu_names(), tuple(part.strip() for part in gpu.split(","))
-                if names and (absent := [i for i in ids if not (i.isdigit() and int(i) < len(names))]):
-                    there = f"they are 0 to {len(names) - 1}"
-                    raise MissingCapability(f"there is no GPU {', '.join(absent)}", hint=f"correct gpu_id: {there}")
-                devices = Devices(names[int(ids[0])], (",".join(ids),)) if names else Devices()
+                devices = _devices(gpu)
                 limits = replace(RunLimits(), size=size)
                 self._executors[gpu] = LocalExecutor(slots=1, tier=self._tier, devices=devices, limits=limits)
             return self._executors[gpu]
+
+
+def _devices(gpu: str) -> Devices:
+    """GPUs as one: those of these numbers; empty: those that this process was given."""
+    if not gpu:
+        given = find_devices()
+        return replace(given, ids=(",".join(given.ids),)) if given.ids else given
+    names, ids = gpu_names(), tuple(part.strip() for part in gpu.split(","))
+    if names and (absent := [i for i in ids if not (i.isdigit() and int(i) < len(names))]):
+        hint = f"correct gpu_id: they are 0 to {len(names) - 1}"
+        raise MissingCapability(f"there is no GPU {', '.join(absent)}", hint=hint)
+    return Devices(names[int(ids[0])], (",".join(ids),)) if names else Devices()
 
 
 class _Logs:
@@ -309,6 +325,28 @@ def _as_data(result: RunResult, run_dir: Path) -> dict[str, Any]:
     return {**asdict(result), "stages": stages, "run_dir": str(run_dir)}
 
 
+def own_slot(top: Path, cores: int, mine: contextlib.ExitStack) -> str:
+    """Name of the one slot of this process: by the GPUs that it was given; else by cores, which it then keeps to.
+
+    Who gives it to us may count cores without saying which: each is locked for as long as ``mine`` is open, and this
+    process and all that it starts run on them alone. Exits where too few are left.
+    """
+    if not cores:
+        return "slot-gpu-" + re.sub(r"[^A-Za-z0-9_.-]", "_", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    work, here, taken = top / "work", sorted(os.sched_getaffinity(0)), list[int]()
+    work.mkdir(parents=True, exist_ok=True)
+    with hold(work / "cores.lock", patience=_PATIENCE_S):
+        for core in here:
+            if len(taken) < min(cores, len(here)):
+                with contextlib.suppress(BlockingIOError):
+                    mine.enter_context(hold(work / f"core-{core}.lock"))
+                    taken.append(core)
+    if len(taken) < min(cores, len(here)):
+        sys.exit(f"{len(taken)} of its {len(here)} cores are free, and a run is to have {cores}")
+    os.sched_setaffinity(0, taken)
+    return f"slot-core-{taken[0]}"
+
+
 def _require_room(folder: Path) -> None:
     if shutil.disk_usage(folder).free < _LEAST_FREE:
         raise OSError(errno.ENOSPC, "no space left", str(folder))
@@ -322,9 +360,10 @@ def serve(top: str, told: Mapping[str, Any]) -> None:
     if Trees().read(Path(top) / "code" / told["code"]).hash != told["code"]:
         remove_tree(str(Path(top) / "code" / told["code"]))
         sys.exit("the code here is not what was sent; it is sent again at the next connection")
-    outgoing = queue.Queue[bytes](maxsize=64)
+    outgoing, mine = queue.Queue[bytes](maxsize=64), contextlib.ExitStack()
+    own = None if told["cores"] is None else own_slot(Path(top), told["cores"], mine)
     threading.Thread(target=_write, args=(outgoing,), daemon=True).start()
-    remote = Remote(Path(top), told["tier"], lambda header, data: outgoing.put(pack(header, data)))
+    remote = Remote(Path(top), told["tier"], lambda header, data: outgoing.put(pack(header, data)), own)
     threading.Thread(target=remote.clean, daemon=True).start()
     stops: dict[int, threading.Event] = {}
     for header, data in _frames(told["lease"]):

@@ -1,4 +1,4 @@
-"""A host of the fleet: connected when it is needed, brought what a run needs, left alone for a while when it failed."""
+"""A host: connected when it is needed, brought what a run needs, left alone for a while when it failed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import AutoresearchdError, BaselineError, EnvironmentFailure, MissingCapability
 from autoresearchd.domain.ports import RunRequest
-from autoresearchd.domain.task import RemoteSlot, Task
-from autoresearchd.executor.ssh.connection import Address, Link, Told
-from autoresearchd.executor.ssh.remote_supervisor import MAGIC
-from autoresearchd.executor.ssh.transfers import Transfers
-from autoresearchd.executor.ssh.trees import Tree, Trees
+from autoresearchd.domain.task import Task
+from autoresearchd.executor.remote.link import Hello, Like, Link, Told, Way
+from autoresearchd.executor.remote.remote_supervisor import MAGIC
+from autoresearchd.executor.remote.trees import Tree, Trees
 from autoresearchd.executor.visible_files import find_data
 
 COMPARED = {"device": "GPU", "cpu": "processor", "python": "Python"}
@@ -79,6 +79,10 @@ class Cooling:
     def cools(self) -> bool:
         return time.monotonic() < self._until
 
+    def resume(self) -> None:
+        """What it waited for has come; that it had failed is not forgotten."""
+        self._until = 0.0
+
     def failed(self, why: str) -> None:
         self.reason = why
         self._until = time.monotonic() + min(self._most, self._first * 2.0 ** min(self._failures, 20))
@@ -100,13 +104,19 @@ class Prepared:
 
 
 class Host(Cooling):
-    """Used from the loop's thread of the executor alone. skew: of its clock, in seconds, positive: ahead of ours."""
+    """Used from the loop's thread of the executor alone. skew: of its clock, in seconds, positive: ahead of ours.
 
-    def __init__(self, slots: Sequence[RemoteSlot], tier: str, config: Path | None, times: Times, trees: Trees) -> None:
+    gpus: of its slots; folder: where all that is there lies; cores: how many its one slot has for itself, 0: what GPUs
+    it sees tells it from others; None: the slots are told apart by their names.
+    """
+
+    def __init__(
+        self, way: Way, gpus: Sequence[str], folder: str, tier: str, times: Times, trees: Trees,
+        cores: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(times.cool, times.coolest)
-        self.slots, self.address, self.skew = tuple(slots), Address(slots[0].host), 0.0
-        self.transfers = Transfers(self.address, config)
-        self._folder, self._tier, self._config = slots[0].remote_dir, tier, config
+        self.way, self.skew = way, 0.0
+        self._gpus, self._folder, self._tier, self._cores = list(dict.fromkeys(gpus)), folder, tier, cores
         self._times, self._trees = times, trees
         self._link: Link | None = None
         self._connecting = asyncio.Lock()
@@ -118,6 +128,10 @@ class Host(Cooling):
         self._set_up: set[str] = set()
         self._setting_up: dict[str, asyncio.Task[str]] = {}
 
+    @property
+    def name(self) -> str:
+        return self.way.name
+
     async def link(self) -> Link:
         """The connection, made anew where it is lost. Raises HostLost, HostFull, MissingCapability."""
         async with self._connecting:
@@ -127,24 +141,26 @@ class Host(Cooling):
                 with own_code() as (top, tree):
                     told = {
                         "folder": self._folder, "code": tree.hash, "tier": self._tier, "lease": self._times.lease,
-                        "magic": MAGIC.decode(),
+                        "magic": MAGIC.decode(), "cores": self._cores,
                     }  # fmt: skip
 
-                    async def send(hello: Mapping[str, Any]) -> None:
+                    async def prepare(hello: Hello) -> None:
                         self._require_usable(hello)
-                        await self.transfers.send(top, tree, hello["part"])
+                        if not hello["there"]:
+                            await self.way.send(top, tree, hello["part"])
 
-                    patience, silence = self._times.connect, self._times.silence
-                    self._link = await Link.open(self.address, self._config, told, patience, silence, send)
+                    self._link = await Link.open(self.way, told, self._times.connect, self._times.silence, prepare)
                 self.skew = self._link.skew
             return self._link
 
-    def _require_usable(self, hello: Mapping[str, Any]) -> None:
+    def _require_usable(self, hello: Hello) -> None:
+        if hello["fault"]:
+            what = f"{self.name}: nothing can be written to {self._folder}: {clean(hello['fault'], 200)}"
+            raise MissingCapability(what, hint=f"correct {self.way.where_folder}")
         if not hello["platform"].startswith("linux"):
-            what = f"{self.address.text}: it runs {hello['platform']}, where no run can be watched over"
-            raise MissingCapability(what, hint="name hosts with Linux in fleet.slots")
-        if not hello["rsync"]:
-            raise MissingCapability(f"{self.address.text}: there is no rsync", hint="install it: apt install rsync")
+            what = f"{self.name}: it runs {hello['platform']}, where no run can be watched over"
+            raise MissingCapability(what, hint="take hosts with Linux")
+        self.way.require_usable(hello)
 
     async def close(self) -> None:
         for task in self._setting_up.values():
@@ -155,9 +171,7 @@ class Host(Cooling):
     async def describe(self, task: Task | None, setup: str) -> Mapping[str, Any]:
         """What makes its results comparable, and its warnings. setup: the key of what set-up made, empty for none."""
         link = await self.link()
-        self._require_usable(link.hello)
-        gpus = list(dict.fromkeys(slot.gpu_id for slot in self.slots))
-        self.described = cast(dict[str, Any], await link.call("facts", gpus=gpus, task=task, setup=setup))
+        self.described = cast(dict[str, Any], await link.call("facts", gpus=self._gpus, task=task, setup=setup))
         return self.described
 
     # -- what a run needs --------------------------------------------------------------------------------------------
@@ -191,7 +205,7 @@ class Host(Cooling):
             quick = not task.execution.setup_commands
             await asyncio.wait({work}, timeout=None if quick else self._times.silence)
             if not work.done():
-                what = f"{self.address.text}: its set-up is under way"
+                what = f"{self.name}: its set-up is under way"
                 raise EnvironmentFailure(what, hint="nothing to do: it is used once that is done")
             del self._setting_up[key]
             try:
@@ -212,7 +226,7 @@ class Host(Cooling):
         for where, names_of_key in named.items():
             missing = [name for name in names_of_key if name not in there]
             if away := [name for name in missing if name.startswith(("/", "~"))]:
-                what = f"{self.address.text}: {where}: {', '.join(away)} is not there"
+                what = f"{self.name}: {where}: {', '.join(away)} is not there"
                 hint = "put it there, or name it relative to the task's folder: then it is sent from here"
                 raise MissingCapability(what, hint=hint)
             for entry in find_data(missing, (request.setup, request.source), where):
@@ -228,16 +242,17 @@ class Host(Cooling):
             if (kind, tree.hash) not in self._there:
                 have = await link.call("have", kind=kind, tree=tree.hash)
                 if not have["there"]:
-                    await link.guard(self.transfers.send(top, tree, have["part"], follow=follow))
+                    await link.guard(self.way.send(top, tree, have["part"], follow=follow))
                     await link.call("adopt", kind=kind, tree=tree.hash, part=have["part"], timeout=None)
                 self._there.add((kind, tree.hash))
         return place
 
-    async def bring_workspace(self, prepared: Prepared, workspace: Path, folder: str) -> Tree:
+    async def bring_workspace(self, prepared: Prepared, request: RunRequest, folder: str) -> Tree:
         """Write the files of a run into a claimed slot."""
-        tree = await asyncio.to_thread(self._trees.read, workspace)
-        like = f"{prepared.link.hello['top']}/pristine/{prepared.pristine}"
-        await prepared.link.guard(self.transfers.send(workspace, tree, folder, like=like))
+        read, pristine = self._trees.read, request.pristine
+        tree, before = await asyncio.to_thread(lambda: (read(request.workspace), read(pristine)))
+        like = Like(before, pristine, f"{prepared.link.hello['top']}/pristine/{prepared.pristine}")
+        await prepared.link.guard(self.way.send(request.workspace, tree, folder, like=like))
         return tree
 
     def forget(self, prepared: Prepared) -> None:
@@ -271,8 +286,8 @@ def setup_key(task: Task, pristine: Tree) -> str:
     return sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def disagreement(facts: Mapping[str, Mapping[str, Any]]) -> MissingCapability | None:
-    """The error where hosts differ in what makes results comparable. facts: by host."""
+def disagreement(facts: Mapping[str, Mapping[str, Any]], hint: str) -> MissingCapability | None:
+    """The error where hosts differ in what makes results comparable. facts: by host; hint: how some are left out."""
     words = []
     for key, name in COMPARED.items():
         hosts: dict[str, list[str]] = {}
@@ -284,6 +299,5 @@ def disagreement(facts: Mapping[str, Mapping[str, Any]]) -> MissingCapability | 
         return None
     return MissingCapability(
         f"the hosts differ, so that their results cannot be compared: {'. '.join(words)}",
-        hint="leave slots out of fleet.slots until all are alike, and make a session of the others; execution.python "
-        "names one Python for all",
+        hint=f"{hint}; execution.python names one Python for all",
     )

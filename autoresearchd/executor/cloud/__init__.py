@@ -1,0 +1,1 @@
+"""Runs on machines that are rented for as long as they are needed."""

@@ -1,0 +1,58 @@
+"""A session over a Ray cluster of two nodes, one of which is ended while jobs run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.e2e.conftest import PROGRAM, Project
+from tests.e2e.test_several_slots import require_whole
+from tests.integration.ray_cluster import make_cluster, needs_ray, two_cores
+from tests.timing import wait_until
+
+SLOW = PROGRAM.replace("import os", "import os\nimport time") + "print('begun', flush=True)\ntime.sleep(1)\n"
+
+
+@needs_ray
+@two_cores
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("count", [8, pytest.param(30, marks=pytest.mark.nightly)])
+def test_a_session_loses_a_node_and_no_experiment(project: Project, count: int) -> None:
+    """Else a cluster whose machines may go is of no use for a night: results are lost, or counted twice."""
+    project.put({"train.py": SLOW})
+    runs = project.root / ".autoresearchd/runs/t"
+    arguments = ("start", "--foreground", "--tag", "t", "--policy", "search", "--seed", "7")
+
+    def in_the_middle() -> bool:
+        """Whether a job runs on each node, and there are experiments behind."""
+        places = [path.parent for path in runs.glob("*/*/remote.json")]
+        logs = [p / "training.log" for p in places if not (p / "result.json").exists()]
+        return project.latest_run() >= 2 and sum(log.exists() and "begun" in log.read_text() for log in logs) == 2
+
+    with make_cluster(nodes=2) as cluster:
+        spec = ("--executor", f"ray:{cluster.spec}", "--max-experiments", str(count))
+        with project.daemon(*arguments, *spec) as daemon:
+            wait_until(lambda: daemon.poll() is not None or in_the_middle())
+            cluster.end(1)
+            assert daemon.wait(600) == 0, project.said.read_text()
+        tested = json.loads(project.done("doctor", "--json", env={"RAY_ADDRESS": cluster.head}).stdout)
+    [node] = [finding for finding in tested if finding["name"].endswith("(ray-1)")]
+    assert node["status"] in ("ok", "warning") and "Python 3." in node["value"]
+    found = require_whole(project, count)
+    labels = [run["label"] for e in found for run in e["runs"]]  # type: ignore[attr-defined]
+    assert set(labels) <= {"", "host_lost"}
+    assert "host_lost" in (project.root / ".autoresearchd/daemon.log").read_text()
+    require_replay(project, found)
+
+
+def require_replay(project: Project, found: list[dict[str, object]]) -> None:
+    """The branch is what the edits give that were confirmed, made one after the other."""
+    replay = str(project.root.with_name("replay"))
+    project.git("worktree", "add", "--detach", replay, "main")
+    for e in found[1:]:
+        if e["confirmed"]:
+            project.git("-C", replay, "cherry-pick", "--no-commit", f"refs/autoresearch/t/{e['experiment']}")
+    assert any(e["confirmed"] for e in found[1:])
+    assert project.git("-C", replay, "write-tree") == project.git("rev-parse", "autoresearch/t^{tree}")
