@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import PROGRAM, TASK, Project
-from tests.e2e.test_several_slots import require_whole
+from tests.e2e.test_several_slots import require_replay, require_whole
 from tests.integration.local_jobs import carriers
 from tests.integration.ssh_hosts import Fleet, Sshd, make_fleet, needs_sshd
 from tests.timing import wait_until
@@ -72,7 +72,7 @@ def test_hosts_and_daemons_may_die_in_a_session_of_four_slots(project: Project, 
         wait_until(lambda: project.latest_run() >= latest + 4)  # without it
         rebooted.boot()
         rebooted.wait()
-        wait_until(lambda: carriers(mark))
+        wait_until(lambda: [one["phase"] for one in project.status("t")["under_way"]].count("running") == 4)
         daemon.kill()
         daemon.wait()
     wait_until(lambda: not carriers(mark))
@@ -81,6 +81,7 @@ def test_hosts_and_daemons_may_die_in_a_session_of_four_slots(project: Project, 
     after = require_whole(project, 30)
     decided = [e["experiment"] for e in before if e["status"]]
     assert [after[n]["runs"] for n in decided] == [before[n]["runs"] for n in decided], "none is made again"
+    require_replay(project, after)
     found = project.status("t")["slots"]
     assert found["count"] == 4 and 0.0 < found["utilisation"] <= 1.0
     assert all(hosts()[host.alias]["runs"] >= 4 for host in (steady, rebooted))

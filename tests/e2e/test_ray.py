@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.e2e.conftest import PROGRAM, Project
-from tests.e2e.test_several_slots import require_whole
+from tests.e2e.test_several_slots import require_replay, require_whole
 from tests.integration.ray_cluster import make_cluster, needs_ray, two_cores
 from tests.timing import wait_until
 
@@ -45,14 +45,3 @@ def test_a_session_loses_a_node_and_no_experiment(project: Project, count: int) 
     assert set(labels) <= {"", "host_lost"}
     assert "host_lost" in (project.root / ".autoresearchd/daemon.log").read_text()
     require_replay(project, found)
-
-
-def require_replay(project: Project, found: list[dict[str, object]]) -> None:
-    """The branch is what the edits give that were confirmed, made one after the other."""
-    replay = str(project.root.with_name("replay"))
-    project.git("worktree", "add", "--detach", replay, "main")
-    for e in found[1:]:
-        if e["confirmed"]:
-            project.git("-C", replay, "cherry-pick", "--no-commit", f"refs/autoresearch/t/{e['experiment']}")
-    assert any(e["confirmed"] for e in found[1:])
-    assert project.git("-C", replay, "write-tree") == project.git("rev-parse", "autoresearch/t^{tree}")

@@ -44,6 +44,17 @@ def require_whole(project: Project, count: int) -> list[dict[str, Any]]:
     return found
 
 
+def require_replay(project: Project, found: list[dict[str, object]]) -> None:
+    """The branch is what the edits give that were confirmed, made one after the other."""
+    replay = str(project.root.with_name("replay"))
+    project.git("worktree", "add", "--detach", replay, "main")
+    for e in found[1:]:
+        if e["confirmed"]:
+            project.git("-C", replay, "cherry-pick", "--no-commit", f"refs/autoresearch/t/{e['experiment']}")
+    assert any(e["confirmed"] for e in found[1:])
+    assert project.git("-C", replay, "write-tree") == project.git("rev-parse", "autoresearch/t^{tree}")
+
+
 def _settled(
     test: dict[str, Any], found: list[dict[str, Any]], tip: str, proven: str, chain: list[str]
 ) -> tuple[str, str, list[str]]:
