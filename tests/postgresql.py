@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -39,8 +40,9 @@ class Server:
         self.folder, self._process, self._project = folder, None, Shared("", "0" * 32, new=True)
         self._as: dict[str, Any] = {"cwd": folder, "stdin": subprocess.DEVNULL}
         if os.geteuid() == 0:  # it refuses to be root's
-            shutil.chown(folder, "postgres", "postgres")
-            self._as |= {"user": "postgres", "group": "postgres", "extra_groups": []}
+            nobody = pwd.getpwnam("nobody")
+            os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+            self._as |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
         command = [_INITDB, "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"]
         subprocess.run([*command, "--locale=C.UTF-8"], check=True, capture_output=True, **self._as)
         rules = folder / "data/pg_hba.conf"

@@ -22,7 +22,7 @@ from autoresearchd.executor.gpus import Devices, find_devices, users
 from autoresearchd.executor.visible_files import find_data, hidden_places, interpreter_folders, place_links
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, Supervised, Supervisors, read_result, reap
-from autoresearchd.sandbox.tiers import AUTO, Tier, TierName, candidates, check_name, choose
+from autoresearchd.sandbox.tiers import AUTO, Tier, TierName, check_name, choose
 from autoresearchd.sandbox.view import View, job_environment, search_path
 
 OUTPUT = "output"
@@ -38,7 +38,7 @@ _ONLY_THE_FIRST = (
 )
 _ON_GPUS = {
     TierName.BUBBLEWRAP_NOPROC: "in this tier no job can use a GPU: CUDA does not start without /proc",
-    TierName.NAMESPACES: _ONLY_THE_FIRST,
+    TierName.NAMESPACES: f"{_ONLY_THE_FIRST}; and jobs connect to nothing, not even to 127.0.0.1",
     TierName.LANDLOCK: _ONLY_THE_FIRST,
 }
 """What a tier cannot give to jobs that want a GPU."""
@@ -219,10 +219,7 @@ class LocalExecutor:
     def tier(self) -> Tier:
         """The isolation that runs get; probed once. Raises MissingCapability where it does not work."""
         if isinstance(self._tier, str):
-            tiers = None
-            if self._tier == AUTO and self._devices.ids:  # CUDA does not start without /proc
-                tiers = [tier for tier in candidates() if tier.name is not TierName.BUBBLEWRAP_NOPROC]
-            self._tier = choose(self._tier, tiers)
+            self._tier = choose(self._tier, gpu=bool(self._devices.ids))
         return self._tier
 
     def warnings(self, task: Task | None = None) -> list[str]:

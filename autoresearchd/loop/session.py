@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -111,8 +112,8 @@ class SessionLoop:
         self._under_way: dict[int, tuple[Experiment, Slot]] = {}
         self._test = Slot(self._started)
         """Of the confirmation that is open."""
-        self._moved = False
-        """Whether anything came of the present turn."""
+        self._moved = self._unread = False
+        """Whether anything came of the present turn; whether what is under way has yet to be read."""
         self._asked = asked
         self._confirming: int | None = None
         """Number of the confirmation that is open."""
@@ -167,6 +168,9 @@ class SessionLoop:
 
     def _begin(self) -> str:
         """Begin an experiment or a confirmation, unless there is a reason not to; why to end, empty: go on."""
+        if self._unread:  # a connection may have broken after the store had taken what was begun
+            self._guarded(self._take_up)
+            return ""
         reason, stop = self._reason_to_stop(), self._context.stop
         if not reason and not stop.is_set() and self._wait_while_paused():
             return ""
@@ -457,11 +461,14 @@ class SessionLoop:
             self._guarded(partial(self._step, number), number)
 
     def _reload(self) -> None:
-        """What is under way as the store has it."""
-        try:
-            found = self._context.store.unsettled(self._context.session_id)
-        except errors.AutoresearchdError:
-            return
+        with contextlib.suppress(errors.AutoresearchdError):
+            self._take_up()
+
+    def _take_up(self) -> None:
+        """What is under way as the store has it; nothing is begun before it was read."""
+        self._unread = True
+        found = self._context.store.unsettled(self._context.session_id)
+        self._unread = False
         before, self._under_way = self._under_way, {}
         for e in found:
             known, slot = before.pop(e.number, (None, Slot(self._started)))

@@ -120,14 +120,18 @@ def check_name(name: str) -> str:
     return name
 
 
-def choose(name: str = AUTO, tiers: Iterable[Tier] | None = None) -> Tier:
+def choose(name: str = AUTO, tiers: Iterable[Tier] | None = None, *, gpu: bool = False) -> Tier:
     """The tier that ``--sandbox`` asks for; ``none`` only where it is asked for by name. tiers: see `probe`.
+
+    gpu: whether jobs may want one: CUDA does not start without /proc, so a tier without it is taken last.
 
     Raises MissingCapability: it does not work here, or, for ``auto``, none does; UsageError: there is no such tier.
     """
     if check_name(name) == TierName.NONE:
         return PLAIN
     what, hint = "no sandbox works on this machine", _HINT
+    if name == AUTO and gpu:
+        tiers = sorted(candidates() if tiers is None else tiers, key=lambda t: t.name == TierName.BUBBLEWRAP_NOPROC)
     if name != AUTO:
         tiers = [tier for tier in (candidates() if tiers is None else tiers) if tier.name == name]
         what, hint = f"the sandbox {name!r} does not work on this machine", _HINT_NAMED

@@ -56,6 +56,7 @@ def main() -> int:
             nanoseconds = timed(lambda: kernel.fused(*parts, out))  # noqa: B023  # called at once
             given = give(out)
         elif number and what < MANY:
+            many = None  # two at once are more than a small GPU has room for
             many = draw_many(int(sent(torch.int64, 1)[0]), rows, columns, device)
             # The first product of a process takes a tenth of a second; and the device has yet to draw the inputs.
             out = torch.zeros((rows, columns), dtype=torch.float16, device=device)

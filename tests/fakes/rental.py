@@ -16,7 +16,7 @@ class FakeRental:
     """there: by name; launches, ended: names in order; kept: minutes that the end of all was put off by last.
 
     failing: errors that the next launches end with, half-way: the machine is there. hanging: they never end by
-    themselves. stuck: no machine can be ended. usd: an hour; ssh: of every machine.
+    themselves. stuck: no machine can be ended; blind: nobody knows what is there. usd: an hour; ssh: of every machine.
     """
 
     def __init__(self, *, usd: float | None = 2.0, ssh: Mapping[str, str] | None = None) -> None:
@@ -25,7 +25,7 @@ class FakeRental:
         self.ended: list[str] = []
         self.kept: int | None = None
         self.failing: list[AutoresearchdError] = []
-        self.hanging = self.stuck = False
+        self.hanging = self.stuck = self.blind = False
         self.usd, self.ssh = usd, ssh or {"HostName": "127.0.0.1", "Port": "9"}
 
     def check(self, want: Cloud) -> str:
@@ -48,6 +48,8 @@ class FakeRental:
         return self.there[name]
 
     def look(self, prefix: str, keep: int | None = None) -> Sequence[Rented]:
+        if self.blind:
+            raise EnvironmentFailure("the provider does not answer")
         self.kept = self.kept if keep is None else keep
         return [machine for name, machine in sorted(self.there.items()) if name.startswith(prefix)]
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,7 @@ from autoresearchd.sandbox.tiers import AUTO
 
 LEDGER = "rented.json"
 TIMES = Times(connect=20.0, coolest=60.0)
-_TRIES = 3
+_TRIES, _PAUSE_S = 3, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,10 +282,12 @@ class CloudExecutor:
             try:
                 self._turn()
                 said = ""
-            except (AutoresearchdError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - told; what is paid for is looked after whatever fails
                 if str(error) != said and not isinstance(error, Interrupted):
                     said = str(error)
-                    self._terms.tell(EventKind.WARNING, f"rented machines: {error}")
+                    known = isinstance(error, (AutoresearchdError, OSError))
+                    trace = "" if known else f"\n{traceback.format_exc()}"
+                    self._terms.tell(EventKind.WARNING, f"rented machines: {error}{trace}")
 
     def _turn(self) -> None:
         now, limit = time.monotonic(), 60.0 * self._want.idle_minutes
@@ -297,13 +300,18 @@ class CloudExecutor:
                 self._used = now
             idle = self._up() if self._wanted and now - self._used > limit else []
             self._wanted = self._wanted and not idle
-            for machine in idle:
+            ending = list(idle)
+            if not self._wanted and now - self._looked >= self._pace.look:  # those that could not be ended before
+                ending += [m for m in self._machines if m.name in self._bills and not (m.up or m.busy)]
+            for machine in ending:
                 machine.up, machine.busy = False, True
         if idle:
             self._terms.tell(EventKind.WAITING, f"nothing ran for {self._want.idle_minutes} min: machines are ended")
-            self._end(idle)
+        if ending:
+            self._looked = now
+            self._end(ending)
             with self._changed:
-                for machine in idle:
+                for machine in ending:
                     machine.busy = False
         elif self._wanted:
             if now - self._looked >= self._pace.look:
@@ -356,6 +364,7 @@ class CloudExecutor:
                     how = "`autoresearchd cloud list` shows what there is, `autoresearchd cloud down` ends it"
                     self._terms.tell(EventKind.WARNING, f"{what}\n  → {how}")
                     return False
+                self._closing.wait(min(_PAUSE_S, self._pace.turn))
         self._forget(machines)
         return True
 
@@ -370,6 +379,7 @@ class CloudExecutor:
             names |= {one.name for one in self._rental.look(self._terms.prefix)}
         except AutoresearchdError as error:
             if self._keeper is not None:
+                names |= {machine.name for machine in self._machines}  # ended if they are there
                 self._terms.tell(EventKind.WARNING, f"what may be left of rented machines is not known: {error}")
         if names and self._end(self._up(), names):
             self._terms.tell(EventKind.HOUSEKEEPING, f"ended {counted(len(names), 'rented machine')}")
@@ -380,7 +390,7 @@ class CloudExecutor:
 def _runs(handle: RunHandle) -> bool:
     try:
         return handle.wait(0) is None
-    except AutoresearchdError:
+    except Exception:  # noqa: BLE001 - the loop is told of it
         return False
 
 

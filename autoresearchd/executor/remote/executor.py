@@ -295,7 +295,8 @@ class RemoteExecutor:
         name, facts = self._reference.setdefault(prepared.setup, (host.name, prepared.facts))
         if (error := disagreement({name: facts, host.name: prepared.facts}, self.leave_out)) is not None:
             raise error
-        return prepared, await prepared.link.call("claim", slot=place.folder)
+        # What an earlier run left is removed first, which may take minutes; a host that is gone ends the call.
+        return prepared, await prepared.link.call("claim", slot=place.folder, timeout=None)
 
     def _launch(self, place: Place, request: RunRequest, prepared: Prepared, folder: str) -> RemoteRun:
         run, run_dir, progress = uuid.uuid4().hex, request.run_dir, _Progress(prepared.link)
@@ -378,7 +379,7 @@ class RemoteExecutor:
             raise EnvironmentFailure(f"{host.name}: what it says of a run makes no sense: {error}") from error
         _write_result(run_dir, result)
         with contextlib.suppress(AutoresearchdError):
-            await link.call("forget", run=run)
+            await link.call("forget", run=run, timeout=None)
         return result
 
     def recover(self, run_dir: Path) -> RunResult | None:
@@ -400,10 +401,10 @@ class RemoteExecutor:
         host = known or self._host([slot])
         try:
             link = await host.link()
-            answer = await link.call("recover", run=run)
+            answer = await link.call("recover", run=run, timeout=None)
             if answer is not None:
                 return await self._take(host, link, run_dir, run, answer)
-            await link.call("forget", run=run)
+            await link.call("forget", run=run, timeout=None)
             return None
         finally:
             if known is None:

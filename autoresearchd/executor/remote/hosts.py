@@ -7,12 +7,13 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import AutoresearchdError, BaselineError, EnvironmentFailure, MissingCapability
@@ -23,10 +24,12 @@ from autoresearchd.executor.remote.remote_supervisor import MAGIC
 from autoresearchd.executor.remote.trees import Tree, Trees
 from autoresearchd.executor.visible_files import find_data
 
+T = TypeVar("T")
+
 COMPARED = {"device": "GPU", "cpu": "processor", "python": "Python"}
 """What has to be the same on all hosts, or their results cannot be compared."""
 _PACKAGE = Path(__file__).parents[2]
-_SENT = ("__init__.py", "domain", "sandbox", "executor")
+_SENT = ("__init__.py", "py.typed", "domain", "sandbox", "executor")
 _LITTLE_DISK = 2 << 30
 _MOST_SKEW_S = 60.0
 
@@ -126,7 +129,7 @@ class Host(Cooling):
         self.described: Mapping[str, Any] = {}
         """What it said of itself last."""
         self._set_up: set[str] = set()
-        self._setting_up: dict[str, asyncio.Task[str]] = {}
+        self._going_on: dict[str, asyncio.Task[Any]] = {}
 
     @property
     def name(self) -> str:
@@ -163,7 +166,7 @@ class Host(Cooling):
         self.way.require_usable(hello)
 
     async def close(self) -> None:
-        for task in self._setting_up.values():
+        for task in self._going_on.values():
             task.cancel()
         if self._link is not None:
             await self._link.close()
@@ -194,27 +197,33 @@ class Host(Cooling):
     async def prepare(self, request: RunRequest) -> Prepared:
         """Have on the host what the run needs beside its own files.
 
-        Raises BaselineError: data is missing; EnvironmentFailure: its set-up takes a while and goes on meanwhile.
+        Raises BaselineError: data is missing; EnvironmentFailure: its set-up, or sending its data, takes a while and
+        goes on meanwhile.
         """
         task, link = request.task, await self.link()
         tree = await asyncio.to_thread(self._trees.read, request.pristine)
         key = setup_key(task, tree)
         if key not in self._set_up:
-            work = self._setting_up.get(key) or asyncio.create_task(self.set_up(task, request.pristine, None))
-            self._setting_up[key] = work
-            quick = not task.execution.setup_commands
-            await asyncio.wait({work}, timeout=None if quick else self._times.silence)
-            if not work.done():
-                what = f"{self.name}: its set-up is under way"
-                raise EnvironmentFailure(what, hint="nothing to do: it is used once that is done")
-            del self._setting_up[key]
             try:
-                work.result()
+                await self._long(key, partial(self.set_up, task, request.pristine, None), "its set-up is under way")
             except BaselineError as error:  # it has worked elsewhere
                 raise MissingCapability(error.what, hint=error.hint) from error
         if key not in self._facts:
             self._facts[key] = await self.describe(task, key)
-        return Prepared(link, tree.hash, key, await self._data(link, request, key), self._facts[key])
+        data = await self._long(f"{key} data", partial(self._data, link, request, key), "its data is being sent")
+        return Prepared(link, tree.hash, key, data, self._facts[key])
+
+    async def _long(self, key: str, begin: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
+        """Do something, or go on with it; EnvironmentFailure where it takes longer than the loop can wait."""
+        if key not in self._going_on:
+            self._going_on[key] = asyncio.create_task(begin())
+        work = self._going_on[key]
+        await asyncio.wait({work}, timeout=self._times.silence)
+        if not work.done():
+            raise EnvironmentFailure(f"{self.name}: {what}", hint="nothing to do: it is used once that is done")
+        self._going_on.pop(key, None)
+        result: T = work.result()
+        return result
 
     async def _data(self, link: Link, request: RunRequest, key: str) -> dict[str, str]:
         """Where on the host the data is that it has not made itself; what is missing there is sent."""

@@ -52,7 +52,7 @@ _LENGTHS = struct.Struct(">II")
 _LOOK_EVERY_S, _PATIENCE_S = 0.1, 10.0
 _MOST_AT_ONCE = 1 << 20
 """Of a log at each look; what a flood leaves behind comes when the run has ended."""
-_OLD_S = 2 * 86400.0
+_OLD_S, _OLD_RUN_S = 2 * 86400.0, 14 * 86400.0
 _LEAST_FREE = 64 << 20
 _LEAST_WRITTEN = 1 << 30
 
@@ -187,12 +187,12 @@ class Remote:
         folder = self._work(slot)
         folder.mkdir(parents=True, exist_ok=True)
         busy = EnvironmentFailure(f"the slot {slot} is in use by another session", hint="give each its own slots")
-        stack = contextlib.ExitStack()
-        stack.enter_context(hold(folder.with_name(folder.name + ".lock"), busy=lambda: busy))
-        self._claims[slot] = stack
-        if not remove_tree(str(folder)):
-            raise OSError(errno.ENOTEMPTY, "what an earlier run left cannot be removed", str(folder))
-        (folder / "task").mkdir(parents=True)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(hold(folder.with_name(folder.name + ".lock"), busy=lambda: busy))
+            if not remove_tree(str(folder)):
+                raise OSError(errno.ENOTEMPTY, "what an earlier run left cannot be removed", str(folder))
+            (folder / "task").mkdir(parents=True)
+            self._claims[slot] = stack.pop_all()
         return str(folder / "task")
 
     def do_release(self, call: int, stop: threading.Event, slot: str) -> None:
@@ -239,10 +239,10 @@ class Remote:
     def clean(self) -> None:
         """End and remove what dead connections have left here."""
         end_abandoned()
-        for pattern in ("runs/*", "*/*.part-*"):
+        for pattern, old in (("runs/*", _OLD_RUN_S), ("*/*.part-*", _OLD_S)):
             for path in self._top.glob(pattern):
                 with contextlib.suppress(OSError):
-                    if time.time() - path.lstat().st_mtime > _OLD_S:
+                    if time.time() - path.lstat().st_mtime > old:
                         remove_tree(str(path))
 
     def _work(self, slot: str) -> Path:
@@ -265,9 +265,9 @@ class Remote:
     def _executor(self, gpu: str, size: int | None = None) -> LocalExecutor:
         """One for each GPU, in the same tier; without GPUs here they all get the processor."""
         with self._lock:
-            self._tier = self._tier or choose(self._tier_name)
+            devices = _devices(gpu)
+            self._tier = self._tier or choose(self._tier_name, gpu=bool(devices.ids))
             if gpu not in self._executors or size is not None:
-                devices = _devices(gpu)
                 limits = replace(RunLimits(), size=size)
                 self._executors[gpu] = LocalExecutor(slots=1, tier=self._tier, devices=devices, limits=limits)
             return self._executors[gpu]

@@ -268,6 +268,39 @@ def test_a_machine_that_cannot_be_ended_is_not_kept_quiet(world: World, tmp_path
     assert world.says(f"{ONE} may still run and cost money") and world.says("cloud down")
 
 
+def test_a_machine_that_could_not_be_ended_is_ended_later(
+    world: World, tmp_path: Path, opened: Callable[..., CloudExecutor]
+) -> None:
+    """Else a network that is away for a minute at the idle end costs the rest of the night."""
+    executor, world.rental.stuck = opened(Cloud(idle_minutes=0), pace=AT_ONCE), True
+    run(executor, tmp_path)
+    wait_until(lambda: world.says(f"{ONE} may still run and cost money"))
+    world.rental.stuck = False
+    wait_until(lambda: not world.rental.there)
+
+
+def test_what_failed_half_way_is_ended_also_by_who_cannot_see_it(world: World) -> None:
+    """Else a machine whose launch failed before it had an idle end runs for ever."""
+    executor = world.executor()
+    world.rental.failing, world.rental.stuck = [EnvironmentFailure("set-up failed on it")], True
+    with pytest.raises(EnvironmentFailure, match="set-up failed"):
+        executor.describe()
+    world.rental.stuck, world.rental.blind = False, True
+    executor.close()
+    assert (world.rental.ended, world.rental.there) == ([ONE], {})
+
+
+def test_a_fault_does_not_end_looking_after_machines(
+    world: World, tmp_path: Path, opened: Callable[..., CloudExecutor]
+) -> None:
+    """Else nobody counts what they cost, or ends them, after the first one."""
+    run(opened(pace=AT_ONCE), tmp_path)
+    world.left = None  # type: ignore[assignment]
+    wait_until(lambda: world.says("rented machines: ") and world.says("Traceback"))
+    world.left = 0.0
+    assert world.broke.wait(200)
+
+
 def test_names_tell_whose_a_machine_is() -> None:
     found = NAME.fullmatch("autoresearchd-night-1.b-0a1b2c-12")
     assert found and (found["tag"], found["key"], found["number"]) == ("night-1.b", "0a1b2c", "12")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.cleaning import one_line
-from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability
+from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.executor.gpus import Devices, find_devices, users
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import Tier, TierName
@@ -140,22 +140,6 @@ def test_a_gpu_that_somebody_begins_to_use_is_waited_for(
     other.kill()
     other.wait()
     assert executor.ready(1)
-
-
-def test_a_sandbox_without_proc_is_not_chosen_for_jobs_on_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """CUDA does not start in it; the tiers below it have the machine's."""
-    bubblewrap = tmp_path / "bwrap"
-    bubblewrap.write_text("#!/bin/sh\ncase \"$*\" in *'--proc /proc'*) exit 1;; esac\n")
-    bubblewrap.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert LocalExecutor(devices=Devices()).tier.name is TierName.BUBBLEWRAP_NOPROC
-    try:
-        found = LocalExecutor(devices=Devices("H100", ("0",))).tier.name
-    except MissingCapability:
-        found = TierName.NONE
-    assert found is not TierName.BUBBLEWRAP_NOPROC
 
 
 @pytest.mark.parametrize("name", [TierName.BUBBLEWRAP_NOPROC, TierName.NAMESPACES, TierName.LANDLOCK])

@@ -19,6 +19,7 @@ from autoresearchd.executor.remote.executor import _checked, _Logs
 from autoresearchd.executor.remote.hosts import disagreement, own_code, setup_key
 from autoresearchd.executor.remote.remote_supervisor import own_slot
 from autoresearchd.executor.remote.trees import Trees
+from autoresearchd.sandbox import view
 from tests.contract.executor_contract import make_task
 
 
@@ -74,6 +75,12 @@ def test_data_is_what_its_links_lead_to(tmp_path: Path) -> None:
     (top / "round").symlink_to(".")
     with pytest.raises(OSError, match="around it"):
         Trees().read(top, "data", follow=True)
+
+
+def test_what_a_sandbox_puts_in_the_place_of_hidden_files_is_sent() -> None:
+    """Else each run of a task that hides a file fails on every host."""
+    with own_code() as (top, _):
+        assert (top / "autoresearchd" / view._EMPTY.relative_to(Path(view.__file__).parents[1])).is_file()
 
 
 def test_all_that_runs_over_there_needs_the_standard_library_alone() -> None:

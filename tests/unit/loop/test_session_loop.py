@@ -176,6 +176,29 @@ def test_a_result_is_read_again_when_the_store_fails_once(bench: Bench) -> None:
     assert Label.INTERRUPTED not in labels, "no run was thrown away"
 
 
+def test_what_the_store_took_as_its_connection_broke_comes_before_anything_new(bench: Bench) -> None:
+    """Else the experiment that was just begun is left behind, and those after it are decided without it."""
+    opened, unsettled, away = bench.store.open_experiment, bench.store.unsettled, list[int]()
+
+    def open_experiment(*arguments: Any, **named: Any) -> Any:
+        found = opened(*arguments, **named)
+        if found.number == 2 and not away:
+            away.extend((1, 2))
+            raise errors.EnvironmentFailure("the connection is lost", hint="wait")
+        return found
+
+    def asked(session_id: int) -> Any:
+        if any(away):
+            away[away.index(next(filter(None, away)))] = 0
+            raise errors.EnvironmentFailure("the server is away", hint="wait")
+        return unsettled(session_id)
+
+    bench.store.open_experiment, bench.store.unsettled = open_experiment, asked  # type: ignore[method-assign]
+    bench.run(3)
+    assert away == [0, 0]
+    assert [e.number for e in bench.experiments() if e.decision is not None] == [0, 1, 2, 3]
+
+
 def test_nothing_is_done_before_store_git_and_processes_agree(bench: Bench) -> None:
     bench.run(1)
     lab = bench.laboratory()

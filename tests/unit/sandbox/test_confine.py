@@ -70,15 +70,15 @@ def test_what_is_hidden_in_a_folder_is_not_read_and_its_neighbours_are(tier: Tie
 NAMES = """
 import os, threading
 begun, done = threading.Event(), threading.Event()
-thread = threading.Thread(target=lambda: (begun.set(), done.wait()))
-thread.start()
+threading.Thread(target=lambda: (begun.set(), done.wait())).start()
 begun.wait()
-try:
-    open(f"/proc/self/task/{thread.native_id}/comm", "w").write("cuda")
+try:  # a thread has another number there where /proc is not of this namespace
+    open(f"/proc/self/task/{max(os.listdir('/proc/self/task'), key=int)}/comm", "w").write("cuda")
     print("named")
 except PermissionError:
     print("refused")
-done.set()
+finally:
+    done.set()
 """
 
 

@@ -69,6 +69,13 @@ def test_a_sandbox_that_was_named_is_that_one_or_the_reason_why_not(tmp_path: Pa
         choose("bubblewarp")
 
 
+def test_a_sandbox_without_proc_is_the_last_choice_for_jobs_on_a_gpu(tmp_path: Path) -> None:
+    """CUDA does not start in it; but where it is the only one, jobs that need no GPU still run."""
+    tiers = [*reversed(tiers_of(program(tmp_path, "exit 0")))]
+    assert [choose(tiers=tiers, gpu=gpu).name for gpu in (False, True)] == [tiers[0].name, tiers[1].name]
+    assert choose(tiers=tiers[:1], gpu=True).name is TierName.BUBBLEWRAP_NOPROC
+
+
 def test_an_interpreter_behind_symbolic_links_can_be_reached_in_the_sandbox(tmp_path: Path) -> None:
     real, first, second = tmp_path / "real", tmp_path / "first", tmp_path / "second"
     real.mkdir()
