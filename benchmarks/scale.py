@@ -5,14 +5,14 @@
     python benchmarks/scale.py ssh [--runs 20]                                          # needs sshd, ssh and rsync
     python benchmarks/scale.py ray [--runs 20]                                          # begins a cluster of one node
 
-worlds: sessions of the same total number of runs. Runs take equally long, so with S slots an edit is made on the tip of
-S - 1 decisions ago; what is better than its own parent but not than the tip is tried again on the tip, as is a tip
+worlds: sessions of the same total number of runs. Runs take equally long, so with S slots an edit is made on the tip
+of S - 1 decisions ago; what is better than its own parent but not than the tip is tried again on the tip, as is a tip
 whose place was taken by an edit on an earlier one. A confirmation takes one slot. fleet: `start --slots S` with S
-devices that a program on the PATH invents; overhead is what `experiments` tells, cpu the daemon's own share of a core,
-used what `status` tells of the time of all slots. ssh: from the start of a run to the first line of its log here, less
-what the job itself takes on this machine, beside `ssh HOST true`, against an sshd on loopback. ray: the same, beside a
-task and an actor of Ray's own that start a program, and a run of the local executor. How progress on tables of networks
-depends on slots is told by `tables.py --slots`.
+devices that a program on the PATH invents, from the first experiment on until all are decided; overhead is what
+`experiments` tells, cpu the daemon's own share of a core, used the jobs' share of the time of all slots. ssh: from
+the start of a run to the first line of its log here, less what the job itself takes on this machine, beside `ssh HOST
+true`, against an sshd on loopback. ray: the same, beside a task and an actor of Ray's own that start a program, and a
+run of the local executor. How progress on tables of networks depends on slots is told by `tables.py --slots`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from keep import EQUAL_WORLDS, HEAD, LAST, NOW, SEED, TASK, Ours, Tally, Truth, World, ours
 from overhead import repository
@@ -287,22 +289,29 @@ def fleet(o: argparse.Namespace) -> None:
             words = ["start", "--foreground", "--tag", "t", "--policy", "random", "--slots", str(slots)]
             words += ["--max-experiments", str(slots * o.rounds), "--confirm-every", "1e6"]
             command = [sys.executable, "-m", "autoresearchd", *words]
-            began = time.monotonic()
             daemon = subprocess.Popen(command, cwd=top, stdout=subprocess.DEVNULL)
-            spent = 0.0
-            while daemon.poll() is None:
-                spent = max(spent, processor_time(daemon.pid))
+            begun, spent, before, decided = 0.0, 0.0, 0.0, list[Any]()
+            while len(decided) < slots * o.rounds:
+                if daemon.poll() is not None:
+                    sys.exit(f"the daemon ended with {daemon.returncode}")
                 time.sleep(0.5)
-            took = time.monotonic() - began
-            if daemon.returncode:
-                sys.exit(f"the daemon ended with {daemon.returncode}")
+                spent = processor_time(daemon.pid)
+                if not begun and Project.at(top).database.exists():  # while the baseline is measured
+                    with closing(Reader(Project.at(top).database)) as reader:
+                        found = list(reader.experiments("t"))
+                    if len(found) > 1:
+                        begun, before = datetime.fromisoformat(found[1]["started_at"]).timestamp(), spent
+                elif begun:
+                    with closing(Reader(Project.at(top).database)) as reader:
+                        decided = [e for e in reader.experiments("t") if e["status"] and e["experiment"]]
+            took = time.time() - begun
+            daemon.kill()  # its last confirmation takes one slot, and is no part of this
+            daemon.wait()
             with closing(Reader(Project.at(top).database)) as reader:
-                told = reader.status("t")
-        over, used = told["overhead"], told["slots"]["utilisation"]
-        row = (
-            f"| {slots} | {told['session']['experiments']} | {used:.1%} | {over['median_ms']:.0f}, {over['p95_ms']:.0f}"
-        )
-        print(f"{row} | {spent / took:.1%} | {took:.0f} s |", flush=True)
+                over = reader.status("t")["overhead"]
+        used = sum(run["duration_s"] for e in decided for run in e["runs"]) / took / slots
+        row = f"| {slots} | {len(decided)} | {used:.1%} | {over['median_ms']:.0f}, {over['p95_ms']:.0f}"
+        print(f"{row} | {(spent - before) / took:.1%} | {took:.0f} s |", flush=True)
 
 
 def processor_time(pid: int) -> float:

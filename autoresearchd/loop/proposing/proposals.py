@@ -174,11 +174,13 @@ class Proposals:
         view, context = self._view, self._context
         if context.slots == 1 or view.belief is None or e.parent != view.tip_commit:
             return None
-        others = (*view.recent, *context.store.unsettled(context.session_id))
-        done = {n for x in others if x.proposal for n in _numbers(x.proposal.asi.extra.get(REBASED))}
-        left = ((old, *self._gained(old, e)) for old in view.recent if old.number not in done)
-        worth = [(old, made, gain) for old, made, gain in left if gain > 0]
+        gained = ((old, *self._gained(old, e)) for old in view.recent)
+        worth = [(old, made, gain) for old, made, gain in gained if gain > 0]
         least = max(1.0, context.slots / PATIENT_SLOTS) * view.belief.hope
+        if worth and sum(gain for _, _, gain in worth) >= least:  # to read all that is under way takes long
+            others = (*view.recent, *context.store.unsettled(context.session_id))
+            done = {n for x in others if x.proposal for n in _numbers(x.proposal.asi.extra.get(REBASED))}
+            worth = [(old, made, gain) for old, made, gain in worth if old.number not in done]
         if not worth or sum(gain for _, _, gain in worth) < least:
             return None
         now = view.programs.code(e.parent)
