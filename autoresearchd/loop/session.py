@@ -158,13 +158,25 @@ class SessionLoop:
         if self._confirming is not None and (going or not self._wait_while_paused()):
             self._guarded(self._confirm)
         for number in sorted(self._under_way):
-            if number in self._under_way:
+            if number in self._under_way and not self._rests(self._under_way[number][1]):
                 self._guarded(partial(self._step, number), number)
         if self._has_room() and (reason := self._begin()):
             return reason
         if self._slots > 1 and not self._moved:
             self._wait_for_any()
         return None
+
+    def _rests(self, slot: Slot) -> bool:
+        """Whether one of several runs goes on and need not be looked at: a step of each at each turn takes long."""
+        stop, watched = self._context.stop, slot.watched
+        if self._slots == 1 or slot.running is None or stop.is_set() or stop.now.is_set():
+            return False
+        if not self.view.totals.experiments or (watched and self._context.clock.monotonic() >= watched.next):
+            return False
+        try:
+            return slot.running.handle.wait(0) is None
+        except errors.AutoresearchdError:
+            return False
 
     def _begin(self) -> str:
         """Begin an experiment or a confirmation, unless there is a reason not to; why to end, empty: go on."""
