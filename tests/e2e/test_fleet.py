@@ -65,6 +65,10 @@ def test_hosts_and_daemons_may_die_in_a_session_of_four_slots(project: Project, 
     def hosts() -> dict[str, dict[str, int]]:
         return {host["host"]: host for host in project.status("t")["slots"]["hosts"]}
 
+    def in_flight() -> int:
+        runs = (project.root / ".autoresearchd/runs/t").glob("*/*/remote.json")
+        return sum(not path.with_name("result.json").exists() for path in runs)
+
     with project.daemon("start", "--foreground", "--tag", "t", "--policy", "search", "--executor", "ssh") as daemon:
         wait_until(lambda: project.latest_run() >= 6 and hosts().get("gpu-box-2"))
         rebooted.end()
@@ -72,13 +76,14 @@ def test_hosts_and_daemons_may_die_in_a_session_of_four_slots(project: Project, 
         wait_until(lambda: project.latest_run() >= latest + 4)  # without it
         rebooted.boot()
         rebooted.wait()
-        wait_until(lambda: [one["phase"] for one in project.status("t")["under_way"]].count("running") == 4)
+        wait_until(lambda: in_flight() == 4)
         daemon.kill()
         daemon.wait()
     wait_until(lambda: not carriers(mark))
     before = project.experiments()
-    project.done("resume", "--foreground", "--max-experiments", "30")
-    after = require_whole(project, 30)
+    count = max(30, before[-1]["experiment"])
+    project.done("resume", "--foreground", "--max-experiments", str(count))
+    after = require_whole(project, count)
     decided = [e["experiment"] for e in before if e["status"]]
     assert [after[n]["runs"] for n in decided] == [before[n]["runs"] for n in decided], "none is made again"
     require_replay(project, after)

@@ -94,9 +94,10 @@ def test_a_disk_that_turned_read_only_is_named_and_a_restart_loses_nothing(tmp_p
         assert (refused.returncode, "Read-only file system" in refused.stderr) == (1, True)
         assert "defect" not in refused.stderr
         disk.mend()
-        project.done("resume", "--foreground", "--max-experiments", "3")
+        count = max(3, before[-1]["experiment"])  # a busy machine may see the disk fail later
+        project.done("resume", "--foreground", "--max-experiments", str(count))
         after = project.experiments()
-        assert [e["experiment"] for e in after] == [0, 1, 2, 3]
+        assert [e["experiment"] for e in after] == list(range(count + 1))
         for old, new in zip(before, after, strict=False):
             assert old["parent"] == new["parent"]
             assert old["description"] in ("", new["description"]), "it may not have been proposed yet"
