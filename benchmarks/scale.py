@@ -28,7 +28,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -40,6 +40,7 @@ from policies import environment
 
 from autoresearchd.app.project import Project
 from autoresearchd.domain.confirmation import Verdict
+from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Label, Outcome, Phase, Status
 from autoresearchd.domain.ports import Executor
@@ -296,14 +297,14 @@ def fleet(o: argparse.Namespace) -> None:
                     sys.exit(f"the daemon ended with {daemon.returncode}")
                 time.sleep(0.5)
                 spent = processor_time(daemon.pid)
-                if not begun and Project.at(top).database.exists():  # while the baseline is measured
-                    with closing(Reader(Project.at(top).database)) as reader:
-                        found = list(reader.experiments("t"))
-                    if len(found) > 1:
-                        begun, before = datetime.fromisoformat(found[1]["started_at"]).timestamp(), spent
-                elif begun:
-                    with closing(Reader(Project.at(top).database)) as reader:
-                        decided = [e for e in reader.experiments("t") if e["status"] and e["experiment"]]
+                with (
+                    suppress(StoreError, KeyError),
+                    closing(Reader(Project.at(top).database)) as reader,
+                ):  # it has yet to begin
+                    found = [e for e in reader.experiments("t") if e["experiment"]]
+                    decided = [e for e in found if e["status"]]
+                    if found and not begun:
+                        begun, before = datetime.fromisoformat(found[0]["started_at"]).timestamp(), spent
             took = time.time() - begun
             daemon.kill()  # its last confirmation takes one slot, and is no part of this
             daemon.wait()
