@@ -1,0 +1,59 @@
+"""What a page and a report tell beyond the commands: all edits with their diffs, and what the slots did when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import select
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.store.journal import records
+from autoresearchd.store.reader import Reader
+from autoresearchd.store.schema import tables as t
+
+e, p, b, r = t.experiments, t.proposals, t.proposal_bodies, t.runs
+
+
+class Edit(NamedTuple):
+    """The current proposal of an experiment; changes: constant → new value, empty where it did more than that."""
+
+    number: int
+    hypothesis: str
+    changes: Mapping[str, Any]
+    diff: str
+    seconds: float
+
+
+class SlotRun(NamedTuple):
+    """A run of an experiment or of a confirmation. attempt: −1 − n of confirmation n; end None: it goes on."""
+
+    number: int
+    attempt: int
+    start: datetime
+    end: datetime | None
+    label: Label
+    host: str
+    device: str
+
+
+class StoryReader(Reader):
+    """A reader that knows more, and takes longer for it. Unknown session: KeyError."""
+
+    def edits(self, tag: str) -> list[Edit]:
+        """The proposals of a session in order of number, those of repaired ones as they were at last."""
+        columns = (p.c.number, p.c.hypothesis, p.c.changes, b.c.diff, p.c.seconds)
+        current = select(*columns).join(e, records.CURRENT).outerjoin(b, records.BODY)
+        rows = self._db.rows(current.where(e.c.session_id == self._id(tag)).order_by(p.c.number))
+        return [Edit(row.number, row.hypothesis, row.changes, row.diff or "", row.seconds) for row in rows]
+
+    def slot_runs(self, tag: str) -> list[SlotRun]:
+        """All runs of a session in order of their beginning."""
+        columns = (r.c.number, r.c.attempt, r.c.started_at, r.c.finished_at, r.c.label, r.c.host, r.c.device)
+        rows = self._db.rows(select(*columns).where(r.c.session_id == self._id(tag)).order_by(r.c.started_at, r.c.id))
+        return [SlotRun(*row) for row in rows]
+
+    def _id(self, tag: str) -> int:
+        row = self._db.row(select(t.sessions.c.id).where(t.sessions.c.tag == tag))
+        return int(records.require(row, f"no session {tag!r}").id)
