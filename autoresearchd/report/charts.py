@@ -98,11 +98,12 @@ def staircase(
     width: int = 960,
     height: int = 420,
     link: Link | None = None,
+    explained: bool = True,
 ) -> str:
     """The progress of a session: confirmed and tip in steps, with its standard error, and all that was tried.
 
     name: unique on the page, a word; sigma: of one run, drawn around the confirmed program; link: the address of an
-    experiment's page, for keeps.
+    experiment's page, for keeps; explained: with a legend.
     """
     low, high = axis_limits(chart)
     last = max([1, chart.last, *(math.ceil(line[-1].at) for line in (*chart.confirmed, *chart.tips) if line)])
@@ -112,7 +113,7 @@ def staircase(
     legend = [("Confirmed program", "line", "ok thick"), ("Tip, believed ± standard error", "line", "tip thin")]
     legend = [entry for entry, there in zip(legend, (chart.confirmed, any(chart.tips)), strict=True) if there]
     legend += [(f"{words} ({counts[k]:,})", shape, cls) for k, (words, shape, cls) in _KINDS.items() if counts[k]]
-    svg.legend(legend)
+    svg.legend(legend if explained else ())
     top, bottom, right = svg.y + 24, svg.y + height - 30, width - 14.0
 
     def x(number: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -65,9 +66,8 @@ def figure(value: Any, digits: int = 5, *, sign: str = "-") -> str:
         return "—"
     if found.is_integer() and abs(found) < 1e9:
         return f"{found + 0.0:{sign},.0f}"
-    if found == 0 or 1e-3 <= abs(found) < 1e6:
-        whole = len(str(int(abs(found)))) if abs(found) >= 1 else 0
-        return f"{found:{sign}.{max(0, digits - whole)}f}"
+    if 1e-4 <= abs(found) < 1e6:
+        return f"{found:{sign}.{max(0, digits - 1 - math.floor(math.log10(abs(found))))}f}"
     return f"{found:{sign}.{min(digits, 3)}g}"
 
 
@@ -129,7 +129,7 @@ def diff_lines(diff: str) -> list[DiffLine]:
     found: list[DiffLine] = []
     lexer, old, new, left = _lexer(""), 0, 0, [0, 0]
     for line in text(diff).rstrip("\n").split("\n")[:_MOST_LINES]:
-        if max(left) <= 0 and (hunk := _HUNK.match(line)):
+        if hunk := _HUNK.match(line):  # no line of code begins so: it has a sign, or a space
             old, new = int(hunk[1]), int(hunk[3])
             left = [int(hunk[2] or 1), int(hunk[4] or 1)]
             found.append(DiffLine("hunk", None, None, Markup.escape(line[:_LONGEST])))

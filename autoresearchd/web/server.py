@@ -51,7 +51,7 @@ class Site:
         views = self._views
         pages: dict[str, tuple[str, Page]] = {
             "/": ("sessions.html", lambda _: views.sessions()),
-            "/s/{tag}": ("overview.html", lambda q: views.overview(q.path_params["tag"])),
+            "/s/{tag}": ("overview.html", lambda q: views.overview(q.path_params["tag"], "narrow" in q.query_params)),
             "/s/{tag}/experiments": (
                 "experiments.html",
                 lambda q: views.experiments(q.path_params["tag"], q.query_params),

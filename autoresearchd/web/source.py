@@ -6,10 +6,11 @@ What takes long is kept until the session has changed.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from autoresearchd.app.place import Place
 from autoresearchd.app.project import Project
@@ -18,7 +19,17 @@ from autoresearchd.store.page_reader import OpenRun, PageReader
 from autoresearchd.workspace import layout
 
 _MOST_KEPT = 64
+_PATIENCE = 20.0
+"""What took a second to make is shown for so many, also when the session has changed."""
 _T = TypeVar("_T")
+
+
+class Kept(NamedTuple):
+    """What was made, of which state of the session, and until when it is good enough (monotonic)."""
+
+    signature: object
+    value: Any
+    until: float
 
 
 class Source:
@@ -28,7 +39,8 @@ class Source:
         self.project = project
         self._lock = threading.Lock()
         self._opened: tuple[object, Place, PageReader] | None = None
-        self._kept: dict[tuple[str, str], tuple[object, Any]] = {}
+        self._kept: dict[tuple[str, str], Kept] = {}
+        self._points: dict[str, list[dict[str, Any]]] = {}
 
     def open(self) -> tuple[Place, PageReader]:
         """NoSession: none was begun yet; StoreError: it cannot be read."""
@@ -44,22 +56,40 @@ class Source:
                 if self._opened is not None:
                     self._opened[2].close()
                 self._opened = key, Place(self.project, reader), reader
+                self._kept.clear()
+                self._points.clear()
             return self._opened[1:]
 
-    def kept(self, tag: str, what: str, make: Callable[[PageReader], _T]) -> _T:
-        """What ``make`` gives, made again only when the session has changed."""
-        _, reader = self.open()
-        signature = reader.signature(tag)
+    def kept(self, tag: str, signature: object, what: str, make: Callable[[], _T]) -> _T:
+        """What ``make`` gives, made again only when the session has another signature."""
         with self._lock:
             known = self._kept.get((tag, what))
-        if known is not None and known[0] == signature:
-            return known[1]  # type: ignore[no-any-return]
-        value = make(reader)
+        begun = time.monotonic()
+        if known is not None and (known.signature == signature or begun < known.until):
+            return known.value  # type: ignore[no-any-return]
+        value, took = make(), time.monotonic() - begun
         with self._lock:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            self._kept[tag, what] = signature, value
+            until = time.monotonic() + _PATIENCE * took if took > 0.5 else 0.0
+            self._kept[tag, what] = Kept(signature, value, until)
         return value
+
+    def points(self, tag: str) -> list[dict[str, Any]]:
+        """See ``PageReader.points``. What is decided stays: only the newest are read again."""
+        _, reader = self.open()
+        with self._lock:
+            known = self._points.get(tag, [])
+        settled = next((i for i, point in enumerate(known) if point["status"] is None), len(known))
+        start = known[settled - 1]["experiment"] + 1 if settled else 0
+        fate = reader.keeps(tag) if known else {}
+        points = [
+            {**point, "confirmed": fate.get(point["experiment"])} if point["status"] == "keep" else point
+            for point in known[:settled]
+        ] + reader.points(tag, start)
+        with self._lock:
+            self._points[tag] = points
+        return points
 
     def mark(self) -> str:
         """Another text once something was written, or a daemon came or went; empty while there is nothing to read."""
@@ -70,17 +100,16 @@ class Source:
         except (AutoresearchdError, OSError):
             return ""
 
-    def version(self, tag: str) -> str:
-        """A word for all that the pages of a session rest on, and whether its daemon lives; tag empty: of all sessions."""
+    def version(self, tag: str, signature: object = None) -> str:
+        """A word for all that the pages of a session rest on, and whether its daemon lives; tag empty: of all sessions.
+
+        signature: the session's, where it is known already.
+        """
         try:
             place, reader = self.open()
             tags = [tag] if tag else [session.tag for session in reader.sessions()]
-            rests_on = repr([(name, place.alive(name), reader.signature(name)) for name in tags])
-        except (
-            AutoresearchdError,
-            KeyError,
-            OSError,
-        ) as error:  # there is none, or it cannot be read: that is news, too
+            rests_on = repr([(name, place.alive(name), signature or reader.signature(name)) for name in tags])
+        except (AutoresearchdError, KeyError, OSError) as error:  # there is none, or it cannot be read: that is news, too
             rests_on = f"{type(error).__name__}: {error}"
         return sha256(rests_on.encode("utf-8", "replace")).hexdigest()[:16]
 

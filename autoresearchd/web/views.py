@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from markupsafe import Markup
@@ -28,14 +29,26 @@ from autoresearchd.workspace import layout
 Record = Mapping[str, Any]
 Context = dict[str, Any]
 ROWS, MOST_PAGES = 50, 10**6
-_LATEST, _MOST_PROGRAMS, _LOG_BYTES, _LOG_LINES, _MOST_TEXT = 8, 200, 32 * 1024, 60, 120_000
-_WIDTHS = {"wide": 1120, "narrow": 420}
+_LATEST, _MOST_PROGRAMS, _MOST_RUNS, _LOG_BYTES, _LOG_LINES, _MOST_TEXT = 8, 200, 300, 32 * 1024, 60, 120_000
+_WIDE, _NARROW = 1120, 400
 """Of charts: for a desk, and for a telephone, where a scaled one could not be read."""
+_CARD = 400
+"""Of one that stands beside others."""
 _LIVING = ("running", "paused", "backing_off")
 
 
 class NotHere(Exception):
     """There is no such session or experiment; in words."""
+
+
+class Seen(NamedTuple):
+    """A session as a page sees it. signature: of all that it rests on."""
+
+    tag: str
+    place: Place
+    reader: PageReader
+    status: dict[str, Any]
+    signature: object
 
 
 class Views:
@@ -53,180 +66,163 @@ class Views:
             return {"sessions": [], "why": none.what, "how": none.hint, **self._frame("")}
         listed = []
         for row in reader.sessions()[::-1]:
-            status = place.status(row.tag)
-            listed.append(
-                {"tag": row.tag, "status": status, "policy": row.policy, "chart": self._staircase(row.tag, status, 460, 210),
-                 "facts": headline(status)}
-            )  # fmt: skip
-        return {"sessions": listed, "why": f"there is no session in {place.root} yet",
-                "how": layout.how_to_begin(place.root), **self._frame("")}  # fmt: skip
+            seen = self._see(row.tag)
+            chart = self._staircase(seen, _CARD, 190)
+            facts = {"status": seen.status, "facts": headline(seen.status), "chart": chart}
+            listed.append({"tag": row.tag, "policy": row.policy, **facts})
+        none = {"why": f"there is no session in {place.root} yet", "how": layout.how_to_begin(place.root)}
+        return {"sessions": listed, **none, **self._frame("")}
 
     # ------------------------------------------------------------------ one session
-    def overview(self, tag: str) -> Context:
+    def overview(self, tag: str, narrow: bool = False) -> Context:
         """Headline, staircase, what runs, what the slots did, and the newest experiments."""
-        place, reader, status = self._session(tag)
-        newest = self._rows(reader.page(tag, Wanted(), _LATEST + len(status["under_way"]), 0))
+        seen = self._see(tag)
+        status, reader = seen.status, seen.reader
+        newest = _rows(reader.page(tag, Wanted(), _LATEST + len(status["under_way"]), 0))
         words = {row["experiment"]: row["description"] for row in newest}
+        width, height = (_NARROW, 280) if narrow else (_WIDE, 380)
         return {
-            **self._frame(tag, status, "overview"),
-            "facts": headline(status, self._pace(status, reader.heartbeat(tag))),
-            "staircase": {
-                name: self._staircase(tag, status, w, 380 if w > 500 else 300) for name, w in _WIDTHS.items()
-            },
+            **self._frame(tag, seen, "overview"),
+            "facts": headline(status, _pace(status, reader.heartbeat(tag))),
+            "staircase": self._staircase(seen, width, height),
             "under_way": [{**one, "description": words.get(one["experiment"], "")} for one in status["under_way"]],
-            "slots": self._source.kept(tag, "slots", lambda _: self._slots(tag, status, reader)),
+            "slots": self._source.kept(tag, seen.signature, f"slots {width}", lambda: self._slots(seen, width)),
             "newest": newest[:_LATEST],
         }
 
     def experiments(self, tag: str, query: Mapping[str, str]) -> Context:
         """The table. UsageError: the query asks for what there is not."""
-        _, reader, status = self._session(tag)
-        labels = reader.labels(tag)
+        seen = self._see(tag)
+        labels = seen.reader.labels(tag)
         wanted, page = wanted_of(query, labels)
-        total = reader.count(tag, wanted)
+        total = seen.reader.count(tag, wanted)
         pages = max(1, -(-total // ROWS))
         page = min(page, pages)
-        asked = {"status": wanted.status, "label": wanted.label, "text": wanted.text,
-                 "sort": ("-" if wanted.descending else "") + wanted.sort}  # fmt: skip
+        asked = {"status": wanted.status, "label": wanted.label, "text": wanted.text}
+        asked["sort"] = ("-" if wanted.descending else "") + wanted.sort
 
         def address(**changes: Any) -> str:
-            return "?" + urlencode(
-                {name: value for name, value in {**asked, **changes}.items() if value not in ("", 1)}
-            )
+            return "?" + urlencode({name: value for name, value in {**asked, **changes}.items() if value not in ("", 1)})
 
         return {
-            **self._frame(tag, status, "experiments"),
-            "rows": self._rows(reader.page(tag, wanted, ROWS, (page - 1) * ROWS)),
+            **self._frame(tag, seen, "experiments"),
+            "rows": _rows(seen.reader.page(tag, wanted, ROWS, (page - 1) * ROWS)),
             "total": total, "page": page, "pages": pages, "wanted": wanted, "labels": labels, "address": address,
             "statuses": [*Status, OPEN],
         }  # fmt: skip
 
     def lineage(self, tag: str) -> Context:
         """The programs that something was made of, each with what was tried on it."""
-        _, reader, status = self._session(tag)
-        tip = (status["metric"]["tip"] or {}).get("experiment")
-        programs, left_out = self._source.kept(tag, "lineage", lambda _: tree(reader.points(tag), tip))
-        return {**self._frame(tag, status, "lineage"), "programs": programs, "left_out": left_out}
+        seen = self._see(tag)
+        tip = (seen.status["metric"]["tip"] or {}).get("experiment")
+        programs, left_out = self._source.kept(
+            tag, seen.signature, "lineage", lambda: tree(self._source.points(tag), tip)
+        )
+        return {**self._frame(tag, seen, "lineage"), "programs": programs, "left_out": left_out}
 
     def insights(self, tag: str) -> Context:
         """What mattered: constants, structure against tuning, roles and policies, why things failed."""
-        _, reader, status = self._session(tag)
-        return {
-            **self._frame(tag, status, "insights"),
-            **self._source.kept(tag, "insights", lambda _: _insights(reader, tag, status)),
-        }
+        seen = self._see(tag)
+        facts = self._source.kept(tag, seen.signature, "insights", lambda: _insights(seen))
+        return {**self._frame(tag, seen, "insights"), **facts}
 
     def learner(self, tag: str) -> Context:
         """Runs and versions of the learner; what it all cost."""
-        _, reader, status = self._session(tag)
-        own = [version for version in reader.versions() if version["session"] in (tag, None)]
+        seen = self._see(tag)
+        own = [version for version in seen.reader.versions() if version["session"] in (tag, None)]
         return {
-            **self._frame(tag, status, "learner"),
-            "versions": own[::-1], "learner_runs": reader.learner_runs(tag)[::-1], "spending": reader.spending(tag),
-            "cost": status["cost"], "overhead": status["overhead"], "abort": status["abort"],
+            **self._frame(tag, seen, "learner"),
+            "versions": own[::-1], "learner_runs": seen.reader.learner_runs(tag)[::-1],
+            "spending": seen.reader.spending(tag), **{name: seen.status[name] for name in ("cost", "overhead", "abort")},
         }  # fmt: skip
 
     # ------------------------------------------------------------------ one experiment
     def experiment(self, tag: str, number: int) -> Context:
         """Everything about one."""
-        place, reader, status = self._session(tag)
-        hide = keys.redactor()
+        seen, hide = self._see(tag), keys.redactor()
         try:
-            record = hide.value(dict(reader.show(tag, number, full=True)))
+            record = hide.value(dict(seen.reader.show(tag, number, full=True)))
         except KeyError:
             raise NotHere(f"session {tag} has no experiment {number}") from None
-        around = reader.around(tag, number)
         record["baseline"] = _is_baseline(record)
         tests = [
-            {**test, "chart": small_charts.test_path(test["path"], f"test-{test['number']}", _path_words(test)),
-             "own": number in (test["experiment"], test["against"])}
+            {**test, "chart": small_charts.test_path(test["path"], f"test-{test['number']}", _path_words(test))}
             for test in record["confirmations"]
-        ]  # fmt: skip
+        ]
+        back = story.re_added(self._source.points(tag), seen.reader.edits_up_to(tag, number))
         return {
-            **self._frame(tag, status, "experiment"),
-            "x": record, "around": around, "tests": tests,
+            **self._frame(tag, seen, "experiment"),
+            "x": record, "around": seen.reader.around(tag, number), "tests": tests,
             "diff": rendering.diff_lines(record["diff"]) if record["diff"].strip() else [],
             "answers": [_answer(answer) for answer in record["answers"]],
-            "logs": log_tails(place.root, tag, number, hide),
-            "back": self._source.kept(tag, "re-added", lambda _: _re_added(reader, tag)).get(number),
-            "running": record["phase"] == "running" and status["session"]["state"] in _LIVING,
+            "logs": log_tails(seen.place.root, tag, number, hide),
+            "back": next((one for one in back if one.number == number), None),
+            "running": record["phase"] == "running" and seen.status["session"]["state"] in _LIVING,
         }  # fmt: skip
 
     # ------------------------------------------------------------------ parts
-    def _session(self, tag: str) -> tuple[Place, PageReader, dict[str, Any]]:
+    def _see(self, tag: str) -> Seen:
         try:
             place, reader = self._source.open()
-            return place, reader, place.status(tag)
+            return Seen(tag, place, reader, place.status(tag), reader.signature(tag))
         except (KeyError, NoSession):
             raise NotHere(f"there is no session {tag[:60]!r} here") from None
 
-    def _frame(self, tag: str, status: Record | None = None, here: str = "") -> Context:
+    def _frame(self, tag: str, seen: Seen | None = None, here: str = "") -> Context:
         """What is around every page. version: of what it shows."""
-        try:
-            tags = [session.tag for session in self._source.open()[1].sessions()][::-1]
-        except NoSession:
-            tags = []
-        version = self._source.version(tag)
-        return {
-            "tag": tag,
-            "tags": tags,
-            "status": status,
-            "here": here,
-            "version": version,
-            "root": self._source.project.root,
-        }
+        around = {"tag": tag, "status": seen.status if seen else None, "here": here, "root": self._source.project.root}
+        return {**around, "version": self._source.version(tag, seen.signature if seen else None)}
 
-    def _rows(self, records: Sequence[Record]) -> list[dict[str, Any]]:
-        return [{**record, "baseline": _is_baseline(record)} for record in records]
+    def _staircase(self, seen: Seen, width: int, height: int) -> Markup | None:
+        """The chart; None while nothing is measured."""
+        metric, keep = seen.status["metric"], partial(self._source.kept, seen.tag, seen.signature)
 
-    def _chart(self, tag: str, status: Record) -> Chart:
-        metric = status["metric"]
-
-        def make(reader: PageReader) -> Chart:
+        def chart() -> Chart:
             return chart_of(
-                reader.points(tag), metric=metric["name"] or "metric", direction=metric["direction"],
-                confirmations=reader.confirmations(tag), beliefs=reader.beliefs(tag),
+                self._source.points(seen.tag), metric=metric["name"] or "metric", direction=metric["direction"],
+                confirmations=seen.reader.confirmations(seen.tag), beliefs=seen.reader.beliefs(seen.tag),
             )  # fmt: skip
 
-        return self._source.kept(tag, "chart", make)
-
-    def _staircase(self, tag: str, status: Record, width: int, height: int) -> Markup | None:
-        """The chart; None while nothing is measured."""
-        chart = self._chart(tag, status)
-        if not chart.keeps and not chart.discards:
-            return None
-
-        def make(_: PageReader) -> Markup:
-            name = f"s{width}-" + "".join(c if c.isalnum() else "-" for c in tag)
-            sigma = real(status["metric"]["sigma"])
+        def drawn() -> Markup:
             svg = charts.staircase(
-                chart, name=name, sigma=sigma, width=width, height=height, link=lambda n: f"/s/{tag}/x/{n}"
-            )
+                found, name=f"progress-{_word(seen.tag)}", sigma=real(metric["sigma"]), width=width, height=height,
+                link=lambda n: f"/s/{seen.tag}/x/{n}", explained=width != _CARD,
+            )  # fmt: skip
             return Markup(svg)  # noqa: S704 it escapes what it is given
 
-        return self._source.kept(tag, f"staircase {width}", make)
+        found = keep("chart", chart)
+        return keep(f"staircase {width}", drawn) if found.keeps or found.discards else None
 
-    def _slots(self, tag: str, status: Record, reader: PageReader) -> dict[str, Any]:
-        started = datetime.fromisoformat(status["session"]["started_at"])
-        until = datetime.now(UTC) if status["session"]["state"] in _LIVING else reader.heartbeat(tag)
+    def _slots(self, seen: Seen, width: int) -> dict[str, Any]:
+        """What the slots did lately; ``chart`` is None before the first run."""
+        runs = seen.reader.slot_runs(seen.tag, _MOST_RUNS)
+        if not runs:
+            return {"chart": None}
+        living = seen.status["session"]["state"] in _LIVING
+        until = datetime.now(UTC) if living else seen.reader.heartbeat(seen.tag)
         refused = [
             {"label": one["label"], "finished_at": one["ended"].isoformat()}
-            for one in reader.points(tag)
-            if one["label"] in NEVER_RUN and one["ended"]
+            for one in self._source.points(seen.tag)
+            if one["label"] in NEVER_RUN and one["ended"] and one["ended"] >= runs[0].start
         ]
-        found = story.slots(reader.slot_runs(tag), refused, started, until)
-        drawn = {
-            name: Markup(  # noqa: S704 it escapes what it is given
-                charts.timeline(found.spans, found.refused, name=f"slots-{name}", until=found.length, width=width)
-            )
-            for name, width in _WIDTHS.items()
-        }
-        return {"charts": drawn if found.spans else {}, "busy": found.busy}
+        found = story.slots(runs, refused, runs[0].start, until)
+        svg = charts.timeline(found.spans, found.refused, name="slots-chart", until=found.length, width=width)
+        chart = Markup(svg)  # noqa: S704 it escapes what it is given
+        return {"chart": chart, "busy": found.busy, "some": len(runs) == _MOST_RUNS}
 
-    def _pace(self, status: Record, last: datetime) -> float | None:
-        """Experiments an hour, from the begin to the last sign of life."""
-        hours = (last - datetime.fromisoformat(status["session"]["started_at"])).total_seconds() / 3600
-        return status["session"]["experiments"] / hours if hours > 0.02 else None
+
+def _word(tag: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in tag)
+
+
+def _pace(status: Record, last: datetime) -> float | None:
+    """Experiments an hour, from the begin to the last sign of life."""
+    hours = (last - datetime.fromisoformat(status["session"]["started_at"])).total_seconds() / 3600
+    return status["session"]["experiments"] / hours if hours > 0.02 else None
+
+
+def _rows(records: Sequence[Record]) -> list[dict[str, Any]]:
+    return [{**record, "baseline": _is_baseline(record)} for record in records]
 
 
 # ---------------------------------------------------------------------- the headline
@@ -312,14 +308,15 @@ def tree(points: Sequence[Record], tip: int | None) -> tuple[list[Context], int]
         found.append(
             {**program, "baseline": _is_baseline(program) or parent is None, "depth": int(program["experiment"] not in line),
              "tried": words, "built": len(children.get(program["experiment"], [])),
-             "parent_number": parent["experiment"] if parent and parent is not program else None,
+             "parent_number": parent["experiment"] if parent and parent["experiment"] < program["experiment"] else None,
              "strip": small_charts.strip(marks, f"strip-{program['experiment']}", words) if marks else ""}
         )  # fmt: skip
     return found, len(programs) - len(shown)
 
 
 # ---------------------------------------------------------------------- what mattered
-def _insights(reader: PageReader, tag: str, status: Record) -> Context:
+def _insights(seen: Seen) -> Context:
+    reader, tag, status = seen.reader, seen.tag, seen.status
     records, edits, direction = list(reader.experiments(tag)), reader.edits(tag), status["metric"]["direction"]
     credit = story.credits(records, reader.confirmations(tag), direction)
     sigma, beliefs = real(status["metric"]["sigma"]), reader.beliefs(tag)
@@ -341,15 +338,8 @@ def _insights(reader: PageReader, tag: str, status: Record) -> Context:
     }  # fmt: skip
 
 
-def _bars(rows: Sequence[charts.Bar], name: str, title: str) -> dict[str, Markup] | None:
-    if not rows:
-        return None
-    widths = {"wide": 640, "narrow": 420}
-    return {key: Markup(charts.bars(rows, name=f"{name}-{key}", title=title, width=w)) for key, w in widths.items()}  # noqa: S704
-
-
-def _re_added(reader: PageReader, tag: str) -> dict[int, story.ReAdded]:
-    return {one.number: one for one in story.re_added(reader.points(tag), reader.edits(tag))}
+def _bars(rows: Sequence[charts.Bar], name: str, title: str) -> Markup | None:
+    return Markup(charts.bars(rows, name=name, title=title, width=520)) if rows else None  # noqa: S704 it escapes
 
 
 # ---------------------------------------------------------------------- parts of an experiment

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+from sqlalchemy import insert, update
 
 from autoresearchd.domain.confirmation import Verdict
 from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, RunResult, StageResult
@@ -18,6 +20,8 @@ from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.loop.upkeep.session_lock import SessionLock
+from autoresearchd.store.schema import tables as t
+from autoresearchd.store.schema.database import Database, sqlite_url
 from autoresearchd.workspace import layout
 from tests.fakes.stores import open_store
 from tests.unit.learner.sessions import make_root
@@ -39,7 +43,7 @@ IDEAS = (
 DIFF = """\
 --- a/train.py
 +++ b/train.py
-@@ -41,9 +41,10 @@ class MLP(nn.Module):
+@@ -41,5 +41,6 @@ class MLP(nn.Module):
      def forward(self, x: torch.Tensor) -> torch.Tensor:
          x = self.c_fc(x)
 -        x = F.gelu(x)
@@ -47,7 +51,7 @@ DIFF = """\
 +        x = F.relu(x).square()
          return self.c_proj(x)
  
-@@ -118,7 +119,7 @@ TOTAL_BATCH_SIZE = 2**19
+@@ -118,4 +119,4 @@ TOTAL_BATCH_SIZE = 2**19
  DEPTH = 8
  EMBEDDING_LR = 0.6
 -MATRIX_LR = 0.04
@@ -67,7 +71,7 @@ class Demo:
             make_root(root)
         self.root, self.tag, self._stack = root, tag, ExitStack()
         self.store = self._stack.enter_context(open_store(layout.database_path(root)))
-        self.now, self._dice = at or datetime.now(UTC) - timedelta(hours=6), random.Random(seed)
+        self.now, self._dice = at or datetime.now(UTC) - timedelta(hours=9), random.Random(seed)
         scoring = {"metric": "val_bpb", "direction": "minimize", "source": "evaluator"}
         task = {"name": "autoresearch", "scoring": scoring, "execution": {"budget": {"training": BUDGET}}}
         new = NewSession(
@@ -75,7 +79,7 @@ class Demo:
         )
         self.id = self.store.create_session(new, self.now).id
         self.store.open_segment(self.id, "f", "first", "H100 · x86_64", self.now)
-        self.level, self._confirmed, self._tip, self._test = 0.9979, 0, 0, 0
+        self.level, self._confirmed, self._tip, self._proven = 0.9979, 0, 0, 0.9979
         self.number = -1
 
     def __enter__(self) -> Self:
@@ -129,7 +133,7 @@ class Demo:
         diff: str | None = None, reason: str = "", gain: float | None = None, hypothesis: str = "",
     ) -> int:  # fmt: skip
         """One experiment through all its phases; status None: its run goes on."""
-        parent = f"{self._tip:040x}" if self.number >= 0 else "0" * 39 + "f"
+        parent = f"{self._tip:040x}" if self.number >= 0 else "f" * 40
         e = self.store.open_experiment(self.id, parent=parent, segment=0, at=self.now)
         self.number = e.number
         hypothesis = hypothesis or f"{words}: what the last runs lacked was signal late in training."
@@ -182,7 +186,8 @@ class Demo:
             if label is Label.ABORTED_EARLY:
                 for at in (0.2, 0.3, 0.4, 0.55):
                     self.look(run.id, at, ended=at == 0.55)
-            measured = Measurement(label, value, {} if value is None else {"val_bpb": value}, curve=self.curve(share))
+            of_run = Label.NONE if label is Label.NO_GAIN else label
+            measured = Measurement(of_run, value, {} if value is None else {"val_bpb": value}, curve=self.curve(share))
             stage = StageResult("training", "ok" if not label else "failed", 0, took, "training.log")
             self.now += timedelta(seconds=took)
             result = RunResult((stage,), took, "bubblewrap", "gpu-box", "cuda:0")
@@ -224,12 +229,12 @@ class Demo:
         """A test of the tip beside the confirmed program; None: it is under way."""
         tip, against = self._tip, self._confirmed
         found = self.store.open_confirmation(self.id, experiment=tip, against=against, why="gain", at=self.now)
-        gain = 0.0062 if outcome is not Outcome.FELL else -0.0004
+        gain = self._proven - self.level if outcome is not Outcome.FELL else -0.0004
         for pair in range(3):
             for of in (None, against):
                 run = self.store.open_confirmation_run(self.id, found.number, 500 + pair, self.now, of=of)
                 self.now += timedelta(seconds=BUDGET + 15)
-                value = self.level + (0.0 if of is None else gain) + self._dice.gauss(0, SIGMA)
+                value = self._proven - (gain if of is None else 0.0) + self._dice.gauss(0, SIGMA / 2)
                 stage = StageResult("training", "ok", 0, BUDGET + 12, "training.log")
                 took = RunResult((stage,), BUDGET + 12, "bubblewrap", "gpu-box", "cuda:0")
                 self.store.close_confirmation_run(run.id, Measurement(Label.NONE, value), took, self.now)
@@ -240,9 +245,9 @@ class Demo:
         verdict = Verdict(outcome, gain, SIGMA / math.sqrt(3), 0.998 if better else 0.12, words)
         self.store.decide_confirmation(self.id, found.number, verdict, self.now)
         if better:
-            self._confirmed = tip
+            self._confirmed, self._proven = tip, self.level
         else:
-            self._tip = self._confirmed
+            self._tip, self.level = self._confirmed, self._proven
         self.store.record_belief(self.id, self.number + 0.5, self.level, SIGMA * 0.4)
 
     def learn(self) -> None:
@@ -264,3 +269,42 @@ class Demo:
 def loss_at(share: float) -> float:
     """A learning curve of a small language model."""
     return 2.9 + 5.6 * math.exp(-7 * share) + 0.55 * (1 - share) + 0.012 * math.sin(90 * share)
+
+
+def multiply(demo: Demo, count: int) -> None:
+    """The same night again and again with other numbers, until there are ``count`` experiments beside the baseline."""
+    block = demo.number
+    database = Database(sqlite_url(layout.database_path(demo.root)))
+    of_session = {"session_id": demo.id}
+    with database.write() as c:
+        for table in (t.experiments, t.proposals, t.proposal_bodies, t.asi, t.runs, t.answers, t.answer_bodies, t.beliefs):
+            key = "after" if table is t.beliefs else "number"
+            names = [column.name for column in table.c if column.name != "id"]
+            kept = table.select().filter_by(**of_session).where(table.c[key] > 0)
+            rows = [{name: row[name] for name in names} for row in c.execute(kept).mappings()]
+            rows = [row for row in rows if row.get("attempt", 0) is None or row.get("attempt", 0) >= 0]
+            more = []
+            for shift in range(block, count, block):
+                for row in rows:
+                    if row[key] + shift <= count:
+                        more.append({**row, **_moved(row, key, shift)})
+            for i in range(0, len(more), 500):
+                c.execute(insert(table), more[i : i + 500])
+        counted = {"opened": count + 1, "experiments": count + 1, "discards": int(0.8 * count)}
+        c.execute(update(t.totals).where(t.totals.c.session_id == demo.id).values(**counted))
+    database.close()
+
+
+def _moved(row: Mapping[str, Any], key: str, shift: int) -> dict[str, Any]:
+    moved: dict[str, Any] = {key: row[key] + shift}
+    for name in ("commit_sha", "parent"):
+        if row.get(name):
+            moved[name] = f"{int(row[name], 16) + shift:040x}"
+    for name in ("started_at", "finished_at"):
+        if row.get(name):
+            moved[name] = row[name] + timedelta(minutes=6 * shift)
+    if row.get("code_hash"):
+        moved["code_hash"] = f"{row['code_hash']}-{shift}"
+    if row.get("value") is not None:
+        moved["value"] = row["value"] - 1e-6 * shift
+    return moved

@@ -84,13 +84,21 @@ function put(fresh) {
   body.dataset.version = fresh.body.dataset.version;
   curves();
 }
+// Charts are drawn for the width that they are seen at: scaled down, nobody could read them.
+const narrow = matchMedia("(max-width: 640px)");
+function here() {
+  const address = new URL(location.href);
+  if (narrow.matches && document.querySelector("[data-sized]")) address.searchParams.set("narrow", "");
+  return address;
+}
+narrow.addEventListener("change", () => refresh());
 let busy = false, again = false, pause = 0;
 async function refresh() {
   if (busy) { again = true; return; }
   busy = true;
   const begun = performance.now();
   try {
-    const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+    const answer = await fetch(here(), { headers: { accept: "text/html" } });
     if (answer.ok) put(new DOMParser().parseFromString(await answer.text(), "text/html"));
     body.dataset.refreshed = String(Number(body.dataset.refreshed || 0) + 1);
   } catch { /* the connection is lost; the events tell when it is back */ }
@@ -104,7 +112,7 @@ function listen() {
   events.addEventListener("open", () => { $("link-state").textContent = "live"; $("link-state").classList.add("live"); });
   events.addEventListener("error", () => { $("link-state").textContent = "not connected"; $("link-state").classList.remove("live"); });
   events.addEventListener("change", (event) => { if (event.data !== body.dataset.version) refresh(); });
-  events.addEventListener("curve", () => curves(true));
+  events.addEventListener("curve", () => curves());
 }
 // A browser has few connections to one address: a page that nobody sees gives its own back.
 document.addEventListener("visibilitychange", () => {
@@ -159,11 +167,15 @@ function panel(title, place) {
   place.append(box);
   return { box, drawn, whole };
 }
-function plot(place, title, series, data, extra) {
+// Where no pointer is, the legend tells of the newest point.
+function newest(chart) {
+  if (chart.cursor.idx == null) chart.setLegend({ idx: chart.data[0].length - 1 }, false);
+}
+function plot(place, title, panels, series, data, extra) {
   const known = plots.get(place) || new Map();
   plots.set(place, known);
   const names = series.map((one) => one.label).join("\n"), old = known.get(title);
-  const width = Math.max(240, place.clientWidth > 700 ? (place.clientWidth - 24) / 2 : place.clientWidth);
+  const width = Math.max(240, panels > 1 && place.clientWidth > 700 ? (place.clientWidth - 24) / 2 : place.clientWidth);
   if (old && old.names === names) {
     if (old.chart.width !== width) old.chart.setSize({ width, height: 190 });
     old.chart.setData(data, !old.zoomed);
@@ -175,8 +187,8 @@ function plot(place, title, series, data, extra) {
   made.chart = new uPlot({
     width, height: 190, series: [{ label: "at", value: (_, v) => (v == null ? "—" : `${v.toFixed(1)}%`) }, ...series], axes: axes(),
     scales: { x: { time: false, range: (u, low, high) => (made.zoomed ? [low, high] : [0, 100]) } },
-    legend: { live: true }, cursor: { drag: { x: true, y: false }, points: { size: 6 } }, padding: [6, 8, 0, 0],
-    hooks: { setSelect: [() => { made.zoomed = true; made.whole.hidden = false; }] }, ...extra,
+    cursor: { drag: { x: true, y: false }, points: { size: 6 } }, padding: [6, 18, 0, 0],
+    hooks: { setLegend: [newest], setData: [newest], setSelect: [() => { made.zoomed = true; made.whole.hidden = false; }] }, ...extra,
   }, data, made.drawn);
   made.whole.addEventListener("click", () => { made.zoomed = false; made.whole.hidden = true; made.chart.setData(made.chart.data); });
   known.set(title, made);
@@ -191,22 +203,21 @@ function draw(place, runs) {
     says.className = "soft small says";
     place.append(panels, says);
   }
-  const there = runs.filter((run) => run.x.length > 0);
+  const there = runs.filter((run) => run.x.length > 0), seen = runs.find((run) => run.looks && run.looks.length);
   if (there.length) {
     const data = uPlot.join(there.map((run) => [run.x, run.y]));
     const series = there.map((run, i) => ({
       label: run.name, stroke: colour(PALETTE[i % PALETTE.length]), width: 1.6, spanGaps: true, points: { show: run.x.length < 12 },
       dash: run.name.startsWith("parent") ? [5, 4] : undefined, value: (_, v) => short(v),
     }));
-    const made = plot(place, "Loss by share of the budget", series, data);
+    const made = plot(place, "Loss by share of the budget", seen ? 2 : 1, series, data);
     const last = there.map((run) => `${run.name} at ${short(run.y[run.y.length - 1])} after ${run.x[run.x.length - 1]}%`);
     made.drawn.setAttribute("aria-label", `Loss: ${last.join("; ")}`);
   }
-  const seen = runs.find((run) => run.looks && run.looks.length);
   if (seen) {
     const column = (i, scale = 1) => seen.looks.map((look) => (look[i] == null ? null : look[i] * scale));
     const line = { width: 1, stroke: colour("tip"), points: { show: false }, value: (_, v) => short(v) };
-    const made = plot(place, "Forecast of the final value, 90% band, and the bar it has to reach", [
+    const made = plot(place, "Forecast of the final value, 90% band, and the bar it has to reach", there.length ? 2 : 1, [
       { ...line, label: "forecast", width: 2, points: { show: true, size: 5 } }, { ...line, label: "90% to", width: 0.5 }, { ...line, label: "from", width: 0.5 },
       { ...line, label: "bar", stroke: colour("fail"), dash: [6, 4], width: 1.5 },
     ], [column(0, 100), column(1), column(3), column(2), column(4)], { bands: [{ series: [2, 3], fill: `${colour("tip")}2b` }] });
@@ -217,10 +228,10 @@ function draw(place, runs) {
   place.dataset.drawn = String(there.reduce((sum, run) => sum + run.x.length, 0));
 }
 const asked = new Map();
-async function curves(grown = false) {
+function curves() {
   for (const place of document.querySelectorAll("[data-curves]")) {
     const live = place.dataset.curves.includes("/live");
-    if (place.closest("[hidden]") || (place.dataset.drawn !== undefined && !(live && (grown || true)))) continue;
+    if (place.closest("[hidden]") || (place.dataset.drawn !== undefined && !live)) continue;
     if (asked.get(place)) continue;
     asked.set(place, true);
     fetch(place.dataset.curves).then((answer) => (answer.ok ? answer.json() : [])).then((runs) => draw(place, runs))
@@ -276,4 +287,6 @@ addEventListener("keydown", (event) => {
 checkToken();
 listen();
 curves();
+if (narrow.matches && document.querySelector("[data-sized]")) refresh();
+for (const log of document.querySelectorAll("pre.log")) log.scrollTop = log.scrollHeight;
 body.dataset.ready = "yes";
