@@ -133,13 +133,13 @@ def diff_lines(diff: str) -> list[DiffLine]:
             old, new = int(hunk[1]), int(hunk[3])
             left = [int(hunk[2] or 1), int(hunk[4] or 1)]
             found.append(DiffLine("hunk", None, None, Markup.escape(line[:_LONGEST])))
+        elif line.startswith("\\"):
+            found.append(DiffLine("hunk", None, None, Markup.escape(line[:_LONGEST])))
         elif max(left) <= 0:
             if line.startswith("+++ "):
                 name = line[4:].removeprefix("b/").strip()
                 lexer = _lexer(name)
                 found.append(DiffLine("file", None, None, Markup.escape(name[:_LONGEST])))
-        elif line.startswith("\\"):
-            found.append(DiffLine("hunk", None, None, Markup.escape(line[:_LONGEST])))
         else:
             kind = {"+": "add", "-": "del"}.get(line[:1], "same")
             numbers = (None if kind == "add" else old), (None if kind == "del" else new)

@@ -135,7 +135,7 @@ class Site:
                 asked = json.loads(body)
                 if not isinstance(asked, dict):
                     raise ValueError("no object")
-            except ValueError:
+            except (ValueError, RecursionError):
                 return JSONResponse({"error": "that is no JSON object"}, 400)
             try:
                 words = await run_in_threadpool(ask, request.path_params["tag"], asked)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import sqlite3
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
-
-from sqlalchemy import insert, update
+from typing import Self
 
 from autoresearchd.domain.confirmation import Verdict
 from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, RunResult, StageResult
@@ -21,7 +20,6 @@ from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.schema import tables as t
-from autoresearchd.store.schema.database import Database, sqlite_url
 from autoresearchd.workspace import layout
 from tests.fakes.stores import open_store
 from tests.unit.learner.sessions import make_root
@@ -133,7 +131,7 @@ class Demo:
         diff: str | None = None, reason: str = "", gain: float | None = None, hypothesis: str = "",
     ) -> int:  # fmt: skip
         """One experiment through all its phases; status None: its run goes on."""
-        parent = f"{self._tip:040x}" if self.number >= 0 else "f" * 40
+        parent = f"{self._tip:040d}" if self.number >= 0 else "f" * 40
         e = self.store.open_experiment(self.id, parent=parent, segment=0, at=self.now)
         self.number = e.number
         hypothesis = hypothesis or f"{words}: what the last runs lacked was signal late in training."
@@ -161,7 +159,7 @@ class Demo:
             reward=0.4, reason=reason or self._why(status, label, delta),
         )  # fmt: skip
         asi = ASI(hypothesis, result=decision.reason, next_action_hint="combine it with the shorter warmdown")
-        commit = f"{e.number:040x}" if status is Status.KEEP else None
+        commit = f"{e.number:040d}" if status is Status.KEEP else None
         first = e.number == 0
         self.store.record_decision(self.id, e.number, decision, asi, self.now, incumbent=commit, confirmed=first)
         self.store.record_overhead(self.id, e.number, 31.0)
@@ -176,7 +174,7 @@ class Demo:
         )
 
     def _runs(self, number: int, status: Status | None, label: Label, values: Sequence[float]) -> None:
-        self.store.record_commit(self.id, number, f"{number:040x}")
+        self.store.record_commit(self.id, number, f"{number:040d}")
         for seed, value in enumerate(values or [None]):
             run = self.store.open_run(self.id, number, 100 + seed, self.now)
             if status is None:
@@ -271,40 +269,28 @@ def loss_at(share: float) -> float:
     return 2.9 + 5.6 * math.exp(-7 * share) + 0.55 * (1 - share) + 0.012 * math.sin(90 * share)
 
 
+_SHIFTED = {
+    "number": "number + :shift", "after": "after + :shift", "value": "value - 1e-6 * :shift",
+    "code_hash": "code_hash || '-' || :shift", "commit_sha": "printf('%040d', number + :shift)",
+    "parent": "printf('%040d', CAST(parent AS INTEGER) + :shift)",
+    "started_at": "started_at + :shift * 360000000", "finished_at": "finished_at + :shift * 360000000",
+}  # fmt: skip
+
+
 def multiply(demo: Demo, count: int) -> None:
     """The same night again and again with other numbers, until there are ``count`` experiments beside the baseline."""
-    block = demo.number
-    database = Database(sqlite_url(layout.database_path(demo.root)))
-    of_session = {"session_id": demo.id}
-    with database.write() as c:
-        for table in (t.experiments, t.proposals, t.proposal_bodies, t.asi, t.runs, t.answers, t.answer_bodies, t.beliefs):
+    tables = (t.experiments, t.proposals, t.proposal_bodies, t.asi, t.runs, t.answers, t.answer_bodies, t.beliefs)
+    with closing(sqlite3.connect(layout.database_path(demo.root))) as db:
+        for table in tables:
             key = "after" if table is t.beliefs else "number"
             names = [column.name for column in table.c if column.name != "id"]
-            kept = table.select().filter_by(**of_session).where(table.c[key] > 0)
-            rows = [{name: row[name] for name in names} for row in c.execute(kept).mappings()]
-            rows = [row for row in rows if row.get("attempt", 0) is None or row.get("attempt", 0) >= 0]
-            more = []
-            for shift in range(block, count, block):
-                for row in rows:
-                    if row[key] + shift <= count:
-                        more.append({**row, **_moved(row, key, shift)})
-            for i in range(0, len(more), 500):
-                c.execute(insert(table), more[i : i + 500])
-        counted = {"opened": count + 1, "experiments": count + 1, "discards": int(0.8 * count)}
-        c.execute(update(t.totals).where(t.totals.c.session_id == demo.id).values(**counted))
-    database.close()
-
-
-def _moved(row: Mapping[str, Any], key: str, shift: int) -> dict[str, Any]:
-    moved: dict[str, Any] = {key: row[key] + shift}
-    for name in ("commit_sha", "parent"):
-        if row.get(name):
-            moved[name] = f"{int(row[name], 16) + shift:040x}"
-    for name in ("started_at", "finished_at"):
-        if row.get(name):
-            moved[name] = row[name] + timedelta(minutes=6 * shift)
-    if row.get("code_hash"):
-        moved["code_hash"] = f"{row['code_hash']}-{shift}"
-    if row.get("value") is not None:
-        moved["value"] = row["value"] - 1e-6 * shift
-    return moved
+            values = ", ".join(_SHIFTED.get(name, f'"{name}"') for name in names)
+            own = " AND attempt >= 0" if table is t.runs else ""
+            some = f"{key} > 0 AND {key} <= :block AND {key} + :shift <= :count AND session_id = :session{own}"
+            columns = ", ".join(f'"{name}"' for name in names)
+            for shift in range(demo.number, count, demo.number):
+                known = {"shift": shift, "block": demo.number, "count": count, "session": demo.id}
+                db.execute(f'INSERT INTO "{table.name}" ({columns}) SELECT {values} FROM "{table.name}" WHERE {some}', known)
+        counted = "UPDATE totals SET opened = ? + 1, experiments = ? + 1, discards = ? * 0.8 WHERE session_id = ?"
+        db.execute(counted, (count, count, count, demo.id))
+        db.commit()
