@@ -60,6 +60,7 @@ _COMMANDS: Mapping[str, Command] = {
     "task check": (task_commands.check, ("task check", "task check ./mytask --run", "task check --all --run --short")),
     "task space": (task_commands.space, ("task space", "task space ./mytask --json")),
     "plot": (report_commands.plot, ("plot -o progress.png",)),
+    "report": (report_commands.report, ("report -o report.html", "report --format markdown > pull-request.md")),
     "export": (report_commands.export, (
         "export --format jsonl -o autoresearch.jsonl", "export --format tsv > results.tsv"
     )),

@@ -32,10 +32,22 @@ class Gain(NamedTuple):
     value: float = 0.0
     error: float = 0.0
 
-    def __add__(self, other: object) -> Gain:
-        if not isinstance(other, Gain):
-            return NotImplemented
-        return Gain(self.value + other.value, math.hypot(self.error, other.error))
+
+class Credit(NamedTuple):
+    """What one keep brought of a step of the confirmed program; step: which, counted from 0."""
+
+    value: float
+    error: float
+    step: int
+
+
+def total(credits: Iterable[Credit]) -> Gain:
+    """Their sum: parts of one step share its error, errors of steps are independent."""
+    values, errors = 0.0, defaultdict[int, float](float)
+    for credit in credits:
+        values += credit.value
+        errors[credit.step] += credit.error
+    return Gain(values, math.hypot(*errors.values()))
 
 
 class Failure(NamedTuple):
@@ -149,38 +161,38 @@ def _without_figures(words: str) -> str:
     return re.sub(r"\d[\d.,]*(?:e[+-]?\d+)?", "…", words)
 
 
-def credits(records: Sequence[Record], confirmations: Iterable[Record], direction: str) -> dict[int, Gain]:
+def credits(records: Sequence[Record], confirmations: Iterable[Record], direction: str) -> dict[int, Credit]:
     """What each confirmed keep brought: the gain of its test, shared by what was expected of each keep of the chain."""
     sign = 1.0 if direction == "maximize" else -1.0
-    found: dict[int, Gain] = {}
+    found: dict[int, Credit] = {}
     kept = [r for r in records if r.get("status") == "keep" and real(r.get("metric")) is not None]
     before = {b["experiment"]: a for a, b in pairwise(kept) if a.get("segment") == b.get("segment")}
-    for test, keeps in held(records, confirmations):
+    for step, (test, keeps) in enumerate(held(records, confirmations)):
         numbers = [int(keep["experiment"]) for keep in keeps]
         if test is None:
             for keep in keeps:
                 if (prior := before.get(keep["experiment"])) is not None and real(keep.get("metric")) is not None:
-                    found[int(keep["experiment"])] = Gain(sign * (keep["metric"] - prior["metric"]))
+                    found[int(keep["experiment"])] = Credit(sign * (keep["metric"] - prior["metric"]), 0.0, step)
         elif (gain := real(test.get("gain"))) is not None and numbers:
             weights = [max(real(keep.get("delta")) or 0.0, 0.0) for keep in keeps]
             total = sum(weights)
             parts = [weight / total if total else 1 / len(weights) for weight in weights]
             error = real(test.get("error")) or 0.0
-            found |= {n: Gain(gain * part, error * part) for n, part in zip(numbers, parts, strict=True)}
+            found |= {n: Credit(gain * part, error * part, step) for n, part in zip(numbers, parts, strict=True)}
     return found
 
 
-def shares(credit: Mapping[int, Gain], edits: Iterable[Edit]) -> Shares:
+def shares(credit: Mapping[int, Credit], edits: Iterable[Edit]) -> Shares:
     """How much of the confirmed gain is structure and how much tuning of constants."""
     known = {edit.number: edit for edit in edits}
-    sums = {"structure": Gain(), "tuning": Gain(), "unknown": Gain()}
+    sums: dict[str, list[Credit]] = {"structure": [], "tuning": [], "unknown": []}
     for number, gain in credit.items():
         edit = known.get(number)
         kind = (
             "unknown" if edit is None or not (edit.changes or edit.diff) else "tuning" if edit.changes else "structure"
         )
-        sums[kind] += gain
-    return Shares(**sums)
+        sums[kind].append(gain)
+    return Shares(**{kind: total(parts) for kind, parts in sums.items()})
 
 
 # ---------------------------------------------------------------------- which constants matter
@@ -343,7 +355,7 @@ def _lines(diff: str, sign: str) -> dict[str, None]:
 
 
 # ---------------------------------------------------------------------- who, and where
-def workers(records: Sequence[Record], edits: Iterable[Edit], credit: Mapping[int, Gain]) -> list[Worker]:
+def workers(records: Sequence[Record], edits: Iterable[Edit], credit: Mapping[int, Credit]) -> list[Worker]:
     """Policies and roles with what they brought and took, the largest confirmed gain first."""
     first, seconds = baselines(records), {edit.number: edit.seconds for edit in edits}
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
@@ -357,7 +369,7 @@ def workers(records: Sequence[Record], edits: Iterable[Edit], credit: Mapping[in
         prices = [real(record.get("cost_usd")) for record in own]
         known = [price for price in prices if price is not None]
         kept = [record for record in own if record["status"] == "keep"]
-        gain = sum((credit.get(record["experiment"], Gain()) for record in kept), start=Gain())
+        gain = total(credit[record["experiment"]] for record in kept if record["experiment"] in credit)
         proven = sum(record.get("confirmed") is True for record in kept)
         usd = sum(known) if len(known) == len(prices) else None
         found.append(Worker(policy, role, len(own), len(kept), proven, gain, took / 3600, usd))

@@ -17,13 +17,17 @@ e, p, b, r = t.experiments, t.proposals, t.proposal_bodies, t.runs
 
 
 class Edit(NamedTuple):
-    """The current proposal of an experiment; changes: constant → new value, empty where it did more than that."""
+    """The current proposal of an experiment; changes: constant → new value, empty where it did more than that.
+
+    reason: of the decision; seconds: that proposing took.
+    """
 
     number: int
     hypothesis: str
     changes: Mapping[str, Any]
     diff: str
     seconds: float
+    reason: str = ""
 
 
 class SlotRun(NamedTuple):
@@ -38,15 +42,26 @@ class SlotRun(NamedTuple):
     device: str
 
 
+class Origin(NamedTuple):
+    """How a session was begun."""
+
+    base_commit: str
+    folder: str
+    executor: str
+    seed: int
+    task_json: str
+    hardware: str
+
+
 class StoryReader(Reader):
     """A reader that knows more, and takes longer for it. Unknown session: KeyError."""
 
     def edits(self, tag: str) -> list[Edit]:
         """The proposals of a session in order of number, those of repaired ones as they were at last."""
-        columns = (p.c.number, p.c.hypothesis, p.c.changes, b.c.diff, p.c.seconds)
+        columns = (p.c.number, p.c.hypothesis, p.c.changes, b.c.diff, p.c.seconds, e.c.reason)
         current = select(*columns).join(e, records.CURRENT).outerjoin(b, records.BODY)
         rows = self._db.rows(current.where(e.c.session_id == self._id(tag)).order_by(p.c.number))
-        return [Edit(row.number, row.hypothesis, row.changes, row.diff or "", row.seconds) for row in rows]
+        return [Edit(n, text, changes, diff or "", took, why or "") for n, text, changes, diff, took, why in rows]
 
     def slot_runs(self, tag: str, last: int | None = None) -> list[SlotRun]:
         """The runs of a session in order of their beginning; last: only so many of the newest."""
@@ -54,6 +69,15 @@ class StoryReader(Reader):
         of_it = select(*columns).where(r.c.session_id == self._id(tag))
         newest = self._db.rows(of_it.order_by(r.c.id.desc()).limit(last))
         return sorted((SlotRun(*row) for row in newest[::-1]), key=lambda run: run.start)
+
+    def origin(self, tag: str) -> Origin:
+        s, g = t.sessions.c, t.segments.c
+        columns = (s.base_commit, s.folder, s.executor, s.seed, s.task_json)
+        row = records.require(self._db.row(select(*columns).where(s.tag == tag)), f"no session {tag!r}")
+        latest = select(g.hardware).where(g.session_id == self._id(tag)).order_by(g.number.desc()).limit(1)
+        hardware = self._db.row(latest)
+        base, folder, executor, seed, task = row
+        return Origin(base, folder, executor, seed, task, hardware.hardware if hardware else "")
 
     def _id(self, tag: str) -> int:
         row = self._db.row(select(t.sessions.c.id).where(t.sessions.c.tag == tag))

@@ -1,8 +1,9 @@
-"""The commands plot, export and import."""
+"""The commands plot, report, export and import."""
 
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,59 @@ def plot(
     say(f"wrote {output}: {counted(chart.tried, 'experiment')} beside the baseline, {kept}")
 
 
+class ReportFormat(StrEnum):
+    """What a report is written as."""
+
+    HTML = "html"
+    MARKDOWN = "markdown"
+
+
+_SUFFIXES = {".html": ReportFormat.HTML, ".htm": ReportFormat.HTML, ".md": ReportFormat.MARKDOWN}
+
+
+def report(
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="A .html or .md file (default: report.html)."),
+    ] = None,
+    format_name: Annotated[
+        ReportFormat | None,
+        typer.Option("--format", help="As the file's name says; markdown without a file goes to stdout."),
+    ] = None,
+    session: SessionOption = None,
+) -> None:
+    """Write what was tried, what held and why: one HTML file, or Markdown for a pull request.
+
+    The file needs no script and no network. `autoresearchd report --format markdown | gh pr create --body-file -`
+    """
+    from datetime import UTC, datetime
+
+    from autoresearchd import keys
+    from autoresearchd.report.session_report import SessionReport, render
+    from autoresearchd.store.story_reader import StoryReader
+
+    form = format_name or (_SUFFIXES.get(output.suffix.lower()) if output else ReportFormat.HTML)
+    if form is None:
+        raise UsageError(f"{output}: a report is a .html or .md file", hint="for example: -o report.html")
+    place = find_place(here())
+    tag = place.pick(session)
+    reader = StoryReader(place.project.journal)
+    told = SessionReport.read(reader, tag, place.status(tag), datetime.now(UTC))
+    text = render(told, keys.redactor().text, markdown=form is ReportFormat.MARKDOWN)
+    if output is None and form is ReportFormat.MARKDOWN:
+        sys.stdout.write(text)
+        return
+    target = output or Path("report.html")
+    part = target.with_name(f"{target.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8", errors="replace")
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise _unwritable(target, error) from error
+    say(f"wrote {target}: {told.verdict}")
+
+
 def export(
     format_name: Annotated[
         Format, typer.Option("--format", help="jsonl: the skill's log; tsv: karpathy's columns; parquet.")
@@ -61,9 +115,7 @@ def export(
     except OSError as error:
         if output is None or isinstance(error, BrokenPipeError):
             raise
-        raise UsageError(
-            f"cannot write {output}: {error.strerror}", hint="name a file in a folder that exists"
-        ) from error
+        raise _unwritable(output, error) from error
     if output is not None:
         say(f"wrote {output}")
 
@@ -83,6 +135,10 @@ def import_log(
     project, log = Project.at(here()), read_log(file)
     with project.open_store() as store:
         say(store_log(store, log))
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot write {path}: {error.strerror}", hint="name a file in a folder that exists")
 
 
 def _head(place: Place, tag: str) -> SessionHead:

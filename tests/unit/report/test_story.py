@@ -69,6 +69,7 @@ def test_the_confirmed_gain_is_shared_between_structure_and_constants() -> None:
     (step,) = story.held(records, [test])
     assert [keep["experiment"] for keep in step.keeps] == [1, 2]
     (worker,) = story.workers(records, edits, credit)
+    assert worker.gain.error == pytest.approx(0.04)  # what the test had as a whole
     assert (worker.tried, worker.keeps, worker.confirmed) == (4, 4, 2) and worker.gain.value == pytest.approx(0.2)
 
 

@@ -1,0 +1,129 @@
+"""`report`: what a person reads in the morning, opens anywhere, and puts into a pull request."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
+from autoresearchd.report.session_report import escape_markdown
+from autoresearchd.workspace import layout
+from tests.fakes.stores import open_store
+from tests.unit.cli.conftest import Command, add_confirmation, add_experiment, add_session
+
+ATTACK = (
+    "</style></script><script>alert(1)</script><img src=x onerror=alert(2)> [a](javascript:alert(3)) | @all #12 "
+    "https://evil.example ``` {{ 7*7 }} hide me: sk-ant-api03-0123456789abcdefghijklmnopqrstuvwxyz \x1b[31m\u202e"
+)
+
+
+class Page(HTMLParser):
+    """What a browser would see: elements, attributes, and the text that is shown."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.shown = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.shown += data
+
+    def nothing_runs_or_is_fetched(self) -> bool:
+        addresses = [a for _, attrs in self.tags for name, a in attrs.items() if name in ("href", "src")]
+        names = {name for _, attrs in self.tags for name in attrs}
+        foreign = {tag for tag, _ in self.tags} & {"script", "img", "link", "iframe", "object", "base", "form"}
+        return (
+            not foreign and not [n for n in names if n.startswith("on")] and all(a and a[0] == "#" for a in addresses)
+        )
+
+
+def test_the_report_tells_what_held_with_its_evidence_and_what_failed_and_why(
+    repository: Path, command: Command
+) -> None:
+    add_confirmation(repository, Outcome.CONFIRMED)
+    answer = command("report", "-o", "night.html")
+    page = Page((repository / "night.html").read_text())
+    shown = " ".join(page.shown.split())
+    assert answer.code == 0 and answer.out == "" and "wrote night.html: val_bpb went from 0.997900" in answer.err
+    assert page.nothing_runs_or_is_fetched()
+    for words in (
+        "#1 confirmed against #0: better by 0.0107", "halve batch 524K to 262K", "+x = 1", "out of memory",
+        "git diff 0123456789ab..autoresearch/mar8", "2 pairs of the same seed",
+    ):  # fmt: skip
+        assert words in shown, words
+    heads = list(re.findall(r"<h2[^>]*>([^<]+)", (repository / "night.html").read_text()))
+    assert heads[0] == "What held" and heads[-1] == "Commands" and "What was not kept, and why" in heads
+
+
+@pytest.mark.parametrize("name", ["r.html", "r.md"])
+def test_nothing_that_a_model_or_a_job_wrote_runs_or_breaks_out(
+    empty_repository: Path, command: Command, name: str
+) -> None:
+    add_session(empty_repository, "mar8")
+    with open_store(layout.database_path(empty_repository)) as store:
+        session = store.session("mar8")
+        add_experiment(store, session.id, [0.9], Status.KEEP, Label.NONE, ATTACK, role=ATTACK)
+        add_experiment(store, session.id, [], Status.CRASH, Label.ERROR, ATTACK)
+        store.set_state(session.id, SessionState.STOPPED, session.started_at, pid=None, reason=ATTACK)
+    assert command("report", "-o", name).code == 0
+    text = (empty_repository / name).read_text()
+    assert "hide me" in text and "sk-ant-api03-0123456789" not in text
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", text)
+    if name == "r.html":
+        page = Page(text)
+        assert page.nothing_runs_or_is_fetched() and text.count("</style>") == 1
+        assert "<script>alert(1)</script>" in page.shown and "{{ 7*7 }}" in page.shown
+    else:
+        outside = re.sub(r"^(`{3,})diff\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+        assert not re.search(r"(?<!\\)<(?!/?(details|summary)>)", outside)
+        assert not re.search(r"(?<!`)#\d|@all|https:|(?<!\\)\]\(", outside)
+        rows = [line for line in outside.splitlines() if line.startswith("|")]
+        assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows if "out of memory" in row or "crash" in row} <= {6}
+
+
+@pytest.mark.parametrize(
+    "text", ["1. no list", "- no list", "# no head", "a_b*c", "<b>", "~~no~~", "$x$", "&lt;", "a|b"]
+)
+def test_foreign_markdown_is_plain_text(text: str) -> None:
+    assert escape_markdown(text) not in (text, "") and "\n" not in escape_markdown(f"{text}\n\n{text}")
+
+
+def test_markdown_goes_into_a_pipe_and_fits_a_pull_request(repository: Path, command: Command) -> None:
+    add_confirmation(repository, Outcome.CONFIRMED)
+    answer = command("report", "--format", "markdown")
+    assert answer.code == 0 and answer.out.startswith("# autoresearch · mar8\n") and len(answer.out) < 65_536
+    assert "### `#1` against `#0`: better by 0.0107" in answer.out and "```diff" in answer.out
+    assert not (repository / "report.html").exists()
+
+
+def test_a_session_without_a_result_yet_has_a_report_too(empty_repository: Path, command: Command) -> None:
+    log = empty_repository / "results.tsv"
+    log.write_text("commit\tval_bpb\tmemory_gb\tstatus\tdescription\na1b2c3d\t0.9\t44.0\tkeep\tbaseline\n")
+    assert command("import", str(log)).code == 0
+    for arguments in (("report",), ("report", "--format", "markdown", "-o", "r.txt")):
+        answer = command(*arguments)
+        assert answer.code == 0 and "Nothing better than the baseline" in answer.err, answer.err
+    assert "Nothing is confirmed yet" in (empty_repository / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("-o", "report.pdf"), "a report is a .html or .md file"),
+        (("-o", "no/such/folder/r.html"), "cannot write no/such/folder/r.html"),
+        (("--format", "docx"), "html"),
+        (("--session", "other"), "other"),
+    ],
+)
+def test_a_report_that_cannot_be_written_says_why(
+    repository: Path, command: Command, arguments: tuple[str, ...], words: str
+) -> None:
+    answer = command("report", *arguments)
+    assert answer.code == 2 and words in answer.err and not list(repository.glob("*.part"))
