@@ -40,6 +40,12 @@ class LiveCurves:
                     self._followed.pop(key).close()
             return [self._run(tag, run, str(pattern), seconds) for run in runs]
 
+    def close(self) -> None:
+        """Let go of the logs."""
+        with self._lock:
+            while self._followed:
+                self._followed.popitem()[1].close()
+
     def _run(self, tag: str, run: OpenRun, pattern: str, budget: float) -> dict[str, Any]:
         follower = self._followed.get((tag, run.id))
         if follower is None:

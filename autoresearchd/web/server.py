@@ -83,6 +83,7 @@ class Site:
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         yield
+        self._curves.close()
         self._source.close()
 
     # ------------------------------------------------------------------ reading

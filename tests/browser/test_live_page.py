@@ -98,10 +98,10 @@ def test_what_happens_is_on_the_page_without_a_reload(page: Any, server: Server,
 def test_the_curve_of_a_run_grows_with_its_log(page: Any, server: Server, demo: Demo) -> None:
     running = demo.running("Curve that grows", share=0.3)
     go(page, server, f"/s/{demo.tag}/x/{running}")
-    page.wait_for_function("Number(document.querySelector('[data-curves]').dataset.drawn) === 18")
+    page.wait_for_selector("[data-curves][data-drawn='18']")
     assert page.locator(".panel canvas").count() == 2, "the loss, and what is forecast with its bar"
     demo.log(running, [i / 60 for i in range(19, 26)])
-    page.wait_for_function("Number(document.querySelector('[data-curves]').dataset.drawn) === 25")
+    page.wait_for_selector("[data-curves][data-drawn='25']")
     label = page.locator(".panel [role=img]").nth(1).get_attribute("aria-label")
     assert "90% from" in label and "bar" in label
     assert page.alarms == []
@@ -114,11 +114,11 @@ def test_the_table_is_filtered_as_one_types(page: Any, server: Server, demo: Dem
     page.wait_for_selector("#f-text")
     page.keyboard.press("/")
     page.keyboard.type("baseline")
-    page.wait_for_function("document.querySelectorAll('#results tbody tr').length === 1")
+    page.wait_for_selector("#results tbody tr:only-child")
     assert page.url.endswith("text=baseline&sort=-experiment")
     page.fill("#f-text", "")
     page.select_option("#f-status", "keep")
-    page.wait_for_function("[...document.querySelectorAll('#results .mark-word')].every((m) => /kept|conf|base/.test(m.innerText))")
+    page.wait_for_selector("#results:not(:has(use[href='#m-discard'])) #row-0")
     page.click("th >> text=Value")
     page.wait_for_selector("th[aria-sort=descending] >> text=Value")
     values = [float(text) for text in page.locator("#results td:nth-child(3)").all_inner_texts()]
@@ -238,7 +238,7 @@ def test_ten_thousand_experiments_stay_smooth(page: Any, demo: Demo, tmp_path: P
             page.click("th >> text=Value")
             page.wait_for_selector("th[aria-sort=descending] >> text=Value")
             page.fill("#f-text", "#9999")
-            page.wait_for_function("document.querySelectorAll('#results tbody tr').length === 1")
+            page.wait_for_selector("#results tbody tr:only-child")
             page.click("#row-9999 a")
             page.wait_for_selector("text=Change")
             go(page, server, f"/s/{many.tag}/lineage")

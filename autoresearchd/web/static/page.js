@@ -124,6 +124,7 @@ async function go(address) {
   const answer = await fetch(address, { headers: { accept: "text/html" } });
   if (!answer.ok) { location.assign(address); return; }
   history.pushState(null, "", address);
+  shown = location.pathname + location.search;
   put(new DOMParser().parseFromString(await answer.text(), "text/html"));
 }
 document.addEventListener("click", (event) => {
@@ -143,7 +144,8 @@ if (filters) {
   filters.addEventListener("change", (event) => { if (event.target.tagName === "SELECT") send(); });
   filters.addEventListener("input", (event) => { if (event.target.type === "search") { clearTimeout(wait); wait = setTimeout(send, 250); } });
 }
-addEventListener("popstate", () => location.reload());
+let shown = location.pathname + location.search;
+addEventListener("popstate", () => { if (location.pathname + location.search !== shown) location.reload(); }); // not for #main
 
 // -- learning curves (uPlot)
 const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
