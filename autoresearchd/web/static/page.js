@@ -92,14 +92,15 @@ function here() {
   return address;
 }
 narrow.addEventListener("change", () => refresh());
-let busy = false, again = false, pause = 0;
+let busy = false, again = false, pause = 0, turn = 0; // turn: which table is asked for
 async function refresh() {
   if (busy) { again = true; return; }
   busy = true;
   const begun = performance.now();
   try {
-    const answer = await fetch(here(), { headers: { accept: "text/html" } });
-    if (answer.ok) put(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    const mine = turn, answer = await fetch(here(), { headers: { accept: "text/html" } });
+    const text = answer.ok ? await answer.text() : "";
+    if (text && mine === turn) put(new DOMParser().parseFromString(text, "text/html"));
     body.dataset.refreshed = String(Number(body.dataset.refreshed || 0) + 1);
   } catch { /* the connection is lost; the events tell when it is back */ }
   pause = Math.max(150, 2 * (performance.now() - begun)); // a page that is slow to make is asked for less often
@@ -120,12 +121,16 @@ document.addEventListener("visibilitychange", () => {
 });
 
 // -- the table: filters, columns and pages without loading the whole page
+let wait = 0;
 async function go(address) {
-  const answer = await fetch(address, { headers: { accept: "text/html" } });
+  clearTimeout(wait);
+  const mine = ++turn, answer = await fetch(address, { headers: { accept: "text/html" } });
   if (!answer.ok) { location.assign(address); return; }
+  const text = await answer.text();
+  if (mine !== turn) return;
   history.pushState(null, "", address);
   shown = location.pathname + location.search;
-  put(new DOMParser().parseFromString(await answer.text(), "text/html"));
+  put(new DOMParser().parseFromString(text, "text/html"));
 }
 document.addEventListener("click", (event) => {
   const link = event.target.closest("a[data-nav]");
@@ -136,10 +141,11 @@ document.addEventListener("click", (event) => {
 const filters = $("filters");
 if (filters) {
   const send = () => {
-    const wanted = new URLSearchParams([...new FormData(filters)].filter(([, value]) => value));
+    const wanted = new URLSearchParams([...new FormData(filters)].filter(([name, value]) => value && name !== "sort"));
+    const sort = new URL(location.href).searchParams.get("sort");
+    if (sort) wanted.set("sort", sort);
     go(`${filters.action}?${wanted}`);
   };
-  let wait = 0;
   filters.addEventListener("submit", (event) => { event.preventDefault(); send(); });
   filters.addEventListener("change", (event) => { if (event.target.tagName === "SELECT") send(); });
   filters.addEventListener("input", (event) => { if (event.target.type === "search") { clearTimeout(wait); wait = setTimeout(send, 250); } });
@@ -234,10 +240,14 @@ function curves() {
   for (const place of document.querySelectorAll("[data-curves]")) {
     const live = place.dataset.curves.includes("/live");
     if (place.closest("[hidden]") || (place.dataset.drawn !== undefined && !live)) continue;
-    if (asked.get(place)) continue;
-    asked.set(place, true);
+    if (asked.has(place)) { asked.set(place, true); continue; }
+    asked.set(place, false);
     fetch(place.dataset.curves).then((answer) => (answer.ok ? answer.json() : [])).then((runs) => draw(place, runs))
-      .catch(() => {}).finally(() => setTimeout(() => asked.delete(place), 400));
+      .catch(() => {}).finally(() => setTimeout(() => {
+        const more = asked.get(place);
+        asked.delete(place);
+        if (more) curves();
+      }, 400));
   }
 }
 function redraw() {
