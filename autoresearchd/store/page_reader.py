@@ -45,11 +45,11 @@ class Wanted(NamedTuple):
 
 
 class OpenRun(NamedTuple):
-    """A run under way, and what the early abort saw of it. index: names its folder."""
+    """A run under way, and what the early abort saw of it. run_index: names its folder."""
 
     id: int
     number: int
-    index: int
+    run_index: int
     started_at: datetime
     looks: Sequence[Mapping[str, Any]]
     confirmation: bool
@@ -134,7 +134,7 @@ class PageReader(StoryReader):
         """What became of each keep: all that changes of an experiment once it is decided."""
         with self._db.read() as c:
             of_it = select(e.c.number, e.c.confirmed).filter_by(session_id=find_session(c, tag).id, status=Status.KEEP)
-            return {number: confirmed for number, confirmed in c.execute(of_it)}
+            return dict(row._tuple() for row in c.execute(of_it))
 
     def edits_up_to(self, tag: str, number: int) -> list[Edit]:
         """The edit of an experiment, after those that were kept before it."""

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from pygments.lexers import get_lexer_for_filename, get_lexer_by_name
 from pygments.lexer import Lexer
+from pygments.lexers import get_lexer_by_name, get_lexer_for_filename
 from pygments.token import Comment, Keyword, Name, Number, Operator, String, _TokenType
 from pygments.util import ClassNotFound
 
@@ -50,7 +50,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     found.filters |= {
-        "figure": figure, "signed": lambda value, digits=4: figure(value, digits, sign="+"), "plain": clean,
+        "figure": figure, "signed": signed, "plain": clean,
         "duration": lambda value: "—" if real(value) is None else format_duration(value), "moment": moment,
         "money": money, "count": count, "percent": percent, "pretty": pretty, "text": text,
     }  # fmt: skip
@@ -69,6 +69,11 @@ def figure(value: Any, digits: int = 5, *, sign: str = "-") -> str:
     if 1e-4 <= abs(found) < 1e6:
         return f"{found:{sign}.{max(0, digits - 1 - math.floor(math.log10(abs(found))))}f}"
     return f"{found:{sign}.{min(digits, 3)}g}"
+
+
+def signed(value: Any, digits: int = 4) -> str:
+    """A difference, with its sign."""
+    return figure(value, digits, sign="+")
 
 
 def money(usd: Any) -> str:

@@ -74,9 +74,7 @@ class Site:
                 Mount("/static", StaticFiles(directory=rendering.FOLDER / "static")),
             ],
             middleware=[Middleware(Guard)],
-            exception_handlers={
-                HTTPException: self._failed, NotHere: self._failed, AutoresearchdError: self._failed, KeyError: self._failed
-            },
+            exception_handlers=dict.fromkeys((HTTPException, NotHere, AutoresearchdError, KeyError), self._failed),
             lifespan=self._lifespan,
         )  # fmt: skip
 

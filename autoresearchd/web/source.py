@@ -109,13 +109,17 @@ class Source:
             place, reader = self.open()
             tags = [tag] if tag else [session.tag for session in reader.sessions()]
             rests_on = repr([(name, place.alive(name), signature or reader.signature(name)) for name in tags])
-        except (AutoresearchdError, KeyError, OSError) as error:  # there is none, or it cannot be read: that is news, too
+        except (
+            AutoresearchdError,
+            KeyError,
+            OSError,
+        ) as error:  # there is none, or it cannot be read: that is news, too
             rests_on = f"{type(error).__name__}: {error}"
         return sha256(rests_on.encode("utf-8", "replace")).hexdigest()[:16]
 
     def log(self, tag: str, run: OpenRun) -> Path:
         """Where a run under way has its log, if it runs here or is streamed here."""
-        return layout.run_dir(self.project.root, tag, run.number, run.index) / "training.log"
+        return layout.run_dir(self.project.root, tag, run.number, run.run_index) / "training.log"
 
     def close(self) -> None:
         """Let go of the store."""

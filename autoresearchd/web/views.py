@@ -70,8 +70,8 @@ class Views:
             chart = self._staircase(seen, _CARD, 190)
             facts = {"status": seen.status, "facts": headline(seen.status), "chart": chart}
             listed.append({"tag": row.tag, "policy": row.policy, **facts})
-        none = {"why": f"there is no session in {place.root} yet", "how": layout.how_to_begin(place.root)}
-        return {"sessions": listed, **none, **self._frame("")}
+        without = {"why": f"there is no session in {place.root} yet", "how": layout.how_to_begin(place.root)}
+        return {"sessions": listed, **without, **self._frame("")}
 
     # ------------------------------------------------------------------ one session
     def overview(self, tag: str, narrow: bool = False) -> Context:
@@ -102,7 +102,9 @@ class Views:
         asked["sort"] = ("-" if wanted.descending else "") + wanted.sort
 
         def address(**changes: Any) -> str:
-            return "?" + urlencode({name: value for name, value in {**asked, **changes}.items() if value not in ("", 1)})
+            return "?" + urlencode(
+                {name: value for name, value in {**asked, **changes}.items() if value not in ("", 1)}
+            )
 
         return {
             **self._frame(tag, seen, "experiments"),
@@ -133,7 +135,8 @@ class Views:
         return {
             **self._frame(tag, seen, "learner"),
             "versions": own[::-1], "learner_runs": seen.reader.learner_runs(tag)[::-1],
-            "spending": seen.reader.spending(tag), **{name: seen.status[name] for name in ("cost", "overhead", "abort")},
+            "spending": seen.reader.spending(tag),
+            **{name: seen.status[name] for name in ("cost", "overhead", "abort")},
         }  # fmt: skip
 
     # ------------------------------------------------------------------ one experiment
@@ -305,12 +308,17 @@ def tree(points: Sequence[Record], tip: int | None) -> tuple[list[Context], int]
         told = Counter(rendering.outcome(c)[0] for c in own)
         words = ", ".join(f"{n:,} {name}" for name, n in told.most_common())
         parent = by_commit.get(program["parent"])
+        before = parent["experiment"] if parent and parent["experiment"] < program["experiment"] else None
         found.append(
-            {**program, "baseline": _is_baseline(program) or parent is None, "depth": int(program["experiment"] not in line),
-             "tried": words, "built": len(children.get(program["experiment"], [])),
-             "parent_number": parent["experiment"] if parent and parent["experiment"] < program["experiment"] else None,
-             "strip": small_charts.strip(marks, f"strip-{program['experiment']}", words) if marks else ""}
-        )  # fmt: skip
+            {
+                **program,
+                "baseline": _is_baseline(program) or parent is None,
+                "parent_number": before,
+                "depth": int(program["experiment"] not in line),
+                "tried": words,
+                "strip": small_charts.strip(marks, f"strip-{program['experiment']}", words) if marks else "",
+            }
+        )
     return found, len(programs) - len(shown)
 
 
@@ -327,8 +335,9 @@ def _insights(seen: Seen) -> Context:
         for c in constants[:15]
         if c.moved.value > 0
     ]
-    parts = [charts.Bar(name, gain.value, gain.error or None) for name, gain in zip(
-        ("Structure", "Tuning of constants", "Unknown"), shares, strict=True) if gain.value or name != "Unknown"]  # fmt: skip
+    names = ("Structure", "Tuning of constants", "Unknown")
+    told = [(name, gain) for name, gain in zip(names, shares, strict=True) if gain.value or name != "Unknown"]
+    parts = [charts.Bar(name, gain.value, gain.error or None) for name, gain in told]
     kinds = [(one, rendering.outcome({"status": one.status, "label": one.label})) for one in story.failures(records)]
     return {
         "workers": story.workers(records, edits, credit), "constants": constants[:15], "failures": kinds,

@@ -48,7 +48,7 @@ DIFF = """\
 +        # sparse activations: cheaper to fit at this width
 +        x = F.relu(x).square()
          return self.c_proj(x)
- 
+{blank}
 @@ -118,4 +119,4 @@ TOTAL_BATCH_SIZE = 2**19
  DEPTH = 8
  EMBEDDING_LR = 0.6
@@ -146,7 +146,7 @@ class Demo:
             {"train.py": ""}, hypothesis, policy, description=words, role=role, cost=cost, generation=generation,
             changes=changes or {}, charged=True,
         )  # fmt: skip
-        diff = DIFF.replace("{number}", str(e.number)) if diff is None else diff
+        diff = DIFF.replace("{number}", str(e.number)).replace("{blank}", " ") if diff is None else diff
         self.store.record_proposal(self.id, e.number, proposal, diff=diff, code_hash=f"h{self.tag}{e.number}")
         if label not in NEVER_RUN:
             self._runs(e.number, status, label, values)
@@ -239,7 +239,8 @@ class Demo:
         if outcome is None:
             return
         better = outcome is Outcome.CONFIRMED
-        words = f"Over 3 pairs of runs experiment {tip} is {abs(gain):.4f} {'better' if better else 'worse'} than {against}."
+        words = f"Over 3 pairs of runs experiment {tip} is {abs(gain):.4f} {'better' if better else 'worse'} than"
+        words += f" experiment {against}."
         verdict = Verdict(outcome, gain, SIGMA / math.sqrt(3), 0.998 if better else 0.12, words)
         self.store.decide_confirmation(self.id, found.number, verdict, self.now)
         if better:
@@ -290,7 +291,9 @@ def multiply(demo: Demo, count: int) -> None:
             columns = ", ".join(f'"{name}"' for name in names)
             for shift in range(demo.number, count, demo.number):
                 known = {"shift": shift, "block": demo.number, "count": count, "session": demo.id}
-                db.execute(f'INSERT INTO "{table.name}" ({columns}) SELECT {values} FROM "{table.name}" WHERE {some}', known)
+                db.execute(
+                    f'INSERT INTO "{table.name}" ({columns}) SELECT {values} FROM "{table.name}" WHERE {some}', known
+                )
         counted = "UPDATE totals SET opened = ? + 1, experiments = ? + 1, discards = ? * 0.8 WHERE session_id = ?"
         db.execute(counted, (count, count, count, demo.id))
         db.commit()

@@ -133,7 +133,14 @@ def test_an_experiment_shows_what_was_changed_asked_and_decided(page: Any, serve
     assert page.locator(".diff .t-k").first.inner_text() == "def"
     assert "MATRIX_LR = 0.03" in page.inner_text(".diff")
     text = page.inner_text("main")
-    for words in ("Hypothesis", "signal late in training", "Decision", "over the tip", "the branch has it", "Prompt and answer"):
+    for words in (
+        "Hypothesis",
+        "signal late in training",
+        "Decision",
+        "over the tip",
+        "the branch has it",
+        "Prompt and answer",
+    ):
         assert words in text
     assert page.locator(".test svg").count() >= 1 and "Over 3 pairs of runs" in text
 
@@ -179,7 +186,8 @@ def test_nothing_that_a_model_a_log_or_a_file_name_holds_is_run(page: Any, tmp_p
     with Demo(tmp_path / "hostile", "evil") as demo:
         hostile_task = json.dumps({"name": HOSTILE, "scoring": {"metric": HOSTILE, "direction": "minimize"}})
         demo.baseline()
-        diff = f"--- a/{HOSTILE}.py\n+++ b/{HOSTILE}.py\n@@ -1 +1,2 @@ {HOSTILE}\n-{HOSTILE}\n+{HOSTILE}\n+x = '{HOSTILE}'\n"
+        diff = f"--- a/{HOSTILE}.py\n+++ b/{HOSTILE}.py\n@@ -1 +1,2 @@ {HOSTILE}\n-{HOSTILE}\n+{HOSTILE}\n"
+        diff += f"+x = '{HOSTILE}'\n"
         with open_store(layout.database_path(demo.root)) as store:
             number = demo.experiment(
                 HOSTILE, Status.KEEP, values=[0.99], diff=diff, reason=HOSTILE, hypothesis=f"because {HOSTILE}",
@@ -189,18 +197,23 @@ def test_nothing_that_a_model_a_log_or_a_file_name_holds_is_run(page: Any, tmp_p
             messages = ({"role": HOSTILE, "content": HOSTILE}, {"role": "user", "content": [{"text": HOSTILE}]})
             said = Answer(HOSTILE, Cost(None, 1, 1, 1.0), Generation(messages, HOSTILE), error=HOSTILE)
             store.record_answer(demo.id, e.number, said, demo.now)
-            proposal = Proposal({}, HOSTILE, HOSTILE, description=HOSTILE, asi=ASI(extra={HOSTILE: [HOSTILE], "items": 1}))
+            proposal = Proposal(
+                {}, HOSTILE, HOSTILE, description=HOSTILE, asi=ASI(extra={HOSTILE: [HOSTILE], "items": 1})
+            )
             store.record_proposal(demo.id, e.number, proposal, diff=diff, code_hash="x")
             store.record_commit(demo.id, e.number, "e" * 40)
             run = store.open_run(demo.id, e.number, 1, demo.now)
-            store.record_look(run.id, {"progress": 0.5, "forecast": 1.0, "sentence": HOSTILE, "low": HOSTILE, "bar": None})
+            store.record_look(
+                run.id, {"progress": 0.5, "forecast": 1.0, "sentence": HOSTILE, "low": HOSTILE, "bar": None}
+            )
             store.set_state(demo.id, SessionState.RUNNING, demo.now, pid=1, reason=HOSTILE)
         demo.log(e.number, [0.1, 0.2], f"{HOSTILE}\n\x1b]0;owned\x07{HOSTILE}\n")
         (layout.run_dir(demo.root, "evil", e.number, 0) / "<img src=x onerror=alarm(1)>.log").write_text(HOSTILE)
         set_task(demo, hostile_task)
         with serving(demo.root) as server:
             for path in ("/", *(f"/s/evil{tab}" for tab in TABS), f"/s/evil/x/{number}", f"/s/evil/x/{e.number}",
-                         "/s/evil/experiments?text=<script>alarm(1)</script>", "/s/<script>alarm(1)<script>"):  # fmt: skip
+                         "/s/evil/experiments?text=<script>alarm(1)</script>",
+                         "/s/<script>alarm(1)<script>"):  # fmt: skip
                 go(page, server, path)
                 for details in page.locator("details").all():
                     details.evaluate("(d) => { d.open = true; }")
@@ -258,9 +271,17 @@ def test_a_telephone_shows_all_without_going_sideways(browser: Any, server: Serv
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_in_the_way_of_anybody(browser: Any, server: Server, demo: Demo, scheme: str) -> None:
-    with browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 900}, reduced_motion="reduce") as context:
+    with browser.new_context(
+        color_scheme=scheme, viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
+    ) as context:
         page, found = watched(context), []
-        for path in ("/", *(f"/s/{demo.tag}{tab}" for tab in TABS), f"/s/{demo.tag}/x/3", f"/s/{demo.tag}/x/19", "/s/none"):
+        for path in (
+            "/",
+            *(f"/s/{demo.tag}{tab}" for tab in TABS),
+            f"/s/{demo.tag}/x/3",
+            f"/s/{demo.tag}/x/19",
+            "/s/none",
+        ):
             go(page, server, path, token=True)
             if path == f"/s/{demo.tag}":
                 page.wait_for_selector(".panel canvas")
@@ -270,7 +291,7 @@ def test_axe_finds_nothing_in_the_way_of_anybody(browser: Any, server: Server, d
             for one in page.evaluate("axe.run({ resultTypes: ['violations'] })")["violations"]:
                 places = [node["html"][:160] for node in one["nodes"]][:4]
                 found.append((path, one["id"], places, one["nodes"][0]["failureSummary"]))
-        assert found == []
+        assert found == [], "\n".join(map(str, found))
         assert page.alarms == []
 
 

@@ -161,9 +161,10 @@ function axes(unit) {
   return [{ ...look, size: 28, values: (_, ticks) => ticks.map((t) => `${t}%`) }, { ...look, size: 58, label: unit || undefined }];
 }
 function panel(title, place) {
-  const box = document.createElement("div"), head = document.createElement("h4"), name = document.createElement("span");
+  const box = document.createElement("div"), head = document.createElement("p"), name = document.createElement("span");
   const whole = document.createElement("button"), drawn = document.createElement("div");
   box.className = "panel";
+  head.className = "panel-title";
   name.textContent = title;
   whole.type = "button";
   whole.textContent = "Whole";

@@ -84,13 +84,15 @@ def test_a_name_that_was_rebound_to_this_machine_reads_nothing(page: httpx.Clien
 
 
 @pytest.mark.parametrize(("path", "code", "words"), [
-    ("/s/none", 404, "there is no session"), ("/s/../etc/passwd", 404, "Not Found"), ("/s/mar8/x/99", 404, "no experiment 99"),
+    ("/s/none", 404, "there is no session"), ("/s/../etc/passwd", 404, "Not Found"),
+    ("/s/mar8/x/99", 404, "no experiment 99"),
     ("/s/mar8/x/-1", 404, "no number"), ("/s/mar8/x/99999999999999999999", 404, "no number"),
     ("/s/mar8/x/1e3", 404, "no number"), ("/s/mar8/x/%00", 404, "no number"), ("/s/%00/x/1", 404, "no session"),
     ("/s/mar8/experiments?sort=;drop", 400, "no column"), ("/s/mar8/experiments?status=won", 400, "no status"),
     ("/s/mar8/experiments?label=<b>", 400, "no label"), ("/s/mar8/experiments?page=0", 400, "no page"),
     ("/s/mar8/experiments?page=-3", 400, "no page"), ("/s/mar8/experiments?page=99999999999999999999", 400, "no page"),
-    ("/static/../server.py", 404, "Not Found"), ("/static/%2e%2e/server.py", 404, "Not Found"), ("/nothing", 404, "Not Found"),
+    ("/static/../server.py", 404, "Not Found"), ("/static/%2e%2e/server.py", 404, "Not Found"),
+    ("/nothing", 404, "Not Found"),
 ])  # fmt: skip
 def test_a_wrong_address_is_answered_in_words(page: httpx.Client, path: str, code: int, words: str) -> None:
     answer = page.get(path)
@@ -101,7 +103,8 @@ def test_a_wrong_address_is_answered_in_words(page: httpx.Client, path: str, cod
 @pytest.mark.parametrize(("query", "numbers"), [
     ("", [4, 3, 2, 1, 0]), ("sort=experiment", [0, 1, 2, 3, 4]), ("sort=metric", [2, 1, 4, 0, 3]),
     ("sort=-metric", [0, 4, 1, 2, 3]), ("status=crash", [3]), ("label=no_gain", [4, 2]), ("text=WARMUP", [2]),
-    ("text=%232", [2]), ("text=5%25", [2]), ("text=%25", [2]), ("text=_", [4]), ("text=zzz", []), ("page=9", [4, 3, 2, 1, 0]),
+    ("text=%232", [2]), ("text=5%25", [2]), ("text=%25", [2]), ("text=_", [4]), ("text=zzz", []),
+    ("page=9", [4, 3, 2, 1, 0]),
     ("status=open", []), ("text=batch+131k", [3]),
 ])  # fmt: skip
 def test_the_table_is_filtered_and_sorted(page: httpx.Client, query: str, numbers: list[int]) -> None:
@@ -198,7 +201,9 @@ def test_a_form_of_a_foreign_page_could_not_even_say_it(page: httpx.Client, serv
 
 
 # ---------------------------------------------------------------------- events, and the command
-def test_events_come_as_the_store_changes_and_not_for_a_heartbeat(root: Path, server: Server, page: httpx.Client) -> None:
+def test_events_come_as_the_store_changes_and_not_for_a_heartbeat(
+    root: Path, server: Server, page: httpx.Client
+) -> None:
     with store_of(root) as store, page.stream("GET", "/events?session=mar8") as stream:
         lines = stream.iter_lines()
         first = next(line for line in lines if line.startswith("data: "))
@@ -249,7 +254,14 @@ def test_a_diff_is_read_with_its_numbers_whatever_is_in_it() -> None:
 
 def test_a_tree_of_parents_that_lead_in_a_circle_or_nowhere_is_drawn() -> None:
     def point(number: int, parent: str, **more: Any) -> dict[str, Any]:
-        base = {"experiment": number, "status": "keep", "label": "", "metric": 1.0, "confirmed": True, "commit": f"c{number}"}
+        base = {
+            "experiment": number,
+            "status": "keep",
+            "label": "",
+            "metric": 1.0,
+            "confirmed": True,
+            "commit": f"c{number}",
+        }
         return {**base, "parent": parent, "description": "", **more}
 
     points = [point(0, "c2"), point(1, "c0"), point(2, "c1", status=Status.DISCARD), point(3, "nowhere", commit=None)]
