@@ -134,7 +134,7 @@ class PageReader(StoryReader):
         """What became of each keep: all that changes of an experiment once it is decided."""
         with self._db.read() as c:
             of_it = select(e.c.number, e.c.confirmed).filter_by(session_id=find_session(c, tag).id, status=Status.KEEP)
-            return dict(row._tuple() for row in c.execute(of_it))
+            return dict(c.execute(of_it).all())
 
     def edits_up_to(self, tag: str, number: int) -> list[Edit]:
         """The edit of an experiment, after those that were kept before it."""

@@ -67,7 +67,7 @@ class Demo:
     def __init__(self, root: Path, tag: str = "nov21", *, at: datetime | None = None, seed: int = 3) -> None:
         if not (root / ".git").exists():
             make_root(root)
-        self.root, self.tag, self._stack = root, tag, ExitStack()
+        self.root, self.tag, self._stack, self._lock = root, tag, ExitStack(), ExitStack()
         self.store = self._stack.enter_context(open_store(layout.database_path(root)))
         self.now, self._dice = at or datetime.now(UTC) - timedelta(hours=9), random.Random(seed)
         scoring = {"metric": "val_bpb", "direction": "minimize", "source": "evaluator"}
@@ -81,7 +81,8 @@ class Demo:
         self.number = -1
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(SessionLock(layout.lock_path(self.root, self.tag), self.tag))
+        self._stack.enter_context(self._lock)
+        self._lock.enter_context(SessionLock(layout.lock_path(self.root, self.tag), self.tag))
         self.state(SessionState.RUNNING)
         return self
 
@@ -90,6 +91,19 @@ class Demo:
 
     def state(self, state: SessionState, reason: str = "") -> None:
         self.store.set_state(self.id, state, self.now, pid=1 if state is SessionState.RUNNING else None, reason=reason)
+
+    def end(self, reason: str) -> None:
+        """What runs is decided, and the daemon leaves."""
+        for e in self.store.unsettled(self.id):
+            for run in e.runs:
+                measured = Measurement(Label.NONE, self.level + SIGMA, {"val_bpb": self.level + SIGMA}, curve=self.curve(1))
+                took = RunResult((), BUDGET + 12, "bubblewrap", "gpu-box", "cuda:0")
+                self.store.close_run(run.id, measured, took, datetime.now(UTC), last=True)
+            decision = Decision(Status.DISCARD, Label.NO_GAIN, self.level + SIGMA, -SIGMA, {}, 3.1, SIGMA, reason="as measured")
+            self.store.record_decision(self.id, e.number, decision, ASI(), datetime.now(UTC), incumbent=None)
+        self.now = datetime.now(UTC)
+        self.state(SessionState.STOPPED, reason)
+        self._lock.close()
 
     # ------------------------------------------------------------------ experiments
     def baseline(self) -> None:
@@ -206,6 +220,7 @@ class Demo:
     def running(self, words: str, *, share: float = 0.6) -> int:
         """An experiment whose run goes on, with a log so far and looks; its number."""
         self.now = datetime.now(UTC) - timedelta(seconds=BUDGET * share + 20)
+        self.store.heartbeat(self.id, datetime.now(UTC), 30_000.0)
         number = self.experiment(words, None, changes={"train.py:WARMDOWN_RATIO": 0.65}, role="schedule")
         run = self.store.experiment(self.id, number).runs[-1]
         self.log(number, [i / 60 for i in range(1, int(60 * share) + 1)])

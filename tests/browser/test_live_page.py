@@ -82,7 +82,8 @@ def watched(context: Any) -> Any:
 
 def go(page: Any, server: Server, path: str, *, token: bool = False) -> None:
     address = server.address(path)
-    page.goto(address if token else address.split("#")[0])
+    answer = page.goto(address if token else address.split("#")[0])
+    assert answer is None or answer.status < 500, path
     page.wait_for_selector("body[data-ready]")
 
 
