@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image
 
-from autoresearchd.domain.labels import Label, SessionState, Status
+from autoresearchd.domain.labels import Label, Status
 from autoresearchd.web.server import Server
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -33,8 +33,10 @@ class Camera:
     def __init__(self, page: Any, server: Server, folder: Path) -> None:
         self._page, self._server, self._folder = page, server, folder
 
-    def take(self, name: str, path: str, *, wait: str = "", height: int = SIZE["height"], top: str = "") -> None:
-        """One page, once ``wait`` is there; top: the element that is to be at the top of the picture."""
+    def take(
+        self, name: str, path: str, *, wait: str = "", height: int = SIZE["height"], top: str = "", unfold: str = ""
+    ) -> None:
+        """One page, once ``wait`` is there; top: what is to be at the top of it; unfold: what to click."""
         page = self._page
         page.set_viewport_size({**SIZE, "height": height})
         page.goto(self._server.address(path))
@@ -43,11 +45,15 @@ class Camera:
         if wait:
             page.wait_for_selector(wait)
         page.evaluate("document.fonts.ready")
+        if unfold:
+            page.click(unfold)
         if top:
             page.locator(top).evaluate("(e) => window.scrollTo(0, e.getBoundingClientRect().top + scrollY - 16)")
         target = self._folder / f"web-{name}.png"
         page.screenshot(path=target)
-        Image.open(target).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(target, optimize=True)
+        Image.open(target).convert("RGB").quantize(
+            200, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+        ).save(target, optimize=True)
         print(f"{target}: {target.stat().st_size / 1024:.0f} KiB")
 
 
@@ -57,7 +63,7 @@ def walk(camera: Camera, root: Path) -> None:
     with Demo(root, seed=11) as demo:
         first = f"/s/{demo.tag}"
         demo.baseline()
-        camera.take("baseline", first, wait="#progress svg", height=620)
+        camera.take("baseline", first, wait="#progress svg", height=830)
         demo.night(44)
         kept = demo.experiment(
             "Squared ReLU in the MLP instead of GELU", Status.KEEP, values=[demo.level - 0.0031], gain=0.0022,
@@ -65,14 +71,14 @@ def walk(camera: Camera, root: Path) -> None:
         )  # fmt: skip
         camera.take("kept", f"{first}/x/{kept}", wait=".panel canvas")
         number = demo.running("WARMDOWN_RATIO 0.5 → 0.65 and a floor of 10%", share=0.62)
-        camera.take("live", first, wait=f"#run-{number} ~ .curves canvas", height=1120)
+        camera.take("live", first, wait=f"#run-{number} ~ .curves canvas", height=1340)
         fates = {e.number: e.confirmed for e in demo.store.keeps(demo.id, 0)}
         proven = max(n for n, fate in fates.items() if fate and n)
         camera.take("confirmed", f"{first}/x/{proven}", wait=".test svg", top="#h-diff", height=900)
         aborted = max(
             e.number for e in demo.store.experiments(demo.id) if e.decision and e.decision.label is Label.ABORTED_EARLY
         )
-        camera.take("aborted", f"{first}/x/{aborted}", wait=".panel canvas", height=700)
+        camera.take("aborted", f"{first}/x/{aborted}", wait=".panel canvas", height=900, unfold="summary")
         demo.learn()
         camera.take("learner", f"{first}/learner", wait="text=promoted", height=760)
         camera.take("insights", f"{first}/insights", wait="#insights svg", height=900)

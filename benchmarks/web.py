@@ -85,7 +85,9 @@ def main() -> int:
                 page = browser.new_page()
                 ready = interactive(page, server, demo.tag, options.repeats)
                 heard = news(page, demo, options.repeats)
-    print(f"{options.experiments:,} experiments; load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(
+        f"{options.experiments:,} experiments; load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
     print(f"{'ms':18}{'cold':>9}{'median':>9}{'cold cpu':>10}{'cpu':>8}")
     for name, (cold, *warm) in times.items():
         median, processor = (statistics.median(column) for column in zip(*warm, strict=True))
@@ -93,7 +95,9 @@ def main() -> int:
     for name, values in (("interactive", ready), ("news", heard)):
         print(f"{name:18}{max(values):9.0f}{statistics.median(values):9.0f}   (worst, median)")
     figures = {"first page": times["first page"][0][0], "interactive": max(ready), "news": max(heard)}
-    missed = [f"{name} {figures[name]:.0f} ms, bound {bound:.0f}" for name, bound in BOUNDS.items() if figures[name] > bound]
+    missed = [
+        f"{name} {figures[name]:.0f} ms, bound {bound:.0f}" for name, bound in BOUNDS.items() if figures[name] > bound
+    ]
     print("missed: " + "; ".join(missed) if missed else "all bounds hold")
     return int(bool(missed))
 

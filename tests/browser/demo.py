@@ -25,6 +25,7 @@ from tests.fakes.stores import open_store
 from tests.unit.learner.sessions import make_root
 
 BUDGET, SIGMA = 300.0, 0.0011
+_TAIL = "b7d4f2a91c3e58607d4f2a91c3e58607d4"
 IDEAS = (
     ("MATRIX_LR 0.04 → 0.03", {"train.py:MATRIX_LR": 0.03}, 0.0062, "optimiser"),
     ("DEPTH 8 → 9, width kept", {"train.py:DEPTH": 9}, -0.004, "architecture"),
@@ -96,10 +97,14 @@ class Demo:
         """What runs is decided, and the daemon leaves."""
         for e in self.store.unsettled(self.id):
             for run in e.runs:
-                measured = Measurement(Label.NONE, self.level + SIGMA, {"val_bpb": self.level + SIGMA}, curve=self.curve(1))
+                measured = Measurement(
+                    Label.NONE, self.level + SIGMA, {"val_bpb": self.level + SIGMA}, curve=self.curve(1)
+                )
                 took = RunResult((), BUDGET + 12, "bubblewrap", "gpu-box", "cuda:0")
                 self.store.close_run(run.id, measured, took, datetime.now(UTC), last=True)
-            decision = Decision(Status.DISCARD, Label.NO_GAIN, self.level + SIGMA, -SIGMA, {}, 3.1, SIGMA, reason="as measured")
+            decision = Decision(
+                Status.DISCARD, Label.NO_GAIN, self.level + SIGMA, -SIGMA, {}, 3.1, SIGMA, reason="as measured"
+            )
             self.store.record_decision(self.id, e.number, decision, ASI(), datetime.now(UTC), incumbent=None)
         self.now = datetime.now(UTC)
         self.state(SessionState.STOPPED, reason)
@@ -145,7 +150,7 @@ class Demo:
         diff: str | None = None, reason: str = "", gain: float | None = None, hypothesis: str = "",
     ) -> int:  # fmt: skip
         """One experiment through all its phases; status None: its run goes on."""
-        parent = f"{self._tip:040d}" if self.number >= 0 else "f" * 40
+        parent = commit_of(self._tip) if self.number >= 0 else "f" * 40
         e = self.store.open_experiment(self.id, parent=parent, segment=0, at=self.now)
         self.number = e.number
         hypothesis = hypothesis or f"{words}: what the last runs lacked was signal late in training."
@@ -173,7 +178,7 @@ class Demo:
             reward=0.4, reason=reason or self._why(status, label, delta),
         )  # fmt: skip
         asi = ASI(hypothesis, result=decision.reason, next_action_hint="combine it with the shorter warmdown")
-        commit = f"{e.number:040d}" if status is Status.KEEP else None
+        commit = commit_of(e.number) if status is Status.KEEP else None
         first = e.number == 0
         self.store.record_decision(self.id, e.number, decision, asi, self.now, incumbent=commit, confirmed=first)
         self.store.record_overhead(self.id, e.number, 31.0)
@@ -188,7 +193,7 @@ class Demo:
         )
 
     def _runs(self, number: int, status: Status | None, label: Label, values: Sequence[float]) -> None:
-        self.store.record_commit(self.id, number, f"{number:040d}")
+        self.store.record_commit(self.id, number, commit_of(number))
         for seed, value in enumerate(values or [None]):
             run = self.store.open_run(self.id, number, 100 + seed, self.now)
             if status is None:
@@ -199,7 +204,12 @@ class Demo:
                 for at in (0.2, 0.3, 0.4, 0.55):
                     self.look(run.id, at, ended=at == 0.55)
             of_run = Label.NONE if label is Label.NO_GAIN else label
-            measured = Measurement(of_run, value, {} if value is None else {"val_bpb": value}, curve=self.curve(share))
+            measured = Measurement(
+                of_run,
+                value,
+                {} if value is None else {"val_bpb": value},
+                curve=self.curve(share, self._dice.uniform(-0.04, 0.05) + 0.16 * (label is Label.ABORTED_EARLY)),
+            )
             stage = StageResult("training", "ok" if not label else "failed", 0, took, "training.log")
             self.now += timedelta(seconds=took)
             result = RunResult((stage,), took, "bubblewrap", "gpu-box", "cuda:0")
@@ -280,6 +290,11 @@ class Demo:
             self.now += timedelta(minutes=12)
 
 
+def commit_of(number: int) -> str:
+    """Like a hash; begins with the number, so that a database can count on."""
+    return f"{number:06d}{_TAIL}"
+
+
 def loss_at(share: float) -> float:
     """A learning curve of a small language model."""
     return 2.9 + 5.6 * math.exp(-7 * share) + 0.55 * (1 - share) + 0.012 * math.sin(90 * share)
@@ -287,8 +302,8 @@ def loss_at(share: float) -> float:
 
 _SHIFTED = {
     "number": "number + :shift", "after": "after + :shift", "value": "value - 1e-6 * :shift",
-    "code_hash": "code_hash || '-' || :shift", "commit_sha": "printf('%040d', number + :shift)",
-    "parent": "printf('%040d', CAST(parent AS INTEGER) + :shift)",
+    "code_hash": "code_hash || '-' || :shift", "commit_sha": f"printf('%06d', number + :shift) || '{_TAIL}'",
+    "parent": f"printf('%06d', CAST(parent AS INTEGER) + :shift) || '{_TAIL}'",
     "started_at": "started_at + :shift * 360000000", "finished_at": "finished_at + :shift * 360000000",
 }  # fmt: skip
 

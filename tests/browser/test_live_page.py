@@ -112,7 +112,7 @@ def test_the_curve_of_a_run_grows_with_its_log(page: Any, server: Server, demo: 
 def test_the_table_is_filtered_as_one_types(page: Any, server: Server, demo: Demo) -> None:
     go(page, server, f"/s/{demo.tag}")
     page.keyboard.press("2")
-    page.wait_for_selector("#f-text")
+    page.wait_for_selector("body[data-ready] #f-text")
     page.keyboard.press("/")
     page.keyboard.type("baseline")
     page.wait_for_selector("#results tbody tr:only-child")
