@@ -3,7 +3,8 @@
     python benchmarks/web.py [--experiments 10000] [--repeats 5]
 
 A night of forty experiments is written through the store's own methods, then multiplied. Server time: from the request
-to the last byte of the answer, on the loopback, the first one after the server's start apart. To interactive: from the
+to the last byte of the answer, on the loopback, once the server has made ready (it does so when it starts); the first
+one of each page apart. To interactive: from the
 navigation's start until the page's script has run (``data-ready``), in headless Chromium. News: from the commit of a
 decision until the row is on the page. Beside each the processor time of the server's process, as the machine may be
 busy with something else.
@@ -28,6 +29,7 @@ from autoresearchd.web.server import Server
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.browser.demo import Demo, multiply
 from tests.browser.serving import chromium, serving
+from tests.timing import wait_until
 
 PATHS = {"first page": "", "table": "/experiments", "table, by value": "/experiments?sort=metric&text=matrix",
          "lineage": "/lineage", "an experiment": "/x/77"}  # fmt: skip
@@ -80,6 +82,7 @@ def main() -> int:
         demo.night(40)
         multiply(demo, options.experiments)
         with serving(demo.root) as server:
+            wait_until(lambda: server.site.warm)
             times = server_times(server, demo.tag, options.repeats)
             with chromium() as browser:
                 page = browser.new_page()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -42,7 +43,7 @@ class Site:
     """The pages of a repository. token: who sends it may ask for something."""
 
     def __init__(self, project: Project, *, token: str = "", stopping: Callable[[], bool] = lambda: False) -> None:
-        self.token = token or new_token()
+        self.token, self.warm = token or new_token(), False
         self._source = Source(project)
         self._views, self._curves = Views(self._source), LiveCurves(self._source)
         self._changes = Changes(self._source, stopping)
@@ -80,14 +81,25 @@ class Site:
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        warming = asyncio.create_task(run_in_threadpool(self._warm))
         yield
+        await warming
         self._curves.close()
         self._source.close()
+
+    def _warm(self) -> None:
+        """Make the first page once before somebody asks: what it rests on is kept."""
+        with suppress(AutoresearchdError, NotHere, OSError):
+            for session in self._source.open()[1].sessions()[-1:]:
+                self._html("overview.html", {**self._views.overview(session.tag), "stale": False})
+        self._source.gave_stale()
+        self.warm = True
 
     # ------------------------------------------------------------------ reading
     def _page(self, template: str, page: Page) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
-            return self._html(template, page(request))
+            context = page(request)
+            return self._html(template, {**context, "stale": self._source.gave_stale()})
 
         return answer
 

@@ -19,8 +19,8 @@ from autoresearchd.store.page_reader import OpenRun, PageReader
 from autoresearchd.workspace import layout
 
 _MOST_KEPT = 64
-_PATIENCE = 20.0
-"""What took a second to make is shown for so many, also when the session has changed."""
+_SLOW_S, _PATIENCE, _LONGEST_S = 0.1, 10.0, 60.0
+"""What took longer to make is shown for so many times as long, but no longer, also when the session has changed."""
 _T = TypeVar("_T")
 
 
@@ -41,6 +41,7 @@ class Source:
         self._opened: tuple[object, Place, PageReader] | None = None
         self._kept: dict[tuple[str, str], Kept] = {}
         self._points: dict[str, list[dict[str, Any]]] = {}
+        self._request = threading.local()
 
     def open(self) -> tuple[Place, PageReader]:
         """NoSession: none was begun yet; StoreError: it cannot be read."""
@@ -66,14 +67,21 @@ class Source:
             known = self._kept.get((tag, what))
         begun = time.monotonic()
         if known is not None and (known.signature == signature or begun < known.until):
+            self._request.stale = known.signature != signature or getattr(self._request, "stale", False)
             return known.value  # type: ignore[no-any-return]
         value, took = make(), time.monotonic() - begun
         with self._lock:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            until = time.monotonic() + _PATIENCE * took if took > 0.5 else 0.0
+            until = time.monotonic() + min(_PATIENCE * took, _LONGEST_S) if took > _SLOW_S else 0.0
             self._kept[tag, what] = Kept(signature, value, until)
         return value
+
+    def gave_stale(self) -> bool:
+        """Whether something of an earlier state was given to this thread since it asked last."""
+        stale = getattr(self._request, "stale", False)
+        self._request.stale = False
+        return stale
 
     def points(self, tag: str) -> list[dict[str, Any]]:
         """See ``PageReader.points``. What is decided stays: only the newest are read again."""

@@ -63,15 +63,14 @@ class Views:
         try:
             place, reader = self._source.open()
         except NoSession as none:
-            return {"sessions": [], "why": none.what, "how": none.hint, **self._frame("")}
+            return {"sessions": [], "how": none.hint, **self._frame("")}
         listed = []
         for row in reader.sessions()[::-1]:
             seen = self._see(row.tag)
             chart = self._staircase(seen, _CARD, 190)
             facts = {"status": seen.status, "facts": headline(seen.status), "chart": chart}
             listed.append({"tag": row.tag, "policy": row.policy, **facts})
-        without = {"why": f"there is no session in {place.root} yet", "how": layout.how_to_begin(place.root)}
-        return {"sessions": listed, **without, **self._frame("")}
+        return {"sessions": listed, "how": layout.how_to_begin(place.root), **self._frame("")}
 
     # ------------------------------------------------------------------ one session
     def overview(self, tag: str, narrow: bool = False) -> Context:

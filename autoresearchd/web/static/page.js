@@ -82,13 +82,20 @@ function put(fresh) {
     if (again) again.focus({ preventScroll: true });
   }
   body.dataset.version = fresh.body.dataset.version;
+  if (fresh.body.dataset.stale !== undefined) later(); // charts of very many experiments follow a little later
   curves();
+}
+let soon = 0;
+function later() {
+  clearTimeout(soon);
+  soon = setTimeout(refresh, 3000);
 }
 // Charts are drawn for the width that they are seen at: scaled down, nobody could read them.
 const narrow = matchMedia("(max-width: 640px)");
 function here() {
   const address = new URL(location.href);
-  if (narrow.matches && document.querySelector("[data-sized]")) address.searchParams.set("narrow", "");
+  if (body.dataset.stale !== undefined) later();
+if (narrow.matches && document.querySelector("[data-sized]")) address.searchParams.set("narrow", "");
   return address;
 }
 narrow.addEventListener("change", () => refresh());
@@ -103,7 +110,7 @@ async function refresh() {
     if (text && mine === turn) put(new DOMParser().parseFromString(text, "text/html"));
     body.dataset.refreshed = String(Number(body.dataset.refreshed || 0) + 1);
   } catch { /* the connection is lost; the events tell when it is back */ }
-  pause = Math.max(150, 2 * (performance.now() - begun)); // a page that is slow to make is asked for less often
+  pause = Math.max(100, performance.now() - begun); // a page that is slow to make is asked for less often
   setTimeout(() => { busy = false; if (again) { again = false; refresh(); } }, pause);
 }
 let events = null;
@@ -300,6 +307,7 @@ addEventListener("keydown", (event) => {
 checkToken();
 listen();
 curves();
+if (body.dataset.stale !== undefined) later();
 if (narrow.matches && document.querySelector("[data-sized]")) refresh();
 for (const log of document.querySelectorAll("pre.log")) log.scrollTop = log.scrollHeight;
 body.dataset.ready = "yes";
