@@ -126,6 +126,7 @@ class SessionLoop:
     def _read(self) -> None:
         """The session as the store has it; nothing else is remembered."""
         view = SessionView(self._context)
+        view.under_way = lambda: [e for e, _ in self._under_way.values()]
         self._cycle, self.view = Cycle(view), view  # both, or none where one fails
         self._stale = False
         """Whether the store has a decision that the view has not."""
@@ -155,7 +156,8 @@ class SessionLoop:
         stop = self._context.stop
         # A run of a confirmation that is under way is awaited, like one of an experiment.
         going = self._test.running is not None or stop.is_set()
-        if self._confirming is not None and (going or not self._wait_while_paused()):
+        to_confirm = self._confirming is not None and (self._over() or not self._rests(self._test))
+        if to_confirm and (going or not self._wait_while_paused()):
             self._guarded(self._confirm)
         for number in sorted(self._under_way):
             if number in self._under_way and not self._rests(self._under_way[number][1]):
@@ -573,7 +575,7 @@ class SessionLoop:
     def _check_any_proposal(self, reached: str, hint: str = "") -> None:
         """A session that got no usable proposal at all has done nothing, whatever its limit says."""
         store, session_id = self._context.store, self._context.session_id
-        if sum(store.label_counts(session_id).get(label.value, 0) for label in _UNUSABLE) < self.view.experiments:
+        if sum(self.view.labels[label.value] for label in _UNUSABLE) < self.view.experiments:
             return
         proposed = [e for e in store.experiments(session_id) if not messages.is_baseline(e)]
         decided = [e for e in proposed if e.decision is not None]

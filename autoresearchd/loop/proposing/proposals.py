@@ -177,9 +177,9 @@ class Proposals:
         gained = ((old, *self._gained(old, e)) for old in view.recent)
         worth = [(old, made, gain) for old, made, gain in gained if gain > 0]
         least = max(1.0, context.slots / PATIENT_SLOTS) * view.belief.hope
-        if worth and sum(gain for _, _, gain in worth) >= least:  # to read all that is under way takes long
-            others = (*view.recent, *context.store.unsettled(context.session_id))
-            done = {n for x in others if x.proposal for n in _numbers(x.proposal.asi.extra.get(REBASED))}
+        if worth and sum(gain for _, _, gain in worth) >= least:
+            tried = (x.proposal for x in (*view.recent, *view.under_way()) if x.proposal)
+            done = {n for proposal in tried for n in _numbers(proposal.asi.extra.get(REBASED))}
             worth = [(old, made, gain) for old, made, gain in worth if old.number not in done]
         if not worth or sum(gain for _, _, gain in worth) < least:
             return None
