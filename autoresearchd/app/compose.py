@@ -27,7 +27,7 @@ from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import ConfigError, EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import Adapters, Cancel, Event, EventKind, EventSink, Executor, Policy, ResearchState
+from autoresearchd.domain.ports import Adapters, Event, EventKind, EventSink, Executor, Policy, ResearchState
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.redaction import secret_parts, secrets_of_environment
@@ -357,7 +357,7 @@ def ensure_segment(lab: Context, protected_fingerprint: str) -> bool:
 class Offer:
     """What a session offers to its policy; whoever makes that adds to ``unloads`` (its model) and ``ended``.
 
-    ending: set once the session is to end. adapters: says which version of the local policy answers.
+    stop: how the session is asked to end. adapters: says which version of the local policy answers.
     """
 
     session: Session
@@ -368,7 +368,7 @@ class Offer:
     site: Site
     settings: ModelSettings
     warn: Callable[[str], None]
-    ending: Cancel
+    stop: StopSwitch
     adapters: Adapters | None
     unloads: list[Callable[[], None]] = field(default_factory=list)
     ended: list[Callable[[], None]] = field(default_factory=list)
@@ -428,15 +428,16 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         from autoresearchd.policy.model_policy import ModelPolicy
 
         make = ModelPolicy
+    charged = SessionAnswers(store, session_id, clock, day.spent, AWAY_S, offer.stop.now)
     policy: Policy = make(
         clients,
         settings,
         name=str(spec),
-        answers=WatchedAnswers(SessionAnswers(store, session_id, clock, day.spent, AWAY_S), caps, offer.warn),
+        answers=WatchedAnswers(charged, caps, offer.warn),
         purse=Roomy(caps, offer.site.pristine),
         check=check.legal,
         near=check.near,
-        ending=offer.ending,
+        ending=offer.stop,
     )
     offer.unloads.extend(client.unload for client in clients)
     if settings.when_spent == "search":

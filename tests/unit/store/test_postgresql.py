@@ -34,6 +34,7 @@ from autoresearchd.resources import bundled
 from autoresearchd.store import shared
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema import postgresql as postgresql_module
 from autoresearchd.store.schema.database import alembic_config, connect, upgrade
 from autoresearchd.store.schema.health import HEAD_REVISION
 from autoresearchd.store.schema.tables import metadata
@@ -222,6 +223,35 @@ def test_a_server_that_went_away_and_came_back_has_lost_nothing() -> None:
             assert "see that the server runs" in caught.value.hint
             server.start()
             assert lab.open().number == 1
+            assert pid_of(store.holder("nov21")) == os.getpid()
+
+
+def test_a_server_that_answers_nothing_any_more_is_a_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as server:
+        project = new_project(server)
+        with SqlStore.open(project) as store, store.leased("nov21"):
+            lab = begin(store)
+            lab.open()
+            store.latest(lab.id)  # leaves a connection behind
+            with server.frozen(), monkeypatch.context() as patch:
+                patch.setattr(postgresql_module, "ANSWER_S", 0.3)
+                for step in (lambda: store.latest(lab.id), lab.open):
+                    with pytest.raises(
+                        EnvironmentFailure, match=r"did not answer for 0\.3 s.*: postgresql://"
+                    ) as caught:
+                        step()
+                    assert "see that the server runs" in caught.value.hint
+            opened: list[int] = []
+
+            def goes_on() -> bool:
+                try:
+                    opened.append(lab.open().number)
+                except EnvironmentFailure:  # the server has yet to see that the old connection is gone
+                    return False
+                return True
+
+            wait_until(goes_on)
+            assert opened == [1], "what was cut off has not happened"
             assert pid_of(store.holder("nov21")) == os.getpid()
 
 
