@@ -358,6 +358,11 @@ def test_a_host_that_lacks_something_says_what(fleet: Fleet) -> None:
     assert "no Python 3.11" in refused(fleet, bare.slot()).what
     some = fleet.add("some", path=programs_folder(fleet.folder / "python", {"python3": PYTHON}))
     assert "there is no rsync" in refused(fleet, some.slot()).what
+    (script := fleet.folder / "talking").write_text(f'#!/bin/sh\necho Welcome\nexec {shutil.which("rsync")} "$@"\n')
+    script.chmod(0o755)
+    programs = {"python3": PYTHON, "rsync": str(script)}
+    talks = fleet.add("talks", path=programs_folder(fleet.folder / "talks-path", programs))
+    assert "logins print something" in refused(fleet, talks.slot()).what
     off = fleet.add("off")
     off.end()
     assert "cannot be reached" in refused(fleet, off.slot()).what

@@ -96,6 +96,9 @@ class Transfers:
             raise HostFull(f"no space left on {host}", hint=f"free disk space on {host}")
         if b"rsync: command not found" in complaints or b"rsync: not found" in complaints:
             raise MissingCapability(f"{host}: there is no rsync", hint="install it there: apt install rsync")
+        if b"is your shell clean?" in complaints:
+            what = f"{host}: logins print something before the program that they are to run: {why}"
+            raise MissingCapability(what, hint="have ~/.bashrc and the like say nothing where there is no terminal")
         if process.returncode in _LOST:
             raise HostLost(f"{host}: the transfer broke off: {why}")
         raise EnvironmentFailure(f"{host}: rsync failed with {process.returncode}: {why}", hint="see the message")
