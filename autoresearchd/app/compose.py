@@ -24,7 +24,13 @@ from autoresearchd.app.models.spending import AWAY_S, Roomy, SessionAnswers, Use
 from autoresearchd.app.project import Project
 from autoresearchd.config import load_task, parse_task
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.errors import ConfigError, EnvironmentFailure, MissingCapability, UsageError
+from autoresearchd.domain.errors import (
+    AutoresearchdError,
+    ConfigError,
+    EnvironmentFailure,
+    MissingCapability,
+    UsageError,
+)
 from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Adapters, Event, EventKind, EventSink, Executor, Policy, ResearchState
@@ -240,7 +246,8 @@ def laboratory(
         note_reason(store, session.tag, clock.now(), reason)
 
     if executor is None:
-        executor = make_executor(session.executor, task, _terms(project, session, store, stop, tell, waits))
+        fleet = _fleet_now(task, folder, tell) if executor_kind(session.executor) == SSH else task
+        executor = make_executor(session.executor, fleet, _terms(project, session, store, stop, tell, waits))
     # A server may call its model as it likes: the user says which folder has the same.
     named = (folder / Path(settings.learn.model).expanduser()).resolve() if settings.learn.model else None
     adapters, name = None, str(replace(spec, tuned=False))
@@ -281,6 +288,20 @@ def laboratory(
             free=partial(_call_all, offer.unloads),
         ),
     )
+
+
+def _fleet_now(task: Task, folder: Path, tell: Callable[[EventKind, str], None]) -> Task:
+    """A session's task, with the machines that its file names now: hosts move and die, what is judged on them stays."""
+    try:
+        slots = load_task(folder).remote_slots
+    except (AutoresearchdError, OSError) as error:
+        tell(EventKind.WARNING, f"the fleet is still that of the session's beginning: {error}")
+        return task
+    if slots == task.remote_slots or not slots:
+        return task
+    names = ", ".join(f"{slot.name} on {slot.host}" for slot in slots)
+    tell(EventKind.SETUP, f"fleet.slots of task.yaml was changed: {names}")
+    return replace(task, remote_slots=slots)
 
 
 def _terms(
