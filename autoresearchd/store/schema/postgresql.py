@@ -53,11 +53,14 @@ _DAEMON = "daemon"
 _LONGEST_NAME = 63
 """Bytes of a connection's name that the server keeps."""
 _AWAY = "see that the server runs and can be reached; a daemon waits for it and goes on by itself"
+_OPTIONS = "correct what follows the ? in the URL of the store: options of libpq"
 _REFUSALS = {
     "password": "the password belongs into ~/.pgpass, PGPASSWORD, or the URL in AUTORESEARCHD_STORE",
     "does not exist": "make it (createdb, createuser), or correct the URL of the store",
     "pg_hba.conf": "allow this machine and user in the server's pg_hba.conf",
     "resolve host": "correct the host in the URL of the store",
+    "invalid ": _OPTIONS,
+    "bad value for": _OPTIONS,
 }
 """Where a server says no, by what it says (it gives no code then)."""
 _PASSING = ("08", "25006", "25P03", "28", "3D", "40", "53", "55P03", "57", "58")
@@ -245,10 +248,10 @@ class ServerDatabase(Database):
             return StoreDamaged(what, hint=self.repair)
         if code == "42501":
             return StoreError(what, hint="GRANT this user CREATE on the database, and what it made before")
+        hint = next((hint for words, hint in _REFUSALS.items() if words in what), "")
         if code.startswith(_PASSING) or (not code and _is_of_connection(error)):
-            hints = (hint for words, hint in _REFUSALS.items() if words in what)
-            return EnvironmentFailure(what, hint=next(hints, _AWAY))
-        return StoreError(what)
+            return EnvironmentFailure(what, hint=hint or _AWAY)
+        return StoreError(what, hint="" if code else hint)
 
 
 def _engine(place: Shared, busy_timeout: float) -> Engine:

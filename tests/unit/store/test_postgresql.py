@@ -264,12 +264,14 @@ def test_a_server_that_answers_nothing_any_more_is_a_server_that_is_away(monkeyp
         (lambda server: server.url_of("locked"), "password", ".pgpass"),
         (lambda server: server.url.replace(str(server.folder), "/nowhere"), "/nowhere", "server runs"),
         (lambda server: "postgresql://u@127.0.0.1:1/research", "127.0.0.1", "server runs"),
+        (lambda server: f"{server.url}&sslmode=always", "sslmode", "libpq"),
+        (lambda server: f"{server.url}&sslmod=require", "sslmod", "libpq"),
     ],
 )
 def test_where_no_store_is_it_is_said_why_and_what_to_do(
     postgresql: Server, url: Callable[[Server], str], what: str, hint: str
 ) -> None:
-    with pytest.raises(EnvironmentFailure, match=what) as caught:
+    with pytest.raises((EnvironmentFailure, StoreError), match=what) as caught:
         upgrade(Shared(url(postgresql), uuid.uuid4().hex, new=True))
     assert hint in caught.value.hint
     assert PASSWORD not in str(caught.value) and quote(PASSWORD, safe="") not in str(caught.value)
