@@ -24,10 +24,16 @@ from autoresearchd.app.models.spending import AWAY_S, Roomy, SessionAnswers, Use
 from autoresearchd.app.project import Project
 from autoresearchd.config import load_task, parse_task
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.errors import ConfigError, EnvironmentFailure, MissingCapability, UsageError
+from autoresearchd.domain.errors import (
+    AutoresearchdError,
+    ConfigError,
+    EnvironmentFailure,
+    MissingCapability,
+    UsageError,
+)
 from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import Adapters, Cancel, Event, EventKind, EventSink, Executor, Policy, ResearchState
+from autoresearchd.domain.ports import Adapters, Event, EventKind, EventSink, Executor, Policy, ResearchState
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.redaction import secret_parts, secrets_of_environment
@@ -240,7 +246,8 @@ def laboratory(
         note_reason(store, session.tag, clock.now(), reason)
 
     if executor is None:
-        executor = make_executor(session.executor, task, _terms(project, session, store, stop, tell, waits))
+        fleet = _fleet_now(task, folder, tell) if executor_kind(session.executor) == SSH else task
+        executor = make_executor(session.executor, fleet, _terms(project, session, store, stop, tell, waits))
     # A server may call its model as it likes: the user says which folder has the same.
     named = (folder / Path(settings.learn.model).expanduser()).resolve() if settings.learn.model else None
     adapters, name = None, str(replace(spec, tuned=False))
@@ -281,6 +288,20 @@ def laboratory(
             free=partial(_call_all, offer.unloads),
         ),
     )
+
+
+def _fleet_now(task: Task, folder: Path, tell: Callable[[EventKind, str], None]) -> Task:
+    """A session's task, with the machines that its file names now: hosts move and die, what is judged on them stays."""
+    try:
+        slots = load_task(folder).remote_slots
+    except (AutoresearchdError, OSError) as error:
+        tell(EventKind.WARNING, f"the fleet is still that of the session's beginning: {error}")
+        return task
+    if slots == task.remote_slots or not slots:
+        return task
+    names = ", ".join(f"{slot.name} on {slot.host}" for slot in slots)
+    tell(EventKind.SETUP, f"fleet.slots of task.yaml was changed: {names}")
+    return replace(task, remote_slots=slots)
 
 
 def _terms(
@@ -357,7 +378,7 @@ def ensure_segment(lab: Context, protected_fingerprint: str) -> bool:
 class Offer:
     """What a session offers to its policy; whoever makes that adds to ``unloads`` (its model) and ``ended``.
 
-    ending: set once the session is to end. adapters: says which version of the local policy answers.
+    stop: how the session is asked to end. adapters: says which version of the local policy answers.
     """
 
     session: Session
@@ -368,7 +389,7 @@ class Offer:
     site: Site
     settings: ModelSettings
     warn: Callable[[str], None]
-    ending: Cancel
+    stop: StopSwitch
     adapters: Adapters | None
     unloads: list[Callable[[], None]] = field(default_factory=list)
     ended: list[Callable[[], None]] = field(default_factory=list)
@@ -428,15 +449,16 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         from autoresearchd.policy.model_policy import ModelPolicy
 
         make = ModelPolicy
+    charged = SessionAnswers(store, session_id, clock, day.spent, AWAY_S, offer.stop.now)
     policy: Policy = make(
         clients,
         settings,
         name=str(spec),
-        answers=WatchedAnswers(SessionAnswers(store, session_id, clock, day.spent, AWAY_S), caps, offer.warn),
+        answers=WatchedAnswers(charged, caps, offer.warn),
         purse=Roomy(caps, offer.site.pristine),
         check=check.legal,
         near=check.near,
-        ending=offer.ending,
+        ending=offer.stop,
     )
     offer.unloads.extend(client.unload for client in clients)
     if settings.when_spent == "search":

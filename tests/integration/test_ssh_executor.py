@@ -131,6 +131,24 @@ def test_what_leads_out_of_the_output_does_not_come_here(steady: SshExecutor, tm
     assert sorted(path.name for path in (request.run_dir / "output").iterdir()) == ["d", "e"]
 
 
+@pytest.mark.parametrize(
+    "job",
+    [
+        "mkdir 'No space left on device (28)' && chmod 0 No*",
+        f"for i in $(seq 30); do mkdir {'d' * 200} && cd {'d' * 200}; done; echo x > x",
+        "echo x > change_dir; chmod 0 change_dir",
+    ],
+)
+def test_a_job_that_makes_its_output_unreadable_has_ended_all_the_same(
+    steady: SshExecutor, tmp_path: Path, job: str
+) -> None:
+    """Else one such edit is taken for a host that fails, and is run again for ever, on each host in turn."""
+    request = make_request(tmp_path, make_task(f"cd $AUTORESEARCHD_OUTPUT_DIR; echo x > kept; ({job})"))
+    result = ended(steady, request)
+    assert result.stages[-1].outcome == "ok", result
+    assert (request.run_dir / "output" / "kept").read_text() == "x\n"
+
+
 def test_a_slot_is_lent_to_one_session(fleet: Fleet, opened: Any, tmp_path: Path) -> None:
     """Else two jobs train on one GPU, and both look slow."""
     fleet.add("gpu-box-1")
@@ -340,6 +358,11 @@ def test_a_host_that_lacks_something_says_what(fleet: Fleet) -> None:
     assert "no Python 3.11" in refused(fleet, bare.slot()).what
     some = fleet.add("some", path=programs_folder(fleet.folder / "python", {"python3": PYTHON}))
     assert "there is no rsync" in refused(fleet, some.slot()).what
+    (script := fleet.folder / "talking").write_text(f'#!/bin/sh\necho Welcome\nexec {shutil.which("rsync")} "$@"\n')
+    script.chmod(0o755)
+    programs = {"python3": PYTHON, "rsync": str(script)}
+    talks = fleet.add("talks", path=programs_folder(fleet.folder / "talks-path", programs))
+    assert "logins print something" in refused(fleet, talks.slot()).what
     off = fleet.add("off")
     off.end()
     assert "cannot be reached" in refused(fleet, off.slot()).what
