@@ -55,7 +55,7 @@ test: lint
 
 # Every link and anchor is checked; nothing is loaded from the network.
 docs: dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The site: build/docs/index.html"
 
 # At least 200 times SIGKILL, and what got lost; `make chaos SEED=17` repeats one session, kill by kill.

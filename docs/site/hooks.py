@@ -38,6 +38,8 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Make links that are right in the repository right in the site."""
     uri = page.file.src_uri
+    if uri.startswith(("adr/", "changelog")):
+        page.meta["search"] = {"boost": 0.3}  # who looks for a word wants to use it first, and its history afterwards
     folder = posixpath.dirname(_THERE.get(uri, f"docs/{uri}"))
 
     def in_site(link: re.Match[str]) -> str:
