@@ -24,7 +24,7 @@ def shown_commands() -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
         for block in re.findall(r"```bash\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
-            lines = [line for line in block.splitlines() if line.startswith("autoresearchd ")]
+            lines = [line for line in block.replace("\\\n", " ").splitlines() if line.startswith("autoresearchd ")]
             found.extend((str(page.relative_to(ROOT)), line) for line in lines)
     return found
 
