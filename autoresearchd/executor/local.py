@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, PlaceTaken
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.task import Task
@@ -241,11 +241,15 @@ class LocalExecutor:
     def ready(self, slot: int) -> bool:
         return not self._others(slot)
 
+    def require(self, slot: int) -> None:
+        if others := self._others(slot):
+            what = f"somebody else has begun to use GPU {self._devices.visible(slot)}: {others}"
+            hint = "it is waited for; CUDA_VISIBLE_DEVICES at `start` or `resume` says which GPUs are used"
+            raise PlaceTaken(what, hint=hint)
+
     def start(self, request: RunRequest) -> Supervised:
         gpu = self._devices.visible(request.slot)
-        if others := self._others(request.slot):
-            hint = "it is waited for; CUDA_VISIBLE_DEVICES at `start` or `resume` says which GPUs are used"
-            raise EnvironmentFailure(f"somebody else has begun to use GPU {gpu}: {others}", hint=hint)
+        self.require(request.slot)
         python = self._interpreter(resolve_python(request.task, request.setup))
         planner = _Planner(request, self.tier, python, self._devices)
         cores = self._cores[request.slot] if self._cores else ()
