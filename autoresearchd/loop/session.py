@@ -517,10 +517,14 @@ class SessionLoop:
         if words:
             self._context.emit(EventKind.BACKING_OFF, words, seconds=seconds, reason=reason)
         running = [handle for handle in self._handles() if handle.wait(0.0) is None]
-        ends = self._context.clock.monotonic() + seconds
+        began = self._context.clock.monotonic()
+        ends = began + seconds
         while (left := ends - self._context.clock.monotonic()) > 0 and all(h.wait(0.0) is None for h in running):
             if self._context.stop.wait(min(left, TICK_S) if running else left):
-                return True
+                break
+        for _, slot in self._under_way.values():
+            if slot.running is None:  # it is no overhead of ours
+                slot.jobs_s += self._context.clock.monotonic() - began
         return self._context.stop.is_set()
 
     def _end_for_money(self, number: int | None, error: errors.SpendCapReached) -> None:

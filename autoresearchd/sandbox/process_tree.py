@@ -136,12 +136,11 @@ class Ceilings:
         if self.limits and left < total * _TIGHT:  # a job that may write to its files of /proc can have taken it back
             for pid in descendants(self.supervisor):
                 end_first(pid)
-        if self.memory_mb:
-            if over_memory(self.supervisor, self.memory_mb * _MIB):
-                return "oom", f"the processes used more than {self.memory_mb} MB together"
-        elif self.limits and left < total * _SHARE_LEFT:
-            if over_memory(self.supervisor, int(total * _SHARE_OF_MACHINE)):
-                return "oom", "the processes used nearly all memory of the machine"
+        if self.memory_mb and over_memory(self.supervisor, self.memory_mb * _MIB):
+            return "oom", f"the processes used more than {self.memory_mb} MB together"
+        low = self.limits and not self.memory_mb and left < total * _SHARE_LEFT
+        if low and over_memory(self.supervisor, int(total * _SHARE_OF_MACHINE)):
+            return "oom", "the processes used nearly all memory of the machine"
         if self.limits and tasks_of_machine() - self.tasks >= min(self.limits["processes"], self.limits["threads"]):
             processes = descendants(self.supervisor)
             if len(processes) > self.limits["processes"]:
