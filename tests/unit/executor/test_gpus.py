@@ -112,6 +112,26 @@ def test_runs_of_another_session_share_the_gpu(monkeypatch: pytest.MonkeyPatch) 
         run.kill()
 
 
+def test_of_two_slots_on_one_gpu_neither_takes_the_other_for_somebody_else(
+    monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """And somebody else is noticed while the other one runs: two slots are hardly ever idle both."""
+    gpu = Gpu("H100", "GPU-0")
+    Nvml(gpu).install(monkeypatch)
+    executor = LocalExecutor(tier="none", slots=2)
+    assert "2 slots share 1 GPU, its time and its memory" in executor.warnings()
+    bare = "echo begun; env -i sleep 600 & echo $!; wait"  # it does not tell that it is a run's
+    run = executor.start(make_request(tmp_path, make_task(bare)))
+    log = tmp_path / "runs/run/training.log"
+    while not log.exists() or log.read_text().count("\n") < 2:
+        assert run.wait(0.01) is None
+    gpu.pids.append(int(log.read_text().split()[1]))
+    assert executor.ready(0) and executor.ready(1)
+    gpu.pids.append(other.pid)
+    assert not executor.ready(1)
+    run.kill()
+
+
 def test_where_the_policys_model_comes_and_goes_nobody_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[bytes]
 ) -> None:
