@@ -178,6 +178,9 @@ class Executor(Protocol):
     def ready(self, slot: int) -> bool:
         """Whether a run could be started there now: its host answers, and nothing runs in it."""
 
+    def require(self, slot: int) -> None:
+        """Asked before a run there is written down: raises PlaceTaken where somebody else computes there."""
+
     def start(self, request: RunRequest) -> RunHandle: ...
 
     def recover(self, run_dir: Path) -> RunResult | None:

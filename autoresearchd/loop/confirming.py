@@ -99,7 +99,9 @@ class Confirming:
         seed = context.random_seed(c.experiment, f"{_SEED} {c.number}", fresh) if asked.seed is None else asked.seed
         index = 1 + max((run.index for run in view.experiment(c.experiment).runs), default=-1)
         task, commit = view.run_task.lasting(c.budget), messages.commit_of(program)
-        request = context.request(c.experiment, index, task=task, commit=commit, seed=seed, slot=slot.number or 0)
+        place = slot.number or 0
+        context.executor.require(place)
+        request = context.request(c.experiment, index, task=task, commit=commit, seed=seed, slot=place)
         remove_tree(str(request.run_dir))  # of a journal that was set back, as in ``Cycle``
         of = None if asked.of_tip else c.against
         run = context.store.open_confirmation_run(context.session_id, c.number, seed, context.clock.now(), of=of)

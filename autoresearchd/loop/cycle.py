@@ -102,6 +102,7 @@ class Cycle:
             slot.waits = not first
             return self._finish(e, decide_experiment(view, e)) if first else e
         seed, commit, place = view.seed(e), messages.commit_of(e), slot.number or 0
+        context.executor.require(place)
         request = context.request(e.number, len(e.runs), task=view.run_task, commit=commit, seed=seed, slot=place)
         # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
         remove_tree(str(request.run_dir))

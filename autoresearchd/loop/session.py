@@ -37,6 +37,8 @@ FAULTS_BEFORE_GIVING_UP = 3
 """Unexpected exceptions in one experiment before it is recorded as a crash and the next one begins."""
 CAP_LOOK_S = 600.0
 """How long at most to wait for the end of a day whose money is spent, before the cap is looked at again."""
+PLACE_LOOK_S = 10.0
+"""How long to wait before a place that somebody else uses is looked at again."""
 REFUSALS = 3
 """Times in a row that every model refuses for good before it is believed: a gateway that restarts may say so once."""
 RESERVE, RESERVED_RUNS = 0.4, 7.25
@@ -433,6 +435,9 @@ class SessionLoop:
             else:
                 self._wait_for_money(error)
                 self._reload()
+        except errors.PlaceTaken as error:
+            self._wait_for_place(error)
+            self._reload()
         except errors.EnvironmentFailure as error:
             self._refusals = self._refusals + 1 if isinstance(error, errors.ModelsRefused) else 0
             if self._refusals >= REFUSALS:
@@ -497,16 +502,31 @@ class SessionLoop:
         if self._wait(self._backoff.seconds(self._failures), reason):
             raise errors.Interrupted(f"stopped while waiting for: {reason}")
 
-    def _wait(self, seconds: float, reason: str) -> bool:
-        """Say why, and wait, at most until another slot's run ends; whether somebody asked to stop."""
+    def _wait_for_place(self, error: errors.PlaceTaken) -> None:
+        """Wait until a place may be free; somebody may be there all night, so this is said once for each of them."""
+        seconds, known = PLACE_LOOK_S, self._state == (SessionState.BACKING_OFF, str(error))
+        if self._limits.max_seconds is not None:
+            seconds = min(seconds, self._limits.max_seconds - self.active_seconds)
+            if seconds <= 0:
+                raise errors.Interrupted(f"the time limit is reached while waiting: {error.what}", hint=error.hint)
+        if self._wait(seconds, str(error), "" if known else f"waiting until it is free: {error}"):
+            raise errors.Interrupted(f"stopped while waiting: {error.what}")
+
+    def _wait(self, seconds: float, reason: str, words: str | None = None) -> bool:
+        """Say why, and wait, at most until another slot's run ends; whether somebody asked to stop. words: how."""
         self._set_state(SessionState.BACKING_OFF, reason)
-        words = f"waiting {format_duration(seconds)}: {reason}"
-        self._context.emit(EventKind.BACKING_OFF, words, seconds=seconds, reason=reason)
+        words = f"waiting {format_duration(seconds)}: {reason}" if words is None else words
+        if words:
+            self._context.emit(EventKind.BACKING_OFF, words, seconds=seconds, reason=reason)
         running = [handle for handle in self._handles() if handle.wait(0.0) is None]
-        ends = self._context.clock.monotonic() + seconds
+        began = self._context.clock.monotonic()
+        ends = began + seconds
         while (left := ends - self._context.clock.monotonic()) > 0 and all(h.wait(0.0) is None for h in running):
             if self._context.stop.wait(min(left, TICK_S) if running else left):
-                return True
+                break
+        for _, slot in self._under_way.values():
+            if slot.running is None:  # it is no overhead of ours
+                slot.jobs_s += self._context.clock.monotonic() - began
         return self._context.stop.is_set()
 
     def _end_for_money(self, number: int | None, error: errors.SpendCapReached) -> None:

@@ -113,6 +113,9 @@ class CloudExecutor:
     def ready(self, slot: int) -> bool:
         return self._machines[slot // self._gpus].up and self._hosts.ready(slot)
 
+    def require(self, slot: int) -> None:
+        self._hosts.require(slot)
+
     def start(self, request: RunRequest) -> RunHandle:
         with self._in_use():
             try:
