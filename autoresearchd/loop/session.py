@@ -258,12 +258,15 @@ class SessionLoop:
         self._check_first_result()
         if self._context.stop.announce():
             say_that_it_stops(self._context, e)
+        now = self._context.clock.monotonic()
         if e.phase is Phase.COMMITTED and not self._take_place(slot):
+            slot.wait(True, now)
             return
         before, first = e, number == min(self._under_way)
         if self._spent and e.phase is Phase.PROPOSING and slot.given_up is None:
             slot.given_up = decide_failed_proposal(Label.ERROR, f"nothing was proposed: {self._spent}")
         e = self._cycle.advance(e, slot, 1.0 if self._slots == 1 else 0.0, first=first)
+        slot.wait(slot.waits, now)
         self._moved |= e is not before
         self._under_way[number] = e, slot
         settled = messages.is_settled(e)
@@ -525,7 +528,7 @@ class SessionLoop:
             if self._context.stop.wait(min(left, TICK_S) if running else left):
                 break
         for _, slot in self._under_way.values():
-            if slot.running is None:  # it is no overhead of ours
+            if slot.running is None and slot.waiting is None:  # it is no overhead of ours
                 slot.jobs_s += self._context.clock.monotonic() - began
         return self._context.stop.is_set()
 
