@@ -17,15 +17,14 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, MissingCapability
-from autoresearchd.domain.experiment import RunResult
-from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.task import RemoteSlot
 from autoresearchd.executor.remote.executor import RemoteRun
 from autoresearchd.executor.remote.hosts import Times
 from autoresearchd.executor.ssh.executor import SshExecutor
-from tests.contract.executor_contract import HANG, PATIENCE_S, SUCCEED, ended, make_request, make_task
+from tests.contract.executor_contract import HANG, SUCCEED, ended, make_request, make_task
 from tests.integration.disks import memory_disk
 from tests.integration.local_jobs import ESCAPE, carriers, marked, text_of, write_job
+from tests.integration.remote_runs import begun, ended_well, outcome
 from tests.integration.ssh_hosts import (
     BUSY,
     PYTHON,
@@ -70,39 +69,6 @@ def opened() -> Iterator[Callable[[SshExecutor], SshExecutor]]:
     """Closes what a test opens."""
     with contextlib.ExitStack() as stack:
         yield lambda executor: stack.enter_context(contextlib.closing(executor))
-
-
-def begun(executor: SshExecutor, request: RunRequest) -> RemoteRun:
-    """A run whose job prints. Started again where a busy machine looks like a host that is dead."""
-    log, runs = request.run_dir / "training.log", list[RemoteRun]()
-
-    def look() -> RemoteRun | None:
-        if not runs or runs[-1].wait(0) is not None:
-            with contextlib.suppress(EnvironmentFailure):
-                runs.append(executor.start(request))
-        return runs[-1] if runs and text_of(log) else None
-
-    found: RemoteRun = wait_until(look)
-    return found
-
-
-def outcome(handle: RemoteRun) -> str:
-    result = handle.wait(PATIENCE_S)
-    assert result is not None
-    return result.stages[-1].outcome
-
-
-def ended_well(executor: SshExecutor, request: RunRequest) -> RunResult:
-    """The result of a run, made again until no busy machine looks like a dead host."""
-
-    def attempt() -> RunResult | None:
-        with contextlib.suppress(EnvironmentFailure):
-            result = ended(executor, request)
-            return None if result.stages[-1].outcome == "lost" else result
-        return None
-
-    found: RunResult = wait_until(attempt)
-    return found
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------
