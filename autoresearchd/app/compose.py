@@ -398,6 +398,10 @@ def make_policy(spec: PolicySpec, offer: Offer) -> Policy:
             from autoresearchd.policy.search.search_policies import RandomPolicy
 
             return RandomPolicy()
+        case "outside":
+            from autoresearchd.policy.outside_policy import OutsidePolicy
+
+            return OutsidePolicy()
         case "command":
             from autoresearchd.policy.command_policy import CommandPolicy
 

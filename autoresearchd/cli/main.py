@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from autoresearchd import __version__
 from autoresearchd.cli.commands import (
     adapter_commands,
+    agent_commands,
     cloud_commands,
     doctor_command,
     experiment_commands,
@@ -76,6 +77,7 @@ _COMMANDS: Mapping[str, Command] = {
     "cloud down": (cloud_commands.down, ("cloud down", "cloud down night1 --yes", "cloud down --all")),
     "skills list": (skill_commands.list_skills, ("skills list", "skills list --json")),
     "skills add": (skill_commands.add, ("skills add --claude", "skills add --dir .claude/skills")),
+    "mcp": (agent_commands.mcp, ("mcp", "mcp --dir ~/research")),
     "doctor": (doctor_command.doctor, ("doctor", "doctor --json")),
 }  # fmt: skip
 _GROUPS = {
