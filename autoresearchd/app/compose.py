@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from autoresearchd import keys
 from autoresearchd.app.models.spending import AWAY_S, Roomy, SessionAnswers, UsersDay, daily_spend
+from autoresearchd.app.observers import Hooks, Notifier, Observed, targets_of
 from autoresearchd.app.project import Project
 from autoresearchd.config import load_task, parse_task
 from autoresearchd.config.settings import load_settings
@@ -216,11 +217,29 @@ def laboratory(
     task = parse_task(session.task_json)
     workspace = open_workspace(project.root, session.tag, task, folder)
     settings = load_settings(os.environ)
-    secrets = (*secrets_of_environment(task.execution.env), *model_secrets(settings))
+    targets = targets_of(settings.notify)
+    secrets = (
+        *secrets_of_environment(task.execution.env),
+        *model_secrets(settings),
+        *(t.url for t in targets if t.url),
+    )
     redactor = keys.redactor(folder=project.root).with_values(secrets)
     store.hide(redactor)
     clock = SystemClock()
-    sink = Fanout([FileSink(layout.daemon_log(project.root), session.tag), *sinks], redactor)
+
+    def tell(kind: EventKind, text: str) -> None:
+        sink.emit(Event(kind, clock.now(), text))
+
+    def note(text: str, number: int | None) -> None:
+        made = store.add_note(session.id, text, clock.now())
+        if number is not None:
+            store.mark_notes_seen(session.id, [made.id], number)
+
+    observed = Observed(session.tag, task.name, project.journal, project.root)
+    hooks = Hooks(observed, settings.hooks_before, settings.hooks_after, redactor, tell, note)
+    notifier = Notifier(observed, targets, tell)
+    log = FileSink(layout.daemon_log(project.root), session.tag)
+    sink = Fanout([log, hooks, notifier, *sinks], redactor)
     site = Site(
         source=folder,
         pristine=workspace.pristine(session.base_commit),
@@ -230,9 +249,6 @@ def laboratory(
     spec, stop = parse_spec(session.policy), StopSwitch()
     if isinstance(executor, LocalExecutor):
         executor.shared = _may_compute_here(spec, settings)
-
-    def tell(kind: EventKind, text: str) -> None:
-        sink.emit(Event(kind, clock.now(), text))
 
     warn = partial(tell, EventKind.WARNING)
 
@@ -258,7 +274,7 @@ def laboratory(
         store=store,
         workspace=workspace,
         executor=executor,
-        policy=make_policy(spec, offer),
+        policy=hooks.around(make_policy(spec, offer)),
         clock=clock,
         sink=sink,
         stop=stop,
@@ -268,6 +284,7 @@ def laboratory(
         memo=Memo(layout.memo_path(project.root, session.tag)),
         ends_when_spent=ends_when_spent(session),
         ended=partial(_call_all, offer.ended),
+        left=partial(_call_all, [hooks.close, notifier.close]),
         rate=lambda: float(getattr(executor, "rate", 0.0)),
         learning=schedule_of(
             project.root,

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from autoresearchd import keys
 from autoresearchd.app import compose
+from autoresearchd.app.observers import targets_of
 from autoresearchd.app.project import Project
 from autoresearchd.app.repair import check_database, check_journal, ends_after
 from autoresearchd.app.session_requests import discard_session, reached_limit, request
@@ -97,6 +98,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
     if policy.kind == "auto":  # the model that the user has set up, else search
         policy = parse_spec(settings.policy) if settings.policy else PolicySpec("search")
     refuse_secret(options.policy)
+    targets_of(settings.notify)  # raises where an address cannot be read
     executor = _usable_executor(options.executor, options.sandbox, options.slots)
     if options.tag is not None:
         layout.require_tag(options.tag)

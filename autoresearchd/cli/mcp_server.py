@@ -34,7 +34,8 @@ from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.files import read_tail
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 LOOK_S = 1.0
 _LOG_BYTES = 16 * 1024
 _OFFERED = ("auto", "search", "random", "outside", "litellm", "local", "agent")
@@ -106,7 +107,7 @@ class Tools:
     def all(self) -> list[Callable[..., Any]]:
         """The tools; those that take no time of their own run on a thread each."""
         quick = (self.status, self.experiments, self.show, self.note, self.stop, self.pause, self.unpause, self.program)
-        return [*map(_told, quick), self.start, self.resume, self.propose, self.verdict]
+        return [*(_told(each) for each in quick), self.start, self.resume, self.propose, self.verdict]
 
     def _place(self, session: str | None) -> tuple[Place, str]:
         place = find_place(self._folder)
@@ -272,7 +273,7 @@ def _look(project: Project, tag: str, number: int) -> tuple[dict[str, Any], bool
             alive = reader.holder(tag) is not None
         if not alive:
             found["note"] = f"no daemon works on session {tag}: the proposal stays, and `resume` goes on with it"
-    return _hidden(found), alive
+    return dict(_hidden(found)), alive
 
 
 def _safe_task(folder: Path, task: str | None, policy: str) -> str | None:

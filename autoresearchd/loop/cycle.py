@@ -231,7 +231,7 @@ class Cycle:
         self._research.decided(e)
         self._aborts.decided(e)
         words = messages.describe_decision(e, messages.decision_of(e), context.task)
-        context.emit(EventKind.DECIDED, words, experiment=e.number)
+        context.emit(EventKind.DECIDED, words, experiment=e.number, status=decision.status.value)
         for said in self._advice.after(e):
             context.emit(EventKind.WARNING, said, experiment=e.number)
         return e

@@ -533,7 +533,7 @@ class SessionLoop:
                 raise errors.Interrupted(f"the time limit is reached while waiting for: {error.what}", hint=error.hint)
             seconds = min(seconds, left)
         if self._state != (SessionState.BACKING_OFF, error.what):
-            self._context.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what)
+            self._context.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what, limit=True)
         self._set_state(SessionState.BACKING_OFF, error.what)
         if self._context.stop.wait(seconds):
             raise errors.Interrupted(f"stopped while waiting for: {error.what}")
