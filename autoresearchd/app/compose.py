@@ -42,6 +42,7 @@ from autoresearchd.loop.daemon import Fanout, FileSink
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.proposing.session_memo import Memo
 from autoresearchd.loop.upkeep.housekeeping import note_reason
+from autoresearchd.loop.upkeep.service_manager import ServiceStatus
 from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble, absent_key
 from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced
 from autoresearchd.policy.exchange import Failure
@@ -239,7 +240,7 @@ def laboratory(
     hooks = Hooks(observed, settings.hooks_before, settings.hooks_after, redactor, tell, note)
     notifier = Notifier(observed, targets, tell)
     log = FileSink(layout.daemon_log(project.root), session.tag)
-    sink = Fanout([log, hooks, notifier, *sinks], redactor)
+    sink = Fanout([log, hooks, notifier, ServiceStatus(), *sinks], redactor)
     site = Site(
         source=folder,
         pristine=workspace.pristine(session.base_commit),

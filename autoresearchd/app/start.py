@@ -46,6 +46,7 @@ from autoresearchd.loop.daemon import serve
 from autoresearchd.loop.measuring.run_files import clean_logs
 from autoresearchd.loop.messages import is_baseline
 from autoresearchd.loop.upkeep.housekeeping import note_reason
+from autoresearchd.loop.upkeep.service_manager import notify
 from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, announce, starting
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
@@ -308,6 +309,7 @@ def resume(
                 f"session {session.tag} is at its limit, so nothing was started: {reached.reason}\n"
                 f"  → autoresearchd resume {session.tag} {reached.more}   goes on\n"
             )
+            notify(READY="1", STATUS=reached.reason)  # else a service that has nothing left to do counts as failed
             return 0
         if wanted.limits != session.limits:
             store.set_limits(session.id, wanted.limits)

@@ -21,6 +21,7 @@ from autoresearchd.cli.commands import (
     logs_command,
     report_commands,
     serve_command,
+    service_command,
     session_commands,
     skill_commands,
     status_command,
@@ -77,6 +78,9 @@ _COMMANDS: Mapping[str, Command] = {
     "cloud down": (cloud_commands.down, ("cloud down", "cloud down night1 --yes", "cloud down --all")),
     "skills list": (skill_commands.list_skills, ("skills list", "skills list --json")),
     "skills add": (skill_commands.add, ("skills add --claude", "skills add --dir .claude/skills")),
+    "service install": (service_command.install, ("service install", "service install --session night1")),
+    "service uninstall": (service_command.uninstall, ("service uninstall",)),
+    "service status": (service_command.status, ("service status", "service status --json")),
     "mcp": (agent_commands.mcp, ("mcp", "mcp --dir ~/research")),
     "doctor": (doctor_command.doctor, ("doctor", "doctor --json")),
 }  # fmt: skip
@@ -85,6 +89,7 @@ _GROUPS = {
     "task": "List, make and check tasks, see what is tuned.",
     "adapters": "Versions of the local policy.",
     "cloud": "Machines that sessions have rented.",
+    "service": "A session as a service of this system.",
     "skills": "Skills for coding agents.",
 }
 

@@ -23,6 +23,7 @@ from autoresearchd.loop.confirming import Asked
 from autoresearchd.loop.context import Context, StopSwitch
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.upkeep.housekeeping import Housekeeping
+from autoresearchd.loop.upkeep.service_manager import notify
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 
 PREPARE_ATTEMPTS = 3
@@ -77,6 +78,7 @@ def serve(
         nonlocal at_work
         at_work = True
         lock.ready()
+        notify(READY="1")
 
     try:
         beside = Housekeeping(context, active, backup, database, refuse)
@@ -125,6 +127,7 @@ def _leave(
     context: Context, state: SessionState, reason: str, active_seconds: float, *, raised: bool, limit: bool
 ) -> None:
     """limit: whether it ends because a limit was reached."""
+    notify(STOPPING="1", STATUS=reason)
     context.ended()
     context.emit(
         EventKind.SESSION_STOPPED, f"{state.value}: {reason}",
