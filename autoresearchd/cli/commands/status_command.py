@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,6 +96,8 @@ def _watch(place: Place, tag: str) -> None:
             key += [current.get(name) for name in ("experiment", "phase", "confirmation")]
         if terminal or key != before:
             lines = lines_now(place, tag, status, paint)
+            if terminal:  # what is more than a screen would scroll away what stands above it
+                lines = lines[: max(5, os.get_terminal_size(sys.stdout.fileno()).lines - 1)]
             # From the top of the screen on, over what was there; wrapped lines and a resized window do no harm.
             at_top = "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
             print(at_top if terminal else "\n".join(lines), flush=True)
@@ -105,7 +108,18 @@ def _watch(place: Place, tag: str) -> None:
 
 
 def lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: bool = True) -> list[str]:
-    """A status as text, with the newest experiments of the session. hints: what to do next."""
+    """A status as text, with the newest experiments of the session. hints: what to do next.
+
+    For a terminal, which is what ``paint`` has colours for, no line is longer than it is wide.
+    """
+    lines = _lines_now(place, tag, status, paint, hints=hints)
+    if not paint.enabled:
+        return lines
+    columns = terminal_text.terminal_width()
+    return [part for i, line in enumerate(lines) for part in terminal_text.wrap(line, columns, 10 if i else 2)]
+
+
+def _lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: bool) -> list[str]:
     under_way = status.get("under_way") or []
     newest = list(place.reader.experiments(tag, last=_RECENT + max(1, len(under_way))))
     columns, now = terminal_text.terminal_width(), datetime.now(UTC)
