@@ -46,6 +46,7 @@ _COMMANDS: Mapping[str, Command] = {
     "unpause": (session_commands.unpause, ("unpause",)),
     "confirm": (session_commands.confirm, ("confirm", "confirm 12 --runs 5", "confirm --budget 20m")),
     "status": (status_command.status, ("status", "status --watch", "status --json | jq .metric.best")),
+    "top": (status_command.top, ("top",)),
     "note": (session_commands.note, ('note "leave the optimiser alone, try the schedule"',)),
     "experiments": (experiment_commands.experiments, ("experiments --last 20", "experiments --status keep --json")),
     "show": (experiment_commands.show, ("show 12", "show 12 --diff", "show 12 --answers")),

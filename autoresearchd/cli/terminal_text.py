@@ -62,7 +62,7 @@ def is_terminal(stream: TextIO) -> bool:
 def can_show(text: str) -> bool:
     """Whether the encoding of stdout has these characters."""
     try:
-        text.encode(sys.stdout.encoding or "ascii")
+        text.encode(getattr(sys.stdout, "encoding", "") or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return True

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +27,7 @@ from autoresearchd.cli.terminal_text import (
     read_time,
     real,
 )
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.experiment import explain_noise, noise_has_grown
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.upkeep.session_lock import process_began
@@ -84,6 +85,24 @@ def status(
     raise typer.Exit(failed.exit_code)
 
 
+def top(session: SessionOption = None) -> None:
+    """Show all sessions of the repository, live, in the whole terminal.
+
+    The runs under way with the curves of their loss, and the latest experiments. Keys: p pauses and goes on, n leaves a
+    note, s stops after the running experiment, q quits; Enter in the upper table shows another session.
+    """
+    if find_spec("textual") is None:
+        raise MissingCapability("top needs the package textual", hint="pip install 'autoresearchd[top]'")
+    if not (terminal_text.is_terminal(sys.stdin) and terminal_text.is_terminal(sys.stdout)):
+        raise UsageError("top needs a terminal", hint="`autoresearchd status` and `experiments` print the same")
+    place = find_place(here())
+    tag = place.pick(session)
+    place.reader.close()
+    from autoresearchd.cli.top_app import Top
+
+    Top(place.project, tag).run()
+
+
 def _watch(place: Place, tag: str) -> None:
     """Show the status anew every second until the session stops. Without a terminal: whenever something has changed."""
     paint, terminal = Paint(sys.stdout), terminal_text.is_terminal(sys.stdout)
@@ -137,7 +156,7 @@ def _lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: b
         ("noise", paint(noise, "yellow")),
         ("tried", _tried_words(session, paint)),
         ("now", paint(terminal_text.fit(held_up, columns - 10), "cyan")),
-        *(("" if i else "now", _now_words(one, session, paint)) for i, one in enumerate(current)),
+        *(("" if i else "now", now_words(one, session, paint)) for i, one in enumerate(current)),
         ("slots", _slots_words(status.get("slots") or {})),
         ("abort", _abort_words(status.get("abort") or {})),
         ("cost", _cost_words(status)),
@@ -284,7 +303,8 @@ def _tried_words(session: Record, paint: Paint) -> str:
     return words + paint("  beside the baseline", "dim")
 
 
-def _now_words(current: Record, session: Record, paint: Paint) -> str:
+def now_words(current: Record, session: Record, paint: Paint) -> str:
+    """What is under way, in a line."""
     if not current:
         return ""
     words = f"#{current.get('experiment')} {paint(str(current.get('phase') or ''), 'cyan')}"
