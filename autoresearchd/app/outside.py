@@ -16,6 +16,7 @@ from autoresearchd.keys import redactor
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.policy.edits.answer_parts import EditError
 from autoresearchd.policy.edits.read_answer import read_parts
+from autoresearchd.policy.policy_names import OUTSIDE
 from autoresearchd.report.log_files import IMPORTED
 from autoresearchd.store.reader import Reader
 from autoresearchd.workspace.git import open_workspace
@@ -25,15 +26,21 @@ _SHOWN = ("status", "label", "metric", "expected_gain", "confirmed", "reason", "
 
 
 def program(directory: Path, tag: str | None) -> dict[str, Any]:
-    """The editable files at a session's tip, as they are, and the commit that an edit of them is made on."""
+    """The editable files at a session's tip, and the commit that an edit of them is made on.
+
+    notes: of the user, where nobody else proposes; none is given twice.
+    """
     project = Project.of_session(directory)
     with project.existing_store() as store:
         session = project.pick(store, tag)
         task = parse_task(session.task_json)
         with contextlib.closing(open_workspace(project.root, session.tag, task, project.root / session.folder)) as git:
             files = {path: git.read(session.incumbent, path) for path in task.editable}
+        notes, latest = store.unseen_notes(session.id) if session.policy == OUTSIDE else (), store.latest(session.id)
+        if notes:
+            store.mark_notes_seen(session.id, [note.id for note in notes], latest.number + 1 if latest else 0)
     place = {"session": session.tag, "experiment": session.incumbent_experiment, "commit": session.incumbent}
-    return {**place, "files": files}
+    return {**place, "files": files, "notes": [note.text for note in notes]}
 
 
 def propose(

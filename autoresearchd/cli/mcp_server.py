@@ -147,7 +147,7 @@ class Tools:
         return _hidden(record)  # type: ignore[no-any-return]
 
     def program(self, session: Tag = None) -> dict[str, Any]:
-        """The editable files at the tip, which the next edit is made on, and its commit: give that as ``parent``."""
+        """The editable files at the tip, and its commit, which `propose` takes as parent; notes of the user for you."""
         return _hidden(outside.program(self._folder, session))  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ steering

@@ -63,7 +63,11 @@ def test_an_agent_starts_watches_proposes_and_stops_a_session(project: Project) 
         assert "is not in train.py" in await agent.call("propose", edits=[edit], hypothesis="again")
         assert "train.py" in await agent.call("propose", files={"../task.yaml": "x"}, hypothesis="x")
         assert "'(' was never closed" in await agent.call("propose", files={"train.py": "x = ("}, hypothesis="x")
-        whole = (await agent.call("program"))["files"]["train.py"].replace("SHIFT = 0.5", "SHIFT = 1.0")
+        assert "noted" in await agent.call("note", text="the shift, too")
+        seen = await agent.call("program")
+        assert seen["notes"] == ["the shift, too"], "nobody else would read it"
+        assert (await agent.call("program"))["notes"] == []
+        whole = seen["files"]["train.py"].replace("SHIFT = 0.5", "SHIFT = 1.0")
         queued = await agent.call("propose", files={"train.py": whole}, hypothesis="the other one", wait_s=0)
         found = await agent.call("verdict", proposal=queued["proposal"], wait_s=200)
         assert (found["state"], found["experiment"]) == ("decided", 2)
@@ -72,7 +76,6 @@ def test_an_agent_starts_watches_proposes_and_stops_a_session(project: Project) 
         assert [e["policy"] for e in listed[1:]] == ["outside", "outside"]
         shown = await agent.call("show", experiment=1, log=True)
         assert "+SCALE = 1.9" in shown["diff"] and "score:" in shown["log"]
-        assert "noted" in await agent.call("note", text="well done")
         assert "stops" in await agent.call("stop", now=True)
 
     with_agent(project, walk)
