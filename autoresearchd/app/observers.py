@@ -53,13 +53,14 @@ class Worker:
         self._name, self._tell = name, tell
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None
-        self._dropped = 0
+        self._starting, self._dropped = threading.Lock(), 0
 
     def do(self, job: Callable[[], None]) -> None:
         """Have it done; returns at once."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                self._thread.start()
         try:
             self._jobs.put_nowait(job)
         except queue.Full:

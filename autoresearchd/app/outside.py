@@ -50,7 +50,7 @@ def propose(
     edits: Sequence[Mapping[str, Any]],
     files: Mapping[str, str],
     said: Mapping[str, Any],
-    by: str,
+    proposer: str,
     parent: str | None = None,
 ) -> tuple[str, int]:
     """Have an edit wait for the session's next experiment; (tag, the number of the proposal).
@@ -78,7 +78,7 @@ def propose(
         if store.waiting_suggestions(session.id) >= MOST_WAITING:
             what = f"{MOST_WAITING} proposals wait for session {session.tag} already"
             raise errors.UsageError(what, hint="wait until some of them are decided")
-        made = Suggestion(changed, on, said, by)
+        made = Suggestion(changed, on, said, proposer)
         return session.tag, store.add_suggestion(session.id, made, SystemClock().now())
 
 

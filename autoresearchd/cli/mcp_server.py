@@ -230,7 +230,7 @@ class Tools:
             edits=[edit.model_dump() for edit in edits],
             files=files,
             said={name: text for name, text in said.items() if text},
-            by="mcp",
+            proposer="mcp",
             parent=parent,
         )
         tag, number = await anyio.to_thread.run_sync(_told(queue))

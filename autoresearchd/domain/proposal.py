@@ -110,11 +110,11 @@ class Suggestion:
     """A proposal from outside of the session's policy, which waits for an experiment.
 
     files: new text of each changed editable file, written against the commit ``parent``. said: further words about it,
-    as in the JSON object of an answer. by: who makes it, in a word.
+    as in the JSON object of an answer. proposer: who makes it, in a word.
     """
 
     files: Mapping[str, str]
     parent: str
     said: Mapping[str, Any]
-    by: str
+    proposer: str
     id: int = 0

@@ -22,7 +22,7 @@ def upgrade() -> None:
         sa.Column("files", sa.LargeBinary(), nullable=False),
         sa.Column("parent", sa.Text(), nullable=False),
         sa.Column("said", sa.JSON(none_as_null=True), nullable=True),
-        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("proposer", sa.Text(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("taken_in", sa.Integer(), nullable=True),
         sa.ForeignKeyConstraint(

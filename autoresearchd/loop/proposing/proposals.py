@@ -181,15 +181,15 @@ class Proposals:
             return None
         code = self._view.programs.code(e.parent)
         state = ResearchState(context.tag, e.number, e.parent, context.task, code, redactor=context.redactor)
-        by = {"by": waiting.by} if waiting.by else {}
+        who = {"proposer": waiting.proposer} if waiting.proposer else {}
         try:
             files = self._fitted(waiting, e.parent)
             self._check.legal(state, files)
-            proposal = answer_words.propose(state, files, {**waiting.said, **by}, OUTSIDE)
+            proposal = answer_words.propose(state, files, {**waiting.said, **who}, OUTSIDE)
             extra = {**proposal.asi.extra, **self._warning(e, proposal, code, {**code, **files})}
             proposal = replace(proposal, asi=replace(proposal.asi, extra=extra))
         except PolicyError as error:
-            words, asi = messages.failed_proposal(error), ASI(extra={**by, REFUSED: error.label.value})
+            words, asi = messages.failed_proposal(error), ASI(extra={**who, REFUSED: error.label.value})
             proposal = Proposal({}, "", OUTSIDE, words, asi=asi)
         return self.record(e, proposal, waiting.id)
 

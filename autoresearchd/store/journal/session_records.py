@@ -157,7 +157,7 @@ class SessionRecords:
     # -- proposals from outside
     def add_suggestion(self, session_id: int, new: Suggestion, at: datetime) -> int:
         """Have a proposal wait for an experiment; its id, by which ``record_proposal`` takes it."""
-        values = pick(new, ("files", "parent", "said", "by"))
+        values = pick(new, ("files", "parent", "said", "proposer"))
         row = insert(t.suggestions).values(session_id=session_id, created_at=at, **values)
         with self._db.write() as c:
             return int(put(c, row.returning(t.suggestions.c.id), f"no session {session_id}").scalar_one())

@@ -347,7 +347,7 @@ suggestions = _table(  # proposals from outside. taken_in: the experiment that h
     _columns(_packed("json", verbatim=True), "files"),
     _columns(Verbatim, "parent"),
     _columns(Json, "said?"),
-    _columns(Words, "by"),
+    _columns(Words, "proposer"),
     _columns(Time, "created_at"),
     _columns(Whole, "taken_in?"),
     Index("ix_suggestion_waiting", "session_id", "taken_in"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +13,8 @@ import pytest
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.proposal import Suggestion
 from autoresearchd.policy.outside_policy import OutsidePolicy
-from tests.fakes.bench import Bench
+from tests.fakes.bench import Bench, Doom, Killed, Mortal
+from tests.unit.loop.test_slots import Slots
 
 PROGRAM = "SCALE = 1.0\nFIRST = 1\nSECOND = 2\nTHIRD = 3\n"
 
@@ -31,39 +35,60 @@ def test_it_is_the_next_experiment_beside_the_sessions_own_policy(bench: Bench) 
     assert (first.proposal.policy, second.proposal.policy) == ("outside", "scripted")
     assert first.decision.status is Status.KEEP
     assert (first.proposal.hypothesis, first.proposal.description) == ("nearer", "SCALE → 1.95")
-    assert first.asi.next_action_hint == "2" and first.asi.extra["by"] == "an agent"
+    assert first.asi.next_action_hint == "2" and first.asi.extra["proposer"] == "an agent"
     assert second.parent != bench.session.base_commit, "what follows is made on it"
 
 
-class Dying:
-    """A store that is killed once, before or after it has written a proposal down."""
+@pytest.mark.parametrize(("slots", "step"), [(1, 37), (3, 53)])
+def test_a_daemon_that_is_killed_at_any_instant_neither_loses_nor_doubles_one(
+    tmp_path: Path, slots: int, step: int
+) -> None:
+    doom = Doom()
+    with closing(begun(tmp_path / "undisturbed", slots)) as undisturbed:
+        undisturbed.loop(5, undisturbed.laboratory(wrap=partial(Mortal, doom=doom))).run()
+        check(undisturbed)
+    for at in range(1, doom.count, step):
+        with closing(begun(tmp_path / str(at), slots)) as bench:
+            try:
+                bench.loop(5, bench.laboratory(wrap=partial(Mortal, doom=Doom(at)))).run()
+            except Killed:
+                bench.run(5)
+            check(bench)
 
-    def __init__(self, store: Any, when: str) -> None:
-        self._store, self._when = store, when
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+def begun(folder: Path, slots: int) -> Slots:
+    bench = Slots(folder, slots, program=PROGRAM)
+    for name in ("FIRST", "SECOND", "THIRD"):
+        suggest(bench, PROGRAM.replace(f"{name} = ", f"{name} = 10"), hypothesis=name)
+    return bench
 
-    def record_proposal(self, *given: Any, **named: Any) -> Any:
-        if named.get("suggestion") and self._when == "before":
-            raise KeyboardInterrupt
-        done = self._store.record_proposal(*given, **named)
-        if named.get("suggestion") and self._when == "after":
-            raise KeyboardInterrupt
-        return done
+
+def check(bench: Bench) -> None:
+    assert sorted(e.proposal.hypothesis for e in taken(bench)) == ["FIRST", "SECOND", "THIRD"]
+    assert bench.store.waiting_suggestions(bench.session.id) == 0
+    assert [(e.number, e.phase) for e in bench.experiments()] == [(n, Phase.DECIDED) for n in range(6)]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_daemon_that_is_killed_as_it_takes_one_neither_loses_nor_doubles_it(bench: Bench, when: str) -> None:
+def test_killed_as_it_takes_one_it_takes_that_one_again_or_goes_on_with_it(bench: Bench, when: str) -> None:
     suggest(bench, "SCALE = 1.95\n")
-    dying = bench.laboratory(lambda port: Dying(port, when) if port is bench.store else port)
-    with pytest.raises(KeyboardInterrupt):
-        bench.loop(3, dying).run()
+    with pytest.raises(Killed):
+        bench.loop(3, bench.laboratory(partial(Mortal, doom=Strike(when)))).run()
     bench.run(3)
     [e] = taken(bench)
     assert e.number == 1 and e.decision.value is not None
-    assert bench.store.waiting_suggestions(bench.session.id) == 0
-    assert [e.phase for e in bench.experiments()] == [Phase.DECIDED] * 4
+
+
+class Strike:
+    """Kills at the first call that takes a proposal from outside: those before were of the baseline."""
+
+    def __init__(self, when: str) -> None:
+        self._when, self._seen = when, 0
+
+    def instant(self, call: str, moment: str) -> None:
+        self._seen += call.endswith("record_proposal") and moment == self._when
+        if self._seen == 2:
+            raise Killed
 
 
 def test_what_was_written_on_an_older_tip_goes_together_with_what_was_kept_since(tmp_path: Any) -> None:
