@@ -2,7 +2,7 @@
 
 None of it can hold the loop up: a hook before an experiment has 30 s and is given up for the session after three of
 them; all else runs on a thread of its own, off a queue with an end. Commands run as the user's own tools, with the
-whole environment and not sandboxed: they come from config.yaml, never from a task, which may be a stranger's.
+whole environment and not sandboxed: they come from config.yaml, not from a task, which travels with its repository.
 """
 
 from __future__ import annotations
