@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -116,7 +116,7 @@ def _watch(place: Place, tag: str) -> None:
         if terminal or key != before:
             lines = lines_now(place, tag, status, paint)
             if terminal:  # what is more than a screen would scroll away what stands above it
-                lines = lines[: max(5, os.get_terminal_size(sys.stdout.fileno()).lines - 1)]
+                lines = lines[: max(5, shutil.get_terminal_size().lines - 1)]
             # From the top of the screen on, over what was there; wrapped lines and a resized window do no harm.
             at_top = "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
             print(at_top if terminal else "\n".join(lines), flush=True)
