@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from autoresearchd import keys
 from autoresearchd.app.models.spending import AWAY_S, Roomy, SessionAnswers, UsersDay, daily_spend
+from autoresearchd.app.observers import Hooks, Notifier, Observed, targets_of
 from autoresearchd.app.project import Project
 from autoresearchd.config import load_task, parse_task
 from autoresearchd.config.settings import load_settings
@@ -47,6 +48,7 @@ from autoresearchd.loop.daemon import Fanout, FileSink
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.proposing.session_memo import Memo
 from autoresearchd.loop.upkeep.housekeeping import note_reason
+from autoresearchd.loop.upkeep.service_manager import ServiceStatus
 from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble, absent_key
 from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced
 from autoresearchd.policy.exchange import Failure
@@ -222,11 +224,29 @@ def laboratory(
     task = parse_task(session.task_json)
     workspace = open_workspace(project.root, session.tag, task, folder)
     settings = load_settings(os.environ)
-    secrets = (*secrets_of_environment(task.execution.env), *model_secrets(settings))
+    targets = targets_of(settings.notify)
+    secrets = (
+        *secrets_of_environment(task.execution.env),
+        *model_secrets(settings),
+        *(t.url for t in targets if t.url),
+    )
     redactor = keys.redactor(folder=project.root).with_values(secrets)
     store.hide(redactor)
     clock = SystemClock()
-    sink = Fanout([FileSink(layout.daemon_log(project.root), session.tag), *sinks], redactor)
+
+    def tell(kind: EventKind, text: str) -> None:
+        sink.emit(Event(kind, clock.now(), text))
+
+    def note(text: str, number: int | None) -> None:
+        made = store.add_note(session.id, text, clock.now())
+        if number is not None:
+            store.mark_notes_seen(session.id, [made.id], number)
+
+    observed = Observed(session.tag, task.name, project.journal, project.root)
+    hooks = Hooks(observed, settings.hooks_before, settings.hooks_after, redactor, tell, note)
+    notifier = Notifier(observed, targets, tell)
+    log = FileSink(layout.daemon_log(project.root), session.tag)
+    sink = Fanout([log, hooks, notifier, ServiceStatus(), *sinks], redactor)
     site = Site(
         source=folder,
         pristine=workspace.pristine(session.base_commit),
@@ -236,9 +256,6 @@ def laboratory(
     spec, stop = parse_spec(session.policy), StopSwitch()
     if isinstance(executor, LocalExecutor):
         executor.shared = _may_compute_here(spec, settings)
-
-    def tell(kind: EventKind, text: str) -> None:
-        sink.emit(Event(kind, clock.now(), text))
 
     warn = partial(tell, EventKind.WARNING)
 
@@ -265,7 +282,7 @@ def laboratory(
         store=store,
         workspace=workspace,
         executor=executor,
-        policy=make_policy(spec, offer),
+        policy=hooks.around(make_policy(spec, offer)),
         clock=clock,
         sink=sink,
         stop=stop,
@@ -275,6 +292,7 @@ def laboratory(
         memo=Memo(layout.memo_path(project.root, session.tag)),
         ends_when_spent=ends_when_spent(session),
         ended=partial(_call_all, offer.ended),
+        left=partial(_call_all, [hooks.close, notifier.close]),
         rate=lambda: float(getattr(executor, "rate", 0.0)),
         learning=schedule_of(
             project.root,
@@ -419,6 +437,10 @@ def make_policy(spec: PolicySpec, offer: Offer) -> Policy:
             from autoresearchd.policy.search.search_policies import RandomPolicy
 
             return RandomPolicy()
+        case "outside":
+            from autoresearchd.policy.outside_policy import OutsidePolicy
+
+            return OutsidePolicy()
         case "command":
             from autoresearchd.policy.command_policy import CommandPolicy
 

@@ -63,6 +63,9 @@ class EventKind(StrEnum):
     CONFIRMED = "confirmed"
     FAULT = "fault"
     HOUSEKEEPING = "housekeeping"
+    LEARNED = "learned"
+    LEARNER_FAILED = "learner_failed"
+    HOOK = "hook"
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,8 @@ class Confirming:
         self._view.write_belief()
         open_still = c.budget is None and any(e.number == c.experiment for e in self._view.open_keeps)
         words = messages.describe_verdict(c, tested=c.moved or open_still)
-        self._context.emit(EventKind.CONFIRMED, words, experiment=c.experiment)
+        better = c.moved and c.verdict is not None and c.verdict.outcome is Outcome.CONFIRMED
+        self._context.emit(EventKind.CONFIRMED, words, experiment=c.experiment, better=better)
         failures = [run for run in c.runs if run.counts and not run.good and run.of is None]
         if messages.only_looked_after(c) and len(failures) >= FAILURES:
             self._context.emit(EventKind.WARNING, messages.confirmed_fails(c), experiment=c.experiment)

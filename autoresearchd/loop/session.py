@@ -25,7 +25,7 @@ from autoresearchd.loop.recovery import reconcile
 from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.upkeep.housekeeping import say_that_it_stops
-from autoresearchd.policy.policy_names import TUNERS
+from autoresearchd.policy.policy_names import OUTSIDE, TUNERS
 from autoresearchd.workspace.files import PASSING
 
 FATAL = (
@@ -49,6 +49,7 @@ AHEAD = 4
 """Experiments for each slot that may be under way or wait for earlier ones to be decided."""
 TICK_S = 0.1
 """How long several slots are left alone between two looks at them."""
+PROPOSAL_LOOK_S = 0.5
 FAILED_PROPOSALS = 3
 """Proposals in a row that the policy itself failed to make before the loop waits between them."""
 _SEE = (
@@ -197,7 +198,7 @@ class SessionLoop:
         elif ends:
             self._cycle.rest()
             return reason
-        elif not reason and self._asked is None and not self._wait_for_policy():
+        elif not reason and self._asked is None and not self._wait_for_policy() and not self._wait_for_proposal():
             self._guarded(self._open)
         return ""
 
@@ -557,7 +558,7 @@ class SessionLoop:
                 raise errors.Interrupted(f"the time limit is reached while waiting for: {error.what}", hint=error.hint)
             seconds = min(seconds, left)
         if self._state != (SessionState.BACKING_OFF, error.what):
-            self._context.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what)
+            self._context.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what, limit=True)
         self._set_state(SessionState.BACKING_OFF, error.what)
         if self._context.stop.wait(seconds):
             raise errors.Interrupted(f"stopped while waiting for: {error.what}")
@@ -572,6 +573,18 @@ class SessionLoop:
             seconds = max(0.0, min(seconds, self._limits.max_seconds - self.active_seconds))
         reason = messages.decision_of(self.view.recent[-1]).reason
         self._wait(seconds, f"the policy failed {self._unproposed} times in a row: {reason}")
+        return True
+
+    def _wait_for_proposal(self) -> bool:
+        """Wait a moment where all proposals come from outside and none is there; whether it did."""
+        context = self._context
+        if context.policy.name != OUTSIDE or self.view.needs_baseline:
+            return False
+        if context.store.waiting_suggestions(context.session_id):
+            return False
+        self._set_state(SessionState.RUNNING, "waiting for a proposal from outside")
+        if not self._under_way:
+            context.stop.wait(PROPOSAL_LOOK_S)
         return True
 
     # ------------------------------------------------------------------ stopping and pausing

@@ -72,7 +72,7 @@ def jsonl_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
         if own != segment:  # readers of the format open a new segment at each config line
             segment = own
             yield json_text(config)
-        yield json_text(_run_line(record, own))
+        yield json_text(run_line(record, own))
     if segment is None:
         yield json_text(config)
 
@@ -120,7 +120,8 @@ def _decided(records: Iterable[Record]) -> Iterator[Record]:
     return (record for record in records if record.get("status"))
 
 
-def _run_line(record: Record, segment: int) -> dict[str, Any]:
+def run_line(record: Record, segment: int) -> dict[str, Any]:
+    """One experiment as a line of a skill log, which hooks get, too."""
     value, at = _finite(record.get("metric")), record.get("finished_at") or record.get("started_at")
     return {
         "run": int(record.get("experiment") or 0) + 1,

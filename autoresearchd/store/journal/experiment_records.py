@@ -87,11 +87,19 @@ class ExperimentRecords:
         return Experiment(session_id, count - 1, segment, Phase.PROPOSING, parent, at)
 
     def record_proposal(
-        self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
+        self,
+        session_id: int,
+        number: int,
+        proposal: Proposal,
+        *,
+        diff: str,
+        code_hash: str,
+        suggestion: int | None = None,
     ) -> Experiment:
         """Store a proposal, or one more attempt (a repair); its cost is counted unless it is ``charged``.
 
-        ``proposal.parent``, when given, becomes the experiment's.
+        ``proposal.parent``, when given, becomes the experiment's. suggestion: the one from outside that it was made of,
+        which waits no longer: it is in this experiment or still waits, and is never in two.
         """
         with self._db.write() as c:
             row = locked(c, session_id, number)
@@ -103,6 +111,11 @@ class ExperimentRecords:
             _expect(row, "a proposal", Phase.PROPOSING, Phase.PROPOSED, Phase.MEASURED)
             key = {"session_id": session_id, "number": number, "attempt": proposal.attempt}
             records.insert_proposal(c, key, proposal, diff, code_hash)
+            if suggestion is not None:
+                u = t.suggestions.c
+                waits = (u.id == suggestion, u.session_id == session_id, u.taken_in.is_(None))
+                if c.execute(update(t.suggestions).where(*waits).values(taken_in=number)).rowcount == 0:
+                    raise StoreError(f"the suggestion {suggestion} does not wait any more")
             parent = row.parent if proposal.parent is None else proposal.parent
             change(
                 c, session_id, number, phase=Phase.PROPOSED, attempt=proposal.attempt, commit_sha=None, parent=parent
