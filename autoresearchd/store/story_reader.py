@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import select
 
+from autoresearchd.domain.experiment import CurvePoint
 from autoresearchd.domain.labels import Label
 from autoresearchd.store.journal import records
 from autoresearchd.store.reader import Reader
@@ -68,6 +69,18 @@ class StoryReader(Reader):
         columns = (r.c.number, r.c.attempt, r.c.started_at, r.c.finished_at, r.c.label, r.c.host, r.c.device)
         rows = self._db.rows(select(*columns).where(r.c.session_id == self._id(tag)).order_by(r.c.started_at, r.c.id))
         return [SlotRun(*row) for row in rows]
+
+    def curve(self, tag: str, number: int) -> tuple[CurvePoint, ...]:
+        """The learning curve of the last run of an experiment's own program that has one."""
+        own = (r.c.session_id == self._id(tag), r.c.number == number, r.c.program.is_(None), r.c.attempt >= 0)
+        rows = self._db.rows(select(r.c.curve).where(*own, r.c.curve.is_not(None)).order_by(r.c.run_index.desc()))
+        return next((tuple(row.curve) for row in rows if row.curve), ())
+
+    def files(self, tag: str, number: int) -> Mapping[str, str]:
+        """The new text of each file that an experiment changed, by its path in the task's folder."""
+        current = select(b.c.files).join(p, records.BODY).join(e, records.CURRENT)
+        row = self._db.row(current.where(e.c.session_id == self._id(tag), e.c.number == number))
+        return row.files or {} if row else {}
 
     def origin(self, tag: str) -> Origin:
         s, g = t.sessions.c, t.segments.c

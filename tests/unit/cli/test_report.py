@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -111,6 +112,45 @@ def test_a_session_without_a_result_yet_has_a_report_too(empty_repository: Path,
         answer = command(*arguments)
         assert answer.code == 0 and "Nothing better than the baseline" in answer.err, answer.err
     assert "Nothing is confirmed yet" in (empty_repository / "report.html").read_text()
+
+
+def test_a_session_goes_to_a_tracker_and_the_next_export_adds_what_is_new(repository: Path, command: Command) -> None:
+    first = command("export", "--to", "optuna")
+    assert first.code == 0 and "5 new experiments in .autoresearchd/trackers/optuna.log, 0 were there" in first.err
+    assert "optuna-dashboard /" in first.err and first.out == ""
+    with open_store(layout.database_path(repository)) as store:
+        session = store.session("mar8")
+        add_experiment(store, session.id, [0.9], Status.KEEP, Label.NONE, "one more")
+        store.open_experiment(session.id, parent="", segment=0, at=session.started_at)  # under way
+    assert (
+        "1 new experiment in .autoresearchd/trackers/optuna.log, 5 were there"
+        in command("export", "--to", "optuna").err
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--to", "trackio"), 5, "pip install 'autoresearchd[trackers]'"),
+        (("--to", "optuna", "--format", "tsv"), 2, "exclude each other"),
+        (("--to", "mlflow", "-o", "."), 2, "mlflow is one file"),
+        (("--to", "wandb", "-o", "train.py"), 2, "wandb is a folder"),
+        (("--to", "optuna", "-o", "train.py/x.log"), 2, "cannot write train.py/x.log"),
+        (("--to", "neptune"), 2, "mlflow"),
+    ],
+)
+def test_a_tracker_that_cannot_be_written_says_why(
+    repository: Path,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    code: int,
+    words: str,
+) -> None:
+    (repository / "train.py").write_text("x = 1\n")
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    answer = command("export", *arguments)
+    assert (answer.code, words in answer.err) == (code, True), answer.err
 
 
 @pytest.mark.parametrize(
