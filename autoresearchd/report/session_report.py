@@ -186,6 +186,12 @@ class SessionReport:
     def why(self, label: str) -> str:
         return WHY.get(label, label)
 
+    def hypothesis(self, record: Record) -> str:
+        """Why it was tried, where that is more than what was done."""
+        edit = self.edit.get(record["experiment"])
+        told = str((record.get("asi") or {}).get("hypothesis") or (edit.hypothesis if edit else ""))
+        return "" if told == record.get("description") else told
+
     def measured(self, value: Any) -> str:
         return measured(value, self.metric["sigma"])
 

@@ -14,6 +14,7 @@ from autoresearchd.cli.repository_here import Place, find_place, here, shown_pat
 from autoresearchd.cli.terminal_text import say
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.task import Direction
 from autoresearchd.report.log_files import Format, SessionHead, write
 from autoresearchd.workspace import layout
 
@@ -177,18 +178,23 @@ def _send(place: Place, tag: str, to: Tracker, output: Path | None) -> None:
 
 
 def import_log(
-    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="A log in the skill's format, or a results.tsv.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl log, a results.tsv, or a .parquet file.")],
+    metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="Of a table: the column to compare by.")] = "",
+    direction: Annotated[
+        Direction | None, typer.Option("--direction", help="Of a table: which way is better (else told by its keeps).")
+    ] = None,
 ) -> None:
     """Read a log of experiments back.
 
-    One of this program, of pi-autoresearch, of the autoresearch skill, or karpathy's results.tsv.
+    One of this program, of pi-autoresearch, of the autoresearch skill, or karpathy's results.tsv; a fork's with other
+    columns is read by its header.
     """
     if not file.is_file():
-        raise UsageError(f"there is no file {file}", hint="name a .jsonl or .tsv file")
+        raise UsageError(f"there is no file {file}", hint="name a .jsonl, .tsv or .parquet file")
     from autoresearchd.app.project import Project
     from autoresearchd.report.log_files import read_log, store_log
 
-    project, log = Project.at(here()), read_log(file)
+    project, log = Project.at(here()), read_log(file, metric, direction or "")
     with project.open_store() as store:
         say(store_log(store, log))
 

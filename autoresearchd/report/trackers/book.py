@@ -166,7 +166,7 @@ def _first_values(
 ) -> dict[str, Value]:  # fmt: skip
     base: dict[str, Value] = {}
     on_first = [n for r in records if (n := int(r["experiment"])) not in first and changes.get(n)]
-    parents = {int(r["experiment"]): by_commit.get(r.get("parent"), -1) for r in records}
+    parents = {int(r["experiment"]): by_commit.get(str(r.get("parent")), -1) for r in records}
     for number in [n for n in on_first if parents[n] in first or parents[n] < 0][:_MOST_PROGRAMS]:
         if tuned <= base.keys():
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from html.parser import HTMLParser
@@ -126,6 +127,40 @@ def test_a_session_goes_to_a_tracker_and_the_next_export_adds_what_is_new(reposi
         "1 new experiment in .autoresearchd/trackers/optuna.log, 5 were there"
         in command("export", "--to", "optuna").err
     )
+
+
+LOGS = {  # pi-autoresearch's, with its hooks and a time in milliseconds; karpathy's table; a fork's with other columns
+    "pi.jsonl": (
+        '{"type":"config","name":"speed","metricName":"total_us","metricUnit":"µs","bestDirection":"lower"}\n'
+        '{"run":1,"commit":"abc1234","metric":15200,"metrics":{"compile_us":4200},"status":"keep","description":"base",'
+        '"timestamp":1773000000000,"segment":0,"confidence":null,"asi":{}}\n{"type":"hook","name":"after"}\n'
+        '{"run":2,"commit":"bcd2345","metric":14800,"metrics":{},"status":"keep","description":"faster",'
+        '"timestamp":1773000300000,"segment":0,"confidence":2.1,"asi":{"hypothesis":"less work"}}\n'
+    ),
+    "results.tsv": (
+        "commit\tval_bpb\tmemory_gb\tstatus\tdescription\nabc1234\t0.997900\t44.0\tkeep\tbaseline\n"
+        "bcd2345\t0.986041\t43.9\tkeep\tfaster\n7f2a65c\t0.000000\t0.0\tcrash\tbatch 131K\n"
+    ),
+    "fork.tsv": "sha\tscore\tseconds\tstatus\nabc1234\t0.5\t30\tbaseline\nbcd2345\t0.7\t31\tkeep\n",
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_another_tools_log_is_imported_shown_drawn_reported_and_exported_again(
+    empty_repository: Path, command: Command, name: str
+) -> None:
+    (empty_repository / name).write_text(LOGS[name])
+    assert command("import", name).code == 0
+    assert "bcd2345" in command("show", "1").out
+    for arguments in (("plot", "-o", "p.svg"), ("plot", "-o", "p.png"), ("report",), ("export", "-o", "again.jsonl")):
+        answer = command(*arguments)
+        assert answer.code == 0, answer.err
+    assert "<svg" in (empty_repository / "p.svg").read_text("utf-8")
+    first = json.loads(command("experiments", "--json").out)
+    assert command("import", "again.jsonl").code == 0
+    again = json.loads(command("experiments", "--json", "--session", "imported-again").out)
+    kept = ("experiment", "status", "metric", "metrics", "description", "commit", "asi")
+    assert [[e[k] for k in kept] for e in again] == [[e[k] for k in kept] for e in first]
 
 
 @pytest.mark.parametrize(
