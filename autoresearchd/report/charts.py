@@ -258,7 +258,7 @@ def bars(rows: Sequence[Bar], *, name: str, title: str, width: int = 640, digits
     left = 12 + min(0.36 * width, max([len(row.label) for row in rows] or [0]) * 1.15 * _FONT_WIDTH)
     told = [f"{row.value:.{digits}g}" + (f" ± {row.error:.2g}" if row.error else "") for row in rows]
     told = [f"{figures} · {row.note}" if row.note else figures for figures, row in zip(told, rows, strict=True)]
-    right = width - 14 - min(0.4 * width, max(map(len, told), default=0) * _FONT_WIDTH)
+    right = width - 14 - min(0.46 * width, max(map(len, told), default=0) * _FONT_WIDTH)
     low = min([0.0, *(row.value - (row.error or 0.0) for row in rows)])
     high = max([0.0, *(row.value + (row.error or 0.0) for row in rows)]) or (0.0 if low else 1.0)
 
