@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import re
 import sys
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
-from autoresearchd.report.session_report import escape_markdown
+from autoresearchd.report.session_report import SessionReport, escape_markdown, render
+from autoresearchd.report.story import slots
+from autoresearchd.store.story_reader import Origin
 from autoresearchd.workspace import layout
 from tests.fakes.stores import open_store
 from tests.unit.cli.conftest import Command, add_confirmation, add_experiment, add_session
+from tests.unit.report.test_story import edit, record
 
 ATTACK = (
     "</style></script><script>alert(1)</script><img src=x onerror=alert(2)> [a](javascript:alert(3)) | @all #12 "
@@ -103,6 +107,26 @@ def test_markdown_goes_into_a_pipe_and_fits_a_pull_request(repository: Path, com
     assert answer.code == 0 and answer.out.startswith("# autoresearch · mar8\n") and len(answer.out) < 65_536
     assert "### `#1` against `#0`: better by 0.0107" in answer.out and "```diff" in answer.out
     assert not (repository / "report.html").exists()
+
+
+def test_the_markdown_of_a_long_session_fits_a_pull_request_with_the_latest_steps(
+    repository: Path, command: Command
+) -> None:
+    status = json.loads(command("status", "--json").out)
+    count, words = 400, "a long description of what was done and why, with_many_signs " * 4
+    keeps = [record(n, "keep", 1 - n / 1e4, confirmed=True, description=words, asi={}) for n in range(count)]
+    tests = [
+        {"experiment": n, "against": n - 1, "after": n, "moved": True, "outcome": "confirmed", "gain": 1e-4,
+         "error": 1e-5, "probability": 0.99, "reason": words, "runs": [], "path": [], "value": 1 - n / 1e4}
+        for n in range(1, count)
+    ]  # fmt: skip
+    edits = [edit(n, diff=f"+line of {n}\n" * 90) for n in range(count)]
+    at = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
+    origin = Origin("0" * 40, ".", "local", 7, "{}", "")
+    report = SessionReport("mar8", status, keeps, edits, tests, (), slots([], [], at, at), origin, at)
+    text = render(report, str, markdown=True)
+    assert len(text) < 65_536 and "`#399` against `#398`" in text and "+line of 399" in text and "`#7`" not in text
+    assert re.search(r"The latest \d+ of 399 steps", text)
 
 
 def test_a_session_without_a_result_yet_has_a_report_too(empty_repository: Path, command: Command) -> None:
