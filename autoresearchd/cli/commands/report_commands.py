@@ -105,6 +105,7 @@ class Tracker(StrEnum):
 
     MLFLOW = "mlflow"
     OPTUNA = "optuna"
+    OTEL = "otel"
     TENSORBOARD = "tensorboard"
     TRACKIO = "trackio"
     WANDB = "wandb"
@@ -113,6 +114,7 @@ class Tracker(StrEnum):
 _TRACKERS = {
     Tracker.MLFLOW: ("mlflow_runs", "mlflow.db"),
     Tracker.OPTUNA: ("optuna_study", "optuna.log"),
+    Tracker.OTEL: ("otel_spans", "otel"),
     Tracker.TENSORBOARD: ("tensorboard_events", "tensorboard"),
     Tracker.TRACKIO: ("trackio_runs", "trackio"),
     Tracker.WANDB: ("wandb_runs", "wandb"),
@@ -127,7 +129,9 @@ def export(
     ] = None,
     to: Annotated[
         Tracker | None,
-        typer.Option("--to", help="To an experiment tracker instead: what is not there yet. Nothing is sent anywhere."),
+        typer.Option(
+            "--to", help="To an experiment tracker instead: what is not there yet, in files (otel: to your collector)."
+        ),
     ] = None,
     output: Annotated[
         Path | None,

@@ -197,13 +197,13 @@ def plain(name: str) -> str:
     return _NAME.sub("_", clean(name.rpartition(":")[2] or name, _LONGEST)) or "_"
 
 
-def require(load: Callable[[], Any], tracker: str) -> Any:
+def require(load: Callable[[], Any], tracker: str, extra: str = "trackers") -> Any:
     """What ``load`` imports; MissingCapability where it is not installed."""
     try:
         return load()
     except ImportError as error:
         what = f"to export to {tracker} needs a package that is not installed: {error}"
-        raise MissingCapability(what, hint="pip install 'autoresearchd[trackers]'") from error
+        raise MissingCapability(what, hint=f"pip install 'autoresearchd[{extra}]'") from error
 
 
 class Ledger:
@@ -216,8 +216,8 @@ class Ledger:
         except (OSError, ValueError, TypeError):
             self.known = set()
 
-    def add(self, number: int) -> None:
-        self.known.add(number)
+    def add(self, *numbers: int) -> None:
+        self.known.update(numbers)
         part = self._path.with_suffix(".part")
         part.write_text(json.dumps(sorted(self.known)), "utf-8")
         part.replace(self._path)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib.util
 import json
 import sqlite3
+import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autoresearchd.domain.errors import AutoresearchdError, UsageError
 from autoresearchd.domain.experiment import CurvePoint
 from autoresearchd.report.trackers.book import Book, Entry, constants_in_effect
 from autoresearchd.store.story_reader import Edit
@@ -25,7 +28,11 @@ HOSTILE = "a\x1b[31m <b>&'\"; DROP TABLE runs; --\u202e" + "ä" * 300
 
 
 def needs(package: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed")
+    try:
+        there = importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # not even the package that it is in
+        there = False
+    return pytest.mark.skipif(not there, reason=f"{package} is not installed")
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +156,55 @@ def test_trackio_has_a_run_for_each(book: Book, tmp_path: Path) -> None:
     with sqlite3.connect(file) as db:
         rows = db.execute("SELECT run_name, metrics FROM metrics WHERE run_name = '00001'").fetchall()
     assert [json.loads(row[1])["val_bpb"] for row in rows] == [0.9]
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[bytes]]]:
+    """A collector on loopback, and what it was sent."""
+    taken: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            taken.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200 if len(taken) > 1 else 400)  # the first one is refused
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", taken
+        server.shutdown()
+        thread.join()
+
+
+@needs("opentelemetry.exporter.otlp.proto.http")
+def test_a_collector_has_a_span_for_each_and_what_it_refuses_comes_again(
+    book: Book, tmp_path: Path, collector: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    from autoresearchd.report.trackers.otel_spans import send
+
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    with pytest.raises(UsageError, match="no collector"):
+        send(book, tmp_path)
+    endpoint, taken = collector
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+    with pytest.raises(AutoresearchdError, match="does not take spans"):
+        send(book, tmp_path)
+    twice(send, book, tmp_path)
+    requests = [ExportTraceServiceRequest.FromString(body) for body in taken[1:]]
+    spans = [span for r in requests for of in r.resource_spans for scope in of.scope_spans for span in scope.spans]
+    assert (
+        len(spans) == 5 and len({span.trace_id for span in spans}) == 1 and len({span.span_id for span in spans}) == 5
+    )
+    assert spans[1].end_time_unix_nano - spans[1].start_time_unix_nano == 300 * 10**9
+    values = {one.key: one.value for one in spans[1].attributes}
+    assert values["autoresearchd.val_bpb"].double_value == 0.9
+    assert values["autoresearchd.constant.LR"].double_value == 2.0
 
 
 PROGRAM = "LR = 0.02\nWIDTH = 64\nBETA = 0.9\n"
