@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
+from autoresearchd.domain.ports import NewSession
+from autoresearchd.domain.proposal import Proposal
 from autoresearchd.report.session_report import SessionReport, escape_markdown, render
 from autoresearchd.report.story import slots
 from autoresearchd.store.story_reader import Origin
@@ -127,6 +129,25 @@ def test_the_markdown_of_a_long_session_fits_a_pull_request_with_the_latest_step
     text = render(report, str, markdown=True)
     assert len(text) < 65_536 and "`#399` against `#398`" in text and "+line of 399" in text and "`#7`" not in text
     assert re.search(r"The latest \d+ of 399 steps", text)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_session_that_has_just_begun_has_a_report_too(empty_repository: Path, command: Command, begun: bool) -> None:
+    task, at = {"name": "t", "scoring": {"metric": "m"}, "execution": {"budget": 5}}, datetime.now(UTC)
+    with open_store(layout.database_path(empty_repository)) as store:
+        session = store.create_session(
+            NewSession("new", "autoresearch/new", json.dumps(task), "search", "local", "", 7), at
+        )
+        store.open_segment(session.id, "f", "first", "cpu", at)
+        if begun:
+            store.open_experiment(session.id, parent="", segment=0, at=at)
+            proposal = Proposal({}, "baseline", "baseline")
+            store.record_proposal(session.id, 0, proposal, diff="", code_hash="h")
+            store.record_commit(session.id, 0, "0" * 40)
+            store.open_run(session.id, 0, 1, at)
+    for arguments in (("report",), ("report", "-o", "r.md"), ("export", "--to", "optuna")):
+        assert command(*arguments).code == 0
+    assert "The baseline has no m yet" in (empty_repository / "report.html").read_text()
 
 
 def test_a_session_without_a_result_yet_has_a_report_too(empty_repository: Path, command: Command) -> None:
