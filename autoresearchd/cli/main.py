@@ -62,8 +62,9 @@ _COMMANDS: Mapping[str, Command] = {
     "task check": (task_commands.check, ("task check", "task check ./mytask --run", "task check --all --run --short")),
     "task space": (task_commands.space, ("task space", "task space ./mytask --json")),
     "plot": (report_commands.plot, ("plot -o progress.png",)),
+    "report": (report_commands.report, ("report -o report.html", "report --format markdown > pull-request.md")),
     "export": (report_commands.export, (
-        "export --format jsonl -o autoresearch.jsonl", "export --format tsv > results.tsv"
+        "export --format jsonl -o autoresearch.jsonl", "export --format tsv > results.tsv", "export --to optuna",
     )),
     "import": (report_commands.import_log, ("import autoresearch.jsonl",)),
     "serve": (serve_command.serve, ("serve ./models/smollm2 --port 8000", "start --policy local")),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import math
 import os
 import re
 import sys
@@ -18,6 +17,8 @@ from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.domain.quantities import is_whole
 from autoresearchd.report.plain_text import clean as clean
 from autoresearchd.report.plain_text import json_text as json_text
+from autoresearchd.report.plain_text import measured as measured
+from autoresearchd.report.plain_text import number as number
 from autoresearchd.report.plain_text import real as real
 from autoresearchd.report.plain_text import strip_controls as strip_controls
 
@@ -77,40 +78,9 @@ def terminal_width() -> int:
     return max(40, columns or 100)
 
 
-def number(value: Any, digits: int = 6, *, whole: bool = True, sign: str = "-") -> str:
-    """A metric as people compare it: fixed decimals in the usual range, an em dash where there is none.
-
-    whole: show an integer as one; off in a column where it stands among others. sign: ``+`` for a difference.
-    """
-    value = real(value)
-    if value is None:
-        return "—"
-    if whole and is_whole(value):
-        return f"{value + 0.0:{sign}.0f}"  # no -0
-    if value == 0 or 1e-3 <= abs(value) < 1e6:
-        return f"{value:{sign}.{max(0, digits + 1 - len(str(int(abs(value)))))}f}"
-    return f"{value:{sign}.{min(digits, 4) if abs(value) >= 1e9 else digits}g}"
-
-
 def all_whole(values: Iterable[Any]) -> bool:
     """Whether all the figures of a column, as far as there are any, are integers."""
     return all(is_whole(found) for found in map(real, values) if found is not None)
-
-
-def measured(value: Any, sigma: Any = None, *, sign: str = "-") -> str:
-    """A figure with as many digits as say something: to the second digit of σ, else five significant ones."""
-    value, spread = real(value), real(sigma)
-    if value is None:
-        return "—"
-    if is_whole(value):
-        return f"{value + 0.0:{sign}.0f}"
-    scale = spread if spread is not None and spread > 0 else abs(value) / 1000
-    if value == 0 or scale == 0 or not 1e-9 < scale < 1e12:
-        return f"{value:{sign}.5g}"
-    decimals = 1 - math.floor(math.log10(scale))
-    if value and round(value, decimals) == 0:
-        return f"{value:{sign}.1g}"
-    return f"{value:{sign}.{max(0, decimals)}f}"
 
 
 def read_time(text: Any) -> datetime | None:

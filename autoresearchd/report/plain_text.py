@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from autoresearchd.domain.cleaning import printable
+from autoresearchd.domain.quantities import is_whole
 
 # ECMA-48: CSI sequences, then OSC/DCS/SOS/PM/APC strings with their terminator (or to the end), then two-byte escapes.
 _ESCAPES = re.compile(
@@ -58,3 +59,34 @@ def real(value: Any) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+def number(value: Any, digits: int = 6, *, whole: bool = True, sign: str = "-") -> str:
+    """A metric as people compare it: fixed decimals in the usual range, an em dash where there is none.
+
+    whole: show an integer as one; off in a column where it stands among others. sign: ``+`` for a difference.
+    """
+    value = real(value)
+    if value is None:
+        return "—"
+    if whole and is_whole(value):
+        return f"{value + 0.0:{sign}.0f}"  # no -0
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        return f"{value:{sign}.{max(0, digits + 1 - len(str(int(abs(value)))))}f}"
+    return f"{value:{sign}.{min(digits, 4) if abs(value) >= 1e9 else digits}g}"
+
+
+def measured(value: Any, sigma: Any = None, *, sign: str = "-") -> str:
+    """A figure with as many digits as say something: to the second digit of σ, else five significant ones."""
+    value, spread = real(value), real(sigma)
+    if value is None:
+        return "—"
+    if is_whole(value):
+        return f"{value + 0.0:{sign}.0f}"
+    scale = spread if spread is not None and spread > 0 else abs(value) / 1000
+    if value == 0 or scale == 0 or not 1e-9 < scale < 1e12:
+        return f"{value:{sign}.5g}"
+    decimals = 1 - math.floor(math.log10(scale))
+    if value and round(value, decimals) == 0:
+        return f"{value:{sign}.1g}"
+    return f"{value:{sign}.{max(0, decimals)}f}"

@@ -60,7 +60,8 @@ Steps = tuple[Step, ...]
 class Chart:
     """What is to be drawn: points by kind, and the baseline of each segment as (first number, last number, value).
 
-    confirmed, tips: the values of both programs in each segment.
+    confirmed, tips: the values of both programs in each segment. repeats: of experiments with several runs: number,
+    lowest and highest value.
     """
 
     metric: str
@@ -73,6 +74,7 @@ class Chart:
     aborted: tuple[int, ...] = ()
     confirmed: tuple[Steps, ...] = ()
     tips: tuple[Steps, ...] = ()
+    repeats: tuple[tuple[int, float, float], ...] = ()
 
     @property
     def tried(self) -> int:
@@ -81,7 +83,7 @@ class Chart:
 
     @property
     def last(self) -> int:
-        return max([p.number for p in (*self.keeps, *self.discards)] + list(self.crashes), default=0)
+        return max([p.number for p in (*self.keeps, *self.discards)] + [*self.crashes, *self.aborted], default=0)
 
     @property
     def improvements(self) -> int:
@@ -115,6 +117,7 @@ def chart_of(
     discards: list[Point] = []
     crashes: list[int] = []
     aborted: list[int] = []
+    repeats: list[tuple[int, float, float]] = []
     baselines: list[tuple[int, int, float]] = []
     segment, total = None, 0
     for record in records:
@@ -122,6 +125,8 @@ def chart_of(
         if status is None:
             continue
         total += 1
+        if status in ("keep", "discard") and len(values := _own_values(record)) > 1:
+            repeats.append((number, min(values), max(values)))
         if status == "keep" and value is not None:
             words = clean(record.get("description") or "", LABEL_LENGTH)
             keeps.append(Point(number, value, words, record.get("confirmed")))
@@ -150,7 +155,13 @@ def chart_of(
         confirmed.append(_follow_confirmed(kept, its, minimize))
         tips.append(tuple(step for step in steps if begin <= step.at < end + 1) or _follow_keeps(kept))
     drawn = tuple(keeps), tuple(discards), tuple(crashes), tuple(baselines), tuple(aborted)
-    return Chart(metric, minimize, total, *drawn, tuple(confirmed), tuple(tips))
+    return Chart(metric, minimize, total, *drawn, tuple(confirmed), tuple(tips), tuple(repeats))
+
+
+def _own_values(record: Record) -> list[float]:
+    """Of the good runs of its own program that it was decided on."""
+    own = (run for run in record.get("runs") or () if run.get("of") is None and not run.get("label"))
+    return [value for run in own if (value := real(run.get("metric"))) is not None]
 
 
 def _mean_of(number: int, confirmations: Sequence[Record]) -> float | None:

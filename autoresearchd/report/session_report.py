@@ -1,0 +1,314 @@
+"""A session as a report: one HTML file that needs no script and nothing from elsewhere, or Markdown for a pull request.
+
+All that comes from models, jobs and tasks is escaped where it is put in: in HTML by Jinja2's autoescape, in Markdown by
+``escape_markdown``, which every value goes through that a template shows.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autoresearchd.domain.quantities import counted, format_duration
+from autoresearchd.report import charts, story
+from autoresearchd.report.plain_text import clean, measured, number, real, strip_controls
+from autoresearchd.report.plot import chart_of
+from autoresearchd.store.story_reader import Edit, Origin, StoryReader
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+Record = Mapping[str, Any]
+WIDTHS = (940, 380)
+"""Of the charts: on a desk, and on a phone; the page shows the one that fits."""
+_MOST_ROWS, _MOST_BARS, _MOST_THEMES, _MOST_NUMBERS = 300, 15, 15, 12
+_MOST_DIFF_LINES, _MOST_DIFF = 200, 20_000
+_FITS, _MARKDOWN_DIFFS = 60_000, 30_000
+"""Characters of Markdown, and of all diffs in it: a pull request of GitHub takes 65,536."""
+WHY = {
+    "": "measured, and not better",
+    "simpler": "as good, and simpler",
+    "no_gain": "measured, and no gain to be expected over the tip",
+    "aborted_early": "ended early: the forecast was hopeless",
+    "gate_miss": "missed a gate",
+    "size_blocked": "larger than allowed",
+    "constraint": "broke a constraint of the task",
+    "stale_parent": "made on a tip that is gone; proposed again",
+    "error": "the program failed",
+    "oom": "out of memory",
+    "nan_loss": "the loss became NaN",
+    "metric_missing": "it ended without the metric",
+    "non_finite": "the metric is not finite",
+    "timeout": "took longer than the hard wall",
+    "budget_overrun": "trained for longer than the budget",
+    "illegal_edit": "an edit that is not allowed; never ran",
+    "malformed_answer": "an answer that could not be read; never ran",
+    "metric_tampering": "tampered with the metric",
+    "not_causal": "the model looks into the future",
+    "check_failed": "a check of the task failed",
+    "duplicate": "tried before; never ran",
+    "no_op": "changes nothing; never ran",
+}
+
+
+@dataclass(frozen=True)
+class SessionReport:
+    """All that a report tells of a session; what is derived from the rows is computed when it is asked for."""
+
+    tag: str
+    status: Record
+    records: Sequence[Record]
+    edits: Sequence[Edit]
+    confirmations: Sequence[Record]
+    beliefs: Sequence[tuple[float, float, float]]
+    slots: story.Slots
+    origin: Origin
+    written_at: datetime
+
+    @classmethod
+    def read(cls, reader: StoryReader, tag: str, status: Record, now: datetime) -> SessionReport:
+        """Unknown session: KeyError. status: as ``status --json``; now: what goes on is told up to it."""
+        records, start = list(reader.experiments(tag)), datetime.fromisoformat(status["session"]["started_at"])
+        slots = story.slots(reader.slot_runs(tag), records, start, now)
+        rows = (records, reader.edits(tag), reader.confirmations(tag), reader.beliefs(tag))
+        return cls(tag, status, *rows, slots, reader.origin(tag), now)
+
+    # ------------------------------------------------------------------ facts
+    @property
+    def metric(self) -> Record:
+        return self.status["metric"]  # type: ignore[no-any-return]
+
+    @cached_property
+    def by_number(self) -> dict[int, Record]:
+        return {int(record["experiment"]): record for record in self.records}
+
+    @cached_property
+    def edit(self) -> dict[int, Edit]:
+        return {edit.number: edit for edit in self.edits}
+
+    @cached_property
+    def credit(self) -> dict[int, story.Credit]:
+        return story.credits(self.records, self.confirmations, self.metric["direction"])
+
+    @cached_property
+    def shares(self) -> story.Shares:
+        return story.shares(self.credit, self.edits)
+
+    @cached_property
+    def held(self) -> list[story.Held]:
+        return story.held(self.records, self.confirmations)
+
+    @cached_property
+    def open_keeps(self) -> list[Record]:
+        """Kept, and neither confirmed nor fallen back."""
+        first = story.baselines(self.records)
+        kept = (r for r in self.records if r.get("status") == "keep" and r.get("confirmed") is None)
+        return [r for r in kept if r["experiment"] not in first]
+
+    @cached_property
+    def not_held(self) -> list[Record]:
+        """Tests that did not move the branch."""
+        return [test for test in self.confirmations if test.get("outcome") in ("fell", "undecided")]
+
+    @cached_property
+    def failures(self) -> list[story.Failure]:
+        return story.failures(self.records, {edit.number: edit.reason for edit in self.edits})
+
+    @cached_property
+    def constants(self) -> list[story.Constant]:
+        sigma, direction = real(self.metric["sigma"]), self.metric["direction"]
+        return story.importance(self.records, self.edits, direction, sigma=sigma, beliefs=self.beliefs)
+
+    @cached_property
+    def themes(self) -> list[story.Theme]:
+        return story.themes(self.records, self.edits)[:_MOST_THEMES]
+
+    @cached_property
+    def workers(self) -> list[story.Worker]:
+        return story.workers(self.records, self.edits, self.credit)
+
+    @cached_property
+    def re_added(self) -> list[story.ReAdded]:
+        """Those that were kept."""
+        return [one for one in story.re_added(self.records, self.edits) if one.kept]
+
+    @property
+    def latest(self) -> Sequence[Record]:
+        return [record for record in self.records if record.get("status")][-_MOST_ROWS:]
+
+    # ------------------------------------------------------------------ words
+    @cached_property
+    def verdict(self) -> str:
+        """What came of it, in a sentence."""
+        m, confirmed = self.metric, self.metric["confirmed"] or {}
+        name, baseline = clean(m["name"] or "the metric", 60), real(m["baseline"])
+        if baseline is None:
+            return f"The baseline has no {name} yet."
+        if m["best"] is None or confirmed.get("experiment") == m["baseline_experiment"]:
+            kept = f"; {counted(len(self.open_keeps), 'keep')} not tested yet" if self.open_keeps else ""
+            return f"Nothing better than the baseline, {name} {number(baseline)}, is confirmed{kept}."
+        gain, error = real(confirmed.get("gain")), real(confirmed.get("error"))
+        told = f"{name} went from {number(baseline)} to {number(m['best'])}"
+        if gain is not None:
+            percent = f", {100 * gain / abs(baseline):.2f}%" if baseline else ""
+            spread = f" ± {error:.2g}" if error else ""
+            told += f"; side by side it is better by {measured(gain, m['sigma'])}{spread}{percent}"
+        else:
+            told += f", {m['improvement_pct']:+.2f}%" if m["improvement_pct"] is not None else ""
+        return f"{told}, confirmed in experiment {confirmed['experiment']} over {counted(confirmed['runs'], 'run')}."
+
+    @property
+    def length(self) -> str:
+        return format_duration(self.slots.length)
+
+    @property
+    def commands(self) -> list[tuple[str, str]]:
+        """Commands with what they are for. Nothing in them is of a model; a tag and a branch are checked names."""
+        tag, branch = shlex.quote(clean(self.tag)), shlex.quote(clean(self.status["session"]["branch"]))
+        if not self.status["session"]["branch"]:
+            return [(f"autoresearchd show N --session {tag}", "everything about experiment N")]
+        base = shlex.quote(clean(self.origin.base_commit)[:12])
+        return [
+            (f"git diff {base}..{branch}", "all that is confirmed"),
+            (f"git log {base}..{branch}", "the commits, with what each was expected to bring"),
+            (f"git show refs/autoresearch/{tag}/N", "what experiment N changed, kept or not"),
+            (f"autoresearchd show N --diff --log --session {tag}", "everything about experiment N"),
+            (f"autoresearchd confirm --session {tag}", "measure it again beside the baseline, on fresh seeds"),
+            (f"autoresearchd finalize --session {tag}", "branches to review"),
+        ]
+
+    def why(self, label: str) -> str:
+        return WHY.get(label, label)
+
+    def hypothesis(self, record: Record) -> str:
+        """Why it was tried, where that is more than what was done."""
+        edit = self.edit.get(record["experiment"])
+        told = str((record.get("asi") or {}).get("hypothesis") or (edit.hypothesis if edit else ""))
+        return "" if told == record.get("description") else told
+
+    def measured(self, value: Any) -> str:
+        return measured(value, self.metric["sigma"])
+
+    def gain(self, gain: story.Gain | story.Credit) -> str:
+        """With its error, as many digits as σ allows."""
+        sigma = self.metric["sigma"]
+        return f"{measured(gain.value, sigma, sign='+')}" + (f" ± {gain.error:.2g}" if gain.error else "")
+
+    def numbers(self, found: Sequence[int]) -> str:
+        shown = ", ".join(f"#{n}" for n in found[:_MOST_NUMBERS])
+        return shown + (f" and {len(found) - _MOST_NUMBERS:,} more" if len(found) > _MOST_NUMBERS else "")
+
+    def diff_lines(self, experiment: int) -> list[tuple[str, str]]:
+        """Lines of a diff with their kinds (``add``, ``del``, ``head``, nothing), cut where it is long."""
+        diff = self.edit[experiment].diff[:_MOST_DIFF] if experiment in self.edit else ""
+        found, lines = [], diff.rstrip("\n").split("\n") if diff.strip() else []
+        for line in lines[:_MOST_DIFF_LINES]:
+            kind = {"+": "add", "-": "del", "@": "head"}.get(line[:1], "")
+            kind = "head" if line.startswith(("+++ ", "--- ")) else kind
+            found.append((strip_controls(line), kind))
+        if len(lines) > _MOST_DIFF_LINES or len(diff) == _MOST_DIFF:
+            found.append((f"… cut here; `autoresearchd show {experiment} --diff` shows all", "head"))
+        return found
+
+    # ------------------------------------------------------------------ pictures
+    def pictures(self, kind: str) -> list[tuple[int, str]]:
+        """A chart in each width, as SVG."""
+        draw = {"progress": self._progress, "slots": self._slots, "constants": self._constants, "shares": self._shares}
+        return [(width, draw[kind](width)) for width in WIDTHS]
+
+    def _progress(self, width: int) -> str:
+        facts = {"metric": self.metric["name"] or "metric", "direction": self.metric["direction"]}
+        chart = chart_of(self.records, confirmations=self.confirmations, beliefs=self.beliefs, **facts)
+        height = 420 if width > 600 else 300
+        sigma = real(self.metric["sigma"])
+        return charts.staircase(chart, name=f"progress-{width}", sigma=sigma, width=width, height=height)
+
+    def _slots(self, width: int) -> str:
+        refused = self.slots.refused
+        return charts.timeline(self.slots.spans, refused, name=f"slots-{width}", until=self.slots.length, width=width)
+
+    def _constants(self, width: int) -> str:
+        rows = [
+            charts.Bar(c.name.rpartition(":")[2], c.moved.value, c.moved.error, counted(c.tries, "try", "tries"))
+            for c in self.constants[:_MOST_BARS]
+        ]
+        title = "How far a change of each constant moves the metric"
+        return charts.bars(rows, name=f"constants-{width}", title=title, width=min(width, 640))
+
+    def _shares(self, width: int) -> str:
+        names = {"structure": "Structure", "tuning": "Constants", "unknown": "Not known"}
+        rows = [charts.Bar(names[kind], *gain) for kind, gain in self.shares._asdict().items() if any(gain)]
+        return charts.bars(rows, name=f"shares-{width}", title="Where the gain is from", width=min(width, 640))
+
+
+# ---------------------------------------------------------------------- files
+def render(report: SessionReport, redact: Callable[[str], str], *, markdown: bool = False) -> str:
+    """The report as HTML, or as Markdown. redact: takes keys out of a text, before and after it is escaped."""
+    environment = _environment(redact, markdown=markdown)
+    if not markdown:
+        return redact(environment.get_template("report.html.j2").render(report=report, style=charts.STYLE))
+    text = ""
+    for most in (40, 10, 3):  # steps of what held, the latest
+        diffs, budget, steps = {}, _MARKDOWN_DIFFS, report.held[-most:]
+        for keep in (keep for step in reversed(steps) for keep in step.keeps):
+            diff = "\n".join(line for line, _ in report.diff_lines(keep["experiment"]))
+            if 0 < len(diff) <= budget:
+                diffs[keep["experiment"]], budget = _fenced(diff), budget - len(diff)
+        text = redact(environment.get_template("report.md.j2").render(report=report, diffs=diffs, steps=steps))
+        if len(text) <= _FITS:
+            break
+    return text
+
+
+def _environment(redact: Callable[[str], str], *, markdown: bool) -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+    from markupsafe import Markup
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, Markup):
+            return value
+        return escape_markdown(redact(str(value))) if markdown else redact(str(value))
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=False if markdown else select_autoescape(default=True, default_for_string=True),  # noqa: S701
+        finalize=shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "clean": clean,
+        "number": number,
+        "hex": lambda text: Markup(re.sub(r"\W", "", str(text), flags=re.ASCII)),  # noqa: S704 - letters and digits
+    }
+    return environment
+
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~$&])")
+_LINKS = re.compile(r"(?i)([@#]|\b(?:https?|ftp|www|gh)(?=[:.-]))")
+_SPACE = "\N{ZERO WIDTH SPACE}"
+
+
+def escape_markdown(text: str) -> str:
+    """A foreign text as one line of Markdown in which nothing is a link, a mention, a tag, a formula or a table's end.
+
+    What GitHub links in a text (``@name``, ``#12``, addresses), it links in spite of a backslash: a space without width
+    keeps it from that.
+    """
+    line = _MARKDOWN.sub(r"\\\1", clean(text))
+    return re.sub(r"^(\d*)([-+.)=])(?=\s|$)", r"\1\\\2", _LINKS.sub(rf"\1{_SPACE}", line))
+
+
+def _fenced(text: str) -> Any:
+    from markupsafe import Markup
+
+    longest = max(map(len, re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return Markup(f"{fence}diff\n{text}\n{fence}")  # noqa: S704 - nothing within ends the fence

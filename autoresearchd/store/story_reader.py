@@ -1,0 +1,96 @@
+"""What a page and a report tell beyond the commands: all edits with their diffs, and what the slots did when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import select
+
+from autoresearchd.domain.experiment import CurvePoint
+from autoresearchd.domain.labels import Label
+from autoresearchd.store.journal import records
+from autoresearchd.store.reader import Reader
+from autoresearchd.store.schema import tables as t
+
+e, p, b, r = t.experiments, t.proposals, t.proposal_bodies, t.runs
+
+
+class Edit(NamedTuple):
+    """The current proposal of an experiment; changes: constant → new value, empty where it did more than that.
+
+    reason: of the decision; seconds: that proposing took.
+    """
+
+    number: int
+    hypothesis: str
+    changes: Mapping[str, Any]
+    diff: str
+    seconds: float
+    reason: str = ""
+
+
+class SlotRun(NamedTuple):
+    """A run of an experiment or of a confirmation. attempt: −1 − n of confirmation n; end None: it goes on."""
+
+    number: int
+    attempt: int
+    start: datetime
+    end: datetime | None
+    label: Label
+    host: str
+    device: str
+
+
+class Origin(NamedTuple):
+    """How a session was begun."""
+
+    base_commit: str
+    folder: str
+    executor: str
+    seed: int
+    task_json: str
+    hardware: str
+
+
+class StoryReader(Reader):
+    """A reader that knows more, and takes longer for it. Unknown session: KeyError."""
+
+    def edits(self, tag: str) -> list[Edit]:
+        """The proposals of a session in order of number, those of repaired ones as they were at last."""
+        columns = (p.c.number, p.c.hypothesis, p.c.changes, b.c.diff, p.c.seconds, e.c.reason)
+        current = select(*columns).join(e, records.CURRENT).outerjoin(b, records.BODY)
+        rows = self._db.rows(current.where(e.c.session_id == self._id(tag)).order_by(p.c.number))
+        return [Edit(n, text, changes, diff or "", took, why or "") for n, text, changes, diff, took, why in rows]
+
+    def slot_runs(self, tag: str) -> list[SlotRun]:
+        """All runs of a session in order of their beginning."""
+        columns = (r.c.number, r.c.attempt, r.c.started_at, r.c.finished_at, r.c.label, r.c.host, r.c.device)
+        rows = self._db.rows(select(*columns).where(r.c.session_id == self._id(tag)).order_by(r.c.started_at, r.c.id))
+        return [SlotRun(*row) for row in rows]
+
+    def curve(self, tag: str, number: int) -> tuple[CurvePoint, ...]:
+        """The learning curve of the last run of an experiment's own program that has one."""
+        own = (r.c.session_id == self._id(tag), r.c.number == number, r.c.program.is_(None), r.c.attempt >= 0)
+        rows = self._db.rows(select(r.c.curve).where(*own, r.c.curve.is_not(None)).order_by(r.c.run_index.desc()))
+        return next((tuple(row.curve) for row in rows if row.curve), ())
+
+    def files(self, tag: str, number: int) -> Mapping[str, str]:
+        """The new text of each file that an experiment changed, by its path in the task's folder."""
+        current = select(b.c.files).join(p, records.BODY).join(e, records.CURRENT)
+        row = self._db.row(current.where(e.c.session_id == self._id(tag), e.c.number == number))
+        return row.files or {} if row else {}
+
+    def origin(self, tag: str) -> Origin:
+        s, g = t.sessions.c, t.segments.c
+        columns = (s.base_commit, s.folder, s.executor, s.seed, s.task_json)
+        row = records.require(self._db.row(select(*columns).where(s.tag == tag)), f"no session {tag!r}")
+        latest = select(g.hardware).where(g.session_id == self._id(tag)).order_by(g.number.desc()).limit(1)
+        hardware = self._db.row(latest)
+        base, folder, executor, seed, task = row
+        return Origin(base, folder, executor, seed, task, hardware.hardware if hardware else "")
+
+    def _id(self, tag: str) -> int:
+        row = self._db.row(select(t.sessions.c.id).where(t.sessions.c.tag == tag))
+        return int(records.require(row, f"no session {tag!r}").id)
