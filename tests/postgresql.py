@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import pytest
 
+from autoresearchd.sandbox.process_tree import descendants
 from autoresearchd.store.schema.database import connect, upgrade
 from autoresearchd.store.schema.tables import metadata
 from autoresearchd.store.shared import Shared
@@ -81,6 +82,19 @@ class Server:
             self._process.send_signal(signal.SIGINT)
             self._process.wait()
             self._process = None
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stopped as SIGSTOP stops it, for the time of a block: connections stay, and nothing answers."""
+        assert self._process is not None
+        processes = [self._process.pid, *descendants(self._process.pid)]
+        try:
+            for pid in processes:
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in processes:
+                os.kill(pid, signal.SIGCONT)
 
     def sql(self, statement: str, database: str = "research") -> list[tuple[Any, ...]]:
         import psycopg

@@ -21,13 +21,20 @@ from urllib.parse import urlsplit
 
 from autoresearchd import keys
 from autoresearchd.app.models.spending import AWAY_S, Roomy, SessionAnswers, UsersDay, daily_spend
+from autoresearchd.app.observers import Hooks, Notifier, Observed, targets_of
 from autoresearchd.app.project import Project
 from autoresearchd.config import load_task, parse_task
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.errors import ConfigError, EnvironmentFailure, MissingCapability, UsageError
+from autoresearchd.domain.errors import (
+    AutoresearchdError,
+    ConfigError,
+    EnvironmentFailure,
+    MissingCapability,
+    UsageError,
+)
 from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import Adapters, Cancel, Event, EventKind, EventSink, Executor, Policy, ResearchState
+from autoresearchd.domain.ports import Adapters, Event, EventKind, EventSink, Executor, Policy, ResearchState
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.redaction import secret_parts, secrets_of_environment
@@ -41,6 +48,7 @@ from autoresearchd.loop.daemon import Fanout, FileSink
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.proposing.session_memo import Memo
 from autoresearchd.loop.upkeep.housekeeping import note_reason
+from autoresearchd.loop.upkeep.service_manager import ServiceStatus
 from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble, absent_key
 from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced
 from autoresearchd.policy.exchange import Failure
@@ -216,11 +224,29 @@ def laboratory(
     task = parse_task(session.task_json)
     workspace = open_workspace(project.root, session.tag, task, folder)
     settings = load_settings(os.environ)
-    secrets = (*secrets_of_environment(task.execution.env), *model_secrets(settings))
+    targets = targets_of(settings.notify)
+    secrets = (
+        *secrets_of_environment(task.execution.env),
+        *model_secrets(settings),
+        *(t.url for t in targets if t.url),
+    )
     redactor = keys.redactor(folder=project.root).with_values(secrets)
     store.hide(redactor)
     clock = SystemClock()
-    sink = Fanout([FileSink(layout.daemon_log(project.root), session.tag), *sinks], redactor)
+
+    def tell(kind: EventKind, text: str) -> None:
+        sink.emit(Event(kind, clock.now(), text))
+
+    def note(text: str, number: int | None) -> None:
+        made = store.add_note(session.id, text, clock.now())
+        if number is not None:
+            store.mark_notes_seen(session.id, [made.id], number)
+
+    observed = Observed(session.tag, task.name, project.journal, project.root)
+    hooks = Hooks(observed, settings.hooks_before, settings.hooks_after, redactor, tell, note)
+    notifier = Notifier(observed, targets, tell)
+    log = FileSink(layout.daemon_log(project.root), session.tag)
+    sink = Fanout([log, hooks, notifier, ServiceStatus(), *sinks], redactor)
     site = Site(
         source=folder,
         pristine=workspace.pristine(session.base_commit),
@@ -231,16 +257,14 @@ def laboratory(
     if isinstance(executor, LocalExecutor):
         executor.shared = _may_compute_here(spec, settings)
 
-    def tell(kind: EventKind, text: str) -> None:
-        sink.emit(Event(kind, clock.now(), text))
-
     warn = partial(tell, EventKind.WARNING)
 
     def waits(reason: str) -> None:
         note_reason(store, session.tag, clock.now(), reason)
 
     if executor is None:
-        executor = make_executor(session.executor, task, _terms(project, session, store, stop, tell, waits))
+        fleet = _fleet_now(task, folder, tell) if executor_kind(session.executor) == SSH else task
+        executor = make_executor(session.executor, fleet, _terms(project, session, store, stop, tell, waits))
     # A server may call its model as it likes: the user says which folder has the same.
     named = (folder / Path(settings.learn.model).expanduser()).resolve() if settings.learn.model else None
     adapters, name = None, str(replace(spec, tuned=False))
@@ -258,7 +282,7 @@ def laboratory(
         store=store,
         workspace=workspace,
         executor=executor,
-        policy=make_policy(spec, offer),
+        policy=hooks.around(make_policy(spec, offer)),
         clock=clock,
         sink=sink,
         stop=stop,
@@ -268,6 +292,7 @@ def laboratory(
         memo=Memo(layout.memo_path(project.root, session.tag)),
         ends_when_spent=ends_when_spent(session),
         ended=partial(_call_all, offer.ended),
+        left=partial(_call_all, [hooks.close, notifier.close]),
         rate=lambda: float(getattr(executor, "rate", 0.0)),
         learning=schedule_of(
             project.root,
@@ -281,6 +306,20 @@ def laboratory(
             free=partial(_call_all, offer.unloads),
         ),
     )
+
+
+def _fleet_now(task: Task, folder: Path, tell: Callable[[EventKind, str], None]) -> Task:
+    """A session's task, with the machines that its file names now: hosts move and die, what is judged on them stays."""
+    try:
+        slots = load_task(folder).remote_slots
+    except (AutoresearchdError, OSError) as error:
+        tell(EventKind.WARNING, f"the fleet is still that of the session's beginning: {error}")
+        return task
+    if slots == task.remote_slots or not slots:
+        return task
+    names = ", ".join(f"{slot.name} on {slot.host}" for slot in slots)
+    tell(EventKind.SETUP, f"fleet.slots of task.yaml was changed: {names}")
+    return replace(task, remote_slots=slots)
 
 
 def _terms(
@@ -357,7 +396,7 @@ def ensure_segment(lab: Context, protected_fingerprint: str) -> bool:
 class Offer:
     """What a session offers to its policy; whoever makes that adds to ``unloads`` (its model) and ``ended``.
 
-    ending: set once the session is to end. adapters: says which version of the local policy answers.
+    stop: how the session is asked to end. adapters: says which version of the local policy answers.
     """
 
     session: Session
@@ -368,7 +407,7 @@ class Offer:
     site: Site
     settings: ModelSettings
     warn: Callable[[str], None]
-    ending: Cancel
+    stop: StopSwitch
     adapters: Adapters | None
     unloads: list[Callable[[], None]] = field(default_factory=list)
     ended: list[Callable[[], None]] = field(default_factory=list)
@@ -398,6 +437,10 @@ def make_policy(spec: PolicySpec, offer: Offer) -> Policy:
             from autoresearchd.policy.search.search_policies import RandomPolicy
 
             return RandomPolicy()
+        case "outside":
+            from autoresearchd.policy.outside_policy import OutsidePolicy
+
+            return OutsidePolicy()
         case "command":
             from autoresearchd.policy.command_policy import CommandPolicy
 
@@ -428,15 +471,16 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         from autoresearchd.policy.model_policy import ModelPolicy
 
         make = ModelPolicy
+    charged = SessionAnswers(store, session_id, clock, day.spent, AWAY_S, offer.stop.now)
     policy: Policy = make(
         clients,
         settings,
         name=str(spec),
-        answers=WatchedAnswers(SessionAnswers(store, session_id, clock, day.spent, AWAY_S), caps, offer.warn),
+        answers=WatchedAnswers(charged, caps, offer.warn),
         purse=Roomy(caps, offer.site.pristine),
         check=check.legal,
         near=check.near,
-        ending=offer.ending,
+        ending=offer.stop,
     )
     offer.unloads.extend(client.unload for client in clients)
     if settings.when_spent == "search":

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from autoresearchd import keys
 from autoresearchd.app import compose
+from autoresearchd.app.observers import targets_of
 from autoresearchd.app.project import Project
 from autoresearchd.app.repair import check_database, check_journal, ends_after
 from autoresearchd.app.session_requests import discard_session, reached_limit, request
@@ -45,6 +46,7 @@ from autoresearchd.loop.daemon import serve
 from autoresearchd.loop.measuring.run_files import clean_logs
 from autoresearchd.loop.messages import is_baseline
 from autoresearchd.loop.upkeep.housekeeping import note_reason
+from autoresearchd.loop.upkeep.service_manager import notify
 from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, announce, starting
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
@@ -97,6 +99,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
     if policy.kind == "auto":  # the model that the user has set up, else search
         policy = parse_spec(settings.policy) if settings.policy else PolicySpec("search")
     refuse_secret(options.policy)
+    targets_of(settings.notify)  # raises where an address cannot be read
     executor = _usable_executor(options.executor, options.sandbox, options.slots)
     if options.tag is not None:
         layout.require_tag(options.tag)
@@ -306,6 +309,7 @@ def resume(
                 f"session {session.tag} is at its limit, so nothing was started: {reached.reason}\n"
                 f"  → autoresearchd resume {session.tag} {reached.more}   goes on\n"
             )
+            notify(READY="1", STATUS=reached.reason)  # else a service that has nothing left to do counts as failed
             return 0
         if wanted.limits != session.limits:
             store.set_limits(session.id, wanted.limits)

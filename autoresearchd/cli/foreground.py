@@ -18,10 +18,15 @@ from autoresearchd.cli.terminal_text import Paint, clean
 from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.domain.ports import Event, EventKind, EventSink
 
-_LOUD = {EventKind.WARNING: "warning: ", EventKind.FAULT: "fault: ", EventKind.BACKING_OFF: "backing off: "}
+_LOUD = {
+    EventKind.WARNING: "warning: ",
+    EventKind.LEARNER_FAILED: "warning: ",
+    EventKind.FAULT: "fault: ",
+    EventKind.BACKING_OFF: "backing off: ",
+}
 _ABOVE = {*_LOUD, EventKind.CONFIRMED, EventKind.SESSION_STOPPED}
 """What stays above the live view: what is wrong, and what a confirmation has shown."""
-_QUIET = {EventKind.HOUSEKEEPING, EventKind.OPENED}
+_QUIET = {EventKind.HOUSEKEEPING, EventKind.LEARNED, EventKind.HOOK, EventKind.OPENED}
 _BEGIN = {EventKind.SESSION_STARTED, EventKind.SESSION_RESUMED}
 _REFRESH_SECONDS, _ROWS = 1.0, 50
 

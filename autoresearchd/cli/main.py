@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from autoresearchd import __version__
 from autoresearchd.cli.commands import (
     adapter_commands,
+    agent_commands,
     cloud_commands,
     doctor_command,
     experiment_commands,
@@ -20,6 +21,7 @@ from autoresearchd.cli.commands import (
     logs_command,
     report_commands,
     serve_command,
+    service_command,
     session_commands,
     skill_commands,
     status_command,
@@ -45,6 +47,7 @@ _COMMANDS: Mapping[str, Command] = {
     "unpause": (session_commands.unpause, ("unpause",)),
     "confirm": (session_commands.confirm, ("confirm", "confirm 12 --runs 5", "confirm --budget 20m")),
     "status": (status_command.status, ("status", "status --watch", "status --json | jq .metric.best")),
+    "top": (status_command.top, ("top",)),
     "note": (session_commands.note, ('note "leave the optimiser alone, try the schedule"',)),
     "experiments": (experiment_commands.experiments, ("experiments --last 20", "experiments --status keep --json")),
     "show": (experiment_commands.show, ("show 12", "show 12 --diff", "show 12 --answers")),
@@ -62,7 +65,7 @@ _COMMANDS: Mapping[str, Command] = {
     "plot": (report_commands.plot, ("plot -o progress.png",)),
     "report": (report_commands.report, ("report -o report.html", "report --format markdown > pull-request.md")),
     "export": (report_commands.export, (
-        "export --format jsonl -o autoresearch.jsonl", "export --format tsv > results.tsv"
+        "export --format jsonl -o autoresearch.jsonl", "export --format tsv > results.tsv", "export --to optuna",
     )),
     "import": (report_commands.import_log, ("import autoresearch.jsonl",)),
     "web": (web_command.web, ("web", "web --port 9000 --session nov21")),
@@ -79,6 +82,10 @@ _COMMANDS: Mapping[str, Command] = {
     "cloud down": (cloud_commands.down, ("cloud down", "cloud down night1 --yes", "cloud down --all")),
     "skills list": (skill_commands.list_skills, ("skills list", "skills list --json")),
     "skills add": (skill_commands.add, ("skills add --claude", "skills add --dir .claude/skills")),
+    "service install": (service_command.install, ("service install", "service install --session night1")),
+    "service uninstall": (service_command.uninstall, ("service uninstall",)),
+    "service status": (service_command.status, ("service status", "service status --json")),
+    "mcp": (agent_commands.mcp, ("mcp", "mcp --dir ~/research")),
     "doctor": (doctor_command.doctor, ("doctor", "doctor --json")),
 }  # fmt: skip
 _GROUPS = {
@@ -86,6 +93,7 @@ _GROUPS = {
     "task": "List, make and check tasks, see what is tuned.",
     "adapters": "Versions of the local policy.",
     "cloud": "Machines that sessions have rented.",
+    "service": "A session as a service of this system.",
     "skills": "Skills for coding agents.",
 }
 

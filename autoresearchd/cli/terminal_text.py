@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 import traceback
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -27,6 +28,8 @@ COLOURS = {
     "paused": "yellow", "backing_off": "yellow", "stopped": "grey", "crashed": "red",
 }  # fmt: skip
 """Of the status of an experiment, and of the state of a session."""
+_RESET = "\x1b[0m"
+_STYLE, _TOKENS = re.compile(r"\x1b\[[0-9;]*m"), re.compile(r"\x1b\[[0-9;]*m| +|[^ \x1b]+")
 INTERRUPTED = 130
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -60,7 +63,7 @@ def is_terminal(stream: TextIO) -> bool:
 def can_show(text: str) -> bool:
     """Whether the encoding of stdout has these characters."""
     try:
-        text.encode(sys.stdout.encoding or "ascii")
+        text.encode(getattr(sys.stdout, "encoding", "") or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return True
@@ -108,6 +111,50 @@ def fit(text: str, columns: int) -> str:
             break
         kept.append(char)
     return "".join(kept).rstrip() + "…"
+
+
+def wrap(line: str, columns: int, indent: int) -> list[str]:
+    """A painted line as several that take at most ``columns``; those that follow are indented.
+
+    It is broken between what " · " and gaps of several spaces keep apart, and between words where that is too long. A
+    word that is longer than a line stays whole.
+    """
+    if width(_STYLE.sub("", line)) <= columns:
+        return [line]
+    lines, style, painted, used, gap, opening = [""], "", False, 0, "", ""
+    for phrase in _phrases(line):
+        wide = width("".join(token for token in phrase if token[0] != "\x1b").strip())
+        apart = wide <= columns - indent and used + len(gap) + wide > columns
+        for token in phrase:
+            if token == _RESET:
+                lines[-1] += _RESET if painted else ""
+                style, painted, opening = "", False, ""
+            elif token[0] == "\x1b":
+                style = opening = token
+            elif token[0] == " ":
+                gap += token
+            else:
+                if used > indent and (apart or used + len(gap) + width(token) > columns):
+                    lines[-1] += _RESET if painted else ""
+                    lines.append("")
+                    gap, used, opening = " " * indent, 0, style
+                lines[-1] += gap + opening + token
+                used, gap, opening, painted, apart = used + len(gap) + width(token), "", "", bool(style), False
+    return lines
+
+
+def _phrases(line: str) -> Iterator[list[str]]:
+    """The tokens of a painted line, in parts that belong together."""
+    phrase: list[str] = []
+    for token in _TOKENS.findall(line):
+        if token.startswith("  ") and phrase:
+            yield phrase
+            phrase = []
+        phrase.append(token)
+        if token == "·":  # noqa: S105 - no secret
+            yield phrase
+            phrase = []
+    yield phrase
 
 
 def table(

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
 from autoresearchd.config.problems import Conflict, did_you_mean, in_conflict, raise_any, validated, wrong
-from autoresearchd.config.task_schema import Flag, Line, Number, Seconds, Section, must
+from autoresearchd.config.task_schema import Command, Flag, Line, Number, Seconds, Section, must
 from autoresearchd.config.yaml_document import (
     Document,
     Place,
@@ -25,7 +25,7 @@ from autoresearchd.config.yaml_document import (
     without_empty,
 )
 from autoresearchd.domain.errors import ConfigError
-from autoresearchd.domain.model_settings import LearnSettings, ModelSettings, Price
+from autoresearchd.domain.model_settings import NOTICES, LearnSettings, ModelSettings, Notice, NotifySettings, Price
 from autoresearchd.domain.redaction import find_secrets
 
 FILE_NAME = "config.yaml"
@@ -132,6 +132,29 @@ class LearnFile(Section):
     set: Annotated[dict[str, str], BeforeValidator(_plain_options)] = Field(default_factory=dict)
 
 
+class HooksFile(Section):
+    """Commands of the user's own around each experiment."""
+
+    before: tuple[Command, ...] = ()
+    after: tuple[Command, ...] = ()
+
+
+class NotifyFile(Section):
+    """A place that is told what happens."""
+
+    url_file: Line | None = None
+    command: Command | None = None
+    format: Literal["json", "text", "slack", "discord"] = "json"
+    on: tuple[Notice, ...] = NOTICES
+
+    def conflicts(self) -> Iterator[Conflict]:
+        hint = "`url_file: PATH` (a file with the address of a webhook) or `command: CMD`"
+        if (self.url_file is None) == (self.command is None):
+            yield "url_file", "one of url_file and command is needed, and not both", hint
+        elif self.command is not None and self.format != "json":
+            yield "format", "a command gets JSON on its standard input", "leave format out"
+
+
 class SettingsFile(Section):
     """All of config.yaml."""
 
@@ -157,6 +180,8 @@ class SettingsFile(Section):
     parents: Literal["incumbent", "puct"] = "incumbent"
     group: Annotated[Whole, Field(ge=1, le=64)] = 1
     store: Line | None = None
+    hooks: HooksFile = HooksFile()
+    notify: tuple[NotifyFile, ...] = ()
 
 
 def settings_path(environment: Mapping[str, str]) -> Path | None:
@@ -237,8 +262,11 @@ def _advise(place: Place, known: list[str]) -> str:
 
 
 # ---------------------------------------------------------------------- the settings after validation
+_SECTIONS = ("spend", "local", "agent", "learn", "hooks", "notify")
+
+
 def _settings(file: SettingsFile, folder: Path, environment: Mapping[str, str]) -> ModelSettings:
-    values = {key: value for key, value in dict(file).items() if key not in ("spend", "local", "agent", "learn")}
+    values = {key: value for key, value in dict(file).items() if key not in _SECTIONS}
     local, learn = file.local, file.learn
     return ModelSettings(
         **values
@@ -256,5 +284,16 @@ def _settings(file: SettingsFile, folder: Path, environment: Mapping[str, str]) 
             cron=learn.cron or "",
             model=learn.model or "",
             options=dict(learn.set),
+        ),
+        hooks_before=file.hooks.before,
+        hooks_after=file.hooks.after,
+        notify=tuple(
+            NotifySettings(
+                str(_path(one.url_file, folder, environment)) if one.url_file else "",
+                one.command or "",
+                one.format,
+                one.on,
+            )
+            for one in file.notify
         ),
     )

@@ -81,6 +81,10 @@ class SpendCapReached(EnvironmentFailure):
         self.whole_session = whole_session
 
 
+class PlaceTaken(EnvironmentFailure):
+    """Somebody else computes where a run was to begin. Nobody has failed: the loop looks again every few seconds."""
+
+
 class ModelsRefused(EnvironmentFailure):
     """Every model refuses its key, its account or its name, which no waiting changes."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,24 @@ class LearnSettings:
         return self.every is not None or bool(self.cron)
 
 
+Notice = Literal["confirmed", "crash_loop", "stall", "budget", "learner", "ended"]
+"""What a user can be told of: docs/agents.md says when."""
+NOTICES: tuple[Notice, ...] = get_args(Notice)
+
+
+@dataclass(frozen=True, slots=True)
+class NotifySettings:
+    """One place that is told. url_file: has the address of a webhook, which is a secret; command: or what is run.
+
+    form: of what is sent to the address: ``json``, ``text``, ``slack``, ``discord``. on: of ``NOTICES``.
+    """
+
+    url_file: str = ""
+    command: str = ""
+    form: str = "json"
+    on: tuple[Notice, ...] = NOTICES
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
     """How models are asked, from ``config.yaml``.
@@ -46,7 +65,8 @@ class ModelSettings:
     answer. retries: after a passing trouble; reasks: of a malformed answer; repairs: of a failed proposal. structured:
     None: where the model is known to have it. per_day: US dollars of all sessions together (UTC). base_url,
     local_model, key_file: of the policy ``local``. store: of the journal, a URL of PostgreSQL; empty: a file in each
-    repository. docs/policies.md has them all.
+    repository. hooks_before, hooks_after: commands of the user's own around each experiment. docs/policies.md has them
+    all.
     """
 
     policy: str = ""
@@ -77,3 +97,6 @@ class ModelSettings:
     agent_output_bytes: int = 10_000
     agent_usd: float | None = None
     learn: LearnSettings = field(default_factory=LearnSettings)
+    hooks_before: tuple[str, ...] = ()
+    hooks_after: tuple[str, ...] = ()
+    notify: tuple[NotifySettings, ...] = ()

@@ -63,6 +63,9 @@ class EventKind(StrEnum):
     CONFIRMED = "confirmed"
     FAULT = "fault"
     HOUSEKEEPING = "housekeeping"
+    LEARNED = "learned"
+    LEARNER_FAILED = "learner_failed"
+    HOOK = "hook"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,9 @@ class Executor(Protocol):
 
     def ready(self, slot: int) -> bool:
         """Whether a run could be started there now: its host answers, and nothing runs in it."""
+
+    def require(self, slot: int) -> None:
+        """Asked before a run there is written down: raises PlaceTaken where somebody else computes there."""
 
     def start(self, request: RunRequest) -> RunHandle: ...
 

@@ -103,3 +103,18 @@ class Proposal:
     parent: str | None = None
     """Commit that ``files`` were written against; None: the incumbent that the state was made from."""
     charged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A proposal from outside of the session's policy, which waits for an experiment.
+
+    files: new text of each changed editable file, written against the commit ``parent``. said: further words about it,
+    as in the JSON object of an answer. proposer: who makes it, in a word.
+    """
+
+    files: Mapping[str, str]
+    parent: str
+    said: Mapping[str, Any]
+    proposer: str
+    id: int = 0

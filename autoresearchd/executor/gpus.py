@@ -18,8 +18,8 @@ from typing import Any
 from autoresearchd.domain.cleaning import one_line
 from autoresearchd.sandbox.process_tree import TOKEN_VARIABLE, read, stat_fields
 
-_PROGRAM, _OWN = b"autoresearchd", {b"learn", b"serve"}
-"""In the command line of learners and servers of this program, which the daemon makes room for."""
+_PROGRAM, _OWN, _DAEMON = b"autoresearchd", {b"learn", b"serve"}, {b"start", b"resume"}
+"""In the command line of learners and servers of this program, which the daemon makes room for; of daemons."""
 _RUN = f"{TOKEN_VARIABLE}=".encode()
 """In the environment of runs; other sessions' share the machine."""
 
@@ -70,8 +70,8 @@ def users(gpus: Sequence[str]) -> Mapping[int, str]:
             continue
         for pid in pids:
             words = _command(pid)
-            # This daemon may have the policy's model in itself.
-            if any(words) and pid != os.getpid() and not _is_own(pid):
+            # A daemon, of whatever session, may have the policy's model in itself.
+            if any(words) and pid != os.getpid() and not _of_program(words, _DAEMON) and not _is_own(pid):
                 found[pid] = one_line(b" ".join(words).decode("utf-8", "replace"), 80)
     return found
 
@@ -80,11 +80,15 @@ def _is_own(pid: int) -> bool:
     """Whether a process, or one that it comes from, is a learner or a server of this program, or a run of a session."""
     while pid > 1:
         words = _command(pid)
-        server = not _OWN.isdisjoint(words) and any(_PROGRAM in word for word in words)
-        if server or any(each.startswith(_RUN) for each in read(f"/proc/{pid}/environ").split(b"\0")):
+        if _of_program(words, _OWN) or any(each.startswith(_RUN) for each in read(f"/proc/{pid}/environ").split(b"\0")):
             return True
         pid = int([*stat_fields(pid), b"0", b"0"][1])
     return False
+
+
+def _of_program(words: list[bytes], commands: set[bytes]) -> bool:
+    """Whether a command line is one of this program's with one of these commands."""
+    return not commands.isdisjoint(words) and any(_PROGRAM in word for word in words)
 
 
 def _command(pid: int) -> list[bytes]:

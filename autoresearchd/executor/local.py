@@ -13,15 +13,17 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, PlaceTaken
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.ports import Cancel, RunRequest
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.environment import Interpreter, inspect, processor, resolve_python, run_setup, share_cores
 from autoresearchd.executor.gpus import Devices, find_devices, users
 from autoresearchd.executor.visible_files import find_data, hidden_places, interpreter_folders, place_links
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, Supervised, Supervisors, read_result, reap
+from autoresearchd.sandbox.process_tree import descendants
 from autoresearchd.sandbox.tiers import AUTO, Tier, TierName, check_name, choose
 from autoresearchd.sandbox.view import View, job_environment, search_path
 
@@ -205,11 +207,13 @@ class LocalExecutor:
         return users(self._devices.ids)
 
     def _others(self, slot: int) -> str:
-        """Who has begun to compute on the GPU of a slot, in words; empty: nobody, or a run of ours is there."""
+        """Who has begun to compute on the GPU of a slot, in words; empty: nobody."""
         gpu, known = self._devices.visible(slot), self._others_before
-        if gpu is None or self.shared or self._own(gpu):
+        if gpu is None or self.shared:
             return ""
-        return ", ".join(f"{command} (process {pid})" for pid, command in users([gpu]).items() if pid not in known)
+        found = {pid: command for pid, command in users([gpu]).items() if pid not in known}
+        ours = {child for pid in self._own(gpu) for child in descendants(pid)} if found else ()
+        return ", ".join(f"{command} (process {pid})" for pid, command in found.items() if pid not in ours)
 
     def _own(self, gpu: str) -> list[int]:
         """Supervisors of runs under way on a GPU."""
@@ -227,6 +231,8 @@ class LocalExecutor:
         found = self.tier.warnings()
         if self._devices.ids and (limit := _ON_GPUS.get(self.tier.name)):
             found.append(limit)
+        if self._devices.ids and self.slots > len(self._devices.ids):
+            found.append(f"{self.slots} slots share {counted(len(self._devices.ids), 'GPU')}, its time and its memory")
         evaluation = task.evaluation if task else None
         if evaluation and not self.tier.isolates and (evaluation.private or evaluation.hide):
             found.append("evaluation.private and evaluation.hide cannot be kept from edited code without isolation")
@@ -241,11 +247,15 @@ class LocalExecutor:
     def ready(self, slot: int) -> bool:
         return not self._others(slot)
 
+    def require(self, slot: int) -> None:
+        if others := self._others(slot):
+            what = f"somebody else has begun to use GPU {self._devices.visible(slot)}: {others}"
+            hint = "it is waited for; CUDA_VISIBLE_DEVICES at `start` or `resume` says which GPUs are used"
+            raise PlaceTaken(what, hint=hint)
+
     def start(self, request: RunRequest) -> Supervised:
         gpu = self._devices.visible(request.slot)
-        if others := self._others(request.slot):
-            hint = "it is waited for; CUDA_VISIBLE_DEVICES at `start` or `resume` says which GPUs are used"
-            raise EnvironmentFailure(f"somebody else has begun to use GPU {gpu}: {others}", hint=hint)
+        self.require(request.slot)
         python = self._interpreter(resolve_python(request.task, request.setup))
         planner = _Planner(request, self.tier, python, self._devices)
         cores = self._cores[request.slot] if self._cores else ()

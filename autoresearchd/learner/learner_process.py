@@ -245,7 +245,7 @@ class LearnSchedule:
         said = self._log.read_bytes()[-20_000:].decode("utf-8", "replace").splitlines()
         lines = [line.rstrip() for line in said if line.strip() and not line.startswith("█")]
         if code == 0:
-            self._tell(EventKind.HOUSEKEEPING, f"learned in {minutes:.1f} min: " + "\n".join(lines[-4:]))
+            self._tell(EventKind.LEARNED, f"learned in {minutes:.1f} min: " + "\n".join(lines[-4:]))
             return
         if self._ending:
             self._mark.touch()
@@ -259,7 +259,7 @@ class LearnSchedule:
             self._mark.touch()
             then = "it is begun once more, from its checkpoint where it has one"
         last = "\n".join(lines[-3:])
-        self._tell(EventKind.WARNING, f"the learner {how} after {minutes:.1f} min; {then}. {last}")
+        self._tell(EventKind.LEARNER_FAILED, f"the learner {how} after {minutes:.1f} min; {then}. {last}")
 
 
 def schedule_of(

@@ -99,7 +99,9 @@ class Confirming:
         seed = context.random_seed(c.experiment, f"{_SEED} {c.number}", fresh) if asked.seed is None else asked.seed
         index = 1 + max((run.index for run in view.experiment(c.experiment).runs), default=-1)
         task, commit = view.run_task.lasting(c.budget), messages.commit_of(program)
-        request = context.request(c.experiment, index, task=task, commit=commit, seed=seed, slot=slot.number or 0)
+        place = slot.number or 0
+        context.executor.require(place)
+        request = context.request(c.experiment, index, task=task, commit=commit, seed=seed, slot=place)
         remove_tree(str(request.run_dir))  # of a journal that was set back, as in ``Cycle``
         of = None if asked.of_tip else c.against
         run = context.store.open_confirmation_run(context.session_id, c.number, seed, context.clock.now(), of=of)
@@ -166,7 +168,8 @@ class Confirming:
         self._view.write_belief()
         open_still = c.budget is None and any(e.number == c.experiment for e in self._view.open_keeps)
         words = messages.describe_verdict(c, tested=c.moved or open_still)
-        self._context.emit(EventKind.CONFIRMED, words, experiment=c.experiment)
+        better = c.moved and c.verdict is not None and c.verdict.outcome is Outcome.CONFIRMED
+        self._context.emit(EventKind.CONFIRMED, words, experiment=c.experiment, better=better)
         failures = [run for run in c.runs if run.counts and not run.good and run.of is None]
         if messages.only_looked_after(c) and len(failures) >= FAILURES:
             self._context.emit(EventKind.WARNING, messages.confirmed_fails(c), experiment=c.experiment)

@@ -101,9 +101,9 @@ class Context:
     """What the loop works with; one per daemon.
 
     restore: writes the pristine copy anew where it was altered. ends_when_spent: whether the session ends at its spend
-    cap; else its policy goes on without a model. ended: called once the session has ended. rate: US dollars an hour of
-    machines that are rented now. learning: learner runs on a schedule, None: there is none. asking: held while the
-    policy is asked; it answers one question after the other.
+    cap; else its policy goes on without a model. ended: called once the session has ended; left: once that is written
+    down and told. rate: US dollars an hour of machines that are rented now. learning: learner runs on a schedule, None:
+    there is none. asking: held while the policy is asked; it answers one question after the other.
     """
 
     session_id: int
@@ -124,6 +124,7 @@ class Context:
     memo: Memo = field(default_factory=Memo)
     ends_when_spent: bool = True
     ended: Callable[[], None] = lambda: None
+    left: Callable[[], None] = lambda: None
     rate: Callable[[], float] = lambda: 0.0
     learning: Learning | None = None
     asking: threading.Lock = field(default_factory=threading.Lock)

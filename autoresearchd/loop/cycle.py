@@ -41,7 +41,9 @@ class Cycle:
 
     def open(self, slot: Slot) -> Experiment:
         """A new experiment: its number is allocated and written down first."""
-        context, parent = self._context, self._turns.next_parent()
+        context = self._context
+        waits = context.store.waiting_suggestions(context.session_id)  # a proposal from outside is made on the tip
+        parent = self._view.parent if waits else self._turns.next_parent()
         slot.began, slot.policy_s, slot.jobs_s = context.clock.monotonic(), 0.0, 0.0
         now, segment = context.clock.now(), self._view.segment
         e = context.store.open_experiment(context.session_id, parent=parent, segment=segment, at=now)
@@ -78,6 +80,8 @@ class Cycle:
         if self._view.needs_baseline:
             plain = Proposal({}, "The program as it is.", messages.BASELINE, description=messages.BASELINE)
             return self._proposals.record(e, plain)
+        if slot.asked is None and (taken := self._proposals.take(e)):
+            return taken
         try:
             rebased = None if slot.asked else self._proposals.rebase(e)
             proposal = rebased or self._proposals.ask(e, slot)
@@ -102,6 +106,7 @@ class Cycle:
             slot.waits = not first
             return self._finish(e, decide_experiment(view, e)) if first else e
         seed, commit, place = view.seed(e), messages.commit_of(e), slot.number or 0
+        context.executor.require(place)
         request = context.request(e.number, len(e.runs), task=view.run_task, commit=commit, seed=seed, slot=place)
         # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
         remove_tree(str(request.run_dir))
@@ -227,7 +232,7 @@ class Cycle:
         self._research.decided(e)
         self._aborts.decided(e)
         words = messages.describe_decision(e, messages.decision_of(e), context.task)
-        context.emit(EventKind.DECIDED, words, experiment=e.number)
+        context.emit(EventKind.DECIDED, words, experiment=e.number, status=decision.status.value)
         for said in self._advice.after(e):
             context.emit(EventKind.WARNING, said, experiment=e.number)
         return e

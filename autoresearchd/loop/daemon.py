@@ -23,6 +23,7 @@ from autoresearchd.loop.confirming import Asked
 from autoresearchd.loop.context import Context, StopSwitch
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.upkeep.housekeeping import Housekeeping
+from autoresearchd.loop.upkeep.service_manager import notify
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 
 PREPARE_ATTEMPTS = 3
@@ -63,7 +64,7 @@ def serve(
     signals are handled; conditions, asked: see SessionLoop.
     """
     store, clock = context.store, context.clock
-    state, reason, raised = SessionState.CRASHED, "the daemon died", True
+    state, reason, raised, limit = SessionState.CRASHED, "the daemon died", True, False
     in_order = store.session(context.tag).state is SessionState.STOPPED and store.latest(context.session_id) is not None
     at_work = False
     store.set_state(context.session_id, SessionState.RUNNING, clock.now(), pid=os.getpid())
@@ -77,6 +78,7 @@ def serve(
         nonlocal at_work
         at_work = True
         lock.ready()
+        notify(READY="1")
 
     try:
         beside = Housekeeping(context, active, backup, database, refuse)
@@ -87,9 +89,10 @@ def serve(
             )
             loop.between, loop.conditions, loop.ready, loop.waits = beside.between, conditions, begin, lock.waits
             reason = loop.run()
-            state, raised = SessionState.STOPPED, False
+            state, raised, limit = SessionState.STOPPED, False, not context.stop.is_set()
     except errors.Interrupted as error:
         state, reason, raised = SessionState.STOPPED, str(error), False
+        limit = isinstance(error.__cause__, errors.SpendCapReached)
     except errors.AutoresearchdError as error:
         reason = error.what
         # A session that was in order stays so when going on with it is refused, or when only its policy failed or
@@ -103,7 +106,7 @@ def serve(
         raise
     finally:
         with signals(context.stop):  # another one must not cut short what ends rented machines
-            _leave(context, state, reason, active(), raised=raised)
+            _leave(context, state, reason, active(), raised=raised, limit=limit)
     return 128 + context.stop.signal if context.stop.signal is not None else 0
 
 
@@ -120,14 +123,22 @@ def _patiently(context: Context, prepare: Callable[[], None], backoff: Backoff) 
     return prepare()
 
 
-def _leave(context: Context, state: SessionState, reason: str, active_seconds: float, *, raised: bool) -> None:
+def _leave(
+    context: Context, state: SessionState, reason: str, active_seconds: float, *, raised: bool, limit: bool
+) -> None:
+    """limit: whether it ends because a limit was reached."""
+    notify(STOPPING="1", STATUS=reason)
     context.ended()
-    context.emit(EventKind.SESSION_STOPPED, f"{state.value}: {reason}", reason=reason, state=state.value, raised=raised)
+    context.emit(
+        EventKind.SESSION_STOPPED, f"{state.value}: {reason}",
+        reason=reason, state=state.value, raised=raised, limit=limit,
+    )  # fmt: skip
     try:
         context.store.heartbeat(context.session_id, context.clock.now(), active_seconds)
         context.store.set_state(context.session_id, state, context.clock.now(), pid=None, reason=reason)
     except errors.AutoresearchdError as error:
         context.emit(EventKind.WARNING, f"the end of the session could not be written down: {error}")
+    context.left()
 
 
 LOG_BYTES = 8 * 2**20

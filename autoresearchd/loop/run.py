@@ -71,7 +71,8 @@ class Slot:
     busy as they will be. watched: what early abort follows; ended_by: why it ended the run. waits: what comes next
     is a decision, and earlier experiments are not decided yet. given_up: what is decided then of one that the
     daemon cannot take further. stands: a failure is not given back to be fixed. began: when the experiment did, on
-    the monotonic clock; policy_s, jobs_s: seconds that were not the daemon's own since then.
+    the monotonic clock; policy_s, jobs_s: seconds that were not the daemon's own since then. waiting: since when it
+    waits for others: for a place, or for earlier decisions.
     """
 
     began: float
@@ -86,6 +87,14 @@ class Slot:
     stands: bool = False
     policy_s: float = 0.0
     jobs_s: float = 0.0
+    waiting: float | None = None
+
+    def wait(self, waits: bool, now: float) -> None:
+        """Whether it waits for others, on the monotonic clock."""
+        if waits:
+            self.waiting = now if self.waiting is None else self.waiting
+        elif self.waiting is not None:
+            self.jobs_s, self.waiting = self.jobs_s + now - self.waiting, None
 
     def clear(self) -> None:
         """Nothing runs for it any more."""

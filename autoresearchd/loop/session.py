@@ -25,7 +25,7 @@ from autoresearchd.loop.recovery import reconcile
 from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.upkeep.housekeeping import say_that_it_stops
-from autoresearchd.policy.policy_names import TUNERS
+from autoresearchd.policy.policy_names import OUTSIDE, TUNERS
 from autoresearchd.workspace.files import PASSING
 
 FATAL = (
@@ -37,6 +37,8 @@ FAULTS_BEFORE_GIVING_UP = 3
 """Unexpected exceptions in one experiment before it is recorded as a crash and the next one begins."""
 CAP_LOOK_S = 600.0
 """How long at most to wait for the end of a day whose money is spent, before the cap is looked at again."""
+PLACE_LOOK_S = 10.0
+"""How long to wait before a place that somebody else uses is looked at again."""
 REFUSALS = 3
 """Times in a row that every model refuses for good before it is believed: a gateway that restarts may say so once."""
 RESERVE, RESERVED_RUNS = 0.4, 7.25
@@ -47,6 +49,7 @@ AHEAD = 4
 """Experiments for each slot that may be under way or wait for earlier ones to be decided."""
 TICK_S = 0.1
 """How long several slots are left alone between two looks at them."""
+PROPOSAL_LOOK_S = 0.5
 FAILED_PROPOSALS = 3
 """Proposals in a row that the policy itself failed to make before the loop waits between them."""
 _SEE = (
@@ -126,6 +129,7 @@ class SessionLoop:
     def _read(self) -> None:
         """The session as the store has it; nothing else is remembered."""
         view = SessionView(self._context)
+        view.under_way = lambda: [e for e, _ in self._under_way.values()]
         self._cycle, self.view = Cycle(view), view  # both, or none where one fails
         self._stale = False
         """Whether the store has a decision that the view has not."""
@@ -155,7 +159,8 @@ class SessionLoop:
         stop = self._context.stop
         # A run of a confirmation that is under way is awaited, like one of an experiment.
         going = self._test.running is not None or stop.is_set()
-        if self._confirming is not None and (going or not self._wait_while_paused()):
+        to_confirm = self._confirming is not None and (self._over() or not self._rests(self._test))
+        if to_confirm and (going or not self._wait_while_paused()):
             self._guarded(self._confirm)
         for number in sorted(self._under_way):
             if number in self._under_way and not self._rests(self._under_way[number][1]):
@@ -193,7 +198,7 @@ class SessionLoop:
         elif ends:
             self._cycle.rest()
             return reason
-        elif not reason and self._asked is None and not self._wait_for_policy():
+        elif not reason and self._asked is None and not self._wait_for_policy() and not self._wait_for_proposal():
             self._guarded(self._open)
         return ""
 
@@ -254,12 +259,15 @@ class SessionLoop:
         self._check_first_result()
         if self._context.stop.announce():
             say_that_it_stops(self._context, e)
+        now = self._context.clock.monotonic()
         if e.phase is Phase.COMMITTED and not self._take_place(slot):
+            slot.wait(True, now)
             return
         before, first = e, number == min(self._under_way)
         if self._spent and e.phase is Phase.PROPOSING and slot.given_up is None:
             slot.given_up = decide_failed_proposal(Label.ERROR, f"nothing was proposed: {self._spent}")
         e = self._cycle.advance(e, slot, 1.0 if self._slots == 1 else 0.0, first=first)
+        slot.wait(slot.waits, now)
         self._moved |= e is not before
         self._under_way[number] = e, slot
         settled = messages.is_settled(e)
@@ -431,6 +439,9 @@ class SessionLoop:
             else:
                 self._wait_for_money(error)
                 self._reload()
+        except errors.PlaceTaken as error:
+            self._wait_for_place(error)
+            self._reload()
         except errors.EnvironmentFailure as error:
             self._refusals = self._refusals + 1 if isinstance(error, errors.ModelsRefused) else 0
             if self._refusals >= REFUSALS:
@@ -495,16 +506,31 @@ class SessionLoop:
         if self._wait(self._backoff.seconds(self._failures), reason):
             raise errors.Interrupted(f"stopped while waiting for: {reason}")
 
-    def _wait(self, seconds: float, reason: str) -> bool:
-        """Say why, and wait, at most until another slot's run ends; whether somebody asked to stop."""
+    def _wait_for_place(self, error: errors.PlaceTaken) -> None:
+        """Wait until a place may be free; somebody may be there all night, so this is said once for each of them."""
+        seconds, known = PLACE_LOOK_S, self._state == (SessionState.BACKING_OFF, str(error))
+        if self._limits.max_seconds is not None:
+            seconds = min(seconds, self._limits.max_seconds - self.active_seconds)
+            if seconds <= 0:
+                raise errors.Interrupted(f"the time limit is reached while waiting: {error.what}", hint=error.hint)
+        if self._wait(seconds, str(error), "" if known else f"waiting until it is free: {error}"):
+            raise errors.Interrupted(f"stopped while waiting: {error.what}")
+
+    def _wait(self, seconds: float, reason: str, words: str | None = None) -> bool:
+        """Say why, and wait, at most until another slot's run ends; whether somebody asked to stop. words: how."""
         self._set_state(SessionState.BACKING_OFF, reason)
-        words = f"waiting {format_duration(seconds)}: {reason}"
-        self._context.emit(EventKind.BACKING_OFF, words, seconds=seconds, reason=reason)
+        words = f"waiting {format_duration(seconds)}: {reason}" if words is None else words
+        if words:
+            self._context.emit(EventKind.BACKING_OFF, words, seconds=seconds, reason=reason)
         running = [handle for handle in self._handles() if handle.wait(0.0) is None]
-        ends = self._context.clock.monotonic() + seconds
+        began = self._context.clock.monotonic()
+        ends = began + seconds
         while (left := ends - self._context.clock.monotonic()) > 0 and all(h.wait(0.0) is None for h in running):
             if self._context.stop.wait(min(left, TICK_S) if running else left):
-                return True
+                break
+        for _, slot in self._under_way.values():
+            if slot.running is None and slot.waiting is None:  # it is no overhead of ours
+                slot.jobs_s += self._context.clock.monotonic() - began
         return self._context.stop.is_set()
 
     def _end_for_money(self, number: int | None, error: errors.SpendCapReached) -> None:
@@ -532,7 +558,7 @@ class SessionLoop:
                 raise errors.Interrupted(f"the time limit is reached while waiting for: {error.what}", hint=error.hint)
             seconds = min(seconds, left)
         if self._state != (SessionState.BACKING_OFF, error.what):
-            self._context.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what)
+            self._context.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what, limit=True)
         self._set_state(SessionState.BACKING_OFF, error.what)
         if self._context.stop.wait(seconds):
             raise errors.Interrupted(f"stopped while waiting for: {error.what}")
@@ -547,6 +573,18 @@ class SessionLoop:
             seconds = max(0.0, min(seconds, self._limits.max_seconds - self.active_seconds))
         reason = messages.decision_of(self.view.recent[-1]).reason
         self._wait(seconds, f"the policy failed {self._unproposed} times in a row: {reason}")
+        return True
+
+    def _wait_for_proposal(self) -> bool:
+        """Wait a moment where all proposals come from outside and none is there; whether it did."""
+        context = self._context
+        if context.policy.name != OUTSIDE or self.view.needs_baseline:
+            return False
+        if context.store.waiting_suggestions(context.session_id):
+            return False
+        self._set_state(SessionState.RUNNING, "waiting for a proposal from outside")
+        if not self._under_way:
+            context.stop.wait(PROPOSAL_LOOK_S)
         return True
 
     # ------------------------------------------------------------------ stopping and pausing
@@ -573,7 +611,7 @@ class SessionLoop:
     def _check_any_proposal(self, reached: str, hint: str = "") -> None:
         """A session that got no usable proposal at all has done nothing, whatever its limit says."""
         store, session_id = self._context.store, self._context.session_id
-        if sum(store.label_counts(session_id).get(label.value, 0) for label in _UNUSABLE) < self.view.experiments:
+        if sum(self.view.labels[label.value] for label in _UNUSABLE) < self.view.experiments:
             return
         proposed = [e for e in store.experiments(session_id) if not messages.is_baseline(e)]
         decided = [e for e in proposed if e.decision is not None]

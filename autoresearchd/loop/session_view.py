@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import TypeVar
@@ -35,11 +35,13 @@ class SessionView:
     tip_commit: the commit of the tip; belief: of it, None where σ is not known; open_keeps: the chain since the
     confirmed program, oldest first; undecided: after which experiments confirmations decided nothing; tested: after
     which the last was made; looked_after: keeps that ran again because all others failed; extra: runs of confirmations
-    that nobody asked for; labels: how many experiments ended under each.
+    that nobody asked for; labels: how many experiments ended under each;
+    under_way: gives those that are not settled yet, oldest first.
     """
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self.under_way: Callable[[], Sequence[Experiment]] = list
         self.programs = Programs(context.workspace, context.task, context.site.pristine)
         self._read()
 

@@ -15,6 +15,7 @@ KINDS: dict[str, str] = {
     "search": "constants of the program, moved by what earlier moves brought; no model",
     "random": "the same constants, moved at random",
     "command:CMD": "a tool of your own that edits a copy of the workspace",
+    "outside": "a coding agent, by `autoresearchd mcp`; each experiment waits for a proposal",
     "hybrid:POLICY": "one of the others, and search on the constants around what was kept of it",
 }
 """What can be asked for here, with a word on each."""
@@ -22,7 +23,10 @@ KINDS: dict[str, str] = {
 TUNERS = frozenset({"search", "random"})
 """Those that change constants and nothing else: they need one, read no notes, and run nothing of the user's."""
 
-_BARE = TUNERS | {"auto"}
+OUTSIDE = "outside"
+"""Who has proposed what came from outside, beside whatever policy; as a policy: nobody else proposes."""
+
+_BARE = TUNERS | {"auto", OUTSIDE}
 _NAMED = frozenset({"litellm", "agent"})
 _MOST = 200
 

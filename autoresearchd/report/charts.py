@@ -19,9 +19,10 @@ from autoresearchd.report.plot import Chart, Point, Step, axis_limits
 
 STYLE = """\
 :root{--ink:#1f2328;--soft:#59636e;--line:#d5d9de;--paper:#fff;--ok:#009e73;--ok-ink:#00704f;--tip:#0072b2;
---grey:#8b929a;--abort:#e69f00;--fail:#d55e00;--illegal:#cc79a7}
+--grey:#8b929a;--abort:#e69f00;--fail:#d55e00;--fail-ink:#a84500;--illegal:#cc79a7}
 @media (prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#a3abb5;--line:#3a4048;--paper:#16191d;--ok:#1fc497;
---ok-ink:#3fd6ab;--tip:#56b4e9;--grey:#7d858e;--abort:#e69f00;--fail:#ff7b33;--illegal:#dd93ba}}
+--ok-ink:#3fd6ab;--tip:#56b4e9;--grey:#7d858e;--abort:#e69f00;--fail:#ff7b33;--fail-ink:#ff9a63;
+--illegal:#dd93ba}}
 svg.chart{display:block;max-width:100%;height:auto;font:12px system-ui,sans-serif;fill:var(--ink)}
 .chart path{fill:none}.chart .soft{fill:var(--soft)}.chart .grid{stroke:var(--line)}
 .chart .edge{stroke:var(--soft)}.chart .base{stroke:var(--ink);stroke-dasharray:5 4;opacity:.6}
@@ -36,7 +37,7 @@ svg.chart{display:block;max-width:100%;height:auto;font:12px system-ui,sans-seri
 .chart .hollow{fill:var(--paper);stroke-width:1.6}
 @media print{:root{--ink:#000;--soft:#333;--line:#bbb;--paper:#fff;--ok:#009e73;--tip:#0072b2;--grey:#777}}
 """
-"""Of a page with charts; ``--ink``, ``--soft``, ``--line`` and ``--paper`` serve the page itself, too."""
+"""Of a page with charts, which it serves, too: texts in ``--ink``, ``--soft``, ``--ok-ink``, ``--fail-ink``."""
 
 Link = Callable[[int], str]
 _LEFT, _FONT_WIDTH, _ROW = 64.0, 7.2, 18.0
@@ -112,7 +113,11 @@ def staircase(
     svg = _Svg(name, width)
     svg.y = 8.0
     counts = {**dict.fromkeys(_KINDS, 0), **_counts(chart, low, high)}
-    legend = [("Confirmed program", "line", "ok thick"), ("Tip, believed ± standard error", "line", "tip thin")]
+    band = " ± σ of a run" if sigma else ""
+    legend = [
+        (f"Confirmed program{band}", "line", "ok thick"),
+        ("Tip, believed ± standard error", "line", "tip thin"),
+    ]
     legend = [entry for entry, there in zip(legend, (chart.confirmed, any(chart.tips)), strict=True) if there]
     legend += [(f"{words} ({counts[k]:,})", shape, cls) for k, (words, shape, cls) in _KINDS.items() if counts[k]]
     svg.legend(legend if explained else ())
@@ -262,7 +267,7 @@ def bars(rows: Sequence[Bar], *, name: str, title: str, width: int = 640, digits
     left = 12 + min(0.36 * width, max([len(row.label) for row in rows] or [0]) * 1.15 * _FONT_WIDTH)
     told = [f"{row.value:.{digits}g}" + (f" ± {row.error:.2g}" if row.error else "") for row in rows]
     told = [f"{figures} · {row.note}" if row.note else figures for figures, row in zip(told, rows, strict=True)]
-    right = width - 14 - min(0.4 * width, max(map(len, told), default=0) * _FONT_WIDTH)
+    right = width - 14 - min(0.46 * width, max(map(len, told), default=0) * _FONT_WIDTH)
     low = min([0.0, *(row.value - (row.error or 0.0) for row in rows)])
     high = max([0.0, *(row.value + (row.error or 0.0) for row in rows)]) or (0.0 if low else 1.0)
 

@@ -1,20 +1,19 @@
-"""Experiments as files: the skill's JSON lines and karpathy's five columns, written and read, and Parquet.
+"""Experiments as files, written and read: the skill's JSON lines, karpathy's five columns, and Parquet.
 
 The JSON lines are those of pi-autoresearch 1.6 and of the autoresearch skill: a ``config`` line at the head of each
 segment, then one line per experiment, ``run`` counted from 1 over all segments (the baseline is run 1), ``timestamp``
 in seconds (read in milliseconds as well), ``metric`` 0 where there is none; ``hook`` lines are passed over. The five
-columns are those of karpathy/autoresearch's ``results.tsv``.
+columns are those of karpathy/autoresearch's ``results.tsv``; a fork's with others is read by its header.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -23,11 +22,11 @@ from typing import Any, TextIO
 from autoresearchd.domain.confirmation import Verdict
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.experiment import Decision
-from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
+from autoresearchd.domain.labels import RULES, Label, Outcome, SessionState, Status
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
-from autoresearchd.report.parquet_file import write_rows
+from autoresearchd.report.parquet_file import read_rows, write_rows
 from autoresearchd.report.plain_text import clean, json_text, real
 from autoresearchd.store.repository import SqlStore
 
@@ -72,7 +71,7 @@ def jsonl_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
         if own != segment:  # readers of the format open a new segment at each config line
             segment = own
             yield json_text(config)
-        yield json_text(_run_line(record, own))
+        yield json_text(run_line(record, own))
     if segment is None:
         yield json_text(config)
 
@@ -107,7 +106,7 @@ def write(format_name: Format, head: SessionHead, records: Iterable[Record], tar
     if format_name is Format.PARQUET:
         if not isinstance(target, Path):
             raise UsageError("parquet is a binary format", hint="name a file: -o experiments.parquet")
-        write_rows(_COLUMNS, map(_parquet_row, _decided(records)), target)
+        write_rows(_COLUMNS, map(_parquet_row, _decided(records)), target, about=asdict(head))
         return
     lines = (jsonl_lines if format_name is Format.JSONL else tsv_lines)(head, records)
     to_file = target.open("w", encoding="utf-8", newline="\n") if isinstance(target, Path) else nullcontext(target)
@@ -120,7 +119,8 @@ def _decided(records: Iterable[Record]) -> Iterator[Record]:
     return (record for record in records if record.get("status"))
 
 
-def _run_line(record: Record, segment: int) -> dict[str, Any]:
+def run_line(record: Record, segment: int) -> dict[str, Any]:
+    """One experiment as a line of a skill log, which hooks get, too."""
     value, at = _finite(record.get("metric")), record.get("finished_at") or record.get("started_at")
     return {
         "run": int(record.get("experiment") or 0) + 1,
@@ -162,7 +162,7 @@ _MAX_LINE = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ImportedExperiment:
-    """One experiment of a log; metric None: it has none; confirmed: None: the log does not say so."""
+    """One experiment of a log; metric None: it has none; confirmed, label: None: the log does not say so."""
 
     segment: int
     status: Status
@@ -174,6 +174,7 @@ class ImportedExperiment:
     confidence: float | None = None
     asi: Mapping[str, Any] = field(default_factory=dict)
     confirmed: bool | None = None
+    label: Label | None = None
 
 
 @dataclass(slots=True)
@@ -244,7 +245,7 @@ def _store(store: SqlStore, session_id: int, item: ImportedExperiment, best: flo
     store.record_proposal(session_id, number, proposal, diff="", code_hash=f"{IMPORTED}-{number}")
     if item.commit:
         store.record_commit(session_id, number, item.commit)
-    reason, label = "as the imported log has it", _LABELS[item.status]
+    reason, label = "as the imported log has it", item.label or _LABELS[item.status]
     decision = Decision(item.status, label, item.metric, delta, item.metrics, item.confidence, reason=reason)
     kept = item.commit if item.status is Status.KEEP else None
     proven = best is None or item.confirmed is True
@@ -253,26 +254,45 @@ def _store(store: SqlStore, session_id: int, item: ImportedExperiment, best: flo
     return number
 
 
-def read_log(path: Path) -> ImportedLog:
-    """Read a log; its first line tells the format. Raises UsageError when it holds no experiment that can be read."""
+def read_log(path: Path, metric: str = "", direction: str = "") -> ImportedLog:
+    """Read a log; its first line tells the format. Raises UsageError when it holds no experiment that can be read.
+
+    metric, direction: of a table, where it is not to be told from its columns and from what was kept.
+    """
     log = ImportedLog(path, path.stem)
     try:
+        if path.suffix.lower() == ".parquet":
+            _read_parquet(log)
+            return _require_experiments(log)
         with path.open(encoding="utf-8", errors="replace") as stream:
             lines = _numbered(stream)
             first = next(lines, (0, ""))
-            if first[1].startswith("commit\t"):
-                _read_tsv(log, first[1], lines)
+            if _is_table(first[1]):
+                _read_tsv(log, first[1], lines, metric, direction)
+            elif metric or direction:
+                raise UsageError(f"{path} is no table: it says itself what its metric is", hint="leave the option out")
             elif first[1]:
                 _read_jsonl(log, itertools.chain([first], lines))
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", hint="name a .jsonl or .tsv file") from error
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}", hint="name a .jsonl, .tsv or .parquet file"
+        ) from error
+    return _require_experiments(log)
+
+
+def _require_experiments(log: ImportedLog) -> ImportedLog:
     if not log.experiments:
         detail = f" ({log.warnings[0]})" if log.warnings else ""
         raise UsageError(
-            f"{path} holds no experiment{detail}",
-            hint="a log is JSON lines with run, commit, metric, status, …, or a results.tsv with its header line",
+            f"{log.path} holds no experiment{detail}",
+            hint="a log is JSON lines with run, commit, metric, status, …, a results.tsv with its header, or Parquet",
         )
     return log
+
+
+def _is_table(line: str) -> bool:
+    columns = [name.strip().lower() for name in line.split("\t")]
+    return len(columns) > 1 and any(name in columns for name in _NAMES["status"])
 
 
 def _numbered(stream: TextIO) -> Iterator[tuple[int, str]]:
@@ -295,6 +315,30 @@ def _read_jsonl(log: ImportedLog, lines: Iterable[tuple[int, str]]) -> None:
             _take_config(log, entry)
         elif entry.get("type", "run") == "run":
             _take_run(log, entry, number)
+
+
+def _read_parquet(log: ImportedLog) -> None:
+    about, rows = read_rows(log.path)
+    if not {"status", "metric", "commit"} <= (rows[0].keys() if rows else set()):
+        raise UsageError(
+            f"{log.path} is no export of experiments", hint="`autoresearchd export --format parquet` is one"
+        )
+    log.name, log.metric = about.get("task") or log.name, about.get("metric") or log.metric
+    log.direction = "maximize" if about.get("direction") == "maximize" else log.direction
+    for number, row in enumerate(rows, 1):
+        log.segment = int(real(row.get("segment")) or 0)
+        _take_run(log, {**row, **_parsed(row), "timestamp": _seconds(str(row.get("finished_at")))}, number)
+
+
+def _parsed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is JSON text in a column; nothing for one that is none."""
+    found = dict[str, Any]()
+    for name in ("metrics", "asi"):
+        try:
+            found[name] = json.loads(row.get(name) or "{}")
+        except (ValueError, TypeError, RecursionError):
+            found[name] = {}
+    return found
 
 
 def _take_config(log: ImportedLog, entry: Mapping[str, Any]) -> None:
@@ -325,34 +369,128 @@ def _take_run(log: ImportedLog, entry: Mapping[str, Any], number: int) -> None:
         confidence=real(entry.get("confidence")),
         asi=asi if isinstance(asi, dict) else {},
         confirmed=entry["confirmed"] if isinstance(entry.get("confirmed"), bool) else None,
+        label=next(
+            (label for label in Label if label and label == entry.get("label") and RULES[label] is status), None
+        ),
     )
 
 
-def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]]) -> None:
-    log.metric = header.split("\t")[1] or log.metric
-    for number, line in lines:
-        try:
-            commit, value, memory, word, description = line.split("\t", 4)
-            metric, gigabytes, status = float(value), float(memory), _status(word)
-        except ValueError:
-            status = None
+_NAMES = {
+    "commit": ("commit", "commit_hash", "commit_sha", "sha", "hash"),
+    "status": ("status", "decision", "outcome", "result", "verdict"),
+    "description": ("description", "desc", "change", "changes", "summary", "idea", "hypothesis", "notes"),
+    "timestamp": ("timestamp", "time", "date", "finished_at", "created_at"),
+    "hypothesis": ("hypothesis", "idea"),
+}
+"""What forks call the columns of karpathy's table, the usual name first."""
+_NO_METRIC = re.compile(
+    r"memory|vram|\bram\b|delta|expected|baseline|(^|_)(id|gb|mb|kb|bytes|seed|seeds|n|std|cost|usd|tokens)($|_)|^(run|exp|"
+    r"experiment|iteration|iter|step|number|num|trial|round|segment|confidence|epoch|epochs|lr|seconds|duration)$"
+)
+_SYNONYMS = {
+    "baseline": Status.KEEP, "kept": Status.KEEP, "discarded": Status.DISCARD, "revert": Status.DISCARD,
+    "reverted": Status.DISCARD, "rejected": Status.DISCARD, "disqualified": Status.CHECKS_FAILED,
+    "failed": Status.CRASH, "error": Status.CRASH, "crashed": Status.CRASH,
+}  # fmt: skip
+
+
+def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]], metric: str, direction: str) -> None:
+    """A table by its header. metric: the column to take, empty: the first column of figures after commit or status.
+
+    Other columns of figures become metrics, other texts side information.
+    """
+    names = [name.strip() for name in header.split("\t")]
+    lower = [name.lower() for name in names]
+    rows = [(number, [*line.split("\t", len(names) - 1)]) for number, line in lines]
+    rows = [(number, [*row, *[""] * (len(names) - len(row))]) for number, row in rows]
+    place = {kind: next((lower.index(n) for n in known if n in lower), -1) for kind, known in _NAMES.items()}
+    wanted = _metric_column(log.path, names, rows, place, metric)
+    log.metric = names[wanted]
+    taken = {wanted, *(place[kind] for kind in ("commit", "status", "description", "timestamp", "hypothesis"))}
+    for number, row in rows:
+        word = row[place["status"]]
+        status, label = _status_of(word)
         if status is None:
-            log.warn(number, "not five columns of a results.tsv")
+            told = f"status {clean(word, 30)!r} is not known" if word else f"not the columns {clean(header, 100)}"
+            log.warn(number, told)
             continue
+        figures = {i: value for i in range(len(names)) if i not in taken and (value := _figure(row[i])) is not None}
+        metrics = {names[i]: value for i, value in figures.items() if lower[i] != "memory_gb"}
+        if "memory_gb" in lower and (memory := figures.get(lower.index("memory_gb"), 0.0)) > 0:
+            metrics["peak_vram_mb"] = memory * 1024
+        asi = {names[i]: t for i, text in enumerate(row) if i not in taken and i not in figures and (t := text.strip())}
+        texts = {kind: row[at].strip() if at >= 0 else "" for kind, at in place.items()}
+        asi |= {"hypothesis": texts["hypothesis"]} if texts["hypothesis"] else {}
         log.add(
             status,
-            metric,
-            commit="" if commit == "baseline" else commit,
-            metrics={"peak_vram_mb": gigabytes * 1024} if math.isfinite(gigabytes) and gigabytes > 0 else {},
-            description=description.strip(),
-            at=_moment(None),
+            _figure(row[wanted]),
+            commit="" if texts["commit"] == "baseline" else texts["commit"],
+            metrics=metrics,
+            description=texts["description"],
+            at=_moment(_seconds(texts["timestamp"])),
+            asi=asi,
+            label=label,
         )
+    if direction:
+        log.direction = direction
+    else:
+        _guess_direction(log)
+
+
+def _metric_column(
+    path: Path, names: Sequence[str], rows: Sequence[tuple[int, list[str]]], place: Mapping[str, int], metric: str
+) -> int:
+    if metric:
+        if metric not in names:
+            raise UsageError(f"{path} has no column {metric[:60]!r}", hint=f"it has {clean(', '.join(names), 400)}")
+        return names.index(metric)
+    start = place["commit"] if place["commit"] >= 0 else place["status"]
+    order = [*range(start + 1, len(names)), *range(start)]
+    order = [i for i in order if i not in place.values()]
+    told = [row for _, row in rows if _status_of(row[place["status"]])[0] in (Status.KEEP, Status.DISCARD)]
+    filled = [i for i in order if 2 * sum(_figure(row[i]) is not None for row in told) >= len(told)]
+    found: int | None = next((i for i in filled if not _NO_METRIC.search(names[i].lower())), None)
+    if found is None:
+        hint = f"say which column it is: --metric NAME, of {clean(', '.join(names), 400)}"
+        raise UsageError(f"{path} has no column of figures that could be the metric", hint=hint)
+    return found
+
+
+def _guess_direction(log: ImportedLog) -> None:
     kept = [e.metric for e in log.experiments if e.status is Status.KEEP and e.metric is not None]
-    # The five columns do not say which way is better. What was kept does: each was better, or believed to be.
+    # The columns do not say which way is better. What was kept does: each was better, or believed to be.
     steps = [b - a for a, b in itertools.pairwise(kept)]
     if sum(step > 0 for step in steps) > sum(step < 0 for step in steps):
         log.direction = "maximize"
-        log.warnings.append(f"{log.path}: what was kept mostly has a higher {log.metric}: taken for better")
+        what = f"{log.path}: what was kept mostly has a higher {log.metric}: taken for better"
+        log.warnings.append(f"{what} (--direction minimize says otherwise)")
+
+
+def _figure(text: str) -> float | None:
+    try:
+        return real(float(text))
+    except ValueError:
+        return None
+
+
+def _seconds(text: str) -> float | None:
+    """Since 1970, of a figure or of a time in the form of ISO 8601."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return _figure(text)
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def _status_of(text: str) -> tuple[Status | None, Label | None]:
+    """A word of a table as a status, with the label where it says more; nothing unknown is taken for a keep."""
+    word = re.sub(r"[\s-]+", "_", text.strip().lower())
+    if (status := _status(word) or _SYNONYMS.get(word)) is not None:
+        return status, None
+    named = next((label for label in Label if label and (word == label or word.endswith(f"_{label}"))), None)
+    if named is not None and RULES[named] not in (None, Status.KEEP):
+        return RULES[named], named
+    return (Status.CRASH, None) if word.endswith("crash") else (None, None)
 
 
 def _status(value: Any) -> Status | None:

@@ -29,8 +29,8 @@ WIDTHS = (940, 380)
 """Of the charts: on a desk, and on a phone; the page shows the one that fits."""
 _MOST_ROWS, _MOST_BARS, _MOST_THEMES, _MOST_NUMBERS = 300, 15, 15, 12
 _MOST_DIFF_LINES, _MOST_DIFF = 200, 20_000
-_MARKDOWN_DIFFS = 30_000
-"""Characters of all diffs in Markdown: a pull request of GitHub takes 65,536 in all."""
+_FITS, _MARKDOWN_DIFFS = 60_000, 30_000
+"""Characters of Markdown, and of all diffs in it: a pull request of GitHub takes 65,536."""
 WHY = {
     "": "measured, and not better",
     "simpler": "as good, and simpler",
@@ -186,6 +186,12 @@ class SessionReport:
     def why(self, label: str) -> str:
         return WHY.get(label, label)
 
+    def hypothesis(self, record: Record) -> str:
+        """Why it was tried, where that is more than what was done."""
+        edit = self.edit.get(record["experiment"])
+        told = str((record.get("asi") or {}).get("hypothesis") or (edit.hypothesis if edit else ""))
+        return "" if told == record.get("description") else told
+
     def measured(self, value: Any) -> str:
         return measured(value, self.metric["sigma"])
 
@@ -247,14 +253,17 @@ def render(report: SessionReport, redact: Callable[[str], str], *, markdown: boo
     environment = _environment(redact, markdown=markdown)
     if not markdown:
         return redact(environment.get_template("report.html.j2").render(report=report, style=charts.STYLE))
-    budget = _MARKDOWN_DIFFS
-    diffs = {}
-    for step in report.held:
-        for keep in step.keeps:
-            text = "\n".join(line for line, _ in report.diff_lines(keep["experiment"]))
-            if 0 < len(text) <= budget:
-                diffs[keep["experiment"]], budget = _fenced(text), budget - len(text)
-    return redact(environment.get_template("report.md.j2").render(report=report, diffs=diffs))
+    text = ""
+    for most in (40, 10, 3):  # steps of what held, the latest
+        diffs, budget, steps = {}, _MARKDOWN_DIFFS, report.held[-most:]
+        for keep in (keep for step in reversed(steps) for keep in step.keeps):
+            diff = "\n".join(line for line, _ in report.diff_lines(keep["experiment"]))
+            if 0 < len(diff) <= budget:
+                diffs[keep["experiment"]], budget = _fenced(diff), budget - len(diff)
+        text = redact(environment.get_template("report.md.j2").render(report=report, diffs=diffs, steps=steps))
+        if len(text) <= _FITS:
+            break
+    return text
 
 
 def _environment(redact: Callable[[str], str], *, markdown: bool) -> Environment:

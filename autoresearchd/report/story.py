@@ -218,9 +218,11 @@ def importance(
 
     changes = {edit.number: edit.changes for edit in edits if edit.changes}
     gains = _gains(records, changes, direction, beliefs)
-    decided = [record for record in records if record.get("status")]
-    tries = Counter(name for record in decided for name in changes.get(record["experiment"], ()))
-    names = [name for name, _ in tries.most_common(_MOST_CONSTANTS)]
+    having: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        for name in changes.get(record["experiment"], ()) if record.get("status") else ():
+            having[name].append(record)
+    names = sorted(having, key=lambda name: -len(having[name]))[:_MOST_CONSTANTS]
     place = {name: i for i, name in enumerate(names)}
     moments, sums = np.zeros((_FOLDS + 1, len(names), len(names))), np.zeros((_FOLDS + 1, len(names)))
     size = [abs(gain) for gain, _ in gains.values()]
@@ -240,7 +242,7 @@ def importance(
     error = np.sqrt(np.var(roots[:-1], axis=0) * (parts - 1)) if parts > 1 else np.zeros(len(names))
     found = []
     for name in names:
-        with_it = [r for r in decided if name in changes.get(r["experiment"], ())]
+        with_it = having[name]
         kept = [r for r in with_it if r["status"] == "keep"]
         standing = [changes[r["experiment"]][name] for r in kept if r.get("confirmed") is not False]
         best = max((gains[r["experiment"]][0] for r in with_it if r["experiment"] in gains), default=0.0)
@@ -338,11 +340,14 @@ def re_added(records: Sequence[Record], edits: Iterable[Edit]) -> list[ReAdded]:
     for edit in edits:
         if not edit.diff:
             continue
-        added, removed = _lines(edit.diff, "+"), _lines(edit.diff, "-")
-        back = next((line for line in added if line not in removed and line in gone), None)
+        stands = edit.number in kept and edit.number not in fell
+        added = _lines(edit.diff, "+") if gone or stands else {}
+        known = [line for line in added if line in gone]
+        removed = _lines(edit.diff, "-") if known or stands else {}
+        back = next((line for line in known if line not in removed), None)
         if back is not None:
             found.append(ReAdded(edit.number, back, gone[back], edit.number in kept))
-        if edit.number in kept and edit.number not in fell:
+        if stands:
             gone = {line: by for line, by in gone.items() if line not in added}
             gone |= {line: edit.number for line in removed if line not in added}
     return found

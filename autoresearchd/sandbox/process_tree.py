@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 _NO_END = 1 << 62
 _SHARE_OF_MACHINE, _SHARE_LEFT = 0.95, 0.08
+_TIGHT = 0.25
+"""Of the machine's memory: when less is left, jobs are made the first again that the kernel ends."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_FIRST = b"1000\n"
 TOKEN_VARIABLE = "AUTORESEARCHD_RUN_TOKEN"  # noqa: S105  # a name, no secret
 """All processes of a run inherit it."""
 
@@ -129,13 +132,15 @@ class Ceilings:
 
     def exceeded(self) -> tuple[str, str] | None:
         """Outcome and detail of a ceiling that the run has reached."""
-        if self.memory_mb:
-            if over_memory(self.supervisor, self.memory_mb * _MIB):
-                return "oom", f"the processes used more than {self.memory_mb} MB together"
-        elif self.limits:
-            total, left = memory_of_machine()
-            if left < total * _SHARE_LEFT and over_memory(self.supervisor, int(total * _SHARE_OF_MACHINE)):
-                return "oom", "the processes used nearly all memory of the machine"
+        total, left = memory_of_machine()
+        if self.limits and left < total * _TIGHT:  # a job that may write to its files of /proc can have taken it back
+            for pid in descendants(self.supervisor):
+                end_first(pid)
+        if self.memory_mb and over_memory(self.supervisor, self.memory_mb * _MIB):
+            return "oom", f"the processes used more than {self.memory_mb} MB together"
+        low = self.limits and not self.memory_mb and left < total * _SHARE_LEFT
+        if low and over_memory(self.supervisor, int(total * _SHARE_OF_MACHINE)):
+            return "oom", "the processes used nearly all memory of the machine"
         if self.limits and tasks_of_machine() - self.tasks >= min(self.limits["processes"], self.limits["threads"]):
             processes = descendants(self.supervisor)
             if len(processes) > self.limits["processes"]:
@@ -179,10 +184,18 @@ def apply(limits: dict[str, Any] | None) -> None:
         _, hard = resource.getrlimit(kind)
         least = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (least, least))
+    end_first("self")
+
+
+def end_first(pid: int | str) -> None:
+    """When memory runs out the kernel is to end this process, and not the daemon."""
+    path = f"/proc/{pid}/oom_score_adj"
+    if read(path) == _FIRST:
+        return
     try:
-        with open("/proc/self/oom_score_adj", "w") as stream:
-            stream.write("1000")  # when memory runs out the kernel is to end the job, not the daemon
-    except OSError:
+        with open(path, "wb") as stream:
+            stream.write(_FIRST)
+    except OSError:  # it has ended, or this machine forbids it
         pass
 
 

@@ -31,7 +31,8 @@ _ETC_NETWORK = ("resolv.conf", "hosts", "host.conf", "gai.conf", "services", "pr
 _MACHINE = ("/proc/cpuinfo", "/proc/meminfo")  # without the first some kernels of torch do not run
 _HARDWARE = ("/sys/devices/system",)
 _GPU_READABLE = ("/sys", "/etc/nvidia", "/etc/vulkan", "/etc/glvnd")
-_MASKED = ("sysrq-trigger", "kcore", "kmsg", "keys", "timer_list", "kallsyms")
+_MASKED = ("sysrq-trigger", "kcore", "kmsg", "keys", "timer_list", "kallsyms", "mtrr")
+_SETTINGS = ("sys", "driver", "fs", "acpi", "scsi", "pressure")
 _EMPTY = Path(__file__).parents[1] / "py.typed"  # a file, as a hidden one was: some programs open all that they find
 SCRATCH = Path("/tmp")  # noqa: S108  # inside bubblewrap: private to the process
 _BOOT = """
@@ -178,11 +179,11 @@ def _bound_system(gpu: bool, network: bool) -> list[str]:
 
 @cache
 def _kept_from_root() -> list[str]:
-    """Keep a job of root's daemon from the kernel's settings: files under /proc/sys ask for root and no capability."""
+    """Keep a job of root's daemon from settings of kernel and drivers: their files ask for root, for no capability."""
     if os.geteuid() != 0:
         return []
-    masked = [path for name in _MASKED if Path(path := f"/proc/{name}").exists()]
-    return [*_words("--ro-bind", ["/proc/sys"]), *(word for p in masked for word in ("--ro-bind", "/dev/null", p))]
+    masked, settings = ([p for name in names if Path(p := f"/proc/{name}").exists()] for names in (_MASKED, _SETTINGS))
+    return [*_words("--ro-bind", settings), *(word for p in masked for word in ("--ro-bind", "/dev/null", p))]
 
 
 def _home(home: Path, size: int) -> list[str]:

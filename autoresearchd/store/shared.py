@@ -132,6 +132,11 @@ def passwords(url: str) -> list[str]:
         return [url]
 
 
+def is_open(url: str) -> bool:
+    """Whether a URL has nothing to hide: it is what messages call its store."""
+    return _is_postgresql(url) and Shared(url, "").name == url
+
+
 def _is_postgresql(url: str) -> bool:
     """Whether a URL can be told apart into its parts as libpq does, so that no part of a password is taken for one."""
     try:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import select
 
+from autoresearchd.domain.experiment import CurvePoint
 from autoresearchd.domain.labels import Label
 from autoresearchd.store.journal import records
 from autoresearchd.store.reader import Reader
@@ -69,6 +70,18 @@ class StoryReader(Reader):
         of_it = select(*columns).where(r.c.session_id == self._id(tag))
         newest = self._db.rows(of_it.order_by(r.c.id.desc()).limit(last))
         return sorted((SlotRun(*row) for row in newest[::-1]), key=lambda run: run.start)
+
+    def curve(self, tag: str, number: int) -> tuple[CurvePoint, ...]:
+        """The learning curve of the last run of an experiment's own program that has one."""
+        own = (r.c.session_id == self._id(tag), r.c.number == number, r.c.program.is_(None), r.c.attempt >= 0)
+        rows = self._db.rows(select(r.c.curve).where(*own, r.c.curve.is_not(None)).order_by(r.c.run_index.desc()))
+        return next((tuple(row.curve) for row in rows if row.curve), ())
+
+    def files(self, tag: str, number: int) -> Mapping[str, str]:
+        """The new text of each file that an experiment changed, by its path in the task's folder."""
+        current = select(b.c.files).join(p, records.BODY).join(e, records.CURRENT)
+        row = self._db.row(current.where(e.c.session_id == self._id(tag), e.c.number == number))
+        return row.files or {} if row else {}
 
     def origin(self, tag: str) -> Origin:
         s, g = t.sessions.c, t.segments.c

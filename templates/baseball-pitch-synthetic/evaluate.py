@@ -3,32 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
-import zipfile
 from pathlib import Path
 
 import numpy as np
-
-LARGEST_BYTES = 1_000_000
-
-
-def read(path: Path) -> np.ndarray | str:
-    """The array in a file that a run has left, or what is wrong with it. It is opened once, and no link is followed."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        return f"{path.name} cannot be opened: {error.strerror}"
-    facts = os.fstat(handle)
-    if not stat.S_ISREG(facts.st_mode) or facts.st_size > LARGEST_BYTES:
-        os.close(handle)
-        return f"{path.name} is no file of at most {LARGEST_BYTES} bytes"
-    with os.fdopen(handle, "rb") as file:
-        try:
-            found = np.load(file, allow_pickle=False)
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile):
-            found = None
-    return found if isinstance(found, np.ndarray) else f"{path.name} is no array as numpy.save writes it"
+from arrays import read
 
 
 def main() -> int:

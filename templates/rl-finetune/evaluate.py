@@ -9,37 +9,18 @@ no policy is shown it, whoever runs the session reads it in this log.
 from __future__ import annotations
 
 import os
-import stat
 import sys
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import torch
+from arrays import read
 from policy_model import Policy, draw, with_weights
 from problems import told
 
 LARGEST_BYTES = 2_000_000
 ROWS = 500  # problems that are answered beside each other
 Z = 1.96
-
-
-def read(path: Path) -> np.ndarray | str:
-    """The array in a file that a run has left, or what is wrong with it. It is opened once, and no link is followed."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        return f"{path.name} cannot be opened: {error.strerror}"
-    facts = os.fstat(handle)
-    if not stat.S_ISREG(facts.st_mode) or facts.st_size > LARGEST_BYTES:
-        os.close(handle)
-        return f"{path.name} is no file of at most {LARGEST_BYTES} bytes"
-    with os.fdopen(handle, "rb") as file:
-        try:
-            found = np.load(file, allow_pickle=False)
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile):
-            found = None
-    return found if isinstance(found, np.ndarray) else f"{path.name} is no array as numpy.save writes it"
 
 
 def right(policy: Policy, path: Path) -> np.ndarray:
@@ -61,7 +42,7 @@ def interval(hits: np.ndarray) -> tuple[float, float]:
 def main() -> int:
     """Print the share of validation problems that were answered right, its interval, and the test's beside it."""
     torch.set_num_threads(1)
-    weights = read(Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "weights.npy")
+    weights = read(Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "weights.npy", LARGEST_BYTES)
     if isinstance(weights, str):
         print(f"FAIL: {weights}")
         return 1

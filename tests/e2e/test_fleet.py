@@ -55,6 +55,19 @@ def test_a_session_runs_on_the_machine_that_its_task_names(project: Project, fle
     assert "Python 3." in tested["value"]
 
 
+def test_a_session_goes_on_on_the_machines_that_its_file_names_now(project: Project, fleet: Fleet) -> None:
+    """Else the end of a machine is the end of its sessions: what the user wrote instead was not even read."""
+    gone, other = fleet.add("gpu-box-1"), fleet.add("gpu-box-2")
+    project.put({"train.py": PROGRAM, "task.yaml": task_on(project, fleet, ("first", gone))})
+    project.session("random", 1, "--executor", "ssh")
+    gone.end()
+    file = project.root / "task.yaml"
+    file.write_text(file.read_text().replace("gpu-box-1", "gpu-box-2").replace(str(gone.home), str(other.home)))
+    said = project.done("resume", "t", "--foreground", "--max-experiments", "2").stderr
+    assert "first on gpu-box-2" in said
+    assert [run["host"] for run in project.experiments()[-1]["runs"]] == ["gpu-box-2"]
+
+
 def test_hosts_and_daemons_may_die_in_a_session_of_four_slots(project: Project, fleet: Fleet) -> None:
     """Else a night over a fleet ends with its first reboot, or with experiments that are counted twice."""
     steady, rebooted, mark = fleet.add("gpu-box-1"), fleet.add("gpu-box-2"), uuid.uuid4().hex

@@ -87,6 +87,9 @@ class FakeExecutor:
     def ready(self, slot: int) -> bool:
         return True
 
+    def require(self, slot: int) -> None:
+        pass
+
     def start(self, request: RunRequest) -> FakeHandle:
         answer = self._script(request)
         script = prints(answer) if isinstance(answer, str) else answer

@@ -16,17 +16,16 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability
-from autoresearchd.domain.experiment import RunResult
-from autoresearchd.domain.ports import Executor, RunRequest
+from autoresearchd.domain.ports import Executor
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.ray.executor import RayExecutor
 from autoresearchd.executor.ray.wanted import Wanted
-from autoresearchd.executor.remote.executor import RemoteRun
 from autoresearchd.executor.remote.hosts import setup_key
 from autoresearchd.executor.remote.trees import Trees
-from tests.contract.executor_contract import HANG, PATIENCE_S, SUCCEED, JobContract, ended, make_request, make_task
+from tests.contract.executor_contract import HANG, SUCCEED, JobContract, ended, make_request, make_task
 from tests.integration.local_jobs import ESCAPE, carriers, marked, text_of, write_job
 from tests.integration.ray_cluster import BUSY, Cluster, make_cluster, needs_ray, two_cores
+from tests.integration.remote_runs import begun, ended_well, outcome
 from tests.timing import wait_until
 
 pytestmark = [needs_ray, pytest.mark.slow]
@@ -62,39 +61,6 @@ class TestContract(JobContract):
     def place(self, executor: Executor, task: Task, pristine: Path, setup: Path) -> Path:
         assert isinstance(executor, RayExecutor)
         return Path(executor.given[0].remote_dir) / ".autoresearchd" / "setup" / setup_key(task, Trees().read(pristine))
-
-
-def begun(executor: RayExecutor, request: RunRequest) -> RemoteRun:
-    """A run whose job prints. Started again where a busy machine looks like a node that is dead."""
-    log, runs = request.run_dir / "training.log", list[RemoteRun]()
-
-    def look() -> RemoteRun | None:
-        if not runs or runs[-1].wait(0) is not None:
-            with contextlib.suppress(EnvironmentFailure):
-                runs.append(executor.start(request))
-        return runs[-1] if runs and text_of(log) else None
-
-    found: RemoteRun = wait_until(look)
-    return found
-
-
-def outcome(handle: RemoteRun) -> str:
-    result = handle.wait(PATIENCE_S)
-    assert result is not None
-    return result.stages[-1].outcome
-
-
-def ended_well(executor: RayExecutor, request: RunRequest) -> RunResult:
-    """The result of a run, made again until there is a place for it."""
-
-    def attempt() -> RunResult | None:
-        with contextlib.suppress(EnvironmentFailure):
-            result = ended(executor, request)
-            return None if result.stages[-1].outcome == "lost" else result
-        return None
-
-    found: RunResult = wait_until(attempt)
-    return found
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------

@@ -17,15 +17,14 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, MissingCapability
-from autoresearchd.domain.experiment import RunResult
-from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.task import RemoteSlot
 from autoresearchd.executor.remote.executor import RemoteRun
 from autoresearchd.executor.remote.hosts import Times
 from autoresearchd.executor.ssh.executor import SshExecutor
-from tests.contract.executor_contract import HANG, PATIENCE_S, SUCCEED, ended, make_request, make_task
+from tests.contract.executor_contract import HANG, SUCCEED, ended, make_request, make_task
 from tests.integration.disks import memory_disk
 from tests.integration.local_jobs import ESCAPE, carriers, marked, text_of, write_job
+from tests.integration.remote_runs import begun, ended_well, outcome
 from tests.integration.ssh_hosts import (
     BUSY,
     PYTHON,
@@ -72,39 +71,6 @@ def opened() -> Iterator[Callable[[SshExecutor], SshExecutor]]:
         yield lambda executor: stack.enter_context(contextlib.closing(executor))
 
 
-def begun(executor: SshExecutor, request: RunRequest) -> RemoteRun:
-    """A run whose job prints. Started again where a busy machine looks like a host that is dead."""
-    log, runs = request.run_dir / "training.log", list[RemoteRun]()
-
-    def look() -> RemoteRun | None:
-        if not runs or runs[-1].wait(0) is not None:
-            with contextlib.suppress(EnvironmentFailure):
-                runs.append(executor.start(request))
-        return runs[-1] if runs and text_of(log) else None
-
-    found: RemoteRun = wait_until(look)
-    return found
-
-
-def outcome(handle: RemoteRun) -> str:
-    result = handle.wait(PATIENCE_S)
-    assert result is not None
-    return result.stages[-1].outcome
-
-
-def ended_well(executor: SshExecutor, request: RunRequest) -> RunResult:
-    """The result of a run, made again until no busy machine looks like a dead host."""
-
-    def attempt() -> RunResult | None:
-        with contextlib.suppress(EnvironmentFailure):
-            result = ended(executor, request)
-            return None if result.stages[-1].outcome == "lost" else result
-        return None
-
-    found: RunResult = wait_until(attempt)
-    return found
-
-
 # -- a run -------------------------------------------------------------------------------------------------------------
 
 
@@ -129,6 +95,24 @@ def test_what_leads_out_of_the_output_does_not_come_here(steady: SshExecutor, tm
     result = ended(steady, request)
     assert (result.stages[-1].outcome, result.host, result.device) == ("ok", "gpu-box-1", "cpu")
     assert sorted(path.name for path in (request.run_dir / "output").iterdir()) == ["d", "e"]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        "mkdir 'No space left on device (28)' && chmod 0 No*",
+        f"for i in $(seq 30); do mkdir {'d' * 200} && cd {'d' * 200}; done; echo x > x",
+        "echo x > change_dir; chmod 0 change_dir",
+    ],
+)
+def test_a_job_that_makes_its_output_unreadable_has_ended_all_the_same(
+    steady: SshExecutor, tmp_path: Path, job: str
+) -> None:
+    """Else one such edit is taken for a host that fails, and is run again for ever, on each host in turn."""
+    request = make_request(tmp_path, make_task(f"cd $AUTORESEARCHD_OUTPUT_DIR; echo x > kept; ({job})"))
+    result = ended(steady, request)
+    assert result.stages[-1].outcome == "ok", result
+    assert (request.run_dir / "output" / "kept").read_text() == "x\n"
 
 
 def test_a_slot_is_lent_to_one_session(fleet: Fleet, opened: Any, tmp_path: Path) -> None:
@@ -340,6 +324,11 @@ def test_a_host_that_lacks_something_says_what(fleet: Fleet) -> None:
     assert "no Python 3.11" in refused(fleet, bare.slot()).what
     some = fleet.add("some", path=programs_folder(fleet.folder / "python", {"python3": PYTHON}))
     assert "there is no rsync" in refused(fleet, some.slot()).what
+    (script := fleet.folder / "talking").write_text(f'#!/bin/sh\necho Welcome\nexec {shutil.which("rsync")} "$@"\n')
+    script.chmod(0o755)
+    programs = {"python3": PYTHON, "rsync": str(script)}
+    talks = fleet.add("talks", path=programs_folder(fleet.folder / "talks-path", programs))
+    assert "logins print something" in refused(fleet, talks.slot()).what
     off = fleet.add("off")
     off.end()
     assert "cannot be reached" in refused(fleet, off.slot()).what

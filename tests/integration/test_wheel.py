@@ -42,6 +42,7 @@ def test_a_session_starts_from_the_installed_wheel(tmp_path: Path) -> None:
         "migrations/env.py",
     ):
         assert f"autoresearchd/_bundled/{part}" in names
+    assert {f"autoresearchd/report/templates/report.{form}.j2" for form in ("html", "md")} <= set(names)
 
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ def shown_commands() -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
         for block in re.findall(r"```bash\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
-            lines = [line for line in block.splitlines() if line.startswith("autoresearchd ")]
+            lines = [line for line in block.replace("\\\n", " ").splitlines() if line.startswith("autoresearchd ")]
             found.extend((str(page.relative_to(ROOT)), line) for line in lines)
     return found
 
@@ -57,3 +60,16 @@ def test_the_map_of_the_house_names_what_is_there() -> None:
     assert packages == set(re.findall(r"^\| `([a-z]+)/` \|", text, re.MULTILINE))
     for name in re.findall(r"`((?:app|domain|executor|loop|policy|tests|store)/[a-z_/]+\.py)`", text):
         assert (ROOT / name).exists() or (ROOT / "autoresearchd" / name).exists(), name
+
+
+@pytest.mark.slow
+def test_the_site_is_built_with_every_link_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocstrings", reason="mkdocs comes with the extra docs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    loads = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^>]*""")
+    for page in tmp_path.rglob("*.html"):
+        assert not loads.findall(page.read_text("utf-8")), page.name
+    assert "--max-experiments" in (tmp_path / "cli.html").read_text("utf-8"), "the commands' own help is a page"

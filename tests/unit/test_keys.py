@@ -49,6 +49,13 @@ def test_a_key_file_that_a_variable_names_and_a_dotenv_are_read(tmp_path: Path) 
     assert str(tmp_path / "gcp.json") in redactor.text(str(environment)), "where a key file lies is no secret"
 
 
+def test_the_address_of_a_store_is_a_secret_only_where_a_password_is_in_it() -> None:
+    """Else messages about a server that is away do not say which."""
+    for where, shown in (("me@db-host", True), (f"me:{SECRET}@db-host", False)):
+        url = f"postgresql://{where}/research"
+        assert (keys.redactor(environment={"AUTORESEARCHD_STORE": url}).text(url) == url) is shown
+
+
 def test_what_cannot_be_read_is_no_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     environment = {"A_TOKEN": str(tmp_path / "fifo"), "B_TOKEN": str(tmp_path), "C_TOKEN": "/nowhere", "HOME": "/\0"}

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import shutil
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure
-from autoresearchd.domain.ports import Clock, Purse
+from autoresearchd.domain.ports import Cancel, Clock, Purse
 from autoresearchd.domain.proposal import Answer
 from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
 from autoresearchd.store.daily_spend import DailySpend
@@ -26,7 +25,7 @@ AWAY_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 @dataclass(frozen=True, slots=True)
 class SessionAnswers:
-    """The answers of models in one session, in its store; ``spent`` is told of each first.
+    """The answers of models in one session, in its store; ``spent`` is told of each first. now: nothing is waited for.
 
     In this order: a daemon that dies in between has the cap of the day count too much rather than too little.
     """
@@ -36,17 +35,19 @@ class SessionAnswers:
     clock: Clock
     spent: Callable[[datetime, float], None] = lambda at, usd: None
     away: Sequence[float] = ()
+    now: Cancel = field(default_factory=threading.Event)
 
     def record(self, number: int, answer: Answer) -> None:
         at, usd = self.clock.now(), answer.cost.usd
         if usd is not None and math.isfinite(usd) and usd > 0:
             self.spent(at, usd)
-        for seconds in self.away:
+        for tried, seconds in enumerate((*self.away, 0.0)):
             try:
-                return self.store.record_answer(self.session_id, number, answer, at)
+                self.store.record_answer(self.session_id, number, answer, at, again=tried > 0)
+                return
             except EnvironmentFailure:
-                time.sleep(seconds)
-        return self.store.record_answer(self.session_id, number, answer, at)
+                if tried == len(self.away) or self.now.wait(seconds):
+                    raise
 
 
 @dataclass(frozen=True, slots=True)

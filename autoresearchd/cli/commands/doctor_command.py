@@ -87,7 +87,14 @@ def _examine() -> Iterator[Finding]:
         name = probe.__name__.strip("_")
         try:
             yield Finding(name, *probe())
-        except (OSError, ValueError, subprocess.SubprocessError, AutoresearchdError, ImportError) as error:
+        except (
+            OSError,
+            ValueError,
+            subprocess.SubprocessError,
+            AutoresearchdError,
+            ImportError,
+            AttributeError,
+        ) as error:
             yield Finding(name, "warning", f"cannot be found out: {clean(error, 160)}")
     yield from _fleet()
 
@@ -149,6 +156,8 @@ def _sandbox() -> tuple[str, ...]:
 
 def _gpu() -> tuple[str, ...]:
     program = shutil.which("nvidia-smi")
+    if program is None and (apple := _apple_gpu(platform.system(), platform.machine(), platform.mac_ver()[0])):
+        return "ok", apple
     if program is None:
         return "warning", "none (no nvidia-smi); tasks run with their cpu profile"
     query = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
@@ -157,6 +166,13 @@ def _gpu() -> tuple[str, ...]:
     if done.returncode != 0 or not names:
         return "warning", f"nvidia-smi fails: {clean(done.stderr or done.stdout, 120)}", "check the driver"
     return "ok", "; ".join(names)
+
+
+def _apple_gpu(system: str, machine: str, version: str) -> str:
+    """The GPU of a Mac with Apple silicon, which torch calls mps from macOS 12.3 on; empty where there is none."""
+    numbers = [int(part) for part in version.split(".")[:2] if part.isdigit()]
+    known = system == "Darwin" and machine == "arm64" and numbers >= [12, 3]
+    return f"Apple GPU (MPS, macOS {version}): programs that choose the device mps use it" if known else ""
 
 
 def _torch() -> tuple[str, ...]:
@@ -168,7 +184,8 @@ def _torch() -> tuple[str, ...]:
 
 
 def _cpu() -> tuple[str, ...]:
-    return "ok", counted(len(os.sched_getaffinity(0)), "core")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return "ok", counted(cores, "core")
 
 
 def _memory() -> tuple[str, ...]:

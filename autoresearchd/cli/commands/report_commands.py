@@ -10,11 +10,13 @@ from typing import Annotated
 import typer
 
 from autoresearchd.cli.command_options import SessionOption
-from autoresearchd.cli.repository_here import Place, find_place, here
+from autoresearchd.cli.repository_here import Place, find_place, here, shown_path
 from autoresearchd.cli.terminal_text import say
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.task import Direction
 from autoresearchd.report.log_files import Format, SessionHead, write
+from autoresearchd.workspace import layout
 
 
 def plot(
@@ -98,18 +100,56 @@ def report(
     say(f"wrote {target}: {told.verdict}")
 
 
+class Tracker(StrEnum):
+    """Where experiments can be sent to."""
+
+    MLFLOW = "mlflow"
+    OPTUNA = "optuna"
+    OTEL = "otel"
+    TENSORBOARD = "tensorboard"
+    TRACKIO = "trackio"
+    WANDB = "wandb"
+
+
+_TRACKERS = {
+    Tracker.MLFLOW: ("mlflow_runs", "mlflow.db"),
+    Tracker.OPTUNA: ("optuna_study", "optuna.log"),
+    Tracker.OTEL: ("otel_spans", "otel"),
+    Tracker.TENSORBOARD: ("tensorboard_events", "tensorboard"),
+    Tracker.TRACKIO: ("trackio_runs", "trackio"),
+    Tracker.WANDB: ("wandb_runs", "wandb"),
+}
+"""The module of each, and the file or folder that it writes."""
+
+
 def export(
     format_name: Annotated[
-        Format, typer.Option("--format", help="jsonl: the skill's log; tsv: karpathy's columns; parquet.")
-    ] = Format.JSONL,
+        Format | None,
+        typer.Option("--format", help="jsonl: the skill's log (default); tsv: karpathy's columns; parquet."),
+    ] = None,
+    to: Annotated[
+        Tracker | None,
+        typer.Option(
+            "--to", help="To an experiment tracker instead: what is not there yet, in files (otel: to your collector)."
+        ),
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to (default: stdout).")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Where to (default: stdout; for trackers: .autoresearchd/trackers/)."
+        ),
     ] = None,
     session: SessionOption = None,
 ) -> None:
     """Write all experiments for other tools."""
     place = find_place(here())
     tag = place.pick(session)
+    if to is not None:
+        if format_name is not None:
+            raise UsageError("--format and --to exclude each other", hint="leave out one of them")
+        _send(place, tag, to, output)
+        return
+    format_name = format_name or Format.JSONL
     try:
         write(format_name, _head(place, tag), place.reader.experiments(tag), output or sys.stdout)
     except OSError as error:
@@ -120,19 +160,45 @@ def export(
         say(f"wrote {output}")
 
 
+def _send(place: Place, tag: str, to: Tracker, output: Path | None) -> None:
+    from importlib import import_module
+
+    from autoresearchd import keys
+    from autoresearchd.report.trackers.book import read_book
+    from autoresearchd.store.story_reader import StoryReader
+
+    module, name = _TRACKERS[to]
+    target = output or layout.public_dir(place.root) / "trackers" / name
+    if output is not None and (target.is_dir() if "." in name else target.is_file()):
+        kind = "one file" if "." in name else "a folder of files"
+        raise UsageError(f"{output} cannot be taken: {to} is {kind}", hint=f"for example: -o {name}")
+    book = read_book(StoryReader(place.project.journal), tag, place.status(tag), keys.redactor().text)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        new, known, look = import_module(f"autoresearchd.report.trackers.{module}").send(book, target)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    say(f"{counted(new, 'new experiment')} in {shown_path(target)}, {known:,} were there; see them with\n  {look}")
+
+
 def import_log(
-    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="A log in the skill's format, or a results.tsv.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl log, a results.tsv, or a .parquet file.")],
+    metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="Of a table: the column to compare by.")] = "",
+    direction: Annotated[
+        Direction | None, typer.Option("--direction", help="Of a table: which way is better (else told by its keeps).")
+    ] = None,
 ) -> None:
     """Read a log of experiments back.
 
-    One of this program, of pi-autoresearch, of the autoresearch skill, or karpathy's results.tsv.
+    One of this program, of pi-autoresearch, of the autoresearch skill, or karpathy's results.tsv; a fork's with other
+    columns is read by its header.
     """
     if not file.is_file():
-        raise UsageError(f"there is no file {file}", hint="name a .jsonl or .tsv file")
+        raise UsageError(f"there is no file {file}", hint="name a .jsonl, .tsv or .parquet file")
     from autoresearchd.app.project import Project
     from autoresearchd.report.log_files import read_log, store_log
 
-    project, log = Project.at(here()), read_log(file)
+    project, log = Project.at(here()), read_log(file, metric, direction or "")
     with project.open_store() as store:
         say(store_log(store, log))
 

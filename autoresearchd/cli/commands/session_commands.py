@@ -44,8 +44,9 @@ def start(
         typer.Option(
             "--policy",
             metavar="SPEC",
-            help="Who proposes edits: auto, search, random, litellm:MODEL, local[:MODEL], agent:MODEL, command:CMD, or "
-            "hybrid:ONE, which is one of the last four with search around what was kept of it. "
+            help="Who proposes edits: auto, search, random, outside (an agent, by `autoresearchd mcp`), litellm:MODEL, "
+            "local[:MODEL], agent:MODEL, command:CMD, or hybrid:ONE, one of the last four with search around what was "
+            "kept of it. "
             "CMD runs in a copy of the task's folder as committed: commit a script of your own, or give its absolute "
             "path.",
         ),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +27,7 @@ from autoresearchd.cli.terminal_text import (
     read_time,
     real,
 )
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.experiment import explain_noise, noise_has_grown
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.upkeep.session_lock import process_began
@@ -83,6 +85,24 @@ def status(
     raise typer.Exit(failed.exit_code)
 
 
+def top(session: SessionOption = None) -> None:
+    """Show all sessions of the repository, live, in the whole terminal.
+
+    The runs under way with the curves of their loss, and the latest experiments. Keys: p pauses and goes on, n leaves a
+    note, s stops after the running experiment, q quits; Enter in the upper table shows another session.
+    """
+    if find_spec("textual") is None:
+        raise MissingCapability("top needs the package textual", hint="pip install 'autoresearchd[top]'")
+    if not (terminal_text.is_terminal(sys.stdin) and terminal_text.is_terminal(sys.stdout)):
+        raise UsageError("top needs a terminal", hint="`autoresearchd status` and `experiments` print the same")
+    place = find_place(here())
+    tag = place.pick(session)
+    place.reader.close()
+    from autoresearchd.cli.top_app import Top
+
+    Top(place.project, tag).run()
+
+
 def _watch(place: Place, tag: str) -> None:
     """Show the status anew every second until the session stops. Without a terminal: whenever something has changed."""
     paint, terminal = Paint(sys.stdout), terminal_text.is_terminal(sys.stdout)
@@ -95,6 +115,8 @@ def _watch(place: Place, tag: str) -> None:
             key += [current.get(name) for name in ("experiment", "phase", "confirmation")]
         if terminal or key != before:
             lines = lines_now(place, tag, status, paint)
+            if terminal:  # what is more than a screen would scroll away what stands above it
+                lines = lines[: max(5, shutil.get_terminal_size().lines - 1)]
             # From the top of the screen on, over what was there; wrapped lines and a resized window do no harm.
             at_top = "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
             print(at_top if terminal else "\n".join(lines), flush=True)
@@ -105,7 +127,18 @@ def _watch(place: Place, tag: str) -> None:
 
 
 def lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: bool = True) -> list[str]:
-    """A status as text, with the newest experiments of the session. hints: what to do next."""
+    """A status as text, with the newest experiments of the session. hints: what to do next.
+
+    For a terminal, which is what ``paint`` has colours for, no line is longer than it is wide.
+    """
+    lines = _lines_now(place, tag, status, paint, hints=hints)
+    if not paint.enabled:
+        return lines
+    columns = terminal_text.terminal_width()
+    return [part for i, line in enumerate(lines) for part in terminal_text.wrap(line, columns, 10 if i else 2)]
+
+
+def _lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: bool) -> list[str]:
     under_way = status.get("under_way") or []
     newest = list(place.reader.experiments(tag, last=_RECENT + max(1, len(under_way))))
     columns, now = terminal_text.terminal_width(), datetime.now(UTC)
@@ -123,7 +156,7 @@ def lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: bo
         ("noise", paint(noise, "yellow")),
         ("tried", _tried_words(session, paint)),
         ("now", paint(terminal_text.fit(held_up, columns - 10), "cyan")),
-        *(("" if i else "now", _now_words(one, session, paint)) for i, one in enumerate(current)),
+        *(("" if i else "now", now_words(one, session, paint)) for i, one in enumerate(current)),
         ("slots", _slots_words(status.get("slots") or {})),
         ("abort", _abort_words(status.get("abort") or {})),
         ("cost", _cost_words(status)),
@@ -270,7 +303,8 @@ def _tried_words(session: Record, paint: Paint) -> str:
     return words + paint("  beside the baseline", "dim")
 
 
-def _now_words(current: Record, session: Record, paint: Paint) -> str:
+def now_words(current: Record, session: Record, paint: Paint) -> str:
+    """What is under way, in a line."""
     if not current:
         return ""
     words = f"#{current.get('experiment')} {paint(str(current.get('phase') or ''), 'cyan')}"

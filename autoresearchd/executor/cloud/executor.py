@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 import traceback
+import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -89,6 +90,8 @@ class CloudExecutor:
         self._handles: weakref.WeakSet[RunHandle] = weakref.WeakSet()
         self._bills: dict[str, tuple[float, float]] = {}
         """By name: the time up to which it is paid for, and US dollars an hour."""
+        self._unpaid: tuple[float, str] | None = None
+        """A bill, its US dollars and name, which may have been counted although the store did not say so."""
         self._wanted, self._new, self._warned, self._spent = False, True, False, False
         self._users, self._used, self._looked = 0, 0.0, 0.0
         self._error: AutoresearchdError | None = None
@@ -109,6 +112,9 @@ class CloudExecutor:
 
     def ready(self, slot: int) -> bool:
         return self._machines[slot // self._gpus].up and self._hosts.ready(slot)
+
+    def require(self, slot: int) -> None:
+        self._hosts.require(slot)
 
     def start(self, request: RunRequest) -> RunHandle:
         with self._in_use():
@@ -189,8 +195,9 @@ class CloudExecutor:
         ledger.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._new = not ledger.exists()
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            left = json.loads(ledger.read_text()).values()
-            self._terms.charge(sum(usd * min(max(0.0, now - paid), most) for paid, usd in left) / 3600)
+            text = ledger.read_text()
+            left = json.loads(text).values()
+            self._terms.charge(sum(usd * min(max(0.0, now - paid), most) for paid, usd in left) / 3600, text)
         self._write()
         self._keeper = threading.Thread(target=self._keep, name="rental", daemon=True)
         self._keeper.start()
@@ -322,12 +329,18 @@ class CloudExecutor:
     def _settle(self) -> None:
         """Count what machines have cost since the last time; where the store or the disk fails, the next time."""
         with self._changed, contextlib.suppress(AutoresearchdError, OSError):
+            self._pay()
             now = time.time()
-            owed = sum(usd * max(0.0, now - paid) for paid, usd in self._bills.values()) / 3600
-            if owed:
-                self._terms.charge(owed)
+            if owed := sum(usd * max(0.0, now - paid) for paid, usd in self._bills.values()) / 3600:
+                self._unpaid = owed, uuid.uuid4().hex
             self._bills = {name: (now, usd) for name, (_, usd) in self._bills.items()}
+            self._pay()
             self._write()
+
+    def _pay(self) -> None:
+        if self._unpaid is not None:
+            self._terms.charge(*self._unpaid)
+            self._unpaid = None
 
     def _look(self) -> None:
         """Put off the end of what is up, and find out what was taken away."""

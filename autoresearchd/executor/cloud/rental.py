@@ -62,7 +62,8 @@ class Rental(Protocol):
 class Terms:
     """What a session lends to its executor. prefix: of its machines' names; folder: its own, for keys and the ledger.
 
-    charge: counts US dollars; left: how many may still be spent; broke: called when none are. cancel: no more launches.
+    charge: counts US dollars of a bill, once; left: how many may still be spent; broke: called when none are.
+    cancel: no more launches.
     """
 
     prefix: str
@@ -70,7 +71,7 @@ class Terms:
     cancel: Cancel
     tell: Callable[[EventKind, str], None]
     waits: Callable[[str], None] = lambda reason: None
-    charge: Callable[[float], None] = lambda usd: None
+    charge: Callable[[float, str], None] = lambda usd, bill: None
     left: Callable[[], float] = lambda: float("inf")
     broke: Callable[[], None] = lambda: None
 

@@ -9,6 +9,7 @@ of this module but itself.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -105,21 +106,27 @@ class Carrier:
     def do_list(self, data: bytes, folder: str) -> tuple[Any, bytes]:
         """What is in a folder: ``[name, "d"]``, ``[name, "l", target]``, ``[name, "f", mode, size]``.
 
-        Nothing is followed; what is not a plain file, a folder or a link is left out.
+        Nothing is followed; what is not a plain file, a folder or a link is left out, and what a job has made so that
+        it cannot be read.
         """
+        unreadable = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
         found: list[list[Any]] = []
         pending = os.listdir(folder)
         while pending:
             name = pending.pop()
             path = os.path.join(folder, name)
-            facts = os.lstat(path)
-            if stat.S_ISDIR(facts.st_mode):
-                found.append([name, "d"])
-                pending += [f"{name}/{inner}" for inner in os.listdir(path)]
-            elif stat.S_ISLNK(facts.st_mode):
-                found.append([name, "l", os.readlink(path)])
-            elif stat.S_ISREG(facts.st_mode):
-                found.append([name, "f", facts.st_mode & 0o777, facts.st_size])
+            try:
+                facts = os.lstat(path)
+                if stat.S_ISDIR(facts.st_mode):
+                    pending += [f"{name}/{inner}" for inner in os.listdir(path)]
+                    found.append([name, "d"])
+                elif stat.S_ISLNK(facts.st_mode):
+                    found.append([name, "l", os.readlink(path)])
+                elif stat.S_ISREG(facts.st_mode) and os.access(path, os.R_OK):
+                    found.append([name, "f", facts.st_mode & 0o777, facts.st_size])
+            except OSError as error:
+                if error.errno not in unreadable:
+                    raise
         return found, b""
 
     def do_get(self, data: bytes, folder: str, parts: list[list[Any]]) -> tuple[Any, bytes]:

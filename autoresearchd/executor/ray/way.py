@@ -22,6 +22,8 @@ from autoresearchd.sandbox.job_files import FULL, leads_out, remove_tree
 OUTPUT = "output"
 _MOST_AT_ONCE, _MOST_ENTRIES = 4 << 20, 1000
 _SPARE_DISK = 64 << 20
+_LONGEST_NAME = 3000
+"""Bytes below the folder of a run here, whose own path may be longer than the one over there."""
 
 
 class RayWay:
@@ -212,7 +214,7 @@ def _sort(found: Sequence[Sequence[Any]]) -> tuple[list[str], list[tuple[str, in
         parts = str(name).split("/")
         inside = parts[0] == OUTPUT and (len(parts) > 1 or kind == "d")
         log = len(parts) == 1 and kind == "f" and LOG_NAME.fullmatch(str(name).removesuffix(".1"))
-        if not (inside or log) or not {"", ".", ".."}.isdisjoint(parts):
+        if not (inside or log) or len(os.fsencode(str(name))) > _LONGEST_NAME or not {"", ".", ".."}.isdisjoint(parts):
             continue
         if kind == "d":
             folders.append(str(name))

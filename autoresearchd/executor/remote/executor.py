@@ -263,6 +263,9 @@ class RemoteExecutor:
         place = self._places[slot]
         return not (place.busy or place.cools or place.host.cools) and place.host.way.ready()
 
+    def require(self, slot: int) -> None:
+        """Nobody looks over there who else computes."""
+
     def start(self, request: RunRequest) -> RemoteRun:
         """In the slot of the request, or in a free one where its host fails; EnvironmentFailure where none is left."""
         first = request.slot % len(self._places)

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import pwd
+import re
 import shutil
 from pathlib import Path
 
@@ -19,7 +20,13 @@ from autoresearchd.executor.ssh.connection import Address
 _LOST = {10, 12, 30, 35, 255}
 """rsync's exit codes for sockets, streams and time, and ssh's own."""
 _PATIENCE_S = 60
-_FULL = b"No space left on device"
+_FULL, _GONE = (
+    re.compile(rb"No space left on device \(28\)\s*$", re.M),
+    re.compile(rb"^rsync: (\[sender\] )?change_dir", re.M),
+)
+"""Of rsync's complaints, in which a job's file names stand, too."""
+_IN_PART = (23, 24)
+"""rsync's exit codes where files could not be read or are gone."""
 _SSH = (
     "ssh", "-a", "-x", "-T", "-oBatchMode=yes", "-oStrictHostKeyChecking=yes", "-oUpdateHostKeys=no",
     "-oControlPath=none", "-oClearAllForwardings=yes", "-oPermitLocalCommand=no", "-oForwardAgent=no",
@@ -78,14 +85,20 @@ class Transfers:
                 await process.wait()
         if process.returncode == 0:
             return
+        full = bool(_FULL.search(complaints))
+        if not there and not full and process.returncode in _IN_PART and not _GONE.search(complaints):
+            return  # what the job has made unreadable is missed by nobody else, and would be so the next time
         lines = [line for line in complaints.decode("utf-8", "replace").splitlines() if line.strip()]
         why, host = clean("; ".join(lines[:3]), 300), self._address.text
-        if _FULL in complaints:
+        if full:
             if not there:
                 raise OSError(errno.ENOSPC, "no space left", arguments[-1])
             raise HostFull(f"no space left on {host}", hint=f"free disk space on {host}")
         if b"rsync: command not found" in complaints or b"rsync: not found" in complaints:
             raise MissingCapability(f"{host}: there is no rsync", hint="install it there: apt install rsync")
+        if b"is your shell clean?" in complaints:
+            what = f"{host}: logins print something before the program that they are to run: {why}"
+            raise MissingCapability(what, hint="have ~/.bashrc and the like say nothing where there is no terminal")
         if process.returncode in _LOST:
             raise HostLost(f"{host}: the transfer broke off: {why}")
         raise EnvironmentFailure(f"{host}: rsync failed with {process.returncode}: {why}", hint="see the message")

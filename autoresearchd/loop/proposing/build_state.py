@@ -192,8 +192,8 @@ class Research:
     def _under_way(self, e: Experiment) -> tuple[Experiment, ...]:
         if self._context.slots == 1:
             return ()
-        found = self._context.store.unsettled(self._context.session_id)
-        return tuple(x for x in found if x.number != e.number and x.proposal and x.proposal.files and not x.decision)
+        others = (x for x in self._view.under_way() if x.number != e.number and not x.decision)
+        return tuple(x for x in others if x.proposal and x.proposal.files)
 
     def mark_notes_seen(self, e: Experiment) -> None:
         if self._shown:

@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.domain.errors import PolicyError, SpendCapReached
+from autoresearchd.domain.errors import PolicyError, RepositoryError, SpendCapReached
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import EventKind, ResearchState
-from autoresearchd.domain.proposal import ASI, Cost, Proposal, Repair
+from autoresearchd.domain.proposal import ASI, Cost, Proposal, Repair, Suggestion
 from autoresearchd.domain.quantities import some_of
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal, sign_of
@@ -27,9 +27,10 @@ from autoresearchd.loop.messages import is_baseline, unified_diff
 from autoresearchd.loop.proposing.build_state import Research, Turns, training_log
 from autoresearchd.loop.run import Question, Slot
 from autoresearchd.loop.session_view import SessionView
+from autoresearchd.policy import answer_words
 from autoresearchd.policy.edits.merge import merge
 from autoresearchd.policy.near_duplicates import WINDOW, NearDuplicates
-from autoresearchd.policy.policy_names import TUNERS
+from autoresearchd.policy.policy_names import OUTSIDE, TUNERS
 from autoresearchd.policy.roles import off_surface
 from autoresearchd.policy.search.find_constants import MOST_NAMED, changed
 from autoresearchd.store.repository import SqlStore
@@ -51,6 +52,11 @@ then lose 9% of what one slot gains, and 16 21%."""
 def _numbers(found: object) -> list[int]:
     """Experiments that side information names; a model may have put anything there."""
     return [n for n in (found if isinstance(found, list) else [found]) if isinstance(n, int)]
+
+
+def _of_none(e: Experiment) -> str:
+    """In the place of a hash where there is no program: like no other's."""
+    return f"{e.segment}:none:{e.number}"
 
 
 class EditCheck:
@@ -164,6 +170,48 @@ class Proposals:
         self._context.emit(EventKind.WARNING, f"warning: {warning}", experiment=e.number)
         return {"warning": warning}
 
+    def take(self, e: Experiment) -> Experiment | None:
+        """The experiment with the proposal from outside that has waited longest; None: none waits, or not on the tip.
+
+        It is held to what any proposal is. What cannot be used is written down as such, and waits no longer.
+        """
+        context = self._context
+        waiting = context.store.next_suggestion(context.session_id) if e.parent == self._view.parent else None
+        if waiting is None:
+            return None
+        code = self._view.programs.code(e.parent)
+        state = ResearchState(context.tag, e.number, e.parent, context.task, code, redactor=context.redactor)
+        who = {"proposer": waiting.proposer} if waiting.proposer else {}
+        try:
+            files = self._fitted(waiting, e.parent)
+            self._check.legal(state, files)
+            proposal = answer_words.propose(state, files, {**waiting.said, **who}, OUTSIDE)
+            extra = {**proposal.asi.extra, **self._warning(e, proposal, code, {**code, **files})}
+            proposal = replace(proposal, asi=replace(proposal.asi, extra=extra))
+        except PolicyError as error:
+            words, asi = messages.failed_proposal(error), ASI(extra={**who, REFUSED: error.label.value})
+            proposal = Proposal({}, "", OUTSIDE, words, asi=asi)
+        return self.record(e, proposal, waiting.id)
+
+    def _fitted(self, waiting: Suggestion, parent: str) -> Mapping[str, str]:
+        """Its files on ``parent``: with what was kept since they were written. PolicyError: the two do not fit."""
+        if waiting.parent == parent:
+            return waiting.files
+        moved = f"the tip has moved on from {waiting.parent[:7]}"
+        hint = "read the program anew, and propose it on that"
+        try:
+            before, now = (self._view.programs.code(commit) for commit in (waiting.parent, parent))
+        except RepositoryError as error:
+            raise PolicyError(f"{moved}, which is gone", label=Label.MALFORMED_ANSWER, hint=hint) from error
+        files = {path: merge(before.get(path, ""), now.get(path, ""), text) for path, text in waiting.files.items()}
+        fitting = {path: text for path, text in files.items() if text is not None and text != now.get(path)}
+        if None in files.values():
+            what = f"{moved}, and what was kept since changes the same lines"
+            raise PolicyError(what, label=Label.MALFORMED_ANSWER, hint=hint)
+        if not fitting:
+            raise PolicyError(f"{moved}, which has this edit already", label=Label.NO_OP)
+        return fitting
+
     def rebase(self, e: Experiment) -> Proposal | None:
         """Edits that gained beside other keeps, on the tip; None: none is worth it.
 
@@ -177,9 +225,9 @@ class Proposals:
         gained = ((old, *self._gained(old, e)) for old in view.recent)
         worth = [(old, made, gain) for old, made, gain in gained if gain > 0]
         least = max(1.0, context.slots / PATIENT_SLOTS) * view.belief.hope
-        if worth and sum(gain for _, _, gain in worth) >= least:  # to read all that is under way takes long
-            others = (*view.recent, *context.store.unsettled(context.session_id))
-            done = {n for x in others if x.proposal for n in _numbers(x.proposal.asi.extra.get(REBASED))}
+        if worth and sum(gain for _, _, gain in worth) >= least:
+            tried = (x.proposal for x in (*view.recent, *view.under_way()) if x.proposal)
+            done = {n for proposal in tried for n in _numbers(proposal.asi.extra.get(REBASED))}
             worth = [(old, made, gain) for old, made, gain in worth if old.number not in done]
         if not worth or sum(gain for _, _, gain in worth) < least:
             return None
@@ -233,11 +281,15 @@ class Proposals:
         changes = {name: value for p in proposals for name, value in p.changes.items()} if known else {}
         return Proposal(files, hypothesis, first.policy, words, changes=changes, role=first.role, asi=asi)
 
-    def record(self, e: Experiment, proposal: Proposal) -> Experiment:
+    def record(self, e: Experiment, proposal: Proposal, suggestion: int | None = None) -> Experiment:
+        """suggestion: what waited outside and is this proposal."""
         context, before = self._context, self._view.programs.code(e.parent)
         diff = messages.unified_diff(before, {**before, **proposal.files})
-        code_hash = self._code_hash(e, proposal)
-        e = context.store.record_proposal(context.session_id, e.number, proposal, diff=diff, code_hash=code_hash)
+        refused = suggestion is not None and not proposal.files
+        code_hash = _of_none(e) if refused else self._code_hash(e, proposal)
+        e = context.store.record_proposal(
+            context.session_id, e.number, proposal, diff=diff, code_hash=code_hash, suggestion=suggestion
+        )
         if proposal.policy == context.policy.name:  # who stands in for it, as search does, reads no notes
             self._research.mark_notes_seen(e)
         context.emit(EventKind.PROPOSED, proposal.description or proposal.hypothesis, experiment=e.number)
@@ -247,9 +299,9 @@ class Proposals:
         """Write down that there is no proposal, and what it cost all the same."""
         context, role, asi = self._context, self._turns.turn_of(e).role, ASI(extra={REFUSED: error.label.value})
         cost, charged = error.cost or Cost(seconds=slot.policy_s), error.cost is not None and error.charged
-        words, unlike = messages.failed_proposal(error), f"{e.segment}:none:{e.number}"
+        words = messages.failed_proposal(error)
         failed = Proposal({}, "", context.policy.name, words, role=role, asi=asi, cost=cost, charged=charged)
-        return context.store.record_proposal(context.session_id, e.number, failed, diff="", code_hash=unlike)
+        return context.store.record_proposal(context.session_id, e.number, failed, diff="", code_hash=_of_none(e))
 
     def rejection(self, e: Experiment) -> Decision | None:
         """The decision on a proposal that needs no run, also where its daemon died before it was decided."""

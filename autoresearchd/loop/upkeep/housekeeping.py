@@ -27,6 +27,7 @@ from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.ports import EventKind
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.loop.context import Context
+from autoresearchd.loop.upkeep.service_manager import notify
 from autoresearchd.store import backups
 from autoresearchd.store.repository import SqlStore
 
@@ -188,6 +189,7 @@ class Housekeeping:
             say_that_it_stops(self._lab, tested, confirming=test is not None)
 
     def _beat(self) -> None:
+        notify(WATCHDOG="1")  # first: a store that is away is waited for, and no reason to be killed
         self.watch_database()
         self._lab.store.heartbeat(self._lab.session_id, self._lab.clock.now(), self._active_seconds())
 

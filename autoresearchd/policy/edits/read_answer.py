@@ -166,6 +166,24 @@ def read_answer(text: str, shown: Mapping[str, str]) -> Edit:
     return Edit(changed, form, _words(answer.objects, "\n".join(prose)))
 
 
+def read_parts(
+    edits: Sequence[Mapping[str, Any]], whole: Mapping[str, str], shown: Mapping[str, str]
+) -> dict[str, str]:
+    """New text of each file that an edit in parts changes: ``{"file", "search", "replace"}`` each, and whole files.
+
+    shown: as for ``read_answer``. Raises EditError.
+    """
+    code = Code(shown)
+    files = changes.apply_changes(changes.from_pairs(edits, code), code) if edits else {}
+    for name, text in whole.items():
+        file = code.require(name, "a whole file")
+        if file in files:
+            raise EditError(f"{show(file)} is edited and given as a whole", hint="do one of them")
+        files[file] = text
+    _check_files(files, code)
+    return {file: text for file, text in files.items() if text != code[file]}
+
+
 # ---------------------------------------------------------------------- forms
 def _from_text(parts: Sequence[Part], code: Code) -> tuple[str, dict[str, str]]:
     """The form and the files of the first form that the text has, nothing where it has none."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any
 
@@ -41,6 +41,8 @@ from autoresearchd.store.schema.database import Database
 _COUNTERS = {
     Status.KEEP: "keeps", Status.DISCARD: "discards", Status.CRASH: "crashes", Status.CHECKS_FAILED: "checks_failed",
 }  # fmt: skip
+_BILL = "bill"
+"""Kind of the one event of a session that tells which bill for machines was counted last."""
 _UNDER_WAY = 2048
 """How far back experiments are looked for that are not settled: more than ever are under way in all slots."""
 e, p, r, n, y, v = t.experiments, t.proposals, t.runs, t.answers, t.tallies, t.visits
@@ -85,11 +87,19 @@ class ExperimentRecords:
         return Experiment(session_id, count - 1, segment, Phase.PROPOSING, parent, at)
 
     def record_proposal(
-        self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
+        self,
+        session_id: int,
+        number: int,
+        proposal: Proposal,
+        *,
+        diff: str,
+        code_hash: str,
+        suggestion: int | None = None,
     ) -> Experiment:
         """Store a proposal, or one more attempt (a repair); its cost is counted unless it is ``charged``.
 
-        ``proposal.parent``, when given, becomes the experiment's.
+        ``proposal.parent``, when given, becomes the experiment's. suggestion: the one from outside that it was made of,
+        which waits no longer: it is in this experiment or still waits, and is never in two.
         """
         with self._db.write() as c:
             row = locked(c, session_id, number)
@@ -101,6 +111,11 @@ class ExperimentRecords:
             _expect(row, "a proposal", Phase.PROPOSING, Phase.PROPOSED, Phase.MEASURED)
             key = {"session_id": session_id, "number": number, "attempt": proposal.attempt}
             records.insert_proposal(c, key, proposal, diff, code_hash)
+            if suggestion is not None:
+                u = t.suggestions.c
+                waits = (u.id == suggestion, u.session_id == session_id, u.taken_in.is_(None))
+                if c.execute(update(t.suggestions).where(*waits).values(taken_in=number)).rowcount == 0:
+                    raise StoreError(f"the suggestion {suggestion} does not wait any more")
             parent = row.parent if proposal.parent is None else proposal.parent
             change(
                 c, session_id, number, phase=Phase.PROPOSED, attempt=proposal.attempt, commit_sha=None, parent=parent
@@ -188,10 +203,16 @@ class ExperimentRecords:
             change(c, session_id, number, overhead_ms=overhead_ms)
 
     # -- answers
-    def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime) -> None:
-        """Store an answer, in whatever phase the experiment is, and charge its cost."""
+    def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime, *, again: bool = False) -> None:
+        """Store an answer, in whatever phase the experiment is, and charge its cost.
+
+        again: it was tried before, and is there if the server took it and died before it could say so.
+        """
         with self._db.write() as c:
             locked(c, session_id, number)
+            same = {"session_id": session_id, "number": number, "at": at, "attempt": answer.attempt}
+            if again and c.execute(select(n.c.answer_index).filter_by(**same)).first() is not None:
+                return
             b = t.answer_bodies.c
             said = select(b.answer_index, b.shared, b.messages).filter_by(session_id=session_id, number=number)
             stored = c.execute(said.order_by(b.answer_index)).all()
@@ -208,9 +229,15 @@ class ExperimentRecords:
             c.execute(insert(t.answer_bodies).values(**key, **body))
             _charge(c, session_id, answer.cost)
 
-    def charge(self, session_id: int, usd: float) -> None:
-        """Count what is part of no experiment: what machines cost."""
+    def charge(self, session_id: int, usd: float, bill: str) -> None:
+        """Count what is part of no experiment, what machines cost; once, if the last bill is presented again."""
+        key = {"session_id": session_id, "kind": _BILL}
         with self._db.write() as c:
+            last = c.execute(select(t.events.c.message).filter_by(**key)).scalar()
+            if last == bill:
+                return
+            c.execute(delete(t.events).filter_by(**key))
+            c.execute(insert(t.events).values(**key, at=datetime.now(UTC), message=bill))
             _count(c, session_id, usd=usd)
 
     def answers(self, session_id: int, number: int) -> Sequence[Answer]:

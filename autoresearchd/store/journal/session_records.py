@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import AbortMemory, Limits, Note, Segment, Session
 from autoresearchd.domain.labels import Outcome, SessionState, Status
 from autoresearchd.domain.ports import Control, NewSession
+from autoresearchd.domain.proposal import Suggestion
 from autoresearchd.domain.quantities import counted
 from autoresearchd.store.journal.records import AnyRow, pick, require, session_of
 from autoresearchd.store.schema import codec
@@ -152,6 +153,27 @@ class SessionRecords:
             wanted = (n.session_id == session_id, n.id.in_(list(note_ids)), n.seen_in.is_(None))
             with self._db.write() as c:
                 c.execute(update(t.notes).where(*wanted).values(seen_in=number))
+
+    # -- proposals from outside
+    def add_suggestion(self, session_id: int, new: Suggestion, at: datetime) -> int:
+        """Have a proposal wait for an experiment; its id, by which ``record_proposal`` takes it."""
+        values = pick(new, ("files", "parent", "said", "proposer"))
+        row = insert(t.suggestions).values(session_id=session_id, created_at=at, **values)
+        with self._db.write() as c:
+            return int(put(c, row.returning(t.suggestions.c.id), f"no session {session_id}").scalar_one())
+
+    def waiting_suggestions(self, session_id: int) -> int:
+        """How many wait for an experiment."""
+        waiting = select(func.count()).select_from(t.suggestions).filter_by(session_id=session_id, taken_in=None)
+        row = self._db.row(waiting)
+        return 0 if row is None else int(row[0])
+
+    def next_suggestion(self, session_id: int) -> Suggestion | None:
+        """The one that has waited longest."""
+        wanted = [t.suggestions.c[each.name] for each in fields(Suggestion)]
+        waiting = select(*wanted).filter_by(session_id=session_id, taken_in=None).order_by(t.suggestions.c.id)
+        row = self._db.row(waiting.limit(1))
+        return None if row is None else Suggestion(**row._mapping)
 
     # -- requests
     def add_control(self, session_id: int, kind: str, at: datetime) -> Control:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autoresearchd.domain.errors import SchemaTooNew
 
-HEAD_REVISION = "0008"
+HEAD_REVISION = "0009"
 """The newest file in ``migrations/versions``, with which this version works (a test holds the two together)."""
 
 HINT = "autoresearchd doctor --repair rebuilds it from the newest good backup and git"

@@ -13,9 +13,11 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,9 @@ from autoresearchd.store.schema.database import Database, require_head
 from autoresearchd.store.shared import RESTORE, Holder, Shared
 
 CONNECT_S = 10
+ANSWER_S = 60
+"""How long a statement may take here: one that waits for others is ended by the server long before. A server that is
+stopped or frozen still has a kernel that keeps its connections alive, so that only this ends the wait."""
 IDLE_S = 60
 """How long a transaction that writes may do nothing: a process that somebody has stopped must not hold up others."""
 # A machine that went away is noticed by the server after 10 + 3 × 5 s, or where it owes an answer.
@@ -48,11 +53,14 @@ _DAEMON = "daemon"
 _LONGEST_NAME = 63
 """Bytes of a connection's name that the server keeps."""
 _AWAY = "see that the server runs and can be reached; a daemon waits for it and goes on by itself"
+_OPTIONS = "correct what follows the ? in the URL of the store: options of libpq"
 _REFUSALS = {
     "password": "the password belongs into ~/.pgpass, PGPASSWORD, or the URL in AUTORESEARCHD_STORE",
     "does not exist": "make it (createdb, createuser), or correct the URL of the store",
     "pg_hba.conf": "allow this machine and user in the server's pg_hba.conf",
     "resolve host": "correct the host in the URL of the store",
+    "invalid ": _OPTIONS,
+    "bad value for": _OPTIONS,
 }
 """Where a server says no, by what it says (it gives no code then)."""
 _PASSING = ("08", "25006", "25P03", "28", "3D", "40", "53", "55P03", "57", "58")
@@ -244,10 +252,10 @@ class ServerDatabase(Database):
             return StoreDamaged(what, hint=self.repair)
         if code == "42501":
             return StoreError(what, hint="GRANT this user CREATE on the database, and what it made before")
+        hint = next((hint for words, hint in _REFUSALS.items() if words in what), "")
         if code.startswith(_PASSING) or (not code and _is_of_connection(error)):
-            hints = (hint for words, hint in _REFUSALS.items() if words in what)
-            return EnvironmentFailure(what, hint=next(hints, _AWAY))
-        return StoreError(what)
+            return EnvironmentFailure(what, hint=hint or _AWAY)
+        return StoreError(what, hint="" if code else hint)
 
 
 def _engine(place: Shared, busy_timeout: float) -> Engine:
@@ -265,6 +273,10 @@ def _engine(place: Shared, busy_timeout: float) -> Engine:
         what = f"the shared store {place.name} needs the package psycopg, which cannot be used here: {error}"
         raise MissingCapability(what, hint="pip install 'autoresearchd[postgresql]'") from error
 
+    @event.listens_for(engine, "do_connect")
+    def _connect(_dialect: Any, _record: Any, cargs: Any, cparams: Any) -> Any:
+        return _impatient().connect(*cargs, **cparams)
+
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: Any) -> None:
         milliseconds = max(1, round(1000 * busy_timeout))
@@ -272,6 +284,30 @@ def _engine(place: Shared, busy_timeout: float) -> Engine:
         connection.commit()
 
     return engine
+
+
+@cache
+def _impatient() -> Any:
+    """Psycopg's kind of connection, but one that is closed when an answer does not come in ANSWER_S."""
+    import psycopg
+
+    class Impatient(psycopg.Connection[Any]):
+        def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+            return super().wait(self._limited(gen, time.monotonic() + ANSWER_S), *args, **kwargs)
+
+        def _limited(self, gen: Any, deadline: float) -> Generator[Any, Any, Any]:
+            try:
+                wanted = next(gen)
+                while True:
+                    ready = yield wanted  # nothing is ready every tenth of a second
+                    if not ready and time.monotonic() > deadline:
+                        self.close()
+                        raise psycopg.OperationalError(f"the server did not answer for {ANSWER_S:g} s")
+                    wanted = gen.send(ready)
+            except StopIteration as end:
+                return end.value
+
+    return Impatient
 
 
 def _is_of_connection(error: BaseException) -> bool:

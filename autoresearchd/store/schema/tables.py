@@ -340,6 +340,19 @@ notes = _table(  # seen_in: the experiment whose prompt carried it
     Index("ix_note_unseen", "session_id", "seen_in"),
 )
 
+suggestions = _table(  # proposals from outside. taken_in: the experiment that has it, NULL while it waits for one
+    "suggestion",
+    _columns(Whole, "id", primary_key=True),
+    _refers("session_id", "session"),
+    _columns(_packed("json", verbatim=True), "files"),
+    _columns(Verbatim, "parent"),
+    _columns(Json, "said?"),
+    _columns(Words, "proposer"),
+    _columns(Time, "created_at"),
+    _columns(Whole, "taken_in?"),
+    Index("ix_suggestion_waiting", "session_id", "taken_in"),
+)
+
 controls = _table(
     "control_request",
     _columns(Whole, "id", primary_key=True),

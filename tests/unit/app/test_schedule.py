@@ -83,7 +83,7 @@ def test_a_learner_begins_after_so_many_experiments_and_is_told_what_was_set(tmp
         w.schedule.between()
         w.count = 0  # the run that began counts from here
         w.wait()
-    assert w.kinds == [EventKind.HOUSEKEEPING, EventKind.HOUSEKEEPING]
+    assert w.kinds == [EventKind.HOUSEKEEPING, EventKind.LEARNED]
     assert "kept as v1-00000000" in w.told[1][1]
     assert (tmp_path / "argv").read_text() == (
         "learn --algo ppo --model models/small --steps 7 --set learning_rate=0.001"
@@ -161,7 +161,7 @@ def test_a_learner_that_fails_is_a_warning_and_nothing_else(tmp_path: Path) -> N
         w.schedule.between()
         w.count = 0
         w.wait()
-    assert w.kinds == [EventKind.HOUSEKEEPING, EventKind.WARNING]
+    assert w.kinds == [EventKind.HOUSEKEEPING, EventKind.LEARNER_FAILED]
     assert "exit code 1" in w.told[1][1]
 
 
@@ -176,11 +176,11 @@ def test_a_learner_that_is_killed_is_begun_once_more_before_the_next_experiment(
         w.schedule.request()
         w.schedule.between()
         assert not pauses or (tmp_path / "runs").read_text() == "xx", "within the wait, where experiments wait"
-        while w.kinds.count(EventKind.WARNING) < 2:
+        while w.kinds.count(EventKind.LEARNER_FAILED) < 2:
             w.schedule.between()
         w.schedule.between()
         assert (tmp_path / "runs").read_text() == "xx", "and only once"
-        warnings = [text for kind, text in w.told if kind is EventKind.WARNING]
+        warnings = [text for kind, text in w.told if kind is EventKind.LEARNER_FAILED]
     assert "killed by SIGKILL" in warnings[0] and "begun once more" in warnings[0]
     assert "research goes on with the version in use" in warnings[1]
     assert not stopped_mark(tmp_path).exists()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import cast
 
 import pytest
 
 from autoresearchd.app.models.spending import SessionAnswers, UsersDay
-from autoresearchd.domain.errors import SpendCapReached, StoreError
+from autoresearchd.domain.errors import EnvironmentFailure, SpendCapReached, StoreError
 from autoresearchd.domain.proposal import Answer, Cost, Generation
 from autoresearchd.models.spend import Caps
 from autoresearchd.store.daily_spend import DailySpend
@@ -43,7 +45,7 @@ class Repository:
         self.log = SessionAnswers(cast(SqlStore, self), 1, clock, self.day.spent)
         self.caps = Caps(session_usd=lambda: 0.0, day_usd=self.day.usd, day_cap=1.0)
 
-    def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime) -> None:
+    def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime, *, again: bool = False) -> None:
         if self.fails:
             raise RuntimeError("killed")
         self.answers.append((at, answer.cost.usd or 0.0))
@@ -127,3 +129,30 @@ def test_what_the_journal_knows_counts_though_the_book_was_deleted(tmp_path: Pat
     repository.spend(0.6)
     DailySpend(tmp_path).path(MORNING).unlink()
     assert repository.day.usd() == pytest.approx(0.6)
+
+
+class Away:
+    """A journal on a server that is away for some time; each try: when the answer came, and whether it was the first.
+
+    tried: called at each try.
+    """
+
+    def __init__(self, tries: int, tried: Callable[[], None] = lambda: None) -> None:
+        self.tries, self.tried, self.asked = tries, tried, list[tuple[datetime, bool]]()
+
+    def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime, *, again: bool = False) -> None:
+        self.asked.append((at, again))
+        self.tried()
+        if len(self.asked) <= self.tries:
+            raise EnvironmentFailure("the server does not answer")
+
+
+def test_a_paid_answer_waits_for_a_store_that_is_away_and_for_nobody_who_is_to_stop_at_once() -> None:
+    back, answer = Away(2), Answer("m", Cost(usd=0.5), Generation())
+    SessionAnswers(cast(SqlStore, back), 1, Clock(), away=(0.0, 0.0)).record(1, answer)
+    assert back.asked == [(MORNING, False), (MORNING, True), (MORNING, True)], "it may have been taken before"
+    now = Event()
+    gone = Away(9, now.set)
+    with pytest.raises(EnvironmentFailure, match="does not answer"):
+        SessionAnswers(cast(SqlStore, gone), 1, Clock(), away=(1e6,), now=now).record(1, answer)
+    assert len(gone.asked) == 1

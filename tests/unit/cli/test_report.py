@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
-from autoresearchd.report.session_report import escape_markdown
+from autoresearchd.domain.ports import NewSession
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.report.session_report import SessionReport, escape_markdown, render
+from autoresearchd.report.story import slots
+from autoresearchd.store.story_reader import Origin
 from autoresearchd.workspace import layout
 from tests.fakes.stores import open_store
 from tests.unit.cli.conftest import Command, add_confirmation, add_experiment, add_session
+from tests.unit.report.test_story import edit, record
 
 ATTACK = (
     "</style></script><script>alert(1)</script><img src=x onerror=alert(2)> [a](javascript:alert(3)) | @all #12 "
@@ -103,6 +111,45 @@ def test_markdown_goes_into_a_pipe_and_fits_a_pull_request(repository: Path, com
     assert not (repository / "report.html").exists()
 
 
+def test_the_markdown_of_a_long_session_fits_a_pull_request_with_the_latest_steps(
+    repository: Path, command: Command
+) -> None:
+    status = json.loads(command("status", "--json").out)
+    count, words = 400, "a long description of what was done and why, with_many_signs " * 4
+    keeps = [record(n, "keep", 1 - n / 1e4, confirmed=True, description=words, asi={}) for n in range(count)]
+    tests = [
+        {"experiment": n, "against": n - 1, "after": n, "moved": True, "outcome": "confirmed", "gain": 1e-4,
+         "error": 1e-5, "probability": 0.99, "reason": words, "runs": [], "path": [], "value": 1 - n / 1e4}
+        for n in range(1, count)
+    ]  # fmt: skip
+    edits = [edit(n, diff=f"+line of {n}\n" * 90) for n in range(count)]
+    at = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
+    origin = Origin("0" * 40, ".", "local", 7, "{}", "")
+    report = SessionReport("mar8", status, keeps, edits, tests, (), slots([], [], at, at), origin, at)
+    text = render(report, str, markdown=True)
+    assert len(text) < 65_536 and "`#399` against `#398`" in text and "+line of 399" in text and "`#7`" not in text
+    assert re.search(r"The latest \d+ of 399 steps", text)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_session_that_has_just_begun_has_a_report_too(empty_repository: Path, command: Command, begun: bool) -> None:
+    task, at = {"name": "t", "scoring": {"metric": "m"}, "execution": {"budget": 5}}, datetime.now(UTC)
+    with open_store(layout.database_path(empty_repository)) as store:
+        session = store.create_session(
+            NewSession("new", "autoresearch/new", json.dumps(task), "search", "local", "", 7), at
+        )
+        store.open_segment(session.id, "f", "first", "cpu", at)
+        if begun:
+            store.open_experiment(session.id, parent="", segment=0, at=at)
+            proposal = Proposal({}, "baseline", "baseline")
+            store.record_proposal(session.id, 0, proposal, diff="", code_hash="h")
+            store.record_commit(session.id, 0, "0" * 40)
+            store.open_run(session.id, 0, 1, at)
+    for arguments in (("report",), ("report", "-o", "r.md"), ("export", "--to", "optuna")):
+        assert command(*arguments).code == 0
+    assert "The baseline has no m yet" in (empty_repository / "report.html").read_text()
+
+
 def test_a_session_without_a_result_yet_has_a_report_too(empty_repository: Path, command: Command) -> None:
     log = empty_repository / "results.tsv"
     log.write_text("commit\tval_bpb\tmemory_gb\tstatus\tdescription\na1b2c3d\t0.9\t44.0\tkeep\tbaseline\n")
@@ -111,6 +158,79 @@ def test_a_session_without_a_result_yet_has_a_report_too(empty_repository: Path,
         answer = command(*arguments)
         assert answer.code == 0 and "Nothing better than the baseline" in answer.err, answer.err
     assert "Nothing is confirmed yet" in (empty_repository / "report.html").read_text()
+
+
+def test_a_session_goes_to_a_tracker_and_the_next_export_adds_what_is_new(repository: Path, command: Command) -> None:
+    first = command("export", "--to", "optuna")
+    assert first.code == 0 and "5 new experiments in .autoresearchd/trackers/optuna.log, 0 were there" in first.err
+    assert "optuna-dashboard /" in first.err and first.out == ""
+    with open_store(layout.database_path(repository)) as store:
+        session = store.session("mar8")
+        add_experiment(store, session.id, [0.9], Status.KEEP, Label.NONE, "one more")
+        store.open_experiment(session.id, parent="", segment=0, at=session.started_at)  # under way
+    assert (
+        "1 new experiment in .autoresearchd/trackers/optuna.log, 5 were there"
+        in command("export", "--to", "optuna").err
+    )
+
+
+LOGS = {  # pi-autoresearch's, with its hooks and a time in milliseconds; karpathy's table; a fork's with other columns
+    "pi.jsonl": (
+        '{"type":"config","name":"speed","metricName":"total_us","metricUnit":"µs","bestDirection":"lower"}\n'
+        '{"run":1,"commit":"abc1234","metric":15200,"metrics":{"compile_us":4200},"status":"keep","description":"base",'
+        '"timestamp":1773000000000,"segment":0,"confidence":null,"asi":{}}\n{"type":"hook","name":"after"}\n'
+        '{"run":2,"commit":"bcd2345","metric":14800,"metrics":{},"status":"keep","description":"faster",'
+        '"timestamp":1773000300000,"segment":0,"confidence":2.1,"asi":{"hypothesis":"less work"}}\n'
+    ),
+    "results.tsv": (
+        "commit\tval_bpb\tmemory_gb\tstatus\tdescription\nabc1234\t0.997900\t44.0\tkeep\tbaseline\n"
+        "bcd2345\t0.986041\t43.9\tkeep\tfaster\n7f2a65c\t0.000000\t0.0\tcrash\tbatch 131K\n"
+    ),
+    "fork.tsv": "sha\tscore\tseconds\tstatus\nabc1234\t0.5\t30\tbaseline\nbcd2345\t0.7\t31\tkeep\n",
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_another_tools_log_is_imported_shown_drawn_reported_and_exported_again(
+    empty_repository: Path, command: Command, name: str
+) -> None:
+    (empty_repository / name).write_text(LOGS[name])
+    assert command("import", name).code == 0
+    assert "bcd2345" in command("show", "1").out
+    for arguments in (("plot", "-o", "p.svg"), ("plot", "-o", "p.png"), ("report",), ("export", "-o", "again.jsonl")):
+        answer = command(*arguments)
+        assert answer.code == 0, answer.err
+    assert "<svg" in (empty_repository / "p.svg").read_text("utf-8")
+    first = json.loads(command("experiments", "--json").out)
+    assert command("import", "again.jsonl").code == 0
+    again = json.loads(command("experiments", "--json", "--session", "imported-again").out)
+    kept = ("experiment", "status", "metric", "metrics", "description", "commit", "asi")
+    assert [[e[k] for k in kept] for e in again] == [[e[k] for k in kept] for e in first]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--to", "trackio"), 5, "pip install 'autoresearchd[trackers]'"),
+        (("--to", "optuna", "--format", "tsv"), 2, "exclude each other"),
+        (("--to", "mlflow", "-o", "."), 2, "mlflow is one file"),
+        (("--to", "wandb", "-o", "train.py"), 2, "wandb is a folder"),
+        (("--to", "optuna", "-o", "train.py/x.log"), 2, "cannot write train.py/x.log"),
+        (("--to", "neptune"), 2, "mlflow"),
+    ],
+)
+def test_a_tracker_that_cannot_be_written_says_why(
+    repository: Path,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    code: int,
+    words: str,
+) -> None:
+    (repository / "train.py").write_text("x = 1\n")
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    answer = command("export", *arguments)
+    assert (answer.code, words in answer.err) == (code, True), answer.err
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.config.settings import load_settings, read_settings_text
 from autoresearchd.domain.errors import ConfigError
-from autoresearchd.domain.model_settings import ModelSettings, Price
+from autoresearchd.domain.model_settings import ModelSettings, NotifySettings, Price
 
 FULL = """\
 policy: litellm:anthropic/claude-x
@@ -34,6 +34,10 @@ roles: on
 parents: puct
 group: 4
 store: postgresql://me@host/research
+hooks: {before: [./ideas.sh], after: ["jq .run_entry >> log"]}
+notify:
+  - {url_file: ~/slack-url, format: slack, on: [confirmed, ended]}
+  - {command: 'notify-send "$AUTORESEARCHD_MESSAGE"'}
 """
 
 
@@ -87,6 +91,11 @@ def test_every_key_reaches_the_settings() -> None:
         key_file="/etc/ar/keys/local", structured=False, key_files={"anthropic": "/home/me/keys/anthropic"},
         roles=True, parents="puct", group=4, agent_turns=10, agent_seconds=300.0, agent_output_bytes=5_000,
         agent_usd=0.5, store="postgresql://me@host/research",
+        hooks_before=("./ideas.sh",), hooks_after=("jq .run_entry >> log",),
+        notify=(
+            NotifySettings("/home/me/slack-url", form="slack", on=("confirmed", "ended")),
+            NotifySettings(command='notify-send "$AUTORESEARCHD_MESSAGE"'),
+        ),
     )  # fmt: skip
 
 
@@ -109,6 +118,13 @@ def test_a_file_that_says_nothing_changes_nothing(text: str) -> None:
         ("policy: ''", "policy", "not a short line", ""),
         ("policy: 5", "policy", "found the number 5", '"5"'),
         ("local: {base_url: 127.0.0.1:8000}", "local.base_url", "not an http address", "http://127.0.0.1:8000/v1"),
+        ("hooks: {during: [x]}", "hooks.during", "no such key", ""),
+        ("hooks: {before: [' ']}", "hooks.before[0]", "not a command", "shell command"),
+        ("notify: [{format: slack}]", "notify[0].url_file", "one of url_file and command", "url_file: PATH"),
+        ("notify: [{url_file: a, command: b}]", "notify[0].url_file", "not both", ""),
+        ("notify: [{command: b, format: slack}]", "notify[0].format", "JSON on its standard input", ""),
+        ("notify: [{url_file: a, on: [confirm]}]", "notify[0].on[0]", "", "'confirmed'"),
+        ("notify: [{url: 'https://h/x'}]", "notify[0].url", "no such key", "url_file"),
         ("group: 1\ngroup: 2", "group", "given twice", ""),
     ],
 )

@@ -51,6 +51,9 @@ class World:
         self.folder, self.rental, self.cancel = folder, FakeRental(), threading.Event()
         self.told: list[str] = []
         self.charged: list[float] = []
+        self.bills: list[str] = []
+        self.lost = 0
+        """How many bills are counted without an answer to tell so."""
         self.left = float("inf")
         self.broke = threading.Event()
 
@@ -62,12 +65,20 @@ class World:
             return Hosts(self.rental, slots)
 
         terms = Terms(
-            prefix, self.folder, self.cancel, tell, charge=self.charged.append, left=lambda: self.left,
+            prefix, self.folder, self.cancel, tell, charge=self.charge, left=lambda: self.left,
             broke=self.broke.set,
         )  # fmt: skip
         return CloudExecutor(
             self.rental, want or Cloud(), terms, pace=pace, hosts=hosts, greet=lambda name, config: "a new key"
         )
+
+    def charge(self, usd: float, bill: str) -> None:
+        if bill not in self.bills[-1:]:
+            self.bills.append(bill)
+            self.charged.append(usd)
+            if self.lost:
+                self.lost -= 1
+                raise EnvironmentFailure("the server does not answer")
 
     def says(self, words: str) -> bool:
         return any(words in text for text in self.told)
@@ -196,6 +207,18 @@ def test_what_machines_cost_is_counted_as_time_goes_by(
     assert sum(world.charged) <= time.time() - began + 0.1
     world.left = 0.0
     assert not world.broke.is_set()
+
+
+def test_a_bill_that_was_counted_without_a_word_is_not_counted_again(
+    world: World, tmp_path: Path, opened: Callable[..., CloudExecutor]
+) -> None:
+    world.rental.usd, world.lost = 3600.0, 1000
+    began = time.time()
+    executor = opened(pace=AT_ONCE)
+    run(executor, tmp_path)
+    wait_until(lambda: len(world.charged) > 5)
+    executor.close()
+    assert sum(world.charged) <= time.time() - began + 0.1
 
 
 def test_a_session_whose_money_is_spent_is_ended(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.cleaning import one_line
-from autoresearchd.domain.errors import EnvironmentFailure
+from autoresearchd.domain.errors import PlaceTaken
 from autoresearchd.executor.gpus import Devices, find_devices, users
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import Tier, TierName
@@ -85,11 +85,11 @@ def test_who_computes_is_named_but_not_who_cannot_be_seen_or_is_ours(
 ) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    with begin("autoresearchd", "learn") as learner, begin("autoresearchd", "start") as job:
-        gpu = Gpu("H100", "GPU-0", pids=[other.pid, gone.pid, learner.pid, job.pid, os.getpid()])
+    with begin("autoresearchd", "learn") as learner, begin("autoresearchd", "resume") as daemon:
+        gpu = Gpu("H100", "GPU-0", pids=[other.pid, gone.pid, learner.pid, daemon.pid, os.getpid()])
         Nvml(gpu).install(monkeypatch)
         found = users(("0", "7", "GPU-of-another-machine"))
-    assert found.keys() == {other.pid, job.pid}
+    assert found.keys() == {other.pid}
     assert found[other.pid] == one_line(f"{sys.executable} -c {WAITS}", 80)
 
 
@@ -110,6 +110,26 @@ def test_runs_of_another_session_share_the_gpu(monkeypatch: pytest.MonkeyPatch) 
         Nvml(Gpu("H100", "GPU-0", pids=[run.pid])).install(monkeypatch)
         assert users(("0",)) == {}
         run.kill()
+
+
+def test_of_two_slots_on_one_gpu_neither_takes_the_other_for_somebody_else(
+    monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """And somebody else is noticed while the other one runs: two slots are hardly ever idle both."""
+    gpu = Gpu("H100", "GPU-0")
+    Nvml(gpu).install(monkeypatch)
+    executor = LocalExecutor(tier="none", slots=2)
+    assert "2 slots share 1 GPU, its time and its memory" in executor.warnings()
+    bare = "echo begun; env -i sleep 600 & echo $!; wait"  # it does not tell that it is a run's
+    run = executor.start(make_request(tmp_path, make_task(bare)))
+    log = tmp_path / "runs/run/training.log"
+    while not log.exists() or log.read_text().count("\n") < 2:
+        assert run.wait(0.01) is None
+    gpu.pids.append(int(log.read_text().split()[1]))
+    assert executor.ready(0) and executor.ready(1)
+    gpu.pids.append(other.pid)
+    assert not executor.ready(1)
+    run.kill()
 
 
 def test_where_the_policys_model_comes_and_goes_nobody_is_waited_for(
@@ -135,7 +155,7 @@ def test_a_gpu_that_somebody_begins_to_use_is_waited_for(
     assert executor.slots == 2 and executor.ready(0) and executor.ready(1)
     busy.pids.append(other.pid)
     assert executor.ready(0) and not executor.ready(1)
-    with pytest.raises(EnvironmentFailure, match=rf"GPU 1: .*\(process {other.pid}\)"):
+    with pytest.raises(PlaceTaken, match=rf"GPU 1: .*\(process {other.pid}\)"):
         executor.start(replace(make_request(tmp_path, make_task()), slot=1))
     other.kill()
     other.wait()

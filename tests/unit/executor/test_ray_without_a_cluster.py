@@ -99,6 +99,26 @@ class Way(RayWay):
         return self.here
 
 
+def test_what_a_job_has_put_out_of_reach_is_missed_and_the_rest_comes(tmp_path: Path) -> None:
+    """Else one such edit is taken for a node that fails, and is run again for ever."""
+    (tmp_path / "there/output").mkdir(parents=True)
+    (tmp_path / "there/output/kept").write_text("x")
+    top = folder = os.open(tmp_path / "there/output", os.O_PATH)
+    for _ in range(30):  # as deep as no path leads
+        os.mkdir("d" * 200, dir_fd=folder)
+        inner = os.open("d" * 200, os.O_PATH, dir_fd=folder)
+        os.close(folder) if folder != top else None
+        folder = inner
+    os.close(folder), os.close(top)
+    (tmp_path / "here").mkdir()
+
+    async def fetch() -> None:
+        await Way().fetch(str(tmp_path / "there"), tmp_path / "here")
+
+    asyncio.run(fetch())
+    assert (tmp_path / "here/output/kept").read_text() == "x"
+
+
 def test_a_tree_arrives_as_it_is_and_only_what_differs_is_sent(tmp_path: Path) -> None:
     """Else runs are of another program, or each of them sends the whole repository."""
     pristine, workspace, there, at = (tmp_path / name for name in ("pristine", "workspace", "there", "at"))

@@ -13,9 +13,12 @@ from autoresearchd.domain import errors
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
+from autoresearchd.loop import session as session_module
+from autoresearchd.loop.context import SystemClock
+from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.session_view import SessionView
 from tests.fakes.bench import TASK, Bench, ByNumber, job
-from tests.fakes.executors import Script, prints
+from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.workspaces import Commit
 
 
@@ -62,6 +65,49 @@ def test_a_failing_surrounding_is_waited_for_and_said(bench: Bench) -> None:
     assert waiting and "the service is down" in waiting[0]
     assert states[-1][0] is SessionState.RUNNING
     assert bench.experiment(2).runs, "the same experiment, once the service was back"
+
+
+class Shared(FakeExecutor):
+    """On its machine somebody else computes when experiment 2 is to run, for some looks. look: called at each."""
+
+    looks = 3
+    look = staticmethod(lambda: None)
+
+    def require(self, slot: int) -> None:
+        if any(request.key.startswith("t/1/") for request in self.requests) and self.looks:
+            self.looks -= 1
+            self.look()
+            raise errors.PlaceTaken("somebody else has begun to use GPU 0", hint="it is waited for")
+
+
+def test_who_computes_where_a_run_was_to_begin_is_waited_for_and_told_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else daemon.log tells of runs that were interrupted, and a GPU that is free again idles for ten minutes."""
+    monkeypatch.setattr(session_module, "PLACE_LOOK_S", 0.0)
+    lab = replace(bench.laboratory(), executor=Shared(bench.job))
+    bench.loop(3, lab, backoff=Backoff(first=60.0)).run()
+    assert len([*bench.messages(EventKind.BACKING_OFF)]) == 1
+    assert all(run.label is Label.NONE for e in bench.experiments() for run in e.runs), "no run was begun in vain"
+    assert [e.number for e in bench.experiments()] == [0, 1, 2, 3]
+
+
+def test_a_time_limit_ends_the_wait_for_a_place(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Leaping(SystemClock):
+        hours = 0
+
+        def monotonic(self) -> float:
+            return super().monotonic() + 3600 * self.hours
+
+    def leap() -> None:
+        clock.hours += 9
+
+    executor, clock = Shared(bench.job), Leaping()
+    monkeypatch.setattr(executor, "look", leap)
+    loop = bench.loop(3, replace(bench.laboratory(), executor=executor, clock=clock), max_seconds=8 * 3600.0)
+    with pytest.raises(errors.Interrupted, match="time limit is reached while waiting: somebody else"):
+        loop.run()
+    assert bench.experiment(2).runs == ()
 
 
 def test_what_is_asked_for_while_a_learner_is_waited_for_holds_before_the_next_experiment(bench: Bench) -> None:

@@ -18,7 +18,7 @@ from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop.confirming import Asked
-from autoresearchd.loop.context import Context
+from autoresearchd.loop.context import Context, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from tests.fakes.bench import TASK, Bench, Doom, Killed, Mortal
 from tests.fakes.executors import FakeExecutor, FakeHandle, Script
@@ -111,6 +111,35 @@ def test_as_many_experiments_run_at_once_as_there_are_slots(tmp_path: Path, made
     check(bench, 12)
     assert most[0] == slots and set(running) == set(range(slots)), "all places are used, none twice at once"
     assert any(len(state.under_way) == slots - 1 for state in bench.policy.seen), "a policy is told what is under way"
+
+
+def test_waiting_for_earlier_decisions_is_no_overhead(tmp_path: Path, made: list[Bench]) -> None:
+    """Else the daemon looks slow where it only keeps the order: a run of a minute waits for one of two minutes."""
+
+    class Passing(SystemClock):
+        passed = 0.0
+
+        def monotonic(self) -> float:
+            return super().monotonic() + self.passed
+
+    class Timed(Slots):
+        def laboratory(self, wrap: Callable[[Any], Any] = lambda port: port) -> Context:
+            return replace(super().laboratory(wrap), clock=clock)
+
+    def scored(request: RunRequest) -> Script:
+        script, first = usual(request), request.key.split("/")[1] == "1"
+        return replace(script, passing=minutes) if first else script
+
+    def minutes() -> None:
+        clock.passed += 60.0
+
+    clock, bench = Passing(), Timed(tmp_path, 2)
+    made.append(bench)
+    usual, bench.job, bench.length = bench.scored, scored, lambda request: 40 if "/1/" in f"{request.key}/" else 2
+    bench.run(3)
+    long, *waited = [e.overhead_ms or 0.0 for e in bench.experiments()[1:]]
+    assert clock.passed > 600 and long > 600_000, "its run says that it took a second"
+    assert min(waited) < 300_000, waited
 
 
 def test_no_more_experiments_than_asked_for_and_none_is_left_open(tmp_path: Path, made: list[Bench]) -> None:

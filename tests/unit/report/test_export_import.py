@@ -181,17 +181,91 @@ def test_karpathys_table_is_read(tmp_path: Path) -> None:
         ("7f2a65c", None, "crash"),
     ]
     assert log.experiments[1].metrics == {"peak_vram_mb": pytest.approx(44953.6)}
-    assert log.warnings == [f"{file}:5: not five columns of a results.tsv, passed over"]
+    assert log.warnings == [f"{file}:5: not the columns commit val_bpb memory_gb status description, passed over"]
+
+
+FORKS: dict[str, Any] = {  # as they are found in the wild, with what is to be read of them
+    "size": (
+        "commit\tval_bpb\tsize_bytes\tsize_ok\tstatus\tparam_changes\tdescription\n"
+        "a1\t1.2\t15990719\tTrue\tkeep\t{}\tbaseline\n"
+        "b2\t1.1\t16001408\tFalse\tsize_blocked\t{\"d\": 9}\tdepth 9\n"
+        "c3\tnan\t0\tTrue\tgreat\t\tnobody knows\n",
+        ("val_bpb", "minimize"), [("keep", 1.2, ""), ("discard", 1.1, "size_blocked")],
+    ),
+    "four": (
+        "iteration\tcommit\taccuracy\tstatus\n0\ta1\t0.90\tbaseline\n1\tb2\t0.93\tkept\n2\tc3\t0.91\treverted\n",
+        ("accuracy", "maximize"), [("keep", 0.9, ""), ("keep", 0.93, ""), ("discard", 0.91, "")],
+    ),
+    "agents": (
+        "exp_id\ttimestamp\tspecialist\tparent_exp\thypothesis\texpected_delta\tstatus\ttrain_s\taccuracy\tn_seeds\n"
+        "000\t2026-05-01T03:55:39Z\tbaseline\t\tseed\t0\tbaseline\t26.1\t0.94\t10\n"
+        "001\t2026-05-01T04:20:59Z\topt\t000\tfewer epochs\t-0.4\tdisqualified\t24.0\t0.93\t10\n"
+        "002\t2026-05-01T04:30:59Z\topt\t000\tlarger batch\t-0.4\teval_budget_overrun\t\t\t\n",
+        ("train_s", "minimize"), [("keep", 26.1, ""), ("checks_failed", 24.0, ""), ("crash", None, "budget_overrun")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORKS)
+def test_a_forks_table_is_read_by_its_header_and_comes_back(tmp_path: Path, name: str) -> None:
+    text, head, expected = FORKS[name]
+    file, again = tmp_path / "results.tsv", tmp_path / "again.jsonl"
+    file.write_text(text)
+    log = read_log(file)
+    assert (log.metric, log.direction) == head
+    assert [(e.status.value, e.metric, e.label or "") for e in log.experiments] == expected
+    if name == "size":
+        assert log.experiments[1].metrics == {"size_bytes": 16001408.0} and "great" in log.warnings[0]
+        assert log.experiments[1].asi == {"size_ok": "False", "param_changes": '{"d": 9}'}
+    if name == "agents":
+        assert log.experiments[1].description == "fewer epochs" and log.experiments[1].asi["specialist"] == "opt"
+        assert log.experiments[1].at.isoformat() == "2026-05-01T04:20:59+00:00"
+    write(Format.JSONL, SessionHead("t", *head), as_records(log), again)
+    assert [(e.status, e.metric, e.metrics, e.asi) for e in read_log(again).experiments] == [
+        (e.status, e.metric, e.metrics, e.asi) for e in log.experiments
+    ]
+
+
+def test_a_table_whose_metric_is_not_the_first_is_read_as_its_owner_says(tmp_path: Path) -> None:
+    file, log = tmp_path / "results.tsv", tmp_path / "log.jsonl"
+    file.write_text(FORKS["agents"][0])
+    read = read_log(file, metric="accuracy", direction="maximize")
+    assert (read.metric, read.direction, read.experiments[0].metric) == ("accuracy", "maximize", 0.94)
+    assert read.experiments[0].metrics["train_s"] == 26.1
+    with pytest.raises(UsageError, match="no column 'loss'"):
+        read_log(file, metric="loss")
+    file.write_text("commit\tnote\tstatus\na1\tfine\tkeep\n")
+    with pytest.raises(UsageError, match="no column of figures"):
+        read_log(file)
+    log.write_text('{"run":1,"metric":1,"status":"keep"}\n')
+    with pytest.raises(UsageError, match="is no table"):
+        read_log(log, direction="maximize")
 
 
 def test_parquet_says_what_it_lacks_or_holds_every_experiment(tmp_path: Path) -> None:
     file = tmp_path / "experiments.parquet"
     try:
+        import pyarrow
         import pyarrow.parquet as parquet
     except ImportError:
         with pytest.raises(MissingCapability, match="pyarrow"):
             write(Format.PARQUET, HEAD, [record(0, "keep", 1.0)], file)
         return
-    write(Format.PARQUET, HEAD, [record(0, "keep", 1.0), record(1, "crash", None)], file)
+    records = [record(0, "keep", 1.0, confirmed=True), record(1, "crash", None, label="oom", segment=1)]
+    write(Format.PARQUET, SessionHead("task", "speed", "maximize"), records, file)
     rows = parquet.read_table(file).to_pylist()
     assert [(row["experiment"], row["metric"], row["status"]) for row in rows] == [(0, 1.0, "keep"), (1, None, "crash")]
+    log = read_log(file)
+    assert (log.name, log.metric, log.direction) == ("task", "speed", "maximize")
+    back = [(e.status, e.metric, e.label, e.segment, e.confirmed, dict(e.metrics), e.asi) for e in log.experiments]
+    assert back == [
+        ("keep", 1.0, None, 0, True, records[0]["metrics"], {"hypothesis": "h"}),
+        ("crash", None, "oom", 1, None, {}, {"hypothesis": "h"}),
+    ]
+    for broken in (b"PAR1 no", b""):
+        file.write_bytes(broken)
+        with pytest.raises(UsageError, match="cannot be read as Parquet"):
+            read_log(file)
+    parquet.write_table(pyarrow.table({"a": [1]}), file)
+    with pytest.raises(UsageError, match="no export of experiments"):
+        read_log(file)

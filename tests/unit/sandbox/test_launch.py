@@ -91,3 +91,16 @@ def test_children_are_found_on_every_kernel(find: object) -> None:
     child.kill()
     child.wait()
     assert find(child.pid) == []  # type: ignore[operator]
+
+
+def test_a_job_that_takes_back_that_it_is_ended_first_is_made_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory gets tight; else the kernel may end the daemon, and the night with it."""
+    with carrier("") as job:
+        score = Path(f"/proc/{job.pid}/oom_score_adj")
+        before = score.read_text()
+        limits = {"bytes": 1, "files": 1, "processes": 1 << 20, "threads": 1 << 20, "folders": {}}
+        ceilings = process_tree.Ceilings(os.getpid(), None, limits)
+        monkeypatch.setattr(process_tree, "_TIGHT", 0.0)
+        assert ceilings.exceeded() is None and score.read_text() == before
+        monkeypatch.setattr(process_tree, "_TIGHT", 1.1)
+        assert ceilings.exceeded() is None and score.read_text() == "1000\n"

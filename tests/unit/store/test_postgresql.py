@@ -35,6 +35,7 @@ from autoresearchd.store import shared
 from autoresearchd.store.page_reader import PageReader, Wanted
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema import postgresql as postgresql_module
 from autoresearchd.store.schema.database import alembic_config, connect, upgrade
 from autoresearchd.store.schema.health import HEAD_REVISION
 from autoresearchd.store.schema.tables import metadata
@@ -226,6 +227,35 @@ def test_a_server_that_went_away_and_came_back_has_lost_nothing() -> None:
             assert pid_of(store.holder("nov21")) == os.getpid()
 
 
+def test_a_server_that_answers_nothing_any_more_is_a_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as server:
+        project = new_project(server)
+        with SqlStore.open(project) as store, store.leased("nov21"):
+            lab = begin(store)
+            lab.open()
+            store.latest(lab.id)  # leaves a connection behind
+            with server.frozen(), monkeypatch.context() as patch:
+                patch.setattr(postgresql_module, "ANSWER_S", 0.3)
+                for step in (lambda: store.latest(lab.id), lab.open):
+                    with pytest.raises(
+                        EnvironmentFailure, match=r"did not answer for 0\.3 s.*: postgresql://"
+                    ) as caught:
+                        step()
+                    assert "see that the server runs" in caught.value.hint
+            opened: list[int] = []
+
+            def goes_on() -> bool:
+                try:
+                    opened.append(lab.open().number)
+                except EnvironmentFailure:  # the server has yet to see that the old connection is gone
+                    return False
+                return True
+
+            wait_until(goes_on)
+            assert opened == [1], "what was cut off has not happened"
+            assert pid_of(store.holder("nov21")) == os.getpid()
+
+
 @pytest.mark.parametrize(
     ("url", "what", "hint"),
     [
@@ -235,12 +265,14 @@ def test_a_server_that_went_away_and_came_back_has_lost_nothing() -> None:
         (lambda server: server.url_of("locked"), "password", ".pgpass"),
         (lambda server: server.url.replace(str(server.folder), "/nowhere"), "/nowhere", "server runs"),
         (lambda server: "postgresql://u@127.0.0.1:1/research", "127.0.0.1", "server runs"),
+        (lambda server: f"{server.url}&sslmode=always", "sslmode", "libpq"),
+        (lambda server: f"{server.url}&sslmod=require", "sslmod", "libpq"),
     ],
 )
 def test_where_no_store_is_it_is_said_why_and_what_to_do(
     postgresql: Server, url: Callable[[Server], str], what: str, hint: str
 ) -> None:
-    with pytest.raises(EnvironmentFailure, match=what) as caught:
+    with pytest.raises((EnvironmentFailure, StoreError), match=what) as caught:
         upgrade(Shared(url(postgresql), uuid.uuid4().hex, new=True))
     assert hint in caught.value.hint
     assert PASSWORD not in str(caught.value) and quote(PASSWORD, safe="") not in str(caught.value)

@@ -179,6 +179,18 @@ def test_an_answer_that_comes_late_is_charged_all_the_same(store: SqlStore, lab:
     assert store.experiment(lab.id, e.number) == e
 
 
+def test_what_the_store_took_without_saying_so_is_counted_once(store: SqlStore, lab: Driver) -> None:
+    """Else a commit whose answer is lost with the connection is paid for twice, and a cap ends a session too early."""
+    e, answer, later = lab.open(), new_answer(), AT + timedelta(microseconds=1)
+    for at, again in ((AT, False), (AT, True), (later, True), (later, True)):
+        store.record_answer(lab.id, e.number, answer, at, again=again)
+    assert len(store.answers(lab.id, e.number)) == 2
+    assert store.totals(lab.id).usd == 1.0
+    for bill in ("1", "1", "2", "2"):
+        store.charge(lab.id, 4.0, bill)
+    assert store.totals(lab.id).usd == 9.0
+
+
 @pytest.mark.parametrize("usd", [None, math.nan, math.inf])
 def test_an_unknown_price_is_neither_nothing_nor_counted(store: SqlStore, lab: Driver, usd: float | None) -> None:
     e = lab.open()

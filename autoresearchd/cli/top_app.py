@@ -1,0 +1,205 @@
+"""A terminal's view of all sessions of a repository, drawn by textual: what runs, its loss, what was tried, four keys.
+
+It reads the journal as ``status`` does; what keys ask for goes the way of the commands. All texts are shown as they
+are: none is taken for markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.widgets import DataTable, Footer, Header, Input, Sparkline, Static
+
+from autoresearchd.app import session_requests
+from autoresearchd.app.project import Project
+from autoresearchd.cli.commands.status_command import KEEPS, now_words
+from autoresearchd.cli.repository_here import Place
+from autoresearchd.cli.terminal_text import COLOURS, Paint, clean, number
+from autoresearchd.config import parse_task
+from autoresearchd.domain.errors import AutoresearchdError
+from autoresearchd.evaluator.measure.log_text import read_curve
+from autoresearchd.workspace import layout
+from autoresearchd.workspace.files import read_tail
+
+REFRESH_S = 1.0
+_ROWS, _RUNS, _POINTS = 50, 4, 200
+_LOG_BYTES = 512 * 1024
+_SESSION_COLUMNS = ("session", "state", "experiments", "kept", "confirmed", "baseline", "best", "policy")
+_COLUMNS = ("#", "status", "label", "metric", "delta", "description")
+
+
+class Top(App[None]):
+    """The application. directory: a folder of the repository; tag: the session that is shown first."""
+
+    TITLE = "autoresearchd"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #sessions { height: auto; max-height: 8; }
+    #now { height: auto; padding: 0 1; }
+    #now Sparkline { height: 2; width: 100%; }
+    #experiments { height: 1fr; }
+    #note { display: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("p", "pause", "pause / go on"),
+        Binding("n", "note", "note"),
+        Binding("s", "stop", "stop after this experiment"),
+        Binding("q", "quit", "quit"),
+        Binding("escape", "leave_note", show=False),
+    ]
+
+    def __init__(self, project: Project, tag: str) -> None:
+        super().__init__()
+        self._project, self._tag = project, tag
+        self._tags: list[str] = []
+        self._paused = False
+        self._filled: dict[str | None, list[list[Text]]] = {}
+        self.sub_title = clean(str(project.root), 100)
+        self._pattern = lru_cache(self._read_pattern)
+
+    def compose(self) -> ComposeResult:
+        yield Header()
+        yield DataTable(id="sessions", cursor_type="row")
+        with Vertical(id="now"):
+            for i in range(_RUNS):
+                yield Static(id=f"run{i}", markup=False)
+                yield Sparkline([], id=f"loss{i}")
+        yield DataTable(id="experiments", cursor_type="row", zebra_stripes=True)
+        yield Input(id="note", placeholder="a message to the agent; Enter sends it, Escape does not", max_length=4000)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self.query_one("#sessions", DataTable).add_columns(*_SESSION_COLUMNS)
+        self.query_one("#experiments", DataTable).add_columns(*_COLUMNS)
+        self.query_one("#experiments", DataTable).focus()
+        self.refresh_now()
+        self.set_interval(REFRESH_S, self.refresh_now)
+
+    # ------------------------------------------------------------------ what is shown
+    def refresh_now(self) -> None:
+        """Read the journal anew; where it cannot be read, say why and go on."""
+        try:
+            place = Place(self._project)
+            with place.reader as reader:
+                tags = [row.tag for row in reader.sessions()]
+                statuses = [place.status(tag) for tag in tags]
+                records = list(reader.experiments(self._tag, last=_ROWS)) if self._tag in tags else []
+        except (AutoresearchdError, KeyError) as error:
+            self._say(str(error), bad=True)
+            return
+        self._tags = tags
+        self._show_sessions(statuses)
+        mine = next((one for one in statuses if one["session"]["tag"] == self._tag), None)
+        if mine is not None:
+            self._paused = mine["session"]["state"] == "paused"
+            self._show_runs(mine)
+        table = self.query_one("#experiments", DataTable)
+        self._fill(table, [self._row(record) for record in reversed(records) if record.get("status")])
+
+    def _show_sessions(self, statuses: list[dict[str, Any]]) -> None:
+        rows = []
+        for status in statuses:
+            session, metric = status["session"], status["metric"]
+            state = str(session["state"])
+            figures = [f"{session[name]:,}" for name in ("experiments", "keeps", "confirmed")]
+            figures += [number(metric["baseline"]), number(metric["best"])]
+            mark = "▶ " if session["tag"] == self._tag else "  "
+            head = [Text(mark + clean(session["tag"], 30)), Text(state.replace("_", " "), COLOURS.get(state, ""))]
+            rows.append([*head, *map(Text, figures), Text(clean(status["policy"]["name"] or "", 40))])
+        self._fill(self.query_one("#sessions", DataTable), rows)
+
+    def _show_runs(self, status: dict[str, Any]) -> None:
+        runs = status["under_way"]
+        for i in range(_RUNS):
+            words, line = self.query_one(f"#run{i}", Static), self.query_one(f"#loss{i}", Sparkline)
+            words.display = line.display = i < len(runs)
+            if i < len(runs):
+                words.update(now_words(runs[i], status["session"], Paint(enabled=False)))
+                line.data = self._curve(int(runs[i]["experiment"]), float(runs[i].get("budget_s") or 0.0))
+                line.display = bool(line.data)
+
+    def _curve(self, experiment: int, budget: float) -> list[float]:
+        """The loss of the run under way, from its log; the latest points, which say most, are not thinned out."""
+        runs = layout.run_dir(self._project.root, self._tag, experiment, 0).parent
+        folders = sorted((f for f in runs.glob("*") if f.name.isdigit()), key=lambda f: int(f.name))
+        if not folders:
+            return []
+        text = read_tail(folders[-1] / "training.log", _LOG_BYTES)
+        points = read_curve(text, self._pattern(self._tag), budget).points
+        return [point.loss for point in points][-_POINTS:]
+
+    def _read_pattern(self, tag: str) -> str:
+        try:
+            with self._project.existing_store() as store:
+                return parse_task(store.session(tag).task_json).curve.pattern
+        except AutoresearchdError:  # of an imported session, or one of another version: a curve is no reason to end
+            return "auto"
+
+    def _row(self, record: dict[str, Any]) -> list[Text]:
+        status = str(record["status"])
+        colour = COLOURS.get(status, "")
+        if status == "keep":
+            _, colour, sign = KEEPS[record.get("confirmed")]
+            status = f"keep {sign}"
+        figures = Text(number(record.get("metric"))), Text(number(record.get("delta"), sign="+"))
+        words = Text(clean(record.get("description") or "", 200))
+        label = Text(clean(record.get("label") or "", 30))
+        return [Text(str(record["experiment"])), Text(status, colour), label, *figures, words]
+
+    def _fill(self, table: DataTable[Any], rows: list[list[Text]]) -> None:
+        """Replace the rows where they have changed; the cursor stays where it was."""
+        if self._filled.get(table.id) == rows:
+            return
+        at, self._filled[table.id] = table.cursor_row, rows
+        with self.prevent(DataTable.RowHighlighted):
+            table.clear()
+            for row in rows:
+                table.add_row(*row)
+            table.move_cursor(row=min(at, max(0, len(rows) - 1)))
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        if event.data_table.id == "sessions" and event.cursor_row < len(self._tags):
+            self._tag = self._tags[event.cursor_row]
+            self.refresh_now()
+
+    # ------------------------------------------------------------------ keys
+    def action_pause(self) -> None:
+        kind: Any = "unpause" if self._paused else "pause"
+        self._ask(partial(session_requests.request, self._project.root, self._tag, kind))
+
+    def action_stop(self) -> None:
+        self._ask(partial(session_requests.stop, self._project.root, self._tag, False))
+
+    def action_note(self) -> None:
+        field = self.query_one("#note", Input)
+        field.display = True
+        field.focus()
+
+    def action_leave_note(self) -> None:
+        field = self.query_one("#note", Input)
+        field.value, field.display = "", False
+        self.query_one("#experiments", DataTable).focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        text = event.value.strip()
+        self.action_leave_note()
+        if text:
+            self._ask(partial(session_requests.note, self._project.root, self._tag, text))
+
+    @work(thread=True)
+    def _ask(self, request: Callable[[], str]) -> None:
+        """What was asked for, on a thread: a database may be busy for seconds."""
+        try:
+            self.call_from_thread(self._say, request())
+        except AutoresearchdError as error:
+            self.call_from_thread(self._say, str(error), bad=True)
+
+    def _say(self, text: str, *, bad: bool = False) -> None:
+        self.notify(clean(text, 400), severity="error" if bad else "information", markup=False)

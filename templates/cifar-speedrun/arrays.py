@@ -1,0 +1,1 @@
+../shared/arrays.py

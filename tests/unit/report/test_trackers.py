@@ -1,0 +1,232 @@
+"""Sessions in experiment trackers: everything arrives once, also from a session that goes on. The real packages."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sqlite3
+import threading
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoresearchd.domain.errors import AutoresearchdError, UsageError
+from autoresearchd.domain.experiment import CurvePoint
+from autoresearchd.report.trackers.book import Book, Entry, constants_in_effect
+from autoresearchd.store.story_reader import Edit
+from tests.unit.report.test_story import edit, record
+
+START = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
+CURVE = [CurvePoint(float(step), 3.0 - step / 1000) for step in range(600)]
+HOSTILE = "a\x1b[31m <b>&'\"; DROP TABLE runs; --\u202e" + "ä" * 300
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    try:
+        there = importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # not even the package that it is in
+        there = False
+    return pytest.mark.skipif(not there, reason=f"{package} is not installed")
+
+
+@pytest.fixture(autouse=True)
+def others_warnings() -> Iterator[None]:
+    """What these packages warn of is theirs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def entry(number: int, status: str, value: float | None, label: str = "", **constants: Any) -> Entry:
+    begun = START + timedelta(minutes=6 * number)
+    facts = {"description": HOSTILE, "hypothesis": "more steps", "policy": "search", "commit": f"{number:040x}"}
+    values = {"LR": 0.02, "WIDTH": 64, "ACT": "relu", "TIE": True, **constants}
+    own = (status, label, value, {"peak_vram_mb": 450.5}, values, facts, True if status == "keep" else None)
+    return Entry(number, *own, begun, begun + timedelta(minutes=5))
+
+
+ENTRIES = [
+    entry(0, "keep", 1.0), entry(1, "keep", 0.9, LR=2.0), entry(2, "discard", 0.95, "no_gain", ACT="gelu"),
+    entry(3, "discard", None, "aborted_early", WIDTH=32), entry(4, "crash", None, "oom", WIDTH=512),
+]  # fmt: skip
+
+
+@pytest.fixture
+def book() -> Book:
+    def curve(number: int) -> list[CurvePoint]:
+        return CURVE if number == 3 else []
+
+    return Book("autoresearch-mar8-0123abcd", "mar8", "autoresearch", "val_bpb", "minimize", ENTRIES, curve)
+
+
+def twice(send: Any, book: Book, place: Path) -> None:
+    """A session is sent when it has four experiments, when it has five, and again."""
+    assert send(replace(book, entries=ENTRIES[:4]), place)[:2] == (4, 0)
+    assert send(book, place)[:2] == (1, 4)
+    assert send(book, place)[:2] == (0, 5)
+
+
+@needs("optuna")
+@pytest.mark.parametrize("name", ["optuna.log", "optuna.db"])
+def test_optuna_has_a_trial_for_each_with_its_constants_and_its_state(book: Book, tmp_path: Path, name: str) -> None:
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    from autoresearchd.report.trackers.optuna_study import send
+
+    twice(send, book, tmp_path / name)
+    later = [*ENTRIES, entry(5, "keep", 0.8, LR=9.0, ACT="new", WIDTH="a word now")]
+    assert send(replace(book, entries=later), tmp_path / name)[:2] == (1, 5)
+    file = str(tmp_path / name)
+    storage: Any = (
+        f"sqlite:///{file}" if name[-2:] == "db" else optuna.storages.JournalStorage(JournalFileBackend(file))
+    )
+    study = optuna.load_study(study_name=book.name, storage=storage)
+    assert [t.state.name for t in study.trials] == ["COMPLETE"] * 3 + ["PRUNED", "FAIL", "COMPLETE"]
+    assert study.direction.name == "MINIMIZE" and study.best_trial.user_attrs["experiment"] == 5
+    assert study.trials[1].params == {"LR": 2.0, "WIDTH": 64.0, "ACT": "relu", "TIE": True}
+    assert study.trials[1].distributions["LR"].log and study.trials[1].duration == timedelta(minutes=5)
+    assert study.trials[5].params == {"LR": 9.0, "TIE": True}  # what a study cannot take is told beside them
+    assert study.trials[5].user_attrs["constant ACT"] == "new" and study.user_attrs["confirmed"] == [0, 1, 5]
+    assert 30 <= len(study.trials[3].intermediate_values) <= 41 and study.trials[3].last_step == 599
+
+
+@needs("tensorboard")
+def test_tensorboard_has_the_curve_the_metric_and_the_constants(book: Book, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    from autoresearchd.report.trackers.tensorboard_events import send
+
+    (tmp_path / book.name / ".00001.part").mkdir(parents=True)  # an export was killed in the middle of it
+    twice(send, book, tmp_path)
+    assert sorted(f.name for f in (tmp_path / book.name).iterdir()) == [f"0000{n}" for n in range(5)]
+    events = {n: EventAccumulator(str(tmp_path / book.name / f"0000{n}")).Reload() for n in (1, 3)}
+    assert [event.value for event in events[1].Scalars("val_bpb")] == [pytest.approx(0.9)]
+    assert events[3].Scalars("loss")[-1].step == 599 and "val_bpb" not in events[3].Tags()["scalars"]
+    told = events[1].SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    values = HParamsPluginData.FromString(told).session_start_info.hparams
+    assert values["LR"].number_value == 2.0 and values["ACT"].string_value == "relu" and values["TIE"].bool_value
+
+
+@needs("mlflow")
+def test_mlflow_has_a_run_for_each_and_finishes_what_was_cut_off(book: Book, tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    from autoresearchd.report.trackers.mlflow_runs import send
+
+    file = tmp_path / "mlflow.db"
+    twice(send, book, file)
+    client = MlflowClient(tracking_uri=f"sqlite:///{file}")
+    found = client.get_experiment_by_name(book.name)
+    runs = {int(r.data.tags["autoresearchd.experiment"]): r for r in client.search_runs([found.experiment_id])}
+    assert [runs[n].info.status for n in range(5)] == ["FINISHED"] * 3 + ["KILLED", "FAILED"]
+    assert runs[1].data.params == {"LR": "2.0", "WIDTH": "64", "ACT": "relu", "TIE": "True"}
+    assert runs[1].data.metrics["val_bpb"] == 0.9 and runs[1].info.end_time - runs[1].info.start_time == 300_000
+    assert client.get_metric_history(runs[3].info.run_id, "loss")[-1].step == 599
+    client.update_run(runs[2].info.run_id, status="RUNNING")
+    fell = [replace(e, confirmed=False) if e.number == 1 else e for e in ENTRIES]
+    assert send(replace(book, entries=fell), file)[:2] == (1, 4)
+    assert client.get_run(runs[1].info.run_id).data.tags["autoresearchd.confirmed"] == "False"
+
+
+@needs("wandb")
+def test_wandb_has_a_run_for_each_without_a_network(
+    book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autoresearchd.report.trackers.wandb_runs import send
+
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    twice(send, book, tmp_path)
+    assert len(list((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))) == 5
+
+
+@needs("trackio")
+def test_trackio_has_a_run_for_each(book: Book, tmp_path: Path) -> None:
+    from autoresearchd.report.trackers.trackio_runs import send
+
+    twice(send, book, tmp_path)
+    [file] = tmp_path.glob("*.db")
+    with sqlite3.connect(file) as db:
+        rows = db.execute("SELECT run_name, metrics FROM metrics WHERE run_name = '00001'").fetchall()
+    assert [json.loads(row[1])["val_bpb"] for row in rows] == [0.9]
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[bytes]]]:
+    """A collector on loopback, and what it was sent."""
+    taken: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            taken.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200 if len(taken) > 1 else 400)  # the first one is refused
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", taken
+        server.shutdown()
+        thread.join()
+
+
+@needs("opentelemetry.exporter.otlp.proto.http")
+def test_a_collector_has_a_span_for_each_and_what_it_refuses_comes_again(
+    book: Book, tmp_path: Path, collector: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    from autoresearchd.report.trackers.otel_spans import send
+
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    with pytest.raises(UsageError, match="no collector"):
+        send(book, tmp_path)
+    endpoint, taken = collector
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+    with pytest.raises(AutoresearchdError, match="does not take spans"):
+        send(book, tmp_path)
+    twice(send, book, tmp_path)
+    requests = [ExportTraceServiceRequest.FromString(body) for body in taken[1:]]
+    spans = [span for r in requests for of in r.resource_spans for scope in of.scope_spans for span in scope.spans]
+    assert (
+        len(spans) == 5 and len({span.trace_id for span in spans}) == 1 and len({span.span_id for span in spans}) == 5
+    )
+    assert spans[1].end_time_unix_nano - spans[1].start_time_unix_nano == 300 * 10**9
+    values = {one.key: one.value for one in spans[1].attributes}
+    assert values["autoresearchd.val_bpb"].double_value == 0.9
+    assert values["autoresearchd.constant.LR"].double_value == 2.0
+
+
+PROGRAM = "LR = 0.02\nWIDTH = 64\nBETA = 0.9\n"
+
+
+def test_each_experiment_has_the_constants_of_its_parent_and_what_it_changed() -> None:
+    records = [
+        record(0, "keep", 1.0), record(1, "keep", 0.9), record(2, parent="c1"), record(3, parent="c1"),
+        record(4, "keep", 0.8, parent="c1"), record(5, parent="c4"),
+    ]  # fmt: skip
+    edits: list[Edit] = [
+        edit(1, changes={"train.py:LR": 0.1}, diff="--- a/train.py\n-LR = 0.02\n+LR = 0.1\n"),
+        edit(2, changes={"train.py:WIDTH": 32}),
+        edit(3, changes={"train.py:NEW": "x"}, diff="-?? no program\n"),
+        edit(4, diff="+gate"),
+        edit(5, changes={"train.py:LR": 0.3}),
+    ]
+    found = constants_in_effect(
+        records, edits, lambda n: {"train.py": PROGRAM.replace("0.02", "0.1")} if n == 1 else {}
+    )
+    lr, width, new = "train.py:LR", "train.py:WIDTH", "train.py:NEW"
+    assert found == {
+        0: {lr: 0.02, width: 64}, 1: {lr: 0.1, width: 64}, 2: {lr: 0.1, width: 32}, 3: {lr: 0.1, width: 64, new: "x"},
+        4: {lr: 0.1, width: 64}, 5: {lr: 0.3, width: 64},
+    }  # fmt: skip
