@@ -163,7 +163,7 @@ class Reader(FileReader):
         """The experiment that a proposal from outside is in; None: it waits for one. KeyError: there is none."""
         u = t.suggestions.c
         with self._db.read() as c:
-            wanted = select(u.taken_in).where(u.session_id == _session(c, tag).id, u.id == suggestion)
+            wanted = select(u.taken_in).where(u.session_id == find_session(c, tag).id, u.id == suggestion)
             return records.require(c.execute(wanted).one_or_none(), f"no proposal {suggestion}").taken_in  # type: ignore[no-any-return]
 
     def versions(self) -> list[dict[str, Any]]:
