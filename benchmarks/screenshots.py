@@ -72,8 +72,8 @@ def walk(camera: Camera, root: Path) -> None:
         camera.take("kept", f"{first}/x/{kept}", wait=".panel canvas")
         number = demo.running("WARMDOWN_RATIO 0.5 → 0.65 and a floor of 10%", share=0.62)
         camera.take("live", first, wait=f"#run-{number} ~ .curves canvas", height=1340)
-        fates = {e.number: e.confirmed for e in demo.store.keeps(demo.id, 0)}
-        proven = max(n for n, fate in fates.items() if fate and n)
+        tests = [one for one in demo.store.confirmations(demo.id) if one.confirmed and one.verdict]
+        proven = max(tests, key=lambda one: one.verdict.gain if one.verdict and one.verdict.gain else 0.0).experiment
         camera.take("confirmed", f"{first}/x/{proven}", wait=".test svg", top="#h-diff", height=900)
         aborted = max(
             e.number for e in demo.store.experiments(demo.id) if e.decision and e.decision.label is Label.ABORTED_EARLY

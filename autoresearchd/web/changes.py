@@ -14,7 +14,7 @@ from pathlib import Path
 from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.web.source import Source
 
-EVERY_S = 0.25
+EVERY_S = 0.2
 """Between two looks: with the page's own request well below a second."""
 ALIVE_S = 15.0
 MOST_WATCHERS = 64

@@ -67,9 +67,9 @@ function put(fresh) {
     const now = $(next.id);
     if (!now) continue;
     if (next.dataset.keys !== undefined && next.dataset.keys === now.dataset.keys) continue; // its parts follow
-    const before = now.cloneNode(true);
-    if (before.matches("[data-asks]")) before.hidden = next.hidden;
-    if (before.outerHTML === next.outerHTML) continue;
+    now.classList.remove("fresh");
+    if (now.matches("[data-asks]")) next.hidden = now.hidden;
+    if (now.isEqualNode(next)) continue;
     const copy = document.importNode(next, true);
     const open = [...now.querySelectorAll("details")].map((one) => one.open);
     copy.querySelectorAll("details").forEach((one, i) => { if (i < open.length) one.open = open[i]; });
@@ -110,7 +110,7 @@ async function refresh() {
     if (text && mine === turn) put(new DOMParser().parseFromString(text, "text/html"));
     body.dataset.refreshed = String(Number(body.dataset.refreshed || 0) + 1);
   } catch { /* the connection is lost; the events tell when it is back */ }
-  pause = Math.max(100, performance.now() - begun); // a page that is slow to make is asked for less often
+  pause = Math.max(50, (performance.now() - begun) / 2); // a page that is slow to make is asked for less often
   setTimeout(() => { busy = false; if (again) { again = false; refresh(); } }, pause);
 }
 let events = null;
