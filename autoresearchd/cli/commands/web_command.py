@@ -31,5 +31,6 @@ def web(
         raise MissingCapability(f"the page needs a package that is not here: {error.name}", hint=hint) from error
     path = f"/s/{Place(project).pick(session)}" if session is not None else "/"
     server = Server(project, port)
-    say(f"the live page of {clean(project.root)}, until Ctrl-C:\n  {server.address(path)}")
+    say(f"the live page of {clean(project.root)}, until Ctrl-C:")
+    print(f"  {server.address(path)}", flush=True)  # not as a message: those are kept free of anything secret
     server.serve_on()

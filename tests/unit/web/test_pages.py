@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,6 +28,7 @@ from autoresearchd.web.views import tree
 from autoresearchd.workspace import layout
 from tests.browser.serving import serving
 from tests.fakes.stores import open_store
+from tests.timing import wait_until
 from tests.unit.cli.conftest import Command, add_session, command
 from tests.unit.learner.sessions import make_root
 
@@ -230,6 +234,29 @@ def test_a_port_in_use_or_out_of_range_is_an_error_with_a_way_out(
         other.bind(("127.0.0.1", 0))
         other.listen()
         Server(Project.at(root), other.getsockname()[1])
+
+
+def test_the_command_prints_an_address_that_may_ask_and_ends_with_control_c(root: Path) -> None:
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "autoresearchd", "web", "--port", port, "--session", "mar8"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=root, **pipes) as process:  # type: ignore[call-overload]
+        address, _, token = process.stdout.readline().strip().partition("#token=")
+        assert address == f"http://127.0.0.1:{port}/s/mar8"
+        given = {TOKEN_HEADER: token}
+        answer = wait_until(lambda: answered(f"http://127.0.0.1:{port}/token", given))
+        assert answer.status_code == 204
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130 and "Traceback" not in process.stderr.read()
+
+
+def answered(address: str, headers: dict[str, str]) -> httpx.Response | None:
+    try:
+        return httpx.get(address, headers=headers, timeout=60)
+    except httpx.TransportError:  # it is not up yet
+        return None
 
 
 def test_the_page_is_of_this_machine_alone(server: Server) -> None:
