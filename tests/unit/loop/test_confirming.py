@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -603,12 +604,12 @@ def renting(bench: Bench, job: Job, seconds: float) -> Context:
     """A laboratory whose machines cost a dollar a second; the clock stands still."""
     clock = Ticking()
     bench.job = slow(clock, job, seconds)
-    taking = bench.job
+    taking, bills = bench.job, count()
 
     def paying(request: RunRequest) -> Script | str:
         script = taking(request)
         assert isinstance(script, Script)
-        return replace(script, passing=lambda: bench.store.charge(bench.session.id, 1.0))
+        return replace(script, passing=lambda: bench.store.charge(bench.session.id, 1.0, str(next(bills))))
 
     bench.job = paying
     return replace(bench.laboratory(), clock=clock, rate=lambda: 3600.0)
