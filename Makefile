@@ -8,6 +8,8 @@ EXPERIMENTS ?= 10
 BUDGET ?= 15s
 # Tests at a time; much of a test is waiting for what it started.
 WORKERS ?= 3
+# Where it is set, each of thousands of processes compiles what it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 # The project's own folders: a session that somebody keeps in the clone is none of them.
 SOURCES := autoresearchd benchmarks docs migrations templates tests
 

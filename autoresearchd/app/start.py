@@ -333,8 +333,13 @@ def confirm(directory: Path, tag: str | None, asked: Asked, sinks: Sequence[Even
         _check_asked(store, session, asked)
         if asked.budget == parse_task(session.task_json).execution.budget.training:
             asked = replace(asked, budget=None)
-        executor = _usable_executor(session.executor, None)
-        return run(project, store, replace(session, executor=executor), sinks, asked)
+        return run_asked(project, store, session, asked, sinks)
+
+
+def run_asked(project: Project, store: SqlStore, session: Session, asked: Asked, sinks: Sequence[EventSink]) -> int:
+    """Run two programs of a session side by side in this process, as asked, and nothing else; the exit code."""
+    executor = _usable_executor(session.executor, None)
+    return run(project, store, replace(session, executor=executor), sinks, asked)
 
 
 def _check_asked(store: SqlStore, session: Session, asked: Asked) -> None:

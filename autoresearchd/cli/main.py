@@ -17,6 +17,7 @@ from autoresearchd.cli.commands import (
     cloud_commands,
     doctor_command,
     experiment_commands,
+    finalize_command,
     learn_command,
     logs_command,
     report_commands,
@@ -62,6 +63,9 @@ _COMMANDS: Mapping[str, Command] = {
     )),
     "task check": (task_commands.check, ("task check", "task check ./mytask --run", "task check --all --run --short")),
     "task space": (task_commands.space, ("task space", "task space ./mytask --json")),
+    "finalize": (finalize_command.finalize, (
+        "finalize", "finalize --into night1 --base main", "finalize --ablate --squash"
+    )),
     "plot": (report_commands.plot, ("plot -o progress.png",)),
     "report": (report_commands.report, ("report -o report.html", "report --format markdown > pull-request.md")),
     "export": (report_commands.export, (

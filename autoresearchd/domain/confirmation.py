@@ -9,6 +9,15 @@ from datetime import datetime
 from autoresearchd.domain.experiment import FAILURES, Run
 from autoresearchd.domain.labels import Outcome
 
+ABLATION, ABLATED = "ablation", "ablated"
+"""Why a program that is no experiment's runs beside the confirmed one; the name of its tree follows."""
+
+
+def ablates(why: str) -> str:
+    """Which of the two a confirmation is for; empty: neither."""
+    kind = why.partition(" ")[0]
+    return kind if kind in (ABLATION, ABLATED) else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -35,6 +44,10 @@ class Confirmation:
     what was measured since. pairs: of runs, where so many are asked for; budget: seconds of training, where it is
     another than usual, so that programs are compared only. runs: in order; ``Run.of`` is None where the tip ran,
     else ``against``. moved: the branch, or the tip, went where the verdict wants it.
+
+    In the place of the tip an ``ablation TREE`` has the confirmed program without the improvement that ``experiment``
+    is, and without those that were dropped before it; an ``ablated TREE``, where ``experiment`` is ``against``, has it
+    without all that were dropped. Neither moves anything.
     """
 
     session_id: int
@@ -80,6 +93,10 @@ class Confirmation:
         failed = max(failures.count(True), failures.count(False)) >= FAILURES
         tip = max((number for number in keeps if number <= self.after), default=None)
         return self.experiment == tip and (failed or verdict.gain is not None)
+
+    def program_of(self, run: Run) -> int | None:
+        """The experiment whose program ran; None: no experiment's, but one with improvements taken out."""
+        return run.of if run.of is not None else None if ablates(self.why) else self.experiment
 
     @property
     def last_run(self) -> Run | None:

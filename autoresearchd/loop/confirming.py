@@ -7,15 +7,16 @@ disk; what fell back is undone by moving the tip.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from autoresearchd.domain.confirmation import Confirmation, Verdict
+from autoresearchd.domain.confirmation import ABLATED, Confirmation, Verdict, ablates
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, RepositoryError
 from autoresearchd.domain.experiment import FAILURES, Measurement, Run, RunResult
 from autoresearchd.domain.labels import Label, Outcome
 from autoresearchd.domain.ports import EventKind
-from autoresearchd.evaluator.keep.confirm import RULE, Ask, next_step
+from autoresearchd.evaluator.keep.confirm import ABLATED_RULE, RULE, Ask, next_step
 from autoresearchd.evaluator.rules import run_time
 from autoresearchd.evaluator.rules.program_text import is_simpler
 from autoresearchd.loop import messages
@@ -31,16 +32,24 @@ _SEED = "confirm"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a user wants confirmed: an experiment (None: the tip), by so many pairs of runs, of so many seconds each."""
+    """What a user wants confirmed: an experiment (None: the tip), by so many pairs of runs, of so many seconds each.
+
+    Of an ablation (``why``) program is the commit that runs in the tip's place. following: called once it is done; what
+    is wanted next.
+    """
 
     experiment: int | None = None
     pairs: int | None = None
     budget: float | None = None
+    why: str = messages.ASKED
+    program: str | None = None
+    following: Callable[[], Asked | None] = field(default=lambda: None, compare=False)
 
     def is_answered_by(self, c: Confirmation) -> bool:
         """Whether a confirmation, which may have been open before, is what is wanted."""
         wanted = (self.experiment, self.pairs, self.budget)
-        return wanted == (c.experiment, c.pairs, c.budget) and c.why != messages.DOUBT
+        same = c.why == self.why if self.program or ablates(c.why) else c.why != messages.DOUBT
+        return same and wanted == (c.experiment, c.pairs, c.budget)
 
 
 class Confirming:
@@ -56,6 +65,8 @@ class Confirming:
         other = view.confirmed.number if tip != view.confirmed.number else view.require_baseline().number
         if why == messages.DOUBT:
             other = view.before_tip.number
+        if asked.program is not None:
+            why, other = asked.why, view.confirmed.number
         c = context.store.open_confirmation(
             context.session_id,
             experiment=tip,
@@ -69,10 +80,13 @@ class Confirming:
             context.emit(EventKind.CONFIRMING, messages.confirmation_begun(c), experiment=tip)
         return c
 
-    def advance(self, c: Confirmation, slot: Slot, patience: float = 1.0, over: str = "") -> Confirmation:
+    def advance(
+        self, c: Confirmation, slot: Slot, patience: float = 1.0, over: str = "", program: str | None = None
+    ) -> Confirmation:
         """One step; the confirmation as it is afterwards, finished once it has a verdict and git follows it.
 
-        over: why no run may go on or begin any more; what is measured by then may still decide.
+        over: why no run may go on or begin any more; what is measured by then may still decide. program: see
+        ``Asked``; an ablation without it is given up.
         """
         if c.why == messages.DOUBT:
             verdict = self._view.doubt()
@@ -83,23 +97,27 @@ class Confirming:
                 return c
             slot.kill()
             c = self._close(c, c.runs[-1], Measurement(Label.INTERRUPTED, detail=over), None)
-        context, view = self._context, self._view
-        tip, other = (view.programs.code(messages.commit_of(view.experiment(n))) for n in (c.experiment, c.against))
-        rule = RULE if c.pairs is None else replace(RULE, limit=c.pairs, least=c.pairs, doubted=c.pairs)
-        level = c.experiment == view.tip.number and c.budget is None
-        step = next_step(context.task, c.runs, view.belief, simpler=is_simpler(tip, other), level=level, rule=rule)
+        context, view, ablation = self._context, self._view, ablates(c.why)
+        if ablation and program is None:
+            return self.give_up(c, "It was cut off.")
+        tip, other = (messages.commit_of(view.experiment(n)) for n in (c.experiment, c.against))
+        tip = program or tip
+        usual = ABLATED_RULE if ablation == ABLATED else RULE
+        rule = usual if c.pairs is None else replace(RULE, limit=c.pairs, least=c.pairs, doubted=c.pairs)
+        level = c.experiment == view.tip.number and c.budget is None and not ablation
+        # What an improvement was taken out of has less to be reviewed, whatever its size.
+        simpler = bool(ablation) or is_simpler(view.programs.code(tip), view.programs.code(other))
+        step = next_step(context.task, c.runs, view.belief, simpler=simpler, level=level, rule=rule)
         if not isinstance(step, Ask):
             return self.decide(c, step)
-        return self.give_up(c, over) if over else self._launch(c, slot, step)
+        return self.give_up(c, over) if over else self._launch(c, slot, step, tip if step.of_tip else other)
 
-    def _launch(self, c: Confirmation, slot: Slot, asked: Ask) -> Confirmation:
+    def _launch(self, c: Confirmation, slot: Slot, asked: Ask, commit: str) -> Confirmation:
         context, view = self._context, self._view
-        program = view.experiment(c.experiment if asked.of_tip else c.against)
         fresh = len({run.seed for run in c.runs if run.counts})
         seed = context.random_seed(c.experiment, f"{_SEED} {c.number}", fresh) if asked.seed is None else asked.seed
         index = 1 + max((run.index for run in view.experiment(c.experiment).runs), default=-1)
-        task, commit = view.run_task.lasting(c.budget), messages.commit_of(program)
-        place = slot.number or 0
+        task, place = view.run_task.lasting(c.budget), slot.number or 0
         context.executor.require(place)
         request = context.request(c.experiment, index, task=task, commit=commit, seed=seed, slot=place)
         remove_tree(str(request.run_dir))  # of a journal that was set back, as in ``Cycle``
@@ -157,6 +175,7 @@ class Confirming:
     def decide(self, c: Confirmation, verdict: Verdict) -> Confirmation:
         """Write the verdict down, then carry it out."""
         context = self._context
+        verdict = messages.of_ablation(c, verdict) if ablates(c.why) else verdict
         c = context.store.decide_confirmation(context.session_id, c.number, verdict, context.clock.now())
         self._view.settled(c)
         self.carry_out(c)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from autoresearchd.domain.confirmation import Confirmation, Verdict
+from autoresearchd.domain.confirmation import ABLATED, ABLATION, Confirmation, Verdict, ablates
 from autoresearchd.domain.errors import PolicyError, StoreError
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run
 from autoresearchd.domain.labels import Label, Outcome, Phase, Status
@@ -144,20 +144,39 @@ WHY = {
     ASKED: "as asked",
     FAILURES: "all that was tried on it failed",
     DOUBT: "later runs make it doubtful",
+    ABLATION: "does it bring anything?",
+    ABLATED: "is anything missed of what was dropped?",
 }
 """Why a confirmation is made."""
 
 
 def confirmation_begun(c: Confirmation) -> str:
     """That a chain is to be confirmed."""
-    why = WHY.get(c.why, c.why)
+    why = WHY.get(ablates(c.why) or c.why, c.why)
+    if ablates(c.why):
+        return f"running {without(c)} beside experiment {c.against}, which is the whole: {why}"
     return f"confirming experiment {c.experiment} beside experiment {c.against}: {why}"
 
 
 def confirmation_run_started(c: Confirmation, run: Run) -> str:
     """That a run of a confirmation begins."""
-    which = f"experiment {c.experiment}" if run.of is None else f"experiment {c.against} beside it"
+    tip = without(c) if ablates(c.why) else f"experiment {c.experiment}"
+    which = tip if run.of is None else f"experiment {c.against} beside it"
     return f"training {which} again, run {len(c.runs) + 1} of the confirmation, seed {run.seed}"
+
+
+def without(c: Confirmation) -> str:
+    """The program that an ablation runs beside the confirmed one."""
+    what = f"experiment {c.experiment}" if ablates(c.why) == ABLATION else "what was dropped"
+    return f"the confirmed program without {what}"
+
+
+def of_ablation(c: Confirmation, verdict: Verdict) -> Verdict:
+    """A verdict that names the program which ran, and not the experiment that was taken out of it."""
+    reason, name = verdict.reason, without(c)
+    begin = f"Experiment {c.experiment} "
+    reason = f"{name[0].upper()}{name[1:]} {reason.removeprefix(begin)}" if reason.startswith(begin) else reason
+    return replace(verdict, reason=reason)
 
 
 def describe_verdict(c: Confirmation, *, tested: bool) -> str:
@@ -165,6 +184,11 @@ def describe_verdict(c: Confirmation, *, tested: bool) -> str:
     verdict = _require_verdict(c)
     if only_looked_after(c) and verdict.gain is not None:
         return f"experiment {c.experiment} still runs: {verdict.reason}"
+    if kind := ablates(c.why):
+        misses = verdict.outcome is not Outcome.CONFIRMED
+        if kind == ABLATED:
+            return f"{'all improvements stay' if misses else 'what was dropped is not missed'}: {verdict.reason}"
+        return f"experiment {c.experiment} {'stays' if misses else 'brings nothing and is dropped'}: {verdict.reason}"
     if not tested or (verdict.outcome is not Outcome.UNDECIDED and not c.moved):
         return f"compared only: {verdict.reason}"
     if c.why == DOUBT and c.moved:

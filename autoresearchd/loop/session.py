@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import partial
 
 from autoresearchd.domain import errors
+from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, limit_reached
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.ports import EventKind, RunHandle
@@ -374,8 +375,9 @@ class SessionLoop:
             words = f"{over} is reached after {counted(len(c.runs), 'run')}" if over else ""
             if not over and self._test.running is None and not self._take_place(self._test):
                 return
-            before, patience = c, 1.0 if self._slots == 1 else 0.0
-            c = cycle.advance(c, self._test, patience, over=words)
+            before, patience, asked = c, 1.0 if self._slots == 1 else 0.0, self._asked
+            program = asked.program if asked is not None and asked.is_answered_by(c) else None
+            c = cycle.advance(c, self._test, patience, over=words, program=program)
             self._moved |= c is not before and c != before
         if c.verdict is not None:
             self._leave(self._test)
@@ -384,7 +386,10 @@ class SessionLoop:
                 self._read()  # what turns remember of the chain is wrong now
             self._confirming = None
             if self._asked is not None and self._asked.is_answered_by(c):
-                self._end_asked(f"the confirmation of experiment {c.experiment} is done, as asked")
+                self._asked = None if context.stop.is_set() else self._asked.following()
+                if self._asked is None:
+                    what = "ablation" if ablates(c.why) else f"confirmation of experiment {c.experiment}"
+                    self._end_asked(f"the {what} is done, as asked")
             self._cycle.write_learnings()
 
     def _end_asked(self, reason: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TypeVar
 
-from autoresearchd.domain.confirmation import Confirmation, Verdict
+from autoresearchd.domain.confirmation import Confirmation, Verdict, ablates
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import Phase
@@ -332,7 +332,7 @@ class SessionView:
 
 def _extra(c: Confirmation) -> int:
     """Runs of a confirmation that is decided, of the session's own share; what a user asks for comes on top."""
-    return 0 if c.open or c.why == ASKED else sum(run.counts for run in c.runs)
+    return 0 if c.open or c.why == ASKED or ablates(c.why) else sum(run.counts for run in c.runs)
 
 
 def _measured(found: T | None) -> T:

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean, median_high
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.report.plain_text import clean, cut, real
 
@@ -167,7 +168,8 @@ def _own_values(record: Record) -> list[float]:
 def _mean_of(number: int, confirmations: Sequence[Record]) -> float | None:
     """Over all runs of a program in confirmations, as `status` has it: the last test stopped at a good one."""
     usual = [(test, run) for test in confirmations if test.get("budget") is None for run in test.get("runs") or ()]
-    own = [run for test, run in usual if number == (test["experiment"] if run.get("of") is None else run["of"])]
+    tips = {id(test): None if ablates(str(test.get("why"))) else test["experiment"] for test in confirmations}
+    own = [run for test, run in usual if number == (tips[id(test)] if run.get("of") is None else run["of"])]
     values = [value for run in own if not run.get("label") and (value := real(run.get("metric"))) is not None]
     return fmean(values) if values else None
 

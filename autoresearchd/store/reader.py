@@ -259,8 +259,7 @@ def _confirmations(c: Connection, session: AnyRow, *which: Any) -> list[dict[str
 
 def _value_of(number: int, tests: Sequence[Confirmation]) -> tuple[float | None, int]:
     """The mean of a program over its runs in confirmations, and of how many; none of them had a part in keeping it."""
-    usual = [(one.experiment, run) for one in tests if one.budget is None for run in one.runs]
-    runs = [run for tip, run in usual if (tip if run.of is None else run.of) == number]
+    runs = [run for one in tests if one.budget is None for run in one.runs if one.program_of(run) == number]
     values = [run.value for run in runs if run.good and run.value is not None]
     return (fmean(values) if values else None), len(values)
 
@@ -456,7 +455,7 @@ def _under_way(
 ) -> list[dict[str, Any]]:
     """The experiments, oldest first, and the confirmation under way; of a daemon that died, those that it died in.
 
-    confirmation: against: the confirmed experiment; runs: how many have ended.
+    confirmation: against: the confirmed experiment; why: as in the journal; runs: how many have ended.
     """
     if state == SessionState.STOPPED:
         return []
@@ -487,7 +486,7 @@ def _under_way(
     for test in load_confirmations(c, session.id, unfinished)[-1:]:
         last = test.last_run
         at = last.started_at if last and last.open else last.finished_at if last else None
-        ended = {"against": test.against, "runs": sum(run.counts for run in test.runs)}
+        ended = {"against": test.against, "why": test.why, "runs": sum(run.counts for run in test.runs)}
         begun = facts(test.experiment, Phase.RUNNING, at or test.started_at)
         found.append(begun | {"budget_s": test.budget or task["budget"], "confirmation": ended})
     return found

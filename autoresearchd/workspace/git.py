@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from autoresearchd.domain.errors import RepositoryError, UsageError
 from autoresearchd.domain.task import Task
 from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.branches import Branches
 from autoresearchd.workspace.command import Git, find_git
 from autoresearchd.workspace.files import disk_errors, hold_lock, split_path
 from autoresearchd.workspace.folders import Exports, Slots, is_private, make_private
@@ -169,6 +170,9 @@ class GitWorkspace:
 
     def history(self) -> History:
         return self._history
+
+    def branches(self) -> Branches:
+        return Branches(self.root, self._public, self._objects, self._history)
 
     # -- the branch and the tip
     def confirmed(self) -> str:

@@ -239,6 +239,10 @@ class History:
             )
         self.forget()
 
+    def create_branches(self, commits: Mapping[str, str]) -> None:
+        """Branches of these names (which git allows), all or none; RepositoryError where one is there already."""
+        self._try([f"create refs/heads/{name} {commit}" for name, commit in commits.items()]).checked()
+
     def forget(self) -> None:
         there = self.confirmed()
         names = self._git.ask("for-each-ref", "--format=%(refname)", self.prefix).split()
@@ -264,8 +268,8 @@ class History:
 
     def _try(self, commands: list[str]) -> Result:
         """One transaction; once more after a lock that a dead git left in our own namespace was removed."""
-        # Each word is ours: a validated tag, numbers and hex digits.
-        stdin = "".join(f"{command}\n" for command in commands).encode("ascii")
+        # Each word is ours: a validated tag, numbers and hex digits; or a name that ``Branches`` has had git check.
+        stdin = "".join(f"{command}\n" for command in commands).encode("utf-8", "surrogateescape")
         with hold_lock(self._guard) as descriptor:
             result = self._git.run(*_WRITING, stdin=stdin, keep_open=[descriptor])
             if not result.ok and result.lock is not None and self._remove_stale(result.lock):

@@ -29,6 +29,7 @@ from autoresearchd.cli.terminal_text import (
     say,
     strip_controls,
 )
+from autoresearchd.domain.confirmation import ABLATION, ablates
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.quantities import counted, format_duration
@@ -280,11 +281,15 @@ def _program(run: Record, own: str) -> str:
 
 def _confirmation_lines(test: Record, number: int, sigma: Any, paint: Paint, named: str) -> list[str]:
     """A confirmation: what was compared, each run, the mean gain after each pair, and the verdict."""
-    outcome = str(test.get("outcome") or "under way")
-    if outcome in ("confirmed", "fell") and not test.get("moved"):
+    outcome, ablation = str(test.get("outcome") or "under way"), ablates(str(test.get("why")))
+    tip = f"#{test['experiment']}"
+    if ablation:
+        tip = f"#{test['against']} without {tip if ablation == ABLATION else 'what was dropped'}"
+        outcome = {"confirmed": "not missed", "fell": "missed"}.get(outcome, outcome)
+    elif outcome in ("confirmed", "fell") and not test.get("moved"):
         outcome = f"{'better' if outcome == 'confirmed' else 'not better'}, compared only"
     colour = {"confirmed": "green", "fell": "red"}.get(outcome, "cyan")
-    head = f"confirmation {test['number']}: #{test['experiment']} against #{test['against']}"
+    head = f"{'ablation' if ablation else 'confirmation'} {test['number']}: {tip} against #{test['against']}"
     if budget := real(test.get("budget")):
         head += f", with {format_duration(budget)} of training"
     path, seen, rows = list(test.get("path") or []), set[Any](), []
@@ -293,9 +298,7 @@ def _confirmation_lines(test: Record, number: int, sigma: Any, paint: Paint, nam
         paired = good and run.get("seed") in seen and bool(path)
         seen |= {run.get("seed")} if good else set()
         gain = measured(path.pop(0), sigma, sign="+") if paired else ""
-        rows.append(
-            [*_run_cells(run, sigma), _program(run, f"#{test['experiment']}"), gain, clean(run.get("label") or "")]
-        )
+        rows.append([*_run_cells(run, sigma), _program(run, tip), gain, clean(run.get("label") or "")])
     headers = ("seed", "value", "time", "program", "gain so far", "label")
     lines = ["", f"  {paint(head, 'bold')}  {paint(outcome, colour)}"]
     lines += [f"  {clean(test['reason'], 600)}"] if test.get("reason") else []

@@ -27,6 +27,7 @@ from autoresearchd.cli.terminal_text import (
     read_time,
     real,
 )
+from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.experiment import explain_noise, noise_has_grown
 from autoresearchd.domain.quantities import counted, format_duration
@@ -309,7 +310,8 @@ def now_words(current: Record, session: Record, paint: Paint) -> str:
         return ""
     words = f"#{current.get('experiment')} {paint(str(current.get('phase') or ''), 'cyan')}"
     if test := current.get("confirmation"):
-        words = f"{paint('confirming', 'cyan')} #{current.get('experiment')} against #{test.get('against')}"
+        doing = "ablating" if ablates(str(test.get("why"))) else "confirming"
+        words = f"{paint(doing, 'cyan')} #{current.get('experiment')} against #{test.get('against')}"
         words += f" · {counted(test.get('runs') or 0, 'run')} done"
     if session["state"] == "crashed":
         return f"nothing: the daemon is gone; it left {words}"

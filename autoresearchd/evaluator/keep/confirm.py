@@ -65,6 +65,10 @@ class ConfirmRule:
 
 
 RULE = ConfirmRule()
+ABLATED_RULE = replace(RULE, limit=16)
+"""For the program that an ablation has left: what is not decided there makes all of its runs worthless. In simulated
+sessions (0 to 5 of ``benchmarks/ablation.py``) 44% do not pass within 6 pairs, 22% within 16, with two runs more each.
+"""
 FAR_NOISIER = 4.0
 """From so many times the confirmed program's σ on the tip is far noisier."""
 _FAR_OFF = 1e50

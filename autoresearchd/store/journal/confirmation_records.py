@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, func, insert, select, update
 
-from autoresearchd.domain.confirmation import Confirmation, Verdict
+from autoresearchd.domain.confirmation import Confirmation, Verdict, ablates
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Measurement, Run, RunResult
 from autoresearchd.domain.labels import Outcome, Phase, Status
@@ -46,7 +46,7 @@ class ConfirmationRecords:
     ) -> Confirmation:
         """A test of an experiment against the confirmed one begins; pairs, budget: see there. StoreError: another is.
 
-        Both must have been measured in one segment.
+        Both must have been measured in one segment, but for ablations, of which both programs run now.
         """
         with self._db.write() as c:
             if (unfinished := c.execute(_newest_unfinished(session_id)).first()) is not None:
@@ -59,12 +59,14 @@ class ConfirmationRecords:
                     raise StoreError(
                         f"experiment {row.number} is {row.phase} and has no program that could be compared"
                     )
-            if tip.segment != before.segment:
+            if tip.segment != before.segment and not ablates(why):
                 raise StoreError(f"experiments {experiment} and {against} were measured under different conditions")
             of_session = k.c.session_id == session_id
             number = c.execute(select(func.coalesce(func.max(k.c.number) + 1, 0)).where(of_session)).scalar_one()
             newest = c.execute(select(func.max(e.c.number)).filter_by(session_id=session_id)).scalar_one()
-            begun = Confirmation(session_id, number, tip.segment, experiment, against, newest, why, at, pairs, budget)
+            begun = Confirmation(
+                session_id, number, before.segment, experiment, against, newest, why, at, pairs, budget
+            )
             c.execute(insert(k).values(**pick(begun, _OWN)))
             return begun
 

@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.app.session_requests import reached_limit
 from autoresearchd.domain import errors
-from autoresearchd.domain.confirmation import Confirmation
+from autoresearchd.domain.confirmation import ABLATION, Confirmation, ablates
 from autoresearchd.domain.experiment import Limits, Run
 from autoresearchd.domain.labels import Label, Outcome, Status
 from autoresearchd.domain.ports import Cancel, Event, EventKind, ResearchState, RunRequest
@@ -603,12 +604,12 @@ def renting(bench: Bench, job: Job, seconds: float) -> Context:
     """A laboratory whose machines cost a dollar a second; the clock stands still."""
     clock = Ticking()
     bench.job = slow(clock, job, seconds)
-    taking = bench.job
+    taking, bills = bench.job, count()
 
     def paying(request: RunRequest) -> Script | str:
         script = taking(request)
         assert isinstance(script, Script)
-        return replace(script, passing=lambda: bench.store.charge(bench.session.id, 1.0))
+        return replace(script, passing=lambda: bench.store.charge(bench.session.id, 1.0, str(next(bills))))
 
     bench.job = paying
     return replace(bench.laboratory(), clock=clock, rate=lambda: 3600.0)
@@ -694,6 +695,34 @@ def test_what_is_asked_for_is_done_after_what_was_under_way(tmp_path: Path) -> N
     assert [c.experiment for c in confirmations(bench)] == [1, 2, 3, 2]
     last = confirmations(bench)[-1]
     assert (last.pairs, last.budget, len(last.runs), last.against) == (3, 9.0, 6, 3)
+
+
+def test_an_ablation_goes_on_where_it_was_cut_off_and_holds_up_no_research(tmp_path: Path) -> None:
+    bench = make(tmp_path, AT_ONCE)
+    bench.run(2)
+    without = Asked(2, why=f"{ABLATION} tree", program=bench.experiment(1).commit)
+
+    def cut_off() -> None:
+        lab = stopped_at(bench, true, lambda request: bool(confirmations(bench)[-1].runs[1:]))
+        with pytest.raises(errors.Interrupted):
+            SessionLoop(lab, Limits(), backoff=Backoff(first=0.0), asked=without).run()
+        bench.job = true
+
+    cut_off()
+    ask(bench, without)
+    [*_, test] = confirmations(bench)
+    assert (test.number, test.experiment, test.against, test.moved) == (2, 2, 2, False)
+    assert [run.label for run in test.runs[:2]] == [Label.NONE, Label.INTERRUPTED] and test.runs[0].of is None
+    assert test.verdict and test.verdict.outcome is Outcome.FELL
+    assert test.verdict.reason.startswith("The confirmed program without experiment 2 is ")
+    branch = bench.workspace().confirmed()
+    without = replace(without, why=f"{ABLATION} another tree")
+    cut_off()
+    bench.run(3)
+    assert verdicts(bench)[3:] == [(without.why, 2, 2, Outcome.UNDECIDED), ("limit", 3, 2, Outcome.CONFIRMED)]
+    assert bench.workspace().confirmed() != branch and SessionView(bench.laboratory()).extra == sum(
+        len(c.runs) for c in confirmations(bench) if not ablates(c.why)
+    ), "no limit of the session's own counts them"
 
 
 def test_a_comparison_of_a_confirmed_keep_is_no_doubt_of_the_tip(tmp_path: Path) -> None:

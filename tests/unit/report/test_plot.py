@@ -94,7 +94,9 @@ def test_the_confirmed_program_has_the_mean_of_all_its_runs_in_confirmations() -
     }
     later = {"experiment": 2, "against": 1, "after": 3, "outcome": "fell", "moved": True, "value": 0.9}
     later["runs"] = [{"of": None, "metric": 0.9, "label": ""}, {"of": 1, "metric": 0.88, "label": ""}]
-    chart = chart_of(TESTED[:4], metric="loss", direction="minimize", confirmations=[first, later])
+    ablation = {**first, "why": "ablation 1a2b", "moved": False, "runs": [{"of": None, "metric": 0.1, "label": ""}]}
+    tests = [first, later, ablation]  # in which another program ran in its place
+    chart = chart_of(TESTED[:4], metric="loss", direction="minimize", confirmations=tests)
     assert next(step for step in chart.confirmed[0] if step.at == 1.5).value == pytest.approx(0.84)
 
 

@@ -247,7 +247,7 @@ def test_a_confirmation_under_way_is_what_goes_on_now(lab: Driver, journal: Wher
         assert reader.status("nov21")["current"] is None
     assert current == {
         "experiment": 1, "phase": "running", "elapsed_s": 4.0, "budget_s": 300.0, "forecast": None,
-        "abort_probability": None, "confirmation": {"against": 0, "runs": 1},
+        "abort_probability": None, "confirmation": {"against": 0, "why": "gain", "runs": 1},
     }  # fmt: skip
 
 
