@@ -135,11 +135,12 @@ class Demo:
             else:
                 true = gain * self._dice.uniform(-0.9, 1.0) / (1 + self.number / 18)
                 value = self.level - true + self._dice.gauss(0, SIGMA)
+                believed = max(SIGMA / 3, 0.8 * true)
                 if value < self.level - SIGMA:
-                    self.experiment(words, Status.KEEP, values=[value], changes=changes, role=role, gain=true * 0.8)
-                    self.level -= max(0.0, true * 0.8)
+                    self.experiment(words, Status.KEEP, values=[value], changes=changes, role=role, gain=believed)
+                    self.level -= believed
                     self.store.record_belief(self.id, float(self.number), self.level, SIGMA * 0.7)
-                    if self._dice.random() < 0.5:
+                    if self._proven - self.level > 2 * SIGMA:  # as the daemon does: once there is something to prove
                         self.confirm(Outcome.CONFIRMED if self._dice.random() < 0.85 else Outcome.FELL)
                 else:
                     self.experiment(words, Status.DISCARD, Label.NO_GAIN, values=[value], changes=changes, role=role)
