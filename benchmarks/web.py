@@ -81,6 +81,7 @@ def main() -> int:
         demo.baseline()
         demo.night(40)
         multiply(demo, options.experiments)
+        kept = len(demo.store.keeps(demo.id, 0))
         with serving(demo.root) as server:
             wait_until(lambda: server.site.warm)
             times = server_times(server, demo.tag, options.repeats)
@@ -89,7 +90,7 @@ def main() -> int:
                 ready = interactive(page, server, demo.tag, options.repeats)
                 heard = news(page, demo, options.repeats)
     print(
-        f"{options.experiments:,} experiments; load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+        f"{options.experiments:,} experiments, {kept:,} kept; load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     )
     print(f"{'ms':18}{'cold':>9}{'median':>9}{'cold cpu':>10}{'cpu':>8}")
     for name, (cold, *warm) in times.items():

@@ -70,7 +70,7 @@ class Demo:
             make_root(root)
         self.root, self.tag, self._stack, self._lock = root, tag, ExitStack(), ExitStack()
         self.store = self._stack.enter_context(open_store(layout.database_path(root)))
-        self.now, self._dice = at or datetime.now(UTC) - timedelta(hours=9), random.Random(seed)
+        self.now, self._dice = at or datetime.now(UTC) - timedelta(hours=3, minutes=10), random.Random(seed)
         scoring = {"metric": "val_bpb", "direction": "minimize", "source": "evaluator"}
         task = {"name": "autoresearch", "scoring": scoring, "execution": {"budget": {"training": BUDGET}}}
         new = NewSession(
