@@ -90,7 +90,7 @@ def main() -> int:
                 ready = interactive(page, server, demo.tag, options.repeats)
                 heard = news(page, demo, options.repeats)
     print(
-        f"{options.experiments:,} experiments, {kept:,} kept; load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+        f"{options.experiments:,} experiments, {kept:,} kept; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     )
     print(f"{'ms':18}{'cold':>9}{'median':>9}{'cold cpu':>10}{'cpu':>8}")
     for name, (cold, *warm) in times.items():
