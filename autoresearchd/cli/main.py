@@ -27,6 +27,7 @@ from autoresearchd.cli.commands import (
     skill_commands,
     status_command,
     task_commands,
+    web_command,
 )
 from autoresearchd.cli.terminal_text import guarded
 from autoresearchd.domain.errors import UsageError
@@ -71,6 +72,7 @@ _COMMANDS: Mapping[str, Command] = {
         "export --format jsonl -o autoresearch.jsonl", "export --format tsv > results.tsv", "export --to optuna",
     )),
     "import": (report_commands.import_log, ("import autoresearch.jsonl",)),
+    "web": (web_command.web, ("web", "web --port 9000 --session nov21")),
     "serve": (serve_command.serve, ("serve ./models/smollm2 --port 8000", "start --policy local")),
     "learn": (learn_command.learn, (
         "learn --algo grpo --dry-run", "learn --algo ppo --model ./models/smollm2 --steps 100",

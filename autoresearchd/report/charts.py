@@ -42,6 +42,8 @@ svg.chart{display:block;max-width:100%;height:auto;font:12px system-ui,sans-seri
 Link = Callable[[int], str]
 _LEFT, _FONT_WIDTH, _ROW = 64.0, 7.2, 18.0
 _MOST_LABELS = 14
+_MOST_NAMED = 200
+"""Keeps of a kind that have words of their own: the newest."""
 _SHAPES = {  # around a point, by what it is
     "dot": "h0",
     "big": "h0",
@@ -99,11 +101,12 @@ def staircase(
     width: int = 960,
     height: int = 420,
     link: Link | None = None,
+    explained: bool = True,
 ) -> str:
     """The progress of a session: confirmed and tip in steps, with its standard error, and all that was tried.
 
     name: unique on the page, a word; sigma: of one run, drawn around the confirmed program; link: the address of an
-    experiment's page, for keeps.
+    experiment's page, for keeps; explained: with a legend.
     """
     low, high = axis_limits(chart)
     last = max([1, chart.last, *(math.ceil(line[-1].at) for line in (*chart.confirmed, *chart.tips) if line)])
@@ -117,7 +120,7 @@ def staircase(
     ]
     legend = [entry for entry, there in zip(legend, (chart.confirmed, any(chart.tips)), strict=True) if there]
     legend += [(f"{words} ({counts[k]:,})", shape, cls) for k, (words, shape, cls) in _KINDS.items() if counts[k]]
-    svg.legend(legend)
+    svg.legend(legend if explained else ())
     top, bottom, right = svg.y + 24, svg.y + height - 30, width - 14.0
 
     def x(number: float) -> float:
@@ -147,9 +150,10 @@ def staircase(
     svg.marks("aborted", [(x(n), bottom - 16) for n in chart.aborted])
     svg.marks("crashes", [(x(n), bottom - 6) for n in chart.crashes])
     for kind, state in (("fell", False), ("open", None), ("proven", True)):
-        for point in chart.keeps:
-            if point.confirmed is state:
-                svg.keep(kind, point, x(point.number), y(point.value), link)
+        own = [point for point in chart.keeps if point.confirmed is state]
+        svg.marks(kind, [(x(point.number), y(point.value)) for point in own[:-_MOST_NAMED]])
+        for point in own[-_MOST_NAMED:]:
+            svg.keep(kind, point, x(point.number), y(point.value), link)
     _label_keeps(svg, chart, x, y)
     svg.y = bottom + 38
     return svg.close("Progress", _words(chart))
@@ -294,6 +298,7 @@ class _Svg:
     def __init__(self, name: str, width: float) -> None:
         self.name, self.width, self.y = name, width, 0.0
         self._parts: list[str] = []
+        self._role = "img"
 
     def path(self, d: str, classes: str) -> None:
         if d:
@@ -320,7 +325,10 @@ class _Svg:
         mark = (
             f'<path class="{classes}" d="M{_n(x)} {_n(y)}{_SHAPES[shape]}"><title>{escape(clean(words))}</title></path>'
         )
-        self._parts.append(f'<a href="{escape(link(point.number))}">{mark}</a>' if link else mark)
+        if link:
+            self._role = "group"  # a picture has nothing in it that could be followed
+            mark = f'<a href="{escape(link(point.number))}" aria-label="{escape(clean(words))}">{mark}</a>'
+        self._parts.append(mark)
 
     def legend(self, entries: Iterable[tuple[str, str, str]], *, left: float = 8.0) -> None:
         x, self.y = left, self.y + 12
@@ -348,7 +356,7 @@ class _Svg:
     def close(self, title: str, words: str) -> str:
         ids = f"{self.name}-t {self.name}-d"
         size = f'width="{_n(self.width)}" viewBox="0 0 {_n(self.width)} {_n(self.y)}"'
-        head = f'<svg class="chart" role="img" {size} aria-labelledby="{ids}">'
+        head = f'<svg class="chart" role="{self._role}" {size} aria-labelledby="{ids}">'
         told = (
             f'<title id="{self.name}-t">{escape(title)}</title><desc id="{self.name}-d">{escape(clean(words))}</desc>'
         )

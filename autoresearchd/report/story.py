@@ -397,7 +397,10 @@ def slots(runs: Sequence[SlotRun], records: Iterable[Record], start: datetime, n
     last = max([start, *(run.end or now for run in runs)])
     for run in runs:
         end = max(run.end or now, run.start)
-        free = lanes[run.host, run.device]
+        where = run.host, run.device
+        if not run.host:  # under way: where, is stored once it has ended; some slot that is free then
+            where = next((w for w, ends in lanes.items() if w[0] and min(ends) <= run.start), where)
+        free = lanes[where]
         lane = next((i for i, until in enumerate(free) if until <= run.start), len(free))
         free[lane : lane + 1] = [end]
         if run.label is Label.ABORTED_EARLY:
@@ -406,7 +409,7 @@ def slots(runs: Sequence[SlotRun], records: Iterable[Record], start: datetime, n
             kind = "failed"
         else:
             kind = "confirmation" if run.attempt < 0 else "run"
-        name = " ".join(filter(None, (run.host or "local", run.device, str(lane + 1))))
+        name = " ".join(filter(None, (where[0] or "local", where[1], str(lane + 1))))
         spans.append(Span(name, (run.start - start).total_seconds(), (end - start).total_seconds(), kind))
         busy += (end - run.start).total_seconds() if run.label not in _LOST else 0.0
     length = (last - start).total_seconds()

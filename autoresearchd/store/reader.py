@@ -65,7 +65,7 @@ class Reader(FileReader):
     def status(self, tag: str, *, alive: bool | None = None, now: datetime | None = None) -> dict[str, Any]:
         """What ``status --json`` prints. alive: whether a process holds the session; None: unknown."""
         with self._db.read() as c:
-            session = _session(c, tag)
+            session = find_session(c, tag)
             totals = c.execute(select(t.totals).where(t.totals.c.session_id == session.id)).one_or_none()
             if totals is None:
                 raise StoreDamaged(f"{self._db.name} has lost the counters of session {tag}", hint=self._db.repair)
@@ -95,7 +95,7 @@ class Reader(FileReader):
 
     def heartbeat(self, tag: str) -> datetime:
         with self._db.read() as c:
-            session = _session(c, tag)
+            session = find_session(c, tag)
         return session.heartbeat_at or session.started_at  # type: ignore[no-any-return]
 
     def experiments(
@@ -103,7 +103,7 @@ class Reader(FileReader):
     ) -> Iterator[dict[str, Any]]:
         """What ``experiments --json`` lists, oldest first; ``last``: of those with this status and of this role."""
         with self._db.read() as c:
-            session_id = _session(c, tag).id
+            session_id = find_session(c, tag).id
             wanted = records.LISTED.where(e.c.session_id == session_id)
             if status is not None:
                 wanted = wanted.where(e.c.status == status)
@@ -111,19 +111,18 @@ class Reader(FileReader):
                 wanted = wanted.where(p.c.role == role)
             newest = wanted.order_by(e.c.number.desc()).limit(None if last is None else max(0, last))
             found = records.load_experiments(c, session_id, newest)[::-1]
-            costs = _costs(c, session_id, found[0].number, found[-1].number) if found else {}
-        return (_document(experiment, costs) for experiment in found)
+            return documents(c, session_id, found)
 
     def confirmations(self, tag: str) -> list[dict[str, Any]]:
         """The confirmations of a session, oldest first, as ``show --json`` has them."""
         with self._db.read() as c:
-            session = _session(c, tag)
+            session = find_session(c, tag)
             return _confirmations(c, session, k.c.session_id == session.id)
 
     def beliefs(self, tag: str) -> list[tuple[float, float, float]]:
         """What the tip was believed to be at: after which experiment (half a number more: verdict), ± how much."""
         with self._db.read() as c:
-            of_it = select(b.c.after, b.c.value, b.c.error).filter_by(session_id=_session(c, tag).id)
+            of_it = select(b.c.after, b.c.value, b.c.error).filter_by(session_id=find_session(c, tag).id)
             return [(after, value, error or 0.0) for after, value, error in c.execute(of_it.order_by(b.c.after))]
 
     def show(self, tag: str, number: int, *, full: bool = False) -> dict[str, Any]:
@@ -132,7 +131,7 @@ class Reader(FileReader):
         ``confirmations``: those that it was compared in, and, where it was kept, those of its chain.
         """
         with self._db.read() as c:
-            session = _session(c, tag)
+            session = find_session(c, tag)
             session_id = session.id
             found = records.load_experiment(c, session_id, number, records.ONE_LISTED)
             bodies = select(t.proposal_bodies.c.diff).join(p, records.BODY).join(e, records.CURRENT)
@@ -164,7 +163,7 @@ class Reader(FileReader):
         """The experiment that a proposal from outside is in; None: it waits for one. KeyError: there is none."""
         u = t.suggestions.c
         with self._db.read() as c:
-            wanted = select(u.taken_in).where(u.session_id == _session(c, tag).id, u.id == suggestion)
+            wanted = select(u.taken_in).where(u.session_id == find_session(c, tag).id, u.id == suggestion)
             return records.require(c.execute(wanted).one_or_none(), f"no proposal {suggestion}").taken_in  # type: ignore[no-any-return]
 
     def versions(self) -> list[dict[str, Any]]:
@@ -211,6 +210,13 @@ def _document(experiment: Experiment, costs: Mapping[int, float | None]) -> dict
         "started_at": _iso(experiment.started_at),
         "finished_at": _iso(experiment.finished_at),
     }
+
+
+def documents(c: Connection, session_id: int, found: Sequence[Experiment]) -> Iterator[dict[str, Any]]:
+    """Experiments of a session, in any order, as ``experiments --json`` lists them."""
+    numbers = [experiment.number for experiment in found]
+    costs = _costs(c, session_id, min(numbers), max(numbers)) if numbers else {}
+    return (_document(experiment, costs) for experiment in found)
 
 
 def _run_document(run: Run) -> dict[str, Any]:
@@ -540,7 +546,8 @@ def _overhead_block(c: Connection, session_id: int) -> dict[str, float | None]:
 
 
 # ---------------------------------------------------------------------- parts of both
-def _session(c: Connection, tag: str) -> AnyRow:
+def find_session(c: Connection, tag: str) -> AnyRow:
+    """The row of a session; KeyError where there is none."""
     return records.require(c.execute(select(s).where(s.c.tag == tag)).one_or_none(), f"no session {tag!r}")
 
 

@@ -64,11 +64,12 @@ class StoryReader(Reader):
         rows = self._db.rows(current.where(e.c.session_id == self._id(tag)).order_by(p.c.number))
         return [Edit(n, text, changes, diff or "", took, why or "") for n, text, changes, diff, took, why in rows]
 
-    def slot_runs(self, tag: str) -> list[SlotRun]:
-        """All runs of a session in order of their beginning."""
+    def slot_runs(self, tag: str, last: int | None = None) -> list[SlotRun]:
+        """The runs of a session in order of their beginning; last: only so many of the newest."""
         columns = (r.c.number, r.c.attempt, r.c.started_at, r.c.finished_at, r.c.label, r.c.host, r.c.device)
-        rows = self._db.rows(select(*columns).where(r.c.session_id == self._id(tag)).order_by(r.c.started_at, r.c.id))
-        return [SlotRun(*row) for row in rows]
+        of_it = select(*columns).where(r.c.session_id == self._id(tag))
+        newest = self._db.rows(of_it.order_by(r.c.id.desc()).limit(last))
+        return sorted((SlotRun(*row) for row in newest[::-1]), key=lambda run: run.start)
 
     def curve(self, tag: str, number: int) -> tuple[CurvePoint, ...]:
         """The learning curve of the last run of an experiment's own program that has one."""

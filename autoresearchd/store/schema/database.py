@@ -147,6 +147,16 @@ class Database:
             finally:
                 partial.unlink(missing_ok=True)
 
+    def change_mark(self) -> str:
+        """Another text once somebody has committed something (https://www.sqlite.org/pragma.html#pragma_data_version).
+
+        Cheap; to be asked from one thread.
+        """
+        with self._translated():
+            if self._held is None:
+                self._held = self.engine.connect()
+            return str(_raw(self._held).execute("PRAGMA data_version").fetchone()[0])
+
     # -- what a database on a server does otherwise
     def prepare(self, connection: Connection) -> None:
         """Make what tables are put into, where it is missing, before they are made or changed."""

@@ -109,6 +109,10 @@ class ServerDatabase(Database):
         if readonly:
             require_head(self.name, self._revision, "")
 
+    def change_mark(self) -> str:
+        with self.read() as c:  # changes with any project of the server: who asks looks closer then
+            return str(c.exec_driver_sql("SELECT pg_current_snapshot()::text").scalar_one())
+
     # -- transactions
     @contextmanager
     def write(self) -> Iterator[Connection]:

@@ -32,6 +32,7 @@ from autoresearchd.domain.errors import (
 )
 from autoresearchd.resources import bundled
 from autoresearchd.store import shared
+from autoresearchd.store.page_reader import PageReader, Wanted
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import postgresql as postgresql_module
@@ -432,3 +433,19 @@ def test_no_file_is_made_of_it(project: Shared, tmp_path: Path) -> None:
     with SqlStore.open(project) as store, pytest.raises(AutoresearchdError) as caught:
         store.backup(tmp_path / "copy.db")
     assert "pg_dump" in caught.value.hint
+
+
+# ---------------------------------------------------------------------- the live page
+def test_the_page_sees_what_changes_in_a_shared_store(project: Shared) -> None:
+    with SqlStore.open(project) as store, PageReader(project) as reader:
+        session = store.create_session(new_session(), AT)
+        mark, signature = reader.change_mark(), reader.signature(session.tag)
+        driver = Driver(store, session.id)
+        driver.open()
+        assert reader.change_mark() != mark and reader.signature(session.tag) != signature
+        signature = reader.signature(session.tag)
+        store.heartbeat(session.id, AT, 1.0)
+        assert reader.signature(session.tag) == signature, "that a daemon lives is no news"
+        assert [one["experiment"] for one in reader.page(session.tag, Wanted(sort="metric", text="e"), 10, 0)] == []
+        assert [one["experiment"] for one in reader.page(session.tag, Wanted(status="open"), 10, 0)] == [0]
+        assert [one["experiment"] for one in reader.points(session.tag)] == [0] and not reader.open_runs(session.tag)
