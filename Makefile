@@ -21,7 +21,7 @@ dev: $(VENV)/.dev
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "Installing into $(VENV): about 1.2 GB (torch; more with CUDA), some minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,web]"
 	$(BIN)/python -m compileall -q autoresearchd
 	touch $@
 
