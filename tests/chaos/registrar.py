@@ -1,6 +1,6 @@
 """Learners that keep and promote a version, killed at every instant of it; what each death leaves is written down.
 
-Run as a process of its own (``python -m tests.chaos.registrar FOLDER``): it forks, and must have no threads.
+Run as a process of its own (``python -m tests.chaos.registrar FOLDER STEP``): it forks, and must have no threads.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def found(root: Path) -> dict[str, Any]:
         return versions(shelf_of(root, store), store) | {"folders": folders}
 
 
-def main(folder: Path) -> None:
-    """Kill at the first instant, at the second, … until one learner lives to its end; a line of JSON for each."""
+def main(folder: Path, step: int) -> None:
+    """Kill at the first instant, ``step`` later, … until one learner lives to its end; a line of JSON for each."""
     template = folder / "template"
     template.mkdir()
     with open_store(template) as store:
         shelf = shelf_of(template, store)
         shelf.promote(shelf.add(saves(b"good"), Made(BASE, "sft")).version)
-    for nth in itertools.islice(itertools.count(1), MOST):
+    for nth in itertools.islice(itertools.count(1, step), MOST):
         root = folder / f"life-{nth}"
         shutil.copytree(template, root)
         died = die(root, nth)
@@ -103,4 +103,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -13,9 +13,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_killed_at_any_instant_a_learner_leaves_whole_versions_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_killed_at_any_instant_a_learner_leaves_whole_versions_only(tmp_path: Path, step: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.chaos.registrar", str(tmp_path)],
+        [sys.executable, "-m", "tests.chaos.registrar", str(tmp_path), str(step)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -24,7 +25,7 @@ def test_killed_at_any_instant_a_learner_leaves_whole_versions_only(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     lives = [json.loads(line) for line in done.stdout.splitlines()]
     assert [life["died"] for life in lives] == [True] * (len(lives) - 1) + [False]
-    assert len(lives) > 30, "few instants, and the test shows little"
+    assert len(lives) > 30 / step, "few instants, and the test shows little"
     [good] = lives[0]["after"]["listed"]
     for life in lives:
         after, swept, end = life["after"], life["swept"], life["end"]
@@ -37,4 +38,4 @@ def test_killed_at_any_instant_a_learner_leaves_whole_versions_only(tmp_path: Pa
         assert end["in_use"] == [life["again"]]
         assert end["folders"] == sorted(end["listed"])
     forgotten = [life for life in lives if len(life["after"]["listed"]) < len(life["swept"]["listed"])]
-    assert forgotten, "no death fell between the rename and the row"
+    assert forgotten or step > 1, "no death fell between the rename and the row"
