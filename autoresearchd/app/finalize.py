@@ -110,6 +110,8 @@ def _finalize(
     found = improvements_of(
         branches, began, store.experiments(session.id), store.confirmations(session.id), baseline=BASELINE
     )
+    # One that is confirmed at this moment is not in the program that was read.
+    found = [one for one in found if one.number <= session.confirmed_experiment]
     if not found:
         raise errors.UsageError(
             f"nothing of session {session.tag} is confirmed yet, so there is nothing to make branches of",
@@ -172,6 +174,7 @@ class Ablation:
         self._task = parse_task(session.task_json)
         self._whole = store.experiment(session.id, session.confirmed_experiment)
         self._asked = set[str]()
+        self._trees = dict[tuple[int, ...], str]()
         self.dropped: list[int] = []
         self.tests: dict[int, Confirmation] = {}
         self.last: Confirmation | None = None
@@ -261,8 +264,11 @@ class Ablation:
     def _composed(self, *more: int) -> str:
         """The tree without what is dropped, and without some more."""
         left = [i for i in self._improvements if i.number not in (*self.dropped, *more)]
-        steps = stack(self._branches, self._start, left, "the rest", "")
-        return steps[-1].tree if steps else self._start
+        key = tuple(i.number for i in left)
+        if key not in self._trees:  # a merge of all for each of them, and again after each test
+            steps = stack(self._branches, self._start, left, "the rest", "")
+            self._trees[key] = steps[-1].tree if steps else self._start
+        return self._trees[key]
 
     def _commit(self, tree: str, number: int) -> str:
         """A program without an improvement as a commit that can be run; no ref names it, and it can be made again."""

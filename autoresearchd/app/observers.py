@@ -79,6 +79,11 @@ class Worker:
                 EventKind.WARNING, f"{self._name}: {left + self._dropped} were left out, as others took too long"
             )
 
+    def join(self, seconds: float) -> None:
+        """After ``close``: for what was told to end."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
@@ -139,6 +144,7 @@ class Hooks:
         """The session ends: hooks under way are waited for, as long as they may take."""
         self._worker.close(HOOK_S)
         self._ended.set()
+        self._worker.join(LAST_S)
 
     def around(self, policy: Policy) -> Policy:
         """The policy, with the hooks before each of its proposals."""

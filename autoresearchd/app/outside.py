@@ -11,6 +11,7 @@ from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
 from autoresearchd.domain import errors
 from autoresearchd.domain.proposal import Suggestion
+from autoresearchd.domain.redaction import Redactor, secrets_of_environment
 from autoresearchd.evaluator.rules.legality import check_edit, check_no_secret
 from autoresearchd.keys import redactor
 from autoresearchd.loop.context import SystemClock
@@ -41,6 +42,14 @@ def program(directory: Path, tag: str | None) -> dict[str, Any]:
             store.mark_notes_seen(session.id, [note.id for note in notes], latest.number + 1 if latest else 0)
     place = {"session": session.tag, "experiment": session.incumbent_experiment, "commit": session.incumbent}
     return {**place, "files": files, "notes": [note.text for note in notes]}
+
+
+def redactor_of(directory: Path, tag: str) -> Redactor:
+    """Knows the secrets that a session's jobs are given, as well."""
+    project = Project.of_session(directory)
+    with project.existing_store() as store:
+        environment = parse_task(store.session(tag).task_json).execution.env
+    return redactor(folder=project.root).with_values(secrets_of_environment(environment))
 
 
 def propose(

@@ -20,15 +20,18 @@ from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.report.log_files import IMPORTED
 from autoresearchd.workspace.files import disk_errors
 
-_KEPT = ("PATH", "AUTORESEARCHD_CONFIG", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "VIRTUAL_ENV", "LANG")
+_KEPT = (
+    "PATH", "AUTORESEARCHD_CONFIG", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "VIRTUAL_ENV", "LANG", "HF_HOME",
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+)  # fmt: skip
 """Variables of the shell that installs it; no keys: those belong into the file of ENVIRONMENT."""
 ENVIRONMENT = "autoresearchd/environment"
 _UNIT = """\
 # Written by `autoresearchd service install`; `autoresearchd service uninstall` removes it.
 [Unit]
 Description=autoresearchd: session {tag} in {description}
-StartLimitIntervalSec=1h
-StartLimitBurst=10
+# A database, a network or a disk may be away for hours.
+StartLimitIntervalSec=0
 
 [Service]
 Type=notify
@@ -42,9 +45,12 @@ RestartSec=30s
 # Nothing that a restart would mend: a mistake, a baseline that fails, a limit, something missing, another daemon.
 RestartPreventExitStatus=2 3 4 5 75
 SuccessExitStatus=130 143
-# The set-up of a task may take long. The watchdog is fed from the daemon's heartbeat, every 10 s.
+# A job that takes all memory is ended by the kernel, and the session goes on.
+OOMPolicy=continue
+# The set-up of a task may take long, and so may the end of rented machines. The daemon's heartbeat, every 10 s, feeds
+# the watchdog.
 TimeoutStartSec=infinity
-TimeoutStopSec=2min
+TimeoutStopSec=15min
 WatchdogSec=5min
 KillMode=mixed
 
@@ -76,8 +82,8 @@ class Service:
         if self.kind == "launchd":
             job = {
                 "Label": self.name, "ProgramArguments": resume, "WorkingDirectory": str(self.root),
-                "EnvironmentVariables": kept, "RunAtLoad": True, "KeepAlive": {"SuccessfulExit": False},
-                "ThrottleInterval": 30, "ExitTimeOut": 120, "ProcessType": "Background",
+                "EnvironmentVariables": kept, "RunAtLoad": True, "KeepAlive": {"Crashed": True},
+                "ThrottleInterval": 30, "ExitTimeOut": 900, "ProcessType": "Background",
             }  # fmt: skip
             return plistlib.dumps(job)
         lines = [f"Environment={_quoted(f'{name}={value}')}" for name, value in kept.items()]
@@ -101,25 +107,33 @@ def _command(words: Sequence[str]) -> str:
     return " ".join(_quoted(word).replace("$", "$$") for word in words)
 
 
-def find(directory: Path, tag: str | None, *, system: str = sys.platform, home: Path | None = None) -> Service:
-    """The service of a session, installed or not. MissingCapability: this system has no service manager we know."""
+def find(
+    directory: Path, tag: str | None, *, removed: bool = False, system: str = sys.platform, home: Path | None = None
+) -> Service:
+    """The service of a session, installed or not. MissingCapability: this system has no service manager we know.
+
+    removed: the session that ``tag`` names may be gone, and its service is left.
+    """
     project = Project.of_session(directory)
-    with project.existing_store() as store:
-        session = project.pick(store, tag)
-    if session.policy == IMPORTED:
-        raise UsageError(f"session {session.tag} was imported: there is nothing to go on with", hint="start your own")
+    if tag is None or not removed:
+        with project.existing_store() as store:
+            session = project.pick(store, tag)
+        if session.policy == IMPORTED:
+            what = f"session {session.tag} was imported: there is nothing to go on with"
+            raise UsageError(what, hint="start your own")
+        tag = session.tag
     root = project.root.resolve()
     digest = hashlib.sha256(str(root).encode()).hexdigest()[:8]
-    name = f"autoresearchd-{re.sub(r'[^A-Za-z0-9_.-]', '-', session.tag)}-{digest}"
+    name = f"autoresearchd-{re.sub(r'[^A-Za-z0-9_.-]', '-', tag)}-{digest}"
     home = home or Path.home()
     if system == "darwin":
-        return Service(root, session.tag, "launchd", home / "Library/LaunchAgents" / f"{name}.plist")
+        return Service(root, tag, "launchd", home / "Library/LaunchAgents" / f"{name}.plist")
     if system != "linux":
         what = f"a service can be installed on Linux (systemd) and macOS (launchd), not on {system}"
         raise MissingCapability(what, hint="have your system run `autoresearchd resume --foreground`")
     config = os.environ.get("XDG_CONFIG_HOME", "")
     base = Path(config) if config.startswith("/") else home / ".config"
-    return Service(root, session.tag, "systemd", base / "systemd/user" / f"{name}.service")
+    return Service(root, tag, "systemd", base / "systemd/user" / f"{name}.service")
 
 
 def install(service: Service, environment: Mapping[str, str] | None = None) -> list[str]:
@@ -138,9 +152,11 @@ def install(service: Service, environment: Mapping[str, str] | None = None) -> l
             else f"no user manager answers here; then:  systemctl --user enable {service.name}"
         )
         lines += [
-            f"start now:  autoresearchd stop --session {service.tag}; systemctl --user start {service.name}",
+            f"start now, once `autoresearchd stop --session {service.tag}` has ended what runs:  "
+            f"systemctl --user start {service.name}",
             "to run also while you are not logged in:  loginctl enable-linger",
-            f"keys of models and AUTORESEARCHD_STORE belong into ~/.config/{ENVIRONMENT} (KEY=value, chmod 600)",
+            f"keys of models and AUTORESEARCHD_STORE belong into {service.file.parents[2] / ENVIRONMENT} (KEY=value, "
+            "chmod 600); a running ssh-agent is not known there",
         ]
     return [*lines, f"undo:  autoresearchd service uninstall --session {service.tag}"]
 

@@ -28,7 +28,7 @@ from autoresearchd.app import outside, session_requests
 from autoresearchd.app.project import Project
 from autoresearchd.cli.repository_here import Place, find_place
 from autoresearchd.domain.cleaning import printable
-from autoresearchd.domain.errors import AutoresearchdError, UsageError
+from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, UsageError
 from autoresearchd.domain.labels import Status
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.workspace import layout
@@ -50,7 +50,7 @@ Tag = Annotated[
     Field(max_length=100, description="Which session, where there are several (default: the running one)."),
 ]
 Duration = Annotated[str | None, Field(max_length=20, pattern=r"^[0-9hms. ]+$")]
-Number = Annotated[int, Field(ge=0, le=2**31, strict=True)]
+Number = Annotated[int, Field(ge=0, le=2**31 - 1, strict=True)]
 Text = Annotated[str, Field(max_length=2000)]
 
 
@@ -143,7 +143,8 @@ class Tools:
         if log:
             runs = layout.run_dir(place.root, tag, experiment, 0).parent
             logs = sorted(runs.glob("*/training.log"), key=lambda path: path.stat().st_mtime)
-            record["log"] = printable(read_tail(logs[-1], _LOG_BYTES), keep="\n") if logs else ""
+            text = printable(read_tail(logs[-1], _LOG_BYTES), keep="\n") if logs else ""
+            record["log"] = outside.redactor_of(self._folder, tag).text(text)  # it may be of a job that still runs
         return _hidden(record)  # type: ignore[no-any-return]
 
     def program(self, session: Tag = None) -> dict[str, Any]:
@@ -267,7 +268,11 @@ class Tools:
 def _look(project: Project, tag: str, number: int) -> tuple[dict[str, Any], bool]:
     """(what became of a proposal, whether a daemon is at work)."""
     alive = project.daemon(tag) is not None  # first: else it may decide and end in between
-    found = outside.verdict(project, tag, number)
+    try:
+        found = outside.verdict(project, tag, number)
+    except EnvironmentFailure as error:  # it waits there all the same: an agent that proposed it again would double it
+        found = {"session": tag, "proposal": number, "state": "unknown", "note": f"{error.what}: ask `verdict` again"}
+        return dict(_hidden(found)), True
     if not alive and found["state"] != "decided":
         with Place(project).reader as reader:
             alive = reader.holder(tag) is not None

@@ -116,4 +116,8 @@ class NothingRunning(AutoresearchdError):
 
 
 class Interrupted(AutoresearchdError):
-    """Somebody asked to stop at once."""
+    """Somebody asked to stop at once. limit: it was a limit of the session that did."""
+
+    def __init__(self, what: str, *, hint: str = "", limit: bool = False) -> None:
+        super().__init__(what, hint=hint)
+        self.limit = limit

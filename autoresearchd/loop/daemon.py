@@ -92,7 +92,7 @@ def serve(
             state, raised, limit = SessionState.STOPPED, False, not context.stop.is_set()
     except errors.Interrupted as error:
         state, reason, raised = SessionState.STOPPED, str(error), False
-        limit = isinstance(error.__cause__, errors.SpendCapReached)
+        limit = error.limit
     except errors.AutoresearchdError as error:
         reason = error.what
         # A session that was in order stays so when going on with it is refused, or when only its policy failed or

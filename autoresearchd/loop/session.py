@@ -384,12 +384,13 @@ class SessionLoop:
             self._moved = True
             if c.fell:
                 self._read()  # what turns remember of the chain is wrong now
-            self._confirming = None
-            if self._asked is not None and self._asked.is_answered_by(c):
+            answered = self._asked is not None and self._asked.is_answered_by(c)
+            if self._asked is not None and answered:  # where it fails this is come back to, and nothing is run again
                 self._asked = None if context.stop.is_set() else self._asked.following()
-                if self._asked is None:
-                    what = "ablation" if ablates(c.why) else f"confirmation of experiment {c.experiment}"
-                    self._end_asked(f"the {what} is done, as asked")
+            self._confirming = None
+            if answered and self._asked is None:
+                what = "ablation" if ablates(c.why) else f"confirmation of experiment {c.experiment}"
+                self._end_asked(f"the {what} is done, as asked")
             self._cycle.write_learnings()
 
     def _end_asked(self, reason: str) -> None:
@@ -514,10 +515,11 @@ class SessionLoop:
     def _wait_for_place(self, error: errors.PlaceTaken) -> None:
         """Wait until a place may be free; somebody may be there all night, so this is said once for each of them."""
         seconds, known = PLACE_LOOK_S, self._state == (SessionState.BACKING_OFF, str(error))
-        if self._limits.max_seconds is not None:
+        if self._limits.max_seconds is not None and self._asked is None:
             seconds = min(seconds, self._limits.max_seconds - self.active_seconds)
             if seconds <= 0:
-                raise errors.Interrupted(f"the time limit is reached while waiting: {error.what}", hint=error.hint)
+                what = f"the time limit is reached while waiting: {error.what}"
+                raise errors.Interrupted(what, hint=error.hint, limit=True)
         if self._wait(seconds, str(error), "" if known else f"waiting until it is free: {error}"):
             raise errors.Interrupted(f"stopped while waiting: {error.what}")
 
@@ -533,16 +535,20 @@ class SessionLoop:
         while (left := ends - self._context.clock.monotonic()) > 0 and all(h.wait(0.0) is None for h in running):
             if self._context.stop.wait(min(left, TICK_S) if running else left):
                 break
-        for _, slot in self._under_way.values():
-            if slot.running is None and slot.waiting is None:  # it is no overhead of ours
-                slot.jobs_s += self._context.clock.monotonic() - began
+        self._count_wait(began)
         return self._context.stop.is_set()
+
+    def _count_wait(self, began: float) -> None:
+        """What was waited for by all that does not run is no overhead of the daemon's."""
+        for _, slot in self._under_way.values():
+            if slot.running is None and slot.waiting is None:
+                slot.jobs_s += self._context.clock.monotonic() - began
 
     def _end_for_money(self, number: int | None, error: errors.SpendCapReached) -> None:
         """End the session at its own cap, once what is under way is decided and a chain that is open is confirmed."""
         self._check_any_proposal(error.what, error.hint)
         if number is None or (len(self._under_way) == 1 and not self._reason_to_confirm(error.what)):
-            raise errors.Interrupted(error.what, hint=error.hint) from error
+            raise errors.Interrupted(error.what, hint=error.hint, limit=True) from error
         self._spent = str(error)
         self._give_up_proposing(number, error.what)
 
@@ -560,12 +566,16 @@ class SessionLoop:
         if self._limits.max_seconds is not None:
             left = self._limits.max_seconds - self.active_seconds
             if left <= 0:
-                raise errors.Interrupted(f"the time limit is reached while waiting for: {error.what}", hint=error.hint)
+                what = f"the time limit is reached while waiting for: {error.what}"
+                raise errors.Interrupted(what, hint=error.hint, limit=True)
             seconds = min(seconds, left)
         if self._state != (SessionState.BACKING_OFF, error.what):
             self._context.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what, limit=True)
         self._set_state(SessionState.BACKING_OFF, error.what)
-        if self._context.stop.wait(seconds):
+        began = self._context.clock.monotonic()
+        stopped = self._context.stop.wait(seconds)
+        self._count_wait(began)
+        if stopped:
             raise errors.Interrupted(f"stopped while waiting for: {error.what}")
 
     def _wait_for_policy(self) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 _NO_END = 1 << 62
 _SHARE_OF_MACHINE, _SHARE_LEFT = 0.95, 0.08
-_TIGHT = 0.25
+_TIGHT = 0.15
 """Of the machine's memory: when less is left, jobs are made the first again that the kernel ends."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FIRST = b"1000\n"

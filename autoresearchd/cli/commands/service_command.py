@@ -22,14 +22,14 @@ def uninstall(session: SessionOption = None) -> None:
     """Stop and remove the service of a session; the session stays as it is."""
     from autoresearchd.app import service
 
-    print("\n".join(service.uninstall(service.find(here(), session))))
+    print("\n".join(service.uninstall(service.find(here(), session, removed=True))))
 
 
 def status(as_json: JsonOption = False, session: SessionOption = None) -> None:
     """Show whether a session has a service, and what the system says of it."""
     from autoresearchd.app import service
 
-    found = service.status(service.find(here(), session))
+    found = service.status(service.find(here(), session, removed=True))
     if as_json:
         print(json_text(found, indent=2))
         return

@@ -20,11 +20,13 @@ from autoresearchd.executor.ssh.connection import Address
 _LOST = {10, 12, 30, 35, 255}
 """rsync's exit codes for sockets, streams and time, and ssh's own."""
 _PATIENCE_S = 60
-_FULL, _GONE = (
-    re.compile(rb"No space left on device \(28\)\s*$", re.M),
-    re.compile(rb"^rsync: (\[sender\] )?change_dir", re.M),
+_FULL = re.compile(rb"No space left on device \(28\)\s*$", re.M)
+_UNREADABLE = re.compile(
+    rb"rsync: (\[sender\] (?!change_dir ).*|(send_files|opendir|readlink_stat)\b.*)"
+    rb"(Permission denied \(13\)|File name too long \(36\))"
+    rb"|file has vanished: .*|rsync (error|warning): .*|IO error encountered.*|\s*"
 )
-"""Of rsync's complaints, in which a job's file names stand, too."""
+"""Of rsync's complaints, in which a job's file names stand, too: a full disk; what the other side could not read."""
 _IN_PART = (23, 24)
 """rsync's exit codes where files could not be read or are gone."""
 _SSH = (
@@ -86,7 +88,8 @@ class Transfers:
         if process.returncode == 0:
             return
         full = bool(_FULL.search(complaints))
-        if not there and not full and process.returncode in _IN_PART and not _GONE.search(complaints):
+        unreadable = all(map(_UNREADABLE.fullmatch, complaints.splitlines()))
+        if not there and process.returncode in _IN_PART and unreadable:
             return  # what the job has made unreadable is missed by nobody else, and would be so the next time
         lines = [line for line in complaints.decode("utf-8", "replace").splitlines() if line.strip()]
         why, host = clean("; ".join(lines[:3]), 300), self._address.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -10,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.domain.errors import PolicyError, RepositoryError, SpendCapReached
+from autoresearchd.domain.errors import AutoresearchdError, PolicyError, RepositoryError, SpendCapReached
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import EventKind, ResearchState
@@ -190,6 +191,14 @@ class Proposals:
             proposal = replace(proposal, asi=replace(proposal.asi, extra=extra))
         except PolicyError as error:
             words, asi = messages.failed_proposal(error), ASI(extra={**who, REFUSED: error.label.value})
+            proposal = Proposal({}, "", OUTSIDE, words, asi=asi)
+        except AutoresearchdError:
+            raise
+        except Exception as error:  # noqa: BLE001 - recorded; else each experiment from now on would stumble over it
+            trace = traceback.format_exc()
+            context.emit(EventKind.FAULT, f"{type(error).__name__}: {error}", experiment=e.number, traceback=trace)
+            asi = ASI(extra={**who, REFUSED: Label.ERROR.value})
+            words = f"it could not be read: {type(error).__name__}"
             proposal = Proposal({}, "", OUTSIDE, words, asi=asi)
         return self.record(e, proposal, waiting.id)
 

@@ -59,7 +59,7 @@ def test_the_job_of_launchd_is_a_property_list(tmp_path: Path) -> None:
     job = plistlib.loads(service.text(ENVIRONMENT))
     assert (job["Label"], job["WorkingDirectory"]) == ("autoresearchd-nov21", str(tmp_path))
     assert job["ProgramArguments"][-4:] == ["resume", "nov21", "--foreground", "--quiet"]
-    assert job["KeepAlive"] == {"SuccessfulExit": False} and "OPENAI_API_KEY" not in job["EnvironmentVariables"]
+    assert job["KeepAlive"] == {"Crashed": True} and "OPENAI_API_KEY" not in job["EnvironmentVariables"]
 
 
 def test_a_manager_is_told_and_one_that_is_away_or_full_holds_nothing_up(
