@@ -29,7 +29,8 @@ VERBATIM = {
     "segment": "fingerprint", "confirmation": "why outcome",
     "experiment": "phase status label parent commit_sha", "proposal": "parent code_hash reward_formula",
     "proposal_body": "files token_ids logprobs", "run": "label curve", "tally": "label", "control_request": "kind",
-    "event": "kind", "suggestion": "files parent", "answer_body": "token_ids logprobs", "learner_run": "algo mode status",
+    "event": "kind", "suggestion": "files parent", "answer_body": "token_ids logprobs",
+    "learner_run": "algo mode status",
     "policy_version": "version status adapter_path adapter_hash model_hash tokenizer_hash template_hash",
 }  # fmt: skip
 """Columns that hold hashes, numbers, and names of ours; the task and the files, which are refused with a secret."""
