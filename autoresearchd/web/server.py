@@ -107,8 +107,8 @@ class Site:
         return HTMLResponse(self._templates.get_template(template).render(context), code)
 
     def _live(self, request: Request) -> Response:
-        number = request.query_params.get("experiment")
-        return JSONResponse(self._curves.of(request.path_params["tag"], None if number is None else number_of(number)))
+        number = number_of(request.query_params.get("experiment", ""))
+        return JSONResponse(self._curves.of(request.path_params["tag"], number))
 
     def _stored(self, request: Request) -> Response:
         tag, number = _experiment(request)

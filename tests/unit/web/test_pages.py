@@ -117,9 +117,9 @@ def test_the_table_is_filtered_and_sorted(page: httpx.Client, query: str, number
 
 
 def test_the_curves_are_json(page: httpx.Client) -> None:
-    assert page.get("/s/mar8/live").json() == []
+    assert page.get("/s/mar8/live?experiment=1").json() == []
     assert page.get("/s/mar8/x/1/curves").json() == []
-    for path in ("/s/none/live", "/s/none/x/1/curves", "/s/mar8/live?experiment=x"):
+    for path in ("/s/none/live?experiment=1", "/s/none/x/1/curves", "/s/mar8/live?experiment=x", "/s/mar8/live"):
         assert page.get(path).status_code == 404
 
 
