@@ -148,7 +148,11 @@ class Views:
             raise NotHere(f"session {tag} has no experiment {number}") from None
         record["baseline"] = _is_baseline(record)
         tests = [
-            {**test, "chart": small_charts.test_path(test["path"], f"test-{test['number']}", _path_words(test))}
+            {
+                **test,
+                **rendering.words_of_test(test),
+                "chart": small_charts.test_path(test["path"], f"test-{test['number']}", _path_words(test)),
+            }
             for test in record["confirmations"]
         ]
         back = story.re_added(self._source.points(tag), seen.reader.edits_up_to(tag, number))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.domain.experiment import Measurement
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.web.server import Server
@@ -105,6 +106,11 @@ def test_the_curve_of_a_run_grows_with_its_log(page: Any, server: Server, demo: 
     page.wait_for_selector("[data-curves][data-drawn='25']")
     label = page.locator(".panel [role=img]").nth(1).get_attribute("aria-label")
     assert "90% from" in label and "bar" in label
+    ended = Measurement(Label.NONE, 0.99, curve=demo.curve(1.0))
+    demo.store.close_run(demo.store.experiment(demo.id, running).runs[-1].id, ended, None, demo.now, last=True)
+    page.wait_for_selector("#x-curve [data-curves*='/curves'][data-drawn]")
+    assert int(page.get_attribute("#x-curve [data-curves]", "data-drawn")) >= 60
+    assert "loss:" in page.inner_text("#x-logs .log")
     assert page.alarms == []
 
 

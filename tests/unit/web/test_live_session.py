@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx
 import pytest
 
 from autoresearchd.app.project import Project
 from autoresearchd.domain.experiment import Measurement
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.proposal import Proposal
 from autoresearchd.web.curves import LiveCurves
+from autoresearchd.web.rendering import words_of_test
+from autoresearchd.web.server import Server
 from autoresearchd.web.source import Source
 from tests.browser.demo import Demo
+from tests.browser.serving import serving
 
 
 @pytest.fixture
@@ -36,6 +40,24 @@ def end_run(demo: Demo, number: int) -> None:
     demo.store.close_run(run.id, Measurement(Label.NONE, 0.99), None, datetime.now(UTC), last=True)
 
 
+def get(server: Server, path: str) -> str:
+    return httpx.get(f"http://127.0.0.1:{server.port}{path}", timeout=60).raise_for_status().text
+
+
+def test_a_run_that_begins_is_another_block_than_its_proposal(demo: Demo) -> None:
+    def keys() -> str:
+        return get(server, f"/s/{demo.tag}").split('data-keys="')[1].split('"')[0]
+
+    with serving(demo.root) as server:
+        number = demo.store.open_experiment(demo.id, parent="f" * 40, segment=0, at=demo.now).number
+        proposing = keys()
+        proposal = Proposal({}, "because", "search")
+        demo.store.record_proposal(demo.id, number, proposal, diff="", code_hash="x")
+        demo.store.record_commit(demo.id, number, "e" * 40)
+        demo.store.open_run(demo.id, number, 1, demo.now)
+        assert "proposing" in proposing and keys() == proposing.replace("proposing", "running")
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are counted as Linux lists them")
 def test_the_logs_of_runs_that_have_ended_are_let_go(demo: Demo, source: Source) -> None:
     curves, logs = LiveCurves(source), []
@@ -48,8 +70,22 @@ def test_the_logs_of_runs_that_have_ended_are_let_go(demo: Demo, source: Source)
     curves.close()
 
 
+def test_confirmations_are_told_as_what_they_were() -> None:
+    def told(outcome: str | None, why: str = "gain", moved: bool = False) -> tuple[str, ...]:
+        return tuple(
+            words_of_test({"experiment": 7, "against": 4, "outcome": outcome, "why": why, "moved": moved}).values()
+        )
+
+    assert told("fell", moved=True) == ("#7", "fell", "fell")
+    assert told("fell", "asked") == ("#7", "not better, compared only", "open")
+    assert told("confirmed", "asked") == ("#7", "better, compared only", "open")
+    assert told("fell", "ablation t1") == ("#4 without #7", "missed", "open")
+    assert told("confirmed", "ablated t2") == ("#4 without what was dropped", "not missed", "open")
+    assert told(None) == ("#7", "under way", "open")
+
+
 def target(link: Path) -> str:
     try:
-        return os.readlink(link)
+        return str(link.readlink())
     except OSError:  # that of the listing itself
         return ""
