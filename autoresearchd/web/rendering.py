@@ -53,7 +53,7 @@ def environment() -> Environment:
     found.filters |= {
         "figure": figure, "signed": signed, "plain": clean,
         "duration": lambda value: "—" if real(value) is None else format_duration(value), "moment": moment,
-        "money": money, "count": count, "percent": percent, "pretty": pretty, "text": text,
+        "money": money, "count": count, "percent": percent, "pretty": pretty,
     }  # fmt: skip
     found.globals |= {"outcome": outcome, "counted": counted, "ablates": ablates}
     return found

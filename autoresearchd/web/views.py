@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from markupsafe import Markup
 from autoresearchd import keys
 from autoresearchd.app.place import Place
 from autoresearchd.app.project import NoSession
+from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import NEVER_RUN, Label, Status
 from autoresearchd.loop.measuring.run_files import open_plain
@@ -30,6 +32,8 @@ Record = Mapping[str, Any]
 Context = dict[str, Any]
 ROWS, MOST_PAGES = 50, 10**6
 _LATEST, _MOST_PROGRAMS, _MOST_RUNS, _LOG_BYTES, _LOG_LINES, _MOST_TEXT = 8, 200, 300, 32 * 1024, 60, 120_000
+_SECRET_BYTES = 32 * 1024
+"""Of a log, before what is shown of it: a secret of many lines is known by the first."""
 _WIDE, _NARROW = 1120, 400
 """Of charts: for a desk, and for a telephone, where a scaled one could not be read."""
 _CARD = 400
@@ -161,7 +165,7 @@ class Views:
             "x": record, "around": seen.reader.around(tag, number), "tests": tests,
             "diff": rendering.diff_lines(record["diff"]) if record["diff"].strip() else [],
             "answers": [_answer(answer) for answer in record["answers"]],
-            "logs": log_tails(seen.place.root, tag, number, hide),
+            "logs": log_tails(seen.place.root, tag, number, hide, _names_of_runs(seen, record)),
             "back": next((one for one in back if one.number == number), None),
             "running": record["phase"] == "running" and seen.status["session"]["state"] in _LIVING,
         }  # fmt: skip
@@ -343,8 +347,8 @@ def _insights(seen: Seen) -> Context:
     parts = [charts.Bar(name, gain.value, gain.error or None) for name, gain in told]
     kinds = [(one, rendering.outcome({"status": one.status, "label": one.label})) for one in story.failures(records)]
     return {
-        "workers": story.workers(records, edits, credit), "constants": constants[:15], "failures": kinds,
-        "themes": story.themes(records, edits)[:10], "shares": shares,
+        "workers": story.workers(records, edits, credit), "failures": kinds,
+        "themes": story.themes(records, edits)[:10],
         "importance": _bars(rows, "constants", "How far each constant moves the metric"),
         "parts": _bars(parts, "shares", "Confirmed gain by kind of edit") if credit else None,
     }  # fmt: skip
@@ -376,7 +380,24 @@ def _path_words(test: Record) -> str:
     return f"Mean gain after each pair of runs: {told}" if told else "No pair of runs has ended yet"
 
 
-def log_tails(root: Path, tag: str, number: int, hide: Any) -> list[Context]:
+def _names_of_runs(seen: Seen, record: Record) -> dict[int, str]:
+    """Whose each run is: of a confirmation, either program's may lie with the experiment."""
+    ablations, found = {one["number"]: bool(ablates(one["why"])) for one in record["confirmations"]}, {}
+    for index, (seed, program, attempt) in seen.reader.programs(seen.tag, record["experiment"]).items():
+        whose = f"#{record['experiment'] if program is None else program}"
+        if attempt < 0:
+            ablation = ablations.get(-1 - attempt, False)
+            whose = "the program without it" if ablation and program is None else whose
+            whose = f"{'ablation' if ablation else 'confirmation'} {-1 - attempt}, {whose}"
+        elif attempt or program is not None:
+            whose += f", repair {attempt}" if attempt else " beside it"
+        else:
+            whose = ""
+        found[index] = f"{whose}, seed {seed}".removeprefix(", ")
+    return found
+
+
+def log_tails(root: Path, tag: str, number: int, hide: Any, names: Mapping[int, str]) -> list[Context]:
     """The ends of the logs of an experiment's runs, newest run first; without secrets, links are not followed."""
     if not layout.valid_tag(tag):  # an imported one has no runs here
         return []
@@ -385,11 +406,14 @@ def log_tails(root: Path, tag: str, number: int, hide: Any) -> list[Context]:
     for log in sorted(logs, key=lambda log: (-int(log.parent.name), log.name != "training.log", log.name))[:8]:
         try:
             with open_plain(log) as file:
-                size = file.seek(0, 2)
-                file.seek(max(0, size - _LOG_BYTES))
-                text = file.read(_LOG_BYTES).decode("utf-8", "replace")
+                begin = max(0, file.seek(0, 2) - _LOG_BYTES - _SECRET_BYTES)
+                file.seek(begin)
+                text = file.read(_LOG_BYTES + _SECRET_BYTES).decode("utf-8", "replace")
         except OSError:
             continue
-        lines = rendering.text(hide.text(text).replace("\r", "\n")).rstrip("\n").split("\n")[-_LOG_LINES:]
-        found.append({"name": f"run {log.parent.name}, {clean(log.stem, 40)}", "text": "\n".join(lines), "size": size})
+        if begin:  # half a line may be half a secret, which nothing knows as one
+            text = re.sub(r"\A[^\r\n]*", "", text)
+        lines = rendering.text(hide.text(text)[-_LOG_BYTES:].replace("\r", "\n")).rstrip("\n").split("\n")
+        name = names.get(int(log.parent.name), f"run {log.parent.name}")
+        found.append({"name": f"{name}: {clean(log.stem, 40)}", "text": "\n".join(lines[-_LOG_LINES:])})
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,14 +12,19 @@ import pytest
 
 from autoresearchd.app.project import Project
 from autoresearchd.domain.experiment import Measurement
-from autoresearchd.domain.labels import Label
+from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
+from autoresearchd.keys import redactor
 from autoresearchd.web.curves import LiveCurves
 from autoresearchd.web.rendering import words_of_test
 from autoresearchd.web.server import Server
 from autoresearchd.web.source import Source
+from autoresearchd.web.views import log_tails
+from autoresearchd.workspace import layout
 from tests.browser.demo import Demo
 from tests.browser.serving import serving
+
+SECRET = "sk-ant-api03-" + "Zq8" * 30
 
 
 @pytest.fixture
@@ -68,6 +74,38 @@ def test_the_logs_of_runs_that_have_ended_are_let_go(demo: Demo, source: Source)
         end_run(demo, number)
     assert len(logs) <= 1, "only that of the run under way"
     curves.close()
+
+
+def test_curves_are_of_the_experiment_alone_and_each_log_says_whose_it_is(demo: Demo, source: Source) -> None:
+    tip = demo.experiment("Better", Status.KEEP, values=[0.99], gain=0.006)
+    found = demo.store.open_confirmation(demo.id, experiment=tip, against=0, why="gain", at=demo.now)
+    for at, of in ((1, None), (2, 0)):  # runs of both programs have the number of the tip
+        run = demo.store.open_confirmation_run(demo.id, found.number, 500, demo.now, of=of)
+        measured = Measurement(Label.NONE, 0.99, curve=demo.curve(1.0))
+        demo.store.close_confirmation_run(run.id, measured, None, demo.now)
+        folder = layout.run_dir(demo.root, demo.tag, tip, at)
+        folder.mkdir(parents=True)
+        (folder / "training.log").write_text("loss: 3.1\n")
+    demo.log(tip, [0.5])
+    with serving(demo.root) as server:
+        text = get(server, f"/s/{demo.tag}/x/{tip}")
+        curves = json.loads(get(server, f"/s/{demo.tag}/x/{tip}/curves"))
+    assert [curve["name"] for curve in curves] == ["seed 100", "parent #0"]
+    for whose in ("seed 100", f"confirmation 0, #{tip}, seed 500", "confirmation 0, #0, seed 500"):
+        assert f"<summary>{whose}: training</summary>" in text
+
+
+@pytest.mark.parametrize("end", ["\n", "\r"])
+@pytest.mark.parametrize("filler", ["y ", SECRET + " "])
+def test_half_a_secret_at_the_begin_of_a_tail_is_not_shown(demo: Demo, filler: str, end: str) -> None:
+    number = demo.running("Noisy", share=0.1)
+    log = layout.run_dir(demo.root, demo.tag, number, 0) / "training.log"
+    for size in range(0, 120, 15):  # where the part that is read, or shown, begins in the middle of it
+        for part in (32 * 1024, 64 * 1024):
+            rest = filler * (part // len(filler)) + "." * size
+            log.write_text(f"x{end}key {SECRET} {rest}{end}z{end}")
+            (tail,) = log_tails(demo.root, demo.tag, number, redactor(environment={}), {})
+            assert "Zq8" not in tail["text"] and tail["text"].endswith("z")
 
 
 def test_confirmations_are_told_as_what_they_were() -> None:
