@@ -63,7 +63,10 @@ class PageReader(StoryReader):
         return self._db.change_mark()
 
     def signature(self, tag: str) -> tuple[Any, ...]:
-        """All that can change on the pages of a session but for logs; equal where a daemon only said that it lives."""
+        """All that can change on the pages of a session but for logs; equal where a daemon only said that it lives.
+
+        The first is when it was begun: another session may have got the tag of a removed one.
+        """
         with self._db.read() as c:
             session = find_session(c, tag)
             of_it, looks = session.id, t.abort_checks.c
@@ -77,7 +80,8 @@ class PageReader(StoryReader):
             )
             rows = [c.execute(one.order_by(one.selected_columns[0].desc()).limit(_NEWEST)).all() for one in lately]
             state = records.pick(session, ("state", "reason", "pid", "incumbent", "confirmed"))
-            return (*state.values(), c.execute(select(func.max(looks.id))).scalar(), *map(tuple, rows))
+            newest_look = c.execute(select(func.max(looks.id))).scalar()
+            return (session.started_at, *state.values(), newest_look, *map(tuple, rows))
 
     # -- many experiments
     def count(self, tag: str, wanted: Wanted) -> int:
@@ -188,6 +192,17 @@ class PageReader(StoryReader):
             return {index: (seed, program, attempt) for index, seed, program, attempt in rows}
 
     # -- cost and learning
+    def active_seconds(self, tag: str) -> float:
+        """How long its daemons have worked, without stops and pauses; 0 of an imported one."""
+        with self._db.read() as c:
+            return float(find_session(c, tag).active_seconds)
+
+    def unpriced(self, tag: str) -> bool:
+        """Whether a model was asked whose price is not known."""
+        with self._db.read() as c:
+            of_it = select(n.c.number).filter_by(session_id=find_session(c, tag).id)
+            return c.execute(of_it.where(n.c.usd.is_(None)).limit(1)).first() is not None
+
     def spending(self, tag: str) -> list[dict[str, Any]]:
         """What each model was asked and cost; usd: None where a price is not known."""
         sums = [func.sum(n.c[name]).label(name) for name in ("tokens_in", "tokens_out")]

@@ -55,7 +55,7 @@ def environment() -> Environment:
         "duration": lambda value: "—" if real(value) is None else format_duration(value), "moment": moment,
         "money": money, "count": count, "percent": percent, "pretty": pretty,
     }  # fmt: skip
-    found.globals |= {"outcome": outcome, "counted": counted, "ablates": ablates}
+    found.globals |= {"outcome": outcome, "counted": counted, "price": price, "ablates": ablates}
     return found
 
 
@@ -83,6 +83,13 @@ def money(usd: Any) -> str:
     if found is None:
         return "—"
     return "$0" if found == 0 else f"${found:,.2f}" if found >= 0.1 else f"${found:.4f}"
+
+
+def price(usd: Any, unpriced: bool) -> str:
+    """What is known of a sum of US dollars. unpriced: whether it leaves out something whose price is not known."""
+    if not unpriced:
+        return money(usd)
+    return f"at least {money(usd)}" if real(usd) else "not known"
 
 
 def count(value: Any) -> str:

@@ -25,7 +25,7 @@ from autoresearchd.report.plain_text import clean, real
 from autoresearchd.report.plot import Chart, chart_of
 from autoresearchd.store.page_reader import OPEN, SORTS, PageReader, Wanted
 from autoresearchd.web import rendering, small_charts
-from autoresearchd.web.source import Source
+from autoresearchd.web.source import Signature, Source
 from autoresearchd.workspace import layout
 
 Record = Mapping[str, Any]
@@ -46,13 +46,17 @@ class NotHere(Exception):
 
 
 class Seen(NamedTuple):
-    """A session as a page sees it. signature: of all that it rests on."""
+    """A session as a page sees it. signature: of all that it rests on; version: its word for that.
+
+    Both are of before the rest was read: what has changed meanwhile is news, and not missed.
+    """
 
     tag: str
     place: Place
     reader: PageReader
     status: dict[str, Any]
-    signature: object
+    signature: Signature
+    version: str
 
 
 class Views:
@@ -68,13 +72,13 @@ class Views:
             place, reader = self._source.open()
         except NoSession as none:
             return {"sessions": [], "how": none.hint, **self._frame("")}
-        listed = []
+        frame, listed = self._frame(""), []
         for row in reader.sessions()[::-1]:
             seen = self._see(row.tag)
             chart = self._staircase(seen, _CARD, 190)
-            facts = {"status": seen.status, "facts": headline(seen.status), "chart": chart}
+            facts = {"status": seen.status, "facts": headline(seen), "chart": chart}
             listed.append({"tag": row.tag, "policy": row.policy, **facts})
-        return {"sessions": listed, "how": layout.how_to_begin(place.root), **self._frame("")}
+        return {"sessions": listed, "how": layout.how_to_begin(place.root), **frame}
 
     # ------------------------------------------------------------------ one session
     def overview(self, tag: str, narrow: bool = False) -> Context:
@@ -86,7 +90,7 @@ class Views:
         width, height = (_NARROW, 280) if narrow else (_WIDE, 380)
         return {
             **self._frame(tag, seen, "overview"),
-            "facts": headline(status, _pace(status, reader.heartbeat(tag))),
+            "facts": headline(seen),
             "staircase": self._staircase(seen, width, height),
             "under_way": [{**one, "description": words.get(one["experiment"], "")} for one in status["under_way"]],
             "slots": self._source.kept(tag, seen.signature, f"slots {width}", lambda: self._slots(seen, width)),
@@ -121,7 +125,7 @@ class Views:
         seen = self._see(tag)
         tip = (seen.status["metric"]["tip"] or {}).get("experiment")
         programs, left_out = self._source.kept(
-            tag, seen.signature, "lineage", lambda: tree(self._source.points(tag), tip)
+            tag, seen.signature, "lineage", lambda: tree(self._source.points(tag, seen.signature), tip)
         )
         return {**self._frame(tag, seen, "lineage"), "programs": programs, "left_out": left_out}
 
@@ -138,7 +142,7 @@ class Views:
         return {
             **self._frame(tag, seen, "learner"),
             "versions": own[::-1], "learner_runs": seen.reader.learner_runs(tag)[::-1],
-            "spending": seen.reader.spending(tag),
+            "spending": seen.reader.spending(tag), "unpriced": seen.reader.unpriced(tag),
             **{name: seen.status[name] for name in ("cost", "overhead", "abort")},
         }  # fmt: skip
 
@@ -159,7 +163,7 @@ class Views:
             }
             for test in record["confirmations"]
         ]
-        back = story.re_added(self._source.points(tag), seen.reader.edits_up_to(tag, number))
+        back = story.re_added(self._source.points(tag, seen.signature), seen.reader.edits_up_to(tag, number))
         return {
             **self._frame(tag, seen, "experiment"),
             "x": record, "around": seen.reader.around(tag, number), "tests": tests,
@@ -174,14 +178,16 @@ class Views:
     def _see(self, tag: str) -> Seen:
         try:
             place, reader = self._source.open()
-            return Seen(tag, place, reader, place.status(tag), reader.signature(tag))
+            signature = reader.signature(tag)
+            version = self._source.version(tag, signature)
+            return Seen(tag, place, reader, place.status(tag), signature, version)
         except (KeyError, NoSession):
             raise NotHere(f"there is no session {tag[:60]!r} here") from None
 
     def _frame(self, tag: str, seen: Seen | None = None, here: str = "") -> Context:
         """What is around every page. version: of what it shows."""
         around = {"tag": tag, "status": seen.status if seen else None, "here": here, "root": self._source.project.root}
-        return {**around, "version": self._source.version(tag, seen.signature if seen else None)}
+        return {**around, "version": seen.version if seen else self._source.version(tag)}
 
     def _staircase(self, seen: Seen, width: int, height: int) -> Markup | None:
         """The chart; None while nothing is measured."""
@@ -189,8 +195,9 @@ class Views:
 
         def chart() -> Chart:
             return chart_of(
-                self._source.points(seen.tag), metric=metric["name"] or "metric", direction=metric["direction"],
-                confirmations=seen.reader.confirmations(seen.tag), beliefs=seen.reader.beliefs(seen.tag),
+                self._source.points(seen.tag, seen.signature), metric=metric["name"] or "metric",
+                direction=metric["direction"], confirmations=seen.reader.confirmations(seen.tag),
+                beliefs=seen.reader.beliefs(seen.tag),
             )  # fmt: skip
 
         def drawn() -> Markup:
@@ -212,7 +219,7 @@ class Views:
         until = datetime.now(UTC) if living else seen.reader.heartbeat(seen.tag)
         refused = [
             {"label": one["label"], "finished_at": one["ended"].isoformat()}
-            for one in self._source.points(seen.tag)
+            for one in self._source.points(seen.tag, seen.signature)
             if one["label"] in NEVER_RUN and one["ended"] and one["ended"] >= runs[0].start
         ]
         found = story.slots(runs, refused, runs[0].start, until)
@@ -225,9 +232,9 @@ def _word(tag: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in tag)
 
 
-def _pace(status: Record, last: datetime) -> float | None:
-    """Experiments an hour, from the begin to the last sign of life."""
-    hours = (last - datetime.fromisoformat(status["session"]["started_at"])).total_seconds() / 3600
+def _pace(status: Record, seconds: float) -> float | None:
+    """Experiments an hour of work."""
+    hours = seconds / 3600
     return status["session"]["experiments"] / hours if hours > 0.02 else None
 
 
@@ -236,8 +243,9 @@ def _rows(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------------- the headline
-def headline(status: Record, pace: float | None = None) -> Context:
+def headline(seen: Seen) -> Context:
     """The figures that matter most."""
+    status, pace = seen.status, _pace(seen.status, seen.reader.active_seconds(seen.tag))
     metric = status["metric"]
     confirmed, baseline, sigma = metric["confirmed"] or {}, metric["baseline"], real(metric["sigma"])
     moved = baseline is not None and confirmed.get("experiment") not in (None, metric["baseline_experiment"])
@@ -253,6 +261,7 @@ def headline(status: Record, pace: float | None = None) -> Context:
         "tip": tip if tip and tip.get("experiment") != metric["best_experiment"] else None, "pace": pace,
         "self_reported": metric["source"] == "self-reported", "too_noisy": metric["too_noisy"],
         "counts": status["session"], "aborted": status["abort"]["aborted"], "cost": status["cost"],
+        "unpriced": seen.reader.unpriced(seen.tag),
     }  # fmt: skip
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 
 import httpx
 import pytest
@@ -13,8 +15,9 @@ import pytest
 from autoresearchd.app.project import Project
 from autoresearchd.domain.experiment import Measurement
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.keys import redactor
+from autoresearchd.store.page_reader import PageReader
 from autoresearchd.web.curves import LiveCurves
 from autoresearchd.web.rendering import words_of_test
 from autoresearchd.web.server import Server
@@ -23,6 +26,9 @@ from autoresearchd.web.views import log_tails
 from autoresearchd.workspace import layout
 from tests.browser.demo import Demo
 from tests.browser.serving import serving
+from tests.fakes.stores import open_store
+from tests.unit.cli.conftest import add_session
+from tests.unit.learner.sessions import make_root
 
 SECRET = "sk-ant-api03-" + "Zq8" * 30
 
@@ -106,6 +112,61 @@ def test_half_a_secret_at_the_begin_of_a_tail_is_not_shown(demo: Demo, filler: s
             log.write_text(f"x{end}key {SECRET} {rest}{end}z{end}")
             (tail,) = log_tails(demo.root, demo.tag, number, redactor(environment={}), {})
             assert "Zq8" not in tail["text"] and tail["text"].endswith("z")
+
+
+def test_a_session_that_got_the_tag_of_a_removed_one_shows_nothing_of_that(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "again")
+    add_session(root, "mar8")
+    with serving(root) as server:
+        assert "warmup" in get(server, "/s/mar8") and "#1" in get(server, "/s/mar8/lineage")
+        with open_store(layout.database_path(root)) as store:
+            store.delete_session("mar8", even_with_keeps=True)
+        with Demo(root, "mar8") as demo:
+            demo.baseline()
+            tree = get(server, "/s/mar8/lineage").split('class="tree"')[1]
+        assert "#0" in tree and "halve batch" not in tree
+
+
+def test_what_is_kept_is_made_once_and_the_oldest_goes_first(source: Source) -> None:
+    made, ready = list[str](), Event()
+
+    def make() -> str:
+        ready.wait()
+        made.append("it")
+        return "it"
+
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(source.kept, "mar8", ("begun", 1), "chart", make) for _ in range(4)]
+        ready.set()
+        assert [one.result() for one in waiting] == ["it"] * 4 and made == ["it"]
+    for n in range(63):
+        source.kept("mar8", ("begun", 1), f"another {n}", str)
+    source.kept("mar8", ("begun", 1), "chart", make)
+    source.kept("mar8", ("begun", 1), "one more", str)
+    source.kept("mar8", ("begun", 1), "another 5", pytest.fail)  # type: ignore[arg-type]
+    assert made == ["it"]
+    source.kept("mar8", ("begun again", 1), "chart", make)
+    assert made == ["it", "it"]
+
+
+def test_money_that_is_not_known_is_not_told_as_none(demo: Demo) -> None:
+    asked = Answer("local/model", Cost(None, 900, 80, 2.0), Generation(), form="search_replace", finish="stop")
+    with serving(demo.root) as server:
+        assert "not known" not in get(server, f"/s/{demo.tag}")
+        demo.store.record_answer(demo.id, 0, asked, demo.now)
+        assert all("not known" in get(server, path) for path in ("/", f"/s/{demo.tag}", f"/s/{demo.tag}/learner"))
+        demo.experiment("Priced", Status.DISCARD, Label.NO_GAIN, values=[1.0])
+        assert all("at least $0.02" in get(server, path) for path in ("/", f"/s/{demo.tag}"))
+
+
+def test_an_error_that_nobody_expected_is_a_page_with_the_headers_of_all(
+    demo: Demo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PageReader, "beliefs", lambda *_: 1 / 0)
+    with serving(demo.root) as server:
+        answer = httpx.get(f"http://127.0.0.1:{server.port}/s/{demo.tag}", timeout=60)
+    assert answer.status_code == 500 and "cannot be made: ZeroDivisionError" in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"] and "division" not in answer.text
 
 
 def test_confirmations_are_told_as_what_they_were() -> None:
