@@ -14,7 +14,7 @@ import pytest
 
 from autoresearchd.app.project import Project
 from autoresearchd.domain.experiment import Measurement
-from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.labels import Label, Outcome, Status
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.keys import redactor
 from autoresearchd.store.page_reader import PageReader
@@ -157,6 +157,17 @@ def test_money_that_is_not_known_is_not_told_as_none(demo: Demo) -> None:
         assert all("not known" in get(server, path) for path in ("/", f"/s/{demo.tag}", f"/s/{demo.tag}/learner"))
         demo.experiment("Priced", Status.DISCARD, Label.NO_GAIN, values=[1.0])
         assert all("at least $0.02" in get(server, path) for path in ("/", f"/s/{demo.tag}"))
+
+
+def test_the_pace_is_of_the_time_of_work_and_imported_programs_are_on_no_branch(demo: Demo) -> None:
+    tip = demo.experiment("From elsewhere", Status.KEEP, values=[0.99], gain=0.006, policy="imported")
+    demo.confirm(Outcome.CONFIRMED)
+    with serving(demo.root) as server:
+        assert "experiments/h" not in get(server, f"/s/{demo.tag}"), "nothing has worked here yet"
+        demo.store.heartbeat(demo.id, datetime.now(UTC), 1800.0)
+        assert " 2 experiments/h" in get(server, f"/s/{demo.tag}")
+        text = get(server, f"/s/{demo.tag}/x/{tip}")
+    assert "<dd>yes</dd>" in text and "the branch has it" not in text
 
 
 def test_an_error_that_nobody_expected_is_a_page_with_the_headers_of_all(
