@@ -16,7 +16,7 @@ from markupsafe import Markup
 from autoresearchd import keys
 from autoresearchd.app.place import Place
 from autoresearchd.app.project import NoSession
-from autoresearchd.domain.confirmation import ablates
+from autoresearchd.domain.confirmation import ABLATION, ablates
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import NEVER_RUN, Label, Status
 from autoresearchd.loop.measuring.run_files import open_plain
@@ -391,13 +391,14 @@ def _path_words(test: Record) -> str:
 
 def _names_of_runs(seen: Seen, record: Record) -> dict[int, str]:
     """Whose each run is: of a confirmation, either program's may lie with the experiment."""
-    ablations, found = {one["number"]: bool(ablates(one["why"])) for one in record["confirmations"]}, {}
+    kinds, found = {one["number"]: ablates(one["why"]) for one in record["confirmations"]}, {}
     for index, (seed, program, attempt) in seen.reader.programs(seen.tag, record["experiment"]).items():
         whose = f"#{record['experiment'] if program is None else program}"
         if attempt < 0:
-            ablation = ablations.get(-1 - attempt, False)
-            whose = "the program without it" if ablation and program is None else whose
-            whose = f"{'ablation' if ablation else 'confirmation'} {-1 - attempt}, {whose}"
+            kind = kinds.get(-1 - attempt, "")
+            if kind and program is None:
+                whose = f"the program without {'it' if kind == ABLATION else 'what was dropped'}"
+            whose = f"{'ablation' if kind else 'confirmation'} {-1 - attempt}, {whose}"
         elif attempt or program is not None:
             whose += f", repair {attempt}" if attempt else " beside it"
         else:
