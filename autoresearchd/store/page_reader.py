@@ -63,7 +63,10 @@ class PageReader(StoryReader):
         return self._db.change_mark()
 
     def signature(self, tag: str) -> tuple[Any, ...]:
-        """All that can change on the pages of a session but for logs; equal where a daemon only said that it lives."""
+        """All that can change on the pages of a session but for logs; equal where a daemon only said that it lives.
+
+        The first is when it was begun: another session may have got the tag of a removed one.
+        """
         with self._db.read() as c:
             session = find_session(c, tag)
             of_it, looks = session.id, t.abort_checks.c
@@ -77,7 +80,8 @@ class PageReader(StoryReader):
             )
             rows = [c.execute(one.order_by(one.selected_columns[0].desc()).limit(_NEWEST)).all() for one in lately]
             state = records.pick(session, ("state", "reason", "pid", "incumbent", "confirmed"))
-            return (*state.values(), c.execute(select(func.max(looks.id))).scalar(), *map(tuple, rows))
+            newest_look = c.execute(select(func.max(looks.id))).scalar()
+            return (session.started_at, *state.values(), newest_look, *map(tuple, rows))
 
     # -- many experiments
     def count(self, tag: str, wanted: Wanted) -> int:
@@ -171,16 +175,37 @@ class PageReader(StoryReader):
             return [OpenRun(*row[:4], seen[row.id], row.attempt < 0) for row in rows]
 
     def curves(self, tag: str, number: int) -> list[tuple[int, Sequence[CurvePoint]]]:
-        """The learning curves of an experiment's runs with their seeds."""
+        """The learning curves of the runs of an experiment's own program with their seeds."""
         with self._db.read() as c:
             of_it = select(r.c.seed, r.c.curve).filter_by(session_id=find_session(c, tag).id, number=number)
-            own = of_it.where(r.c.curve.is_not(None)).order_by(r.c.run_index)
+            own = of_it.where(r.c.program.is_(None), r.c.attempt >= 0, r.c.curve.is_not(None)).order_by(r.c.run_index)
             return [(seed, tuple(curve or ())) for seed, curve in c.execute(own)]
 
+    def programs(self, tag: str, number: int) -> dict[int, tuple[int, int | None, int]]:
+        """Of each run with the number of an experiment, by the name of its folder: seed, program and attempt.
+
+        program: the experiment whose it is where that is another; attempt: −1 − n of confirmation n.
+        """
+        with self._db.read() as c:
+            of_it = select(r.c.run_index, r.c.seed, r.c.program, r.c.attempt)
+            rows = c.execute(of_it.filter_by(session_id=find_session(c, tag).id, number=number))
+            return {index: (seed, program, attempt) for index, seed, program, attempt in rows}
+
     # -- cost and learning
+    def active_seconds(self, tag: str) -> float:
+        """How long its daemons have worked, without stops and pauses; 0 of an imported one."""
+        with self._db.read() as c:
+            return float(find_session(c, tag).active_seconds)
+
+    def unpriced(self, tag: str) -> bool:
+        """Whether a model was asked whose price is not known."""
+        with self._db.read() as c:
+            of_it = select(n.c.number).filter_by(session_id=find_session(c, tag).id)
+            return c.execute(of_it.where(n.c.usd.is_(None)).limit(1)).first() is not None
+
     def spending(self, tag: str) -> list[dict[str, Any]]:
         """What each model was asked and cost; usd: None where a price is not known."""
-        sums = [func.sum(n.c[name]).label(name) for name in ("tokens_in", "tokens_out", "seconds")]
+        sums = [func.sum(n.c[name]).label(name) for name in ("tokens_in", "tokens_out")]
         priced = [func.sum(n.c.usd).label("usd"), func.count(n.c.usd).label("priced")]
         with self._db.read() as c:
             of_it = select(n.c.model, func.count().label("answers"), *sums, *priced)
@@ -189,11 +214,11 @@ class PageReader(StoryReader):
 
     def learner_runs(self, tag: str) -> list[dict[str, Any]]:
         """The runs of the learner for a session, and those across sessions, oldest first."""
-        names = ("id", "algo", "mode", "status", "started_at", "finished_at", "trajectories", "steps", "metrics")
+        names = ("id", "algo", "mode", "status", "started_at", "trajectories", "steps", "detail")
         learned = t.learner_runs.c
         with self._db.read() as c:
             of_it = or_(learned.session_id == find_session(c, tag).id, learned.session_id.is_(None))
-            rows = c.execute(select(*(learned[name] for name in (*names, "detail"))).where(of_it).order_by(learned.id))
+            rows = c.execute(select(*(learned[name] for name in names)).where(of_it).order_by(learned.id))
             return [dict(row._mapping) for row in rows]
 
     def task(self, tag: str) -> str:
@@ -215,8 +240,7 @@ def _which(session_id: int, wanted: Wanted) -> Iterator[ColumnElement[bool]]:
     if wanted.label:
         yield e.c.label == Label(wanted.label)
     for word in wanted.text.split():
-        if word.removeprefix("#").isdecimal() and len(word) < 12:
-            yield e.c.number == int(word.removeprefix("#"))
-        else:
-            yield or_(*(p.c[name].icontains(word, autoescape=True) for name in ("description", "hypothesis", "policy",
-                                                                               "role")))  # fmt: skip
+        its_own = word[1:] if word.startswith("#") else word
+        number = [e.c.number == int(its_own)] if its_own.isascii() and its_own.isdigit() and len(its_own) < 10 else []
+        names = () if number and word.startswith("#") else ("description", "hypothesis", "policy", "role")
+        yield or_(*number, *(p.c[name].icontains(word, autoescape=True) for name in names))

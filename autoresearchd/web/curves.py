@@ -24,21 +24,20 @@ class LiveCurves:
 
     def __init__(self, source: Source) -> None:
         self._source, self._lock = source, threading.Lock()
-        self._followed: dict[tuple[str, int], LogFollower] = {}
+        self._followed: dict[tuple[str, int, datetime], LogFollower] = {}
 
-    def of(self, tag: str, number: int | None = None) -> list[dict[str, Any]]:
-        """The runs of a session, or of one of its experiments, that are under way."""
+    def of(self, tag: str, number: int) -> list[dict[str, Any]]:
+        """The runs of an experiment that are under way."""
         _, reader = self._source.open()
-        runs = [run for run in reader.open_runs(tag) if number is None or run.number == number]
+        runs = reader.open_runs(tag)
         task = json.loads(reader.task(tag))
         budget = task.get("execution", {}).get("budget")
         seconds = real(budget.get("training") if isinstance(budget, Mapping) else budget) or 0.0
         pattern = (task.get("curve") or {}).get("pattern") or "auto"
         with self._lock:
-            if number is None:
-                for key in [k for k in self._followed if k[0] == tag and k[1] not in {run.id for run in runs}]:
-                    self._followed.pop(key).close()
-            return [self._run(tag, run, str(pattern), seconds) for run in runs]
+            for key in {k for k in self._followed if k[0] == tag} - {_key(tag, run) for run in runs}:
+                self._followed.pop(key).close()
+            return [self._run(tag, run, str(pattern), seconds) for run in runs if run.number == number]
 
     def close(self) -> None:
         """Let go of the logs."""
@@ -47,9 +46,9 @@ class LiveCurves:
                 self._followed.popitem()[1].close()
 
     def _run(self, tag: str, run: OpenRun, pattern: str, budget: float) -> dict[str, Any]:
-        follower = self._followed.get((tag, run.id))
+        follower = self._followed.get(_key(tag, run))
         if follower is None:
-            follower = self._followed[tag, run.id] = LogFollower(self._source.log(tag, run), pattern, budget)
+            follower = self._followed[_key(tag, run)] = LogFollower(self._source.log(tag, run), pattern, budget)
         with suppress(OSError):
             follower.read()
         elapsed = (datetime.now(UTC) - run.started_at).total_seconds()
@@ -65,6 +64,10 @@ class LiveCurves:
             "looks": looks_of(run.looks),
             "says": clean(run.looks[-1].get("sentence") or "", 400) if run.looks else "",
         }
+
+
+def _key(tag: str, run: OpenRun) -> tuple[str, int, datetime]:
+    return tag, run.id, run.started_at  # numbers of a removed session are given again
 
 
 def stored_curves(reader: PageReader, tag: str, number: int, parent: int | None) -> list[dict[str, Any]]:

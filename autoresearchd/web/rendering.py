@@ -17,6 +17,7 @@ from pygments.lexers import get_lexer_by_name, get_lexer_for_filename
 from pygments.token import Comment, Keyword, Name, Number, Operator, String, _TokenType
 from pygments.util import ClassNotFound
 
+from autoresearchd.domain.confirmation import ABLATION, ablates
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.report.plain_text import clean, real, strip_controls
 
@@ -52,9 +53,9 @@ def environment() -> Environment:
     found.filters |= {
         "figure": figure, "signed": signed, "plain": clean,
         "duration": lambda value: "—" if real(value) is None else format_duration(value), "moment": moment,
-        "money": money, "count": count, "percent": percent, "pretty": pretty, "text": text,
+        "money": money, "count": count, "percent": percent, "pretty": pretty,
     }  # fmt: skip
-    found.globals |= {"outcome": outcome, "counted": counted}
+    found.globals |= {"outcome": outcome, "counted": counted, "price": price, "ablates": ablates}
     return found
 
 
@@ -82,6 +83,13 @@ def money(usd: Any) -> str:
     if found is None:
         return "—"
     return "$0" if found == 0 else f"${found:,.2f}" if found >= 0.1 else f"${found:.4f}"
+
+
+def price(usd: Any, unpriced: bool) -> str:
+    """What is known of a sum of US dollars. unpriced: whether it leaves out something whose price is not known."""
+    if not unpriced:
+        return money(usd)
+    return f"at least {money(usd)}" if real(usd) else "not known"
 
 
 def count(value: Any) -> str:
@@ -126,6 +134,22 @@ def outcome(record: Mapping[str, Any]) -> tuple[str, str]:
     if status == "keep":
         return ("baseline", "base") if record.get("baseline") else _KEEPS[record.get("confirmed")]
     return _STATUS["aborted_early"] if label == "aborted_early" else _STATUS.get(str(status), (str(status), "discard"))
+
+
+def words_of_test(test: Mapping[str, Any]) -> dict[str, str]:
+    """Of a confirmation or ablation: what ran beside the confirmed program, what it showed, and the kind of that."""
+    outcome, kind = str(test["outcome"] or "under way"), ablates(str(test["why"]))
+    of, moved = f"#{test['experiment']}", bool(test["moved"])
+    if kind:
+        of = f"#{test['against']} without {of if kind == ABLATION else 'what was dropped'}"
+        return {"of": of, "told": {"confirmed": "not missed", "fell": "missed"}.get(outcome, outcome), "kind": "open"}
+    if outcome in ("confirmed", "fell") and not moved:
+        return {
+            "of": of,
+            "told": f"{'better' if outcome == 'confirmed' else 'not better'}, compared only",
+            "kind": "open",
+        }
+    return {"of": of, "told": outcome, "kind": outcome if moved else "open"}
 
 
 # ---------------------------------------------------------------------- diffs

@@ -16,7 +16,6 @@ from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -62,7 +61,7 @@ class Site:
             "/s/{tag}/learner": ("learner.html", lambda q: views.learner(q.path_params["tag"])),
             "/s/{tag}/x/{number}": ("experiment.html", lambda q: views.experiment(*_experiment(q))),
         }
-        self.app = Starlette(
+        site = Starlette(
             routes=[
                 *(Route(path, self._page(template, page)) for path, (template, page) in pages.items()),
                 Route("/s/{tag}/live", self._live),
@@ -74,10 +73,12 @@ class Site:
                 Route("/charts.css", lambda _: PlainTextResponse(STYLE, media_type="text/css")),
                 Mount("/static", StaticFiles(directory=rendering.FOLDER / "static")),
             ],
-            middleware=[Middleware(Guard)],
-            exception_handlers=dict.fromkeys((HTTPException, NotHere, AutoresearchdError, KeyError), self._failed),
+            exception_handlers=dict.fromkeys(
+                (HTTPException, NotHere, AutoresearchdError, KeyError, Exception), self._failed
+            ),
             lifespan=self._lifespan,
         )  # fmt: skip
+        self.app = Guard(site)  # around all of it: of an error that nobody expected, too
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -98,6 +99,7 @@ class Site:
     # ------------------------------------------------------------------ reading
     def _page(self, template: str, page: Page) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
+            self._source.gave_stale()  # one before that failed may have left it
             context = page(request)
             return self._html(template, {**context, "stale": self._source.gave_stale()})
 
@@ -107,8 +109,8 @@ class Site:
         return HTMLResponse(self._templates.get_template(template).render(context), code)
 
     def _live(self, request: Request) -> Response:
-        number = request.query_params.get("experiment")
-        return JSONResponse(self._curves.of(request.path_params["tag"], None if number is None else number_of(number)))
+        number = number_of(request.query_params.get("experiment", ""))
+        return JSONResponse(self._curves.of(request.path_params["tag"], number))
 
     def _stored(self, request: Request) -> Response:
         tag, number = _experiment(request)
@@ -191,6 +193,9 @@ class Site:
             code, what, hint = 400 if isinstance(error, UsageError) else 503, error.what, error.hint
         elif isinstance(error, KeyError):
             what = "there is no such session or experiment (any more)"
+        elif not isinstance(error, NotHere):
+            code, what = 500, f"this page cannot be made: {type(error).__name__}"
+            hint = "the terminal of `autoresearchd web` tells more; the session itself is not touched by it"
         return self._html("error.html", {"code": code, "what": what, "hint": hint, "tag": ""}, code)
 
 

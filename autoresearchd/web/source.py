@@ -22,12 +22,14 @@ _MOST_KEPT = 64
 _SLOW_S, _PATIENCE, _LONGEST_S = 0.1, 10.0, 60.0
 """What took longer to make is shown for so many times as long, but no longer, also when the session has changed."""
 _T = TypeVar("_T")
+Signature = tuple[Any, ...]
+"""See ``PageReader.signature``."""
 
 
 class Kept(NamedTuple):
     """What was made, of which state of the session, and until when it is good enough (monotonic)."""
 
-    signature: object
+    signature: Signature
     value: Any
     until: float
 
@@ -39,8 +41,9 @@ class Source:
         self.project = project
         self._lock = threading.Lock()
         self._opened: tuple[object, Place, PageReader] | None = None
-        self._kept: dict[tuple[str, str], Kept] = {}
-        self._points: dict[str, list[dict[str, Any]]] = {}
+        self._kept: dict[tuple[str, object, str], Kept] = {}
+        self._turns: dict[tuple[str, object, str], threading.Lock] = {}
+        self._points: dict[str, tuple[object, list[dict[str, Any]]]] = {}
         self._request = threading.local()
 
     def open(self) -> tuple[Place, PageReader]:
@@ -61,21 +64,27 @@ class Source:
                 self._points.clear()
             return self._opened[1:]
 
-    def kept(self, tag: str, signature: object, what: str, make: Callable[[], _T]) -> _T:
-        """What ``make`` gives, made again only when the session has another signature."""
+    def kept(self, tag: str, signature: Signature, what: str, make: Callable[[], _T]) -> _T:
+        """What ``make`` gives, made again only when the session has another signature, and by one thread at a time."""
+        key = tag, signature[0], what
         with self._lock:
-            known = self._kept.get((tag, what))
-        begun = time.monotonic()
-        if known is not None and (known.signature == signature or begun < known.until):
-            self._request.stale = known.signature != signature or getattr(self._request, "stale", False)
-            return known.value  # type: ignore[no-any-return]
-        value, took = make(), time.monotonic() - begun
-        with self._lock:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            until = time.monotonic() + min(_PATIENCE * took, _LONGEST_S) if took > _SLOW_S else 0.0
-            self._kept[tag, what] = Kept(signature, value, until)
-        return value
+            turn = self._turns.setdefault(key, threading.Lock())
+        with turn:
+            with self._lock:
+                known = self._kept.get(key)
+            begun = time.monotonic()
+            if known is not None and (known.signature == signature or begun < known.until):
+                self._request.stale = known.signature != signature or getattr(self._request, "stale", False)
+                return known.value  # type: ignore[no-any-return]
+            value, took = make(), time.monotonic() - begun
+            with self._lock:
+                until = time.monotonic() + min(_PATIENCE * took, _LONGEST_S) if took > _SLOW_S else 0.0
+                self._kept.pop(key, None)
+                self._kept[key] = Kept(signature, value, until)
+                for oldest in list(self._kept)[:-_MOST_KEPT]:
+                    del self._kept[oldest]
+                    self._turns.pop(oldest, None)
+            return value
 
     def gave_stale(self) -> bool:
         """Whether something of an earlier state was given to this thread since it asked last."""
@@ -83,11 +92,12 @@ class Source:
         self._request.stale = False
         return stale
 
-    def points(self, tag: str) -> list[dict[str, Any]]:
+    def points(self, tag: str, signature: Signature) -> list[dict[str, Any]]:
         """See ``PageReader.points``. What is decided stays: only the newest are read again."""
         _, reader = self.open()
         with self._lock:
-            known = self._points.get(tag, [])
+            session, known = self._points.get(tag, (None, []))
+        known = known if session == signature[0] else []
         settled = next((i for i, point in enumerate(known) if point["status"] is None), len(known))
         start = known[settled - 1]["experiment"] + 1 if settled else 0
         fate = reader.keeps(tag) if known else {}
@@ -96,7 +106,7 @@ class Source:
             for point in known[:settled]
         ] + reader.points(tag, start)
         with self._lock:
-            self._points[tag] = points
+            self._points[tag] = signature[0], points
         return points
 
     def mark(self) -> str:
@@ -108,7 +118,7 @@ class Source:
         except (AutoresearchdError, OSError):
             return ""
 
-    def version(self, tag: str, signature: object = None) -> str:
+    def version(self, tag: str, signature: Signature | None = None) -> str:
         """A word for all that the pages of a session rest on, and whether its daemon lives; tag empty: of all sessions.
 
         signature: the session's, where it is known already.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from markupsafe import Markup
 from autoresearchd import keys
 from autoresearchd.app.place import Place
 from autoresearchd.app.project import NoSession
+from autoresearchd.domain.confirmation import ABLATION, ablates
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import NEVER_RUN, Label, Status
 from autoresearchd.loop.measuring.run_files import open_plain
@@ -23,13 +25,15 @@ from autoresearchd.report.plain_text import clean, real
 from autoresearchd.report.plot import Chart, chart_of
 from autoresearchd.store.page_reader import OPEN, SORTS, PageReader, Wanted
 from autoresearchd.web import rendering, small_charts
-from autoresearchd.web.source import Source
+from autoresearchd.web.source import Signature, Source
 from autoresearchd.workspace import layout
 
 Record = Mapping[str, Any]
 Context = dict[str, Any]
 ROWS, MOST_PAGES = 50, 10**6
 _LATEST, _MOST_PROGRAMS, _MOST_RUNS, _LOG_BYTES, _LOG_LINES, _MOST_TEXT = 8, 200, 300, 32 * 1024, 60, 120_000
+_SECRET_BYTES = 32 * 1024
+"""Of a log, before what is shown of it: a secret of many lines is known by the first."""
 _WIDE, _NARROW = 1120, 400
 """Of charts: for a desk, and for a telephone, where a scaled one could not be read."""
 _CARD = 400
@@ -42,13 +46,17 @@ class NotHere(Exception):
 
 
 class Seen(NamedTuple):
-    """A session as a page sees it. signature: of all that it rests on."""
+    """A session as a page sees it. signature: of all that it rests on; version: its word for that.
+
+    Both are of before the rest was read: what has changed meanwhile is news, and not missed.
+    """
 
     tag: str
     place: Place
     reader: PageReader
     status: dict[str, Any]
-    signature: object
+    signature: Signature
+    version: str
 
 
 class Views:
@@ -64,13 +72,13 @@ class Views:
             place, reader = self._source.open()
         except NoSession as none:
             return {"sessions": [], "how": none.hint, **self._frame("")}
-        listed = []
+        frame, listed = self._frame(""), []
         for row in reader.sessions()[::-1]:
             seen = self._see(row.tag)
             chart = self._staircase(seen, _CARD, 190)
-            facts = {"status": seen.status, "facts": headline(seen.status), "chart": chart}
+            facts = {"status": seen.status, "facts": headline(seen), "chart": chart}
             listed.append({"tag": row.tag, "policy": row.policy, **facts})
-        return {"sessions": listed, "how": layout.how_to_begin(place.root), **self._frame("")}
+        return {"sessions": listed, "how": layout.how_to_begin(place.root), **frame}
 
     # ------------------------------------------------------------------ one session
     def overview(self, tag: str, narrow: bool = False) -> Context:
@@ -82,7 +90,7 @@ class Views:
         width, height = (_NARROW, 280) if narrow else (_WIDE, 380)
         return {
             **self._frame(tag, seen, "overview"),
-            "facts": headline(status, _pace(status, reader.heartbeat(tag))),
+            "facts": headline(seen),
             "staircase": self._staircase(seen, width, height),
             "under_way": [{**one, "description": words.get(one["experiment"], "")} for one in status["under_way"]],
             "slots": self._source.kept(tag, seen.signature, f"slots {width}", lambda: self._slots(seen, width)),
@@ -117,7 +125,7 @@ class Views:
         seen = self._see(tag)
         tip = (seen.status["metric"]["tip"] or {}).get("experiment")
         programs, left_out = self._source.kept(
-            tag, seen.signature, "lineage", lambda: tree(self._source.points(tag), tip)
+            tag, seen.signature, "lineage", lambda: tree(self._source.points(tag, seen.signature), tip)
         )
         return {**self._frame(tag, seen, "lineage"), "programs": programs, "left_out": left_out}
 
@@ -134,7 +142,7 @@ class Views:
         return {
             **self._frame(tag, seen, "learner"),
             "versions": own[::-1], "learner_runs": seen.reader.learner_runs(tag)[::-1],
-            "spending": seen.reader.spending(tag),
+            "spending": seen.reader.spending(tag), "unpriced": seen.reader.unpriced(tag),
             **{name: seen.status[name] for name in ("cost", "overhead", "abort")},
         }  # fmt: skip
 
@@ -148,16 +156,20 @@ class Views:
             raise NotHere(f"session {tag} has no experiment {number}") from None
         record["baseline"] = _is_baseline(record)
         tests = [
-            {**test, "chart": small_charts.test_path(test["path"], f"test-{test['number']}", _path_words(test))}
+            {
+                **test,
+                **rendering.words_of_test(test),
+                "chart": small_charts.test_path(test["path"], f"test-{test['number']}", _path_words(test)),
+            }
             for test in record["confirmations"]
         ]
-        back = story.re_added(self._source.points(tag), seen.reader.edits_up_to(tag, number))
+        back = story.re_added(self._source.points(tag, seen.signature), seen.reader.edits_up_to(tag, number))
         return {
             **self._frame(tag, seen, "experiment"),
             "x": record, "around": seen.reader.around(tag, number), "tests": tests,
             "diff": rendering.diff_lines(record["diff"]) if record["diff"].strip() else [],
             "answers": [_answer(answer) for answer in record["answers"]],
-            "logs": log_tails(seen.place.root, tag, number, hide),
+            "logs": log_tails(seen.place.root, tag, number, hide, _names_of_runs(seen, record)),
             "back": next((one for one in back if one.number == number), None),
             "running": record["phase"] == "running" and seen.status["session"]["state"] in _LIVING,
         }  # fmt: skip
@@ -166,14 +178,16 @@ class Views:
     def _see(self, tag: str) -> Seen:
         try:
             place, reader = self._source.open()
-            return Seen(tag, place, reader, place.status(tag), reader.signature(tag))
+            signature = reader.signature(tag)
+            version = self._source.version(tag, signature)
+            return Seen(tag, place, reader, place.status(tag), signature, version)
         except (KeyError, NoSession):
             raise NotHere(f"there is no session {tag[:60]!r} here") from None
 
     def _frame(self, tag: str, seen: Seen | None = None, here: str = "") -> Context:
         """What is around every page. version: of what it shows."""
         around = {"tag": tag, "status": seen.status if seen else None, "here": here, "root": self._source.project.root}
-        return {**around, "version": self._source.version(tag, seen.signature if seen else None)}
+        return {**around, "version": seen.version if seen else self._source.version(tag)}
 
     def _staircase(self, seen: Seen, width: int, height: int) -> Markup | None:
         """The chart; None while nothing is measured."""
@@ -181,8 +195,9 @@ class Views:
 
         def chart() -> Chart:
             return chart_of(
-                self._source.points(seen.tag), metric=metric["name"] or "metric", direction=metric["direction"],
-                confirmations=seen.reader.confirmations(seen.tag), beliefs=seen.reader.beliefs(seen.tag),
+                self._source.points(seen.tag, seen.signature), metric=metric["name"] or "metric",
+                direction=metric["direction"], confirmations=seen.reader.confirmations(seen.tag),
+                beliefs=seen.reader.beliefs(seen.tag),
             )  # fmt: skip
 
         def drawn() -> Markup:
@@ -204,7 +219,7 @@ class Views:
         until = datetime.now(UTC) if living else seen.reader.heartbeat(seen.tag)
         refused = [
             {"label": one["label"], "finished_at": one["ended"].isoformat()}
-            for one in self._source.points(seen.tag)
+            for one in self._source.points(seen.tag, seen.signature)
             if one["label"] in NEVER_RUN and one["ended"] and one["ended"] >= runs[0].start
         ]
         found = story.slots(runs, refused, runs[0].start, until)
@@ -217,9 +232,9 @@ def _word(tag: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in tag)
 
 
-def _pace(status: Record, last: datetime) -> float | None:
-    """Experiments an hour, from the begin to the last sign of life."""
-    hours = (last - datetime.fromisoformat(status["session"]["started_at"])).total_seconds() / 3600
+def _pace(status: Record, seconds: float) -> float | None:
+    """Experiments an hour of work."""
+    hours = seconds / 3600
     return status["session"]["experiments"] / hours if hours > 0.02 else None
 
 
@@ -228,8 +243,9 @@ def _rows(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------------- the headline
-def headline(status: Record, pace: float | None = None) -> Context:
+def headline(seen: Seen) -> Context:
     """The figures that matter most."""
+    status, pace = seen.status, _pace(seen.status, seen.reader.active_seconds(seen.tag))
     metric = status["metric"]
     confirmed, baseline, sigma = metric["confirmed"] or {}, metric["baseline"], real(metric["sigma"])
     moved = baseline is not None and confirmed.get("experiment") not in (None, metric["baseline_experiment"])
@@ -245,6 +261,7 @@ def headline(status: Record, pace: float | None = None) -> Context:
         "tip": tip if tip and tip.get("experiment") != metric["best_experiment"] else None, "pace": pace,
         "self_reported": metric["source"] == "self-reported", "too_noisy": metric["too_noisy"],
         "counts": status["session"], "aborted": status["abort"]["aborted"], "cost": status["cost"],
+        "unpriced": seen.reader.unpriced(seen.tag),
     }  # fmt: skip
 
 
@@ -339,8 +356,8 @@ def _insights(seen: Seen) -> Context:
     parts = [charts.Bar(name, gain.value, gain.error or None) for name, gain in told]
     kinds = [(one, rendering.outcome({"status": one.status, "label": one.label})) for one in story.failures(records)]
     return {
-        "workers": story.workers(records, edits, credit), "constants": constants[:15], "failures": kinds,
-        "themes": story.themes(records, edits)[:10], "shares": shares,
+        "workers": story.workers(records, edits, credit), "failures": kinds,
+        "themes": story.themes(records, edits)[:10],
         "importance": _bars(rows, "constants", "How far each constant moves the metric"),
         "parts": _bars(parts, "shares", "Confirmed gain by kind of edit") if credit else None,
     }  # fmt: skip
@@ -372,7 +389,25 @@ def _path_words(test: Record) -> str:
     return f"Mean gain after each pair of runs: {told}" if told else "No pair of runs has ended yet"
 
 
-def log_tails(root: Path, tag: str, number: int, hide: Any) -> list[Context]:
+def _names_of_runs(seen: Seen, record: Record) -> dict[int, str]:
+    """Whose each run is: of a confirmation, either program's may lie with the experiment."""
+    kinds, found = {one["number"]: ablates(one["why"]) for one in record["confirmations"]}, {}
+    for index, (seed, program, attempt) in seen.reader.programs(seen.tag, record["experiment"]).items():
+        whose = f"#{record['experiment'] if program is None else program}"
+        if attempt < 0:
+            kind = kinds.get(-1 - attempt, "")
+            if kind and program is None:
+                whose = f"the program without {'it' if kind == ABLATION else 'what was dropped'}"
+            whose = f"{'ablation' if kind else 'confirmation'} {-1 - attempt}, {whose}"
+        elif attempt or program is not None:
+            whose += f", repair {attempt}" if attempt else " beside it"
+        else:
+            whose = ""
+        found[index] = f"{whose}, seed {seed}".removeprefix(", ")
+    return found
+
+
+def log_tails(root: Path, tag: str, number: int, hide: Any, names: Mapping[int, str]) -> list[Context]:
     """The ends of the logs of an experiment's runs, newest run first; without secrets, links are not followed."""
     if not layout.valid_tag(tag):  # an imported one has no runs here
         return []
@@ -381,11 +416,14 @@ def log_tails(root: Path, tag: str, number: int, hide: Any) -> list[Context]:
     for log in sorted(logs, key=lambda log: (-int(log.parent.name), log.name != "training.log", log.name))[:8]:
         try:
             with open_plain(log) as file:
-                size = file.seek(0, 2)
-                file.seek(max(0, size - _LOG_BYTES))
-                text = file.read(_LOG_BYTES).decode("utf-8", "replace")
+                begin = max(0, file.seek(0, 2) - _LOG_BYTES - _SECRET_BYTES)
+                file.seek(begin)
+                text = file.read(_LOG_BYTES + _SECRET_BYTES).decode("utf-8", "replace")
         except OSError:
             continue
-        lines = rendering.text(hide.text(text).replace("\r", "\n")).rstrip("\n").split("\n")[-_LOG_LINES:]
-        found.append({"name": f"run {log.parent.name}, {clean(log.stem, 40)}", "text": "\n".join(lines), "size": size})
+        if begin:  # half a line may be half a secret, which nothing knows as one
+            text = re.sub(r"\A[^\r\n]*", "", text)
+        lines = rendering.text(hide.text(text)[-_LOG_BYTES:].replace("\r", "\n")).rstrip("\n").split("\n")
+        name = names.get(int(log.parent.name), f"run {log.parent.name}")
+        found.append({"name": f"{name}: {clean(log.stem, 40)}", "text": "\n".join(lines[-_LOG_LINES:])})
     return found

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.domain.experiment import Measurement
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.web.server import Server
@@ -20,6 +21,7 @@ from autoresearchd.workspace import layout
 from tests.browser.demo import Demo, multiply
 from tests.browser.serving import chromium, needs_chromium, serving
 from tests.fakes.stores import open_store
+from tests.timing import wait_until
 
 pytestmark = needs_chromium
 AXE = Path(__file__).with_name("axe.min.js")
@@ -105,6 +107,11 @@ def test_the_curve_of_a_run_grows_with_its_log(page: Any, server: Server, demo: 
     page.wait_for_selector("[data-curves][data-drawn='25']")
     label = page.locator(".panel [role=img]").nth(1).get_attribute("aria-label")
     assert "90% from" in label and "bar" in label
+    ended = Measurement(Label.NONE, 0.99, curve=demo.curve(1.0))
+    demo.store.close_run(demo.store.experiment(demo.id, running).runs[-1].id, ended, None, demo.now, last=True)
+    page.wait_for_selector("#x-curve [data-curves*='/curves'][data-drawn]")
+    assert int(page.get_attribute("#x-curve [data-curves]", "data-drawn")) >= 60
+    assert "loss:" in page.inner_text("#x-logs .log")
     assert page.alarms == []
 
 
@@ -216,8 +223,7 @@ def test_nothing_that_a_model_a_log_or_a_file_name_holds_is_run(page: Any, tmp_p
                          "/s/evil/experiments?text=<script>alarm(1)</script>",
                          "/s/<script>alarm(1)<script>"):  # fmt: skip
                 go(page, server, path)
-                for details in page.locator("details").all():
-                    details.evaluate("(d) => { d.open = true; }")
+                page.locator("details").evaluate_all("(all) => { for (const one of all) one.open = true; }")
                 assert page.locator("main script, main iframe, main img").count() == 0
                 if "/x/" in path:
                     page.wait_for_selector(".diff")
@@ -260,38 +266,35 @@ def test_ten_thousand_experiments_stay_smooth(page: Any, demo: Demo, tmp_path: P
     assert page.alarms == []
 
 
-def test_a_telephone_shows_all_without_going_sideways(browser: Any, server: Server, demo: Demo) -> None:
-    with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True) as context:
-        page = watched(context)
-        for path in ("/", *(f"/s/{demo.tag}{tab}" for tab in TABS), f"/s/{demo.tag}/x/3"):
-            go(page, server, path)
-            assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
-        go(page, server, f"/s/{demo.tag}")
-        page.wait_for_selector("#progress svg[viewBox^='0 0 400 ']")  # drawn for this width, not scaled down to it
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_in_the_way_of_anybody(browser: Any, server: Server, demo: Demo, scheme: str) -> None:
-    with browser.new_context(
-        color_scheme=scheme, viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
-    ) as context:
+def test_nothing_is_in_the_way_of_anybody(browser: Any, server: Server, demo: Demo) -> None:
+    """axe-core in the light theme, of the richest pages the colours of the dark one, and no page wider than a phone."""
+    overview, rich = f"/s/{demo.tag}", f"/s/{demo.tag}/x/{next(n for n, fate in keeps(demo).items() if fate and n)}"
+    desk, phone = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+    with browser.new_context(color_scheme="light", viewport=desk, reduced_motion="reduce") as context:
         page, found = watched(context), []
-        for path in (
-            "/",
-            *(f"/s/{demo.tag}{tab}" for tab in TABS),
-            f"/s/{demo.tag}/x/3",
-            f"/s/{demo.tag}/x/19",
-            "/s/none",
-        ):
+
+        def look(scheme: str, options: str) -> None:
+            for one in page.evaluate(f"axe.run({options})")["violations"]:
+                places = [node["html"][:160] for node in one["nodes"]][:4]
+                found.append((path, scheme, one["id"], places, one["nodes"][0]["failureSummary"]))
+
+        for path in ("/", *(overview + tab for tab in TABS), rich, f"/s/{demo.tag}/x/19", "/s/none"):
             go(page, server, path, token=True)
-            if path == f"/s/{demo.tag}":
+            page.evaluate(AXE.read_text())
+            if path == overview:
                 page.wait_for_selector(".panel canvas")
                 page.keyboard.press("?")
                 page.wait_for_selector("#keys[open]")
-            page.evaluate(AXE.read_text())
-            for one in page.evaluate("axe.run({ resultTypes: ['violations'] })")["violations"]:
-                places = [node["html"][:160] for node in one["nodes"]][:4]
-                found.append((path, one["id"], places, one["nodes"][0]["failureSummary"]))
+            look("light", "{ resultTypes: ['violations'] }")
+            if path in (overview, rich):
+                page.emulate_media(color_scheme="dark")
+                look("dark", "{ runOnly: ['color-contrast'] }")
+                page.emulate_media(color_scheme="light")
+            page.set_viewport_size(phone)
+            if path == overview:
+                page.wait_for_selector("#progress svg[viewBox^='0 0 400 ']")  # drawn for this width, not scaled down
+            wait_until(lambda: page.evaluate("document.documentElement.scrollWidth") <= 390)  # curves are drawn anew
+            page.set_viewport_size(desk)
         assert found == [], "\n".join(map(str, found))
         assert page.alarms == []
 
@@ -302,7 +305,7 @@ def test_a_keyboard_is_enough(page: Any, server: Server, demo: Demo) -> None:
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
-    for key, tail in (("3", "/lineage"), ("2", "/experiments"), ("1", f"/s/{demo.tag}"), ("s", "/")):
+    for key, tail in (("3", "/lineage"), ("s", "/")):
         page.keyboard.press(key)
         page.wait_for_url(re.compile(re.escape(tail) + "$"))
         page.wait_for_selector("body[data-ready]")
@@ -331,12 +334,12 @@ def test_a_real_session_is_shown_from_nothing_to_its_end(page: Any, tmp_path: Pa
     with serving(root) as server:
         go(page, server, "/")
         page.wait_for_selector("text=No session yet")
-        start = [sys.executable, "-m", "autoresearchd", "start", "--policy", "search", "--max-experiments", "3",
+        start = [sys.executable, "-m", "autoresearchd", "start", "--policy", "search", "--max-experiments", "1",
                  "--tag", "real", "--foreground", "--seed", "4"]  # fmt: skip
         subprocess.run(start, cwd=root, check=True, capture_output=True)
         page.click("#sessions >> text=real")
         page.wait_for_selector(".state.stopped")
-        page.wait_for_selector("#newest #row-3")
+        page.wait_for_selector("#newest #row-1")
         assert page.locator("#progress svg").count() == 1 and page.locator("#slots svg").count() == 1
         page.click("#row-1 a")
         page.wait_for_selector(".diff tr.add")

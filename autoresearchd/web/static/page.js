@@ -69,11 +69,18 @@ function put(fresh) {
     if (next.dataset.keys !== undefined && next.dataset.keys === now.dataset.keys) continue; // its parts follow
     now.classList.remove("fresh");
     if (now.matches("[data-asks]")) next.hidden = now.hidden;
-    if (now.isEqualNode(next)) continue;
     const copy = document.importNode(next, true);
     const open = [...now.querySelectorAll("details")].map((one) => one.open);
     copy.querySelectorAll("details").forEach((one, i) => { if (i < open.length) one.open = open[i]; });
+    if (now.isEqualNode(copy)) continue;
+    for (const place of copy.querySelectorAll("[data-curves]")) { // what is drawn goes on
+      const drawn = [...now.querySelectorAll("[data-curves]")].find((one) => one.dataset.curves === place.dataset.curves);
+      if (drawn) place.replaceWith(drawn);
+    }
+    const logs = [...now.querySelectorAll("pre.log")].map((log) => log.scrollTop + log.clientHeight < log.scrollHeight - 4 && log.scrollTop);
     now.replaceWith(copy);
+    for (const place of plots.keys()) if (!place.isConnected) plots.delete(place);
+    copy.querySelectorAll("pre.log").forEach((log, i) => { log.scrollTop = logs[i] || log.scrollHeight; });
     if (copy.id === "facts") copy.classList.add("fresh");
   }
   showAsks();
@@ -94,8 +101,7 @@ function later() {
 const narrow = matchMedia("(max-width: 640px)");
 function here() {
   const address = new URL(location.href);
-  if (body.dataset.stale !== undefined) later();
-if (narrow.matches && document.querySelector("[data-sized]")) address.searchParams.set("narrow", "");
+  if (narrow.matches && document.querySelector("[data-sized]")) address.searchParams.set("narrow", "");
   return address;
 }
 narrow.addEventListener("change", () => refresh());
@@ -118,7 +124,11 @@ function listen() {
   if (events || document.hidden) return;
   events = new EventSource(`/events?session=${encodeURIComponent(session)}`);
   events.addEventListener("open", () => { $("link-state").textContent = "live"; $("link-state").classList.add("live"); });
-  events.addEventListener("error", () => { $("link-state").textContent = "not connected"; $("link-state").classList.remove("live"); });
+  events.addEventListener("error", () => {
+    $("link-state").textContent = "not connected";
+    $("link-state").classList.remove("live");
+    if (events?.readyState === EventSource.CLOSED) { events = null; setTimeout(listen, 5000); } // it was refused: too many watch
+  });
   events.addEventListener("change", (event) => { if (event.data !== body.dataset.version) refresh(); });
   events.addEventListener("curve", () => curves());
 }

@@ -109,7 +109,7 @@ def test_a_wrong_address_is_answered_in_words(page: httpx.Client, path: str, cod
     ("sort=-metric", [0, 4, 1, 2, 3]), ("status=crash", [3]), ("label=no_gain", [4, 2]), ("text=WARMUP", [2]),
     ("text=%232", [2]), ("text=5%25", [2]), ("text=%25", [2]), ("text=_", [4]), ("text=zzz", []),
     ("page=9", [4, 3, 2, 1, 0]),
-    ("status=open", []), ("text=batch+131k", [3]),
+    ("status=open", []), ("text=batch+131k", [3]), ("text=5", [2, 1]), ("text=4", [4, 1]),
 ])  # fmt: skip
 def test_the_table_is_filtered_and_sorted(page: httpx.Client, query: str, numbers: list[int]) -> None:
     text = page.get(f"/s/mar8/experiments?{query}").text
@@ -117,9 +117,9 @@ def test_the_table_is_filtered_and_sorted(page: httpx.Client, query: str, number
 
 
 def test_the_curves_are_json(page: httpx.Client) -> None:
-    assert page.get("/s/mar8/live").json() == []
+    assert page.get("/s/mar8/live?experiment=1").json() == []
     assert page.get("/s/mar8/x/1/curves").json() == []
-    for path in ("/s/none/live", "/s/none/x/1/curves", "/s/mar8/live?experiment=x"):
+    for path in ("/s/none/live?experiment=1", "/s/none/x/1/curves", "/s/mar8/live?experiment=x", "/s/mar8/live"):
         assert page.get(path).status_code == 404
 
 
