@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.report import charts, story
 from autoresearchd.report.plain_text import clean, measured, number, real, strip_controls
@@ -29,6 +30,7 @@ WIDTHS = (940, 380)
 """Of the charts: on a desk, and on a phone; the page shows the one that fits."""
 _MOST_ROWS, _MOST_BARS, _MOST_THEMES, _MOST_NUMBERS = 300, 15, 15, 12
 _MOST_DIFF_LINES, _MOST_DIFF = 200, 20_000
+_LIVING = ("running", "paused", "backing_off")
 _FITS, _MARKDOWN_DIFFS = 60_000, 30_000
 """Characters of Markdown, and of all diffs in it: a pull request of GitHub takes 65,536."""
 WHY = {
@@ -73,9 +75,13 @@ class SessionReport:
 
     @classmethod
     def read(cls, reader: StoryReader, tag: str, status: Record, now: datetime) -> SessionReport:
-        """Unknown session: KeyError. status: as ``status --json``; now: what goes on is told up to it."""
+        """Unknown session: KeyError. status: as ``status --json``; now: what goes on is told up to it.
+
+        In a session that is dead nothing goes on: it is told up to its last sign of life.
+        """
         records, start = list(reader.experiments(tag)), datetime.fromisoformat(status["session"]["started_at"])
-        slots = story.slots(reader.slot_runs(tag), records, start, now)
+        until = now if status["session"]["state"] in _LIVING else reader.heartbeat(tag)
+        slots = story.slots(reader.slot_runs(tag), records, start, until)
         rows = (records, reader.edits(tag), reader.confirmations(tag), reader.beliefs(tag))
         return cls(tag, status, *rows, slots, reader.origin(tag), now)
 
@@ -113,8 +119,22 @@ class SessionReport:
 
     @cached_property
     def not_held(self) -> list[Record]:
-        """Tests that did not move the branch."""
-        return [test for test in self.confirmations if test.get("outcome") in ("fell", "undecided")]
+        """Tests that took keeps back, and those that could not tell of a keep that is open still.
+
+        What only compared programs (an ablation, another budget, an experiment that was not kept) is no part of it.
+        """
+        still_open = {record["experiment"] for record in self.open_keeps}
+        return [
+            test
+            for test in self.confirmations
+            if not ablates(str(test.get("why")))
+            and test.get("budget") is None
+            and (
+                test.get("moved")
+                if test.get("outcome") == "fell"
+                else test.get("outcome") == "undecided" and test["experiment"] in still_open
+            )
+        ]
 
     @cached_property
     def failures(self) -> list[story.Failure]:
