@@ -24,7 +24,7 @@ from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import RULES, Label, Outcome, SessionState, Status
 from autoresearchd.domain.ports import NewSession
-from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.proposal import ASI, Cost, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.report.parquet_file import read_rows, write_rows
 from autoresearchd.report.plain_text import clean, json_text, real
@@ -284,7 +284,9 @@ def _store(store: SqlStore, session_id: int, item: ImportedExperiment, best: flo
     words = {key: str(item.asi.get(key, "")) for key in ASI.__slots__ if key != "extra"}
     asi = ASI(**words, extra={k: v for k, v in item.asi.items() if k not in ASI.__slots__})
     number = store.open_experiment(session_id, parent=item.commit, segment=item.segment, at=item.at).number
-    proposal = Proposal({}, asi.hypothesis or item.description, IMPORTED, description=item.description, asi=asi)
+    proposal = Proposal(
+        {}, asi.hypothesis or item.description, IMPORTED, description=item.description, asi=asi, cost=Cost(None)
+    )
     store.record_proposal(session_id, number, proposal, diff="", code_hash=f"{IMPORTED}-{number}")
     if item.commit:
         store.record_commit(session_id, number, item.commit)

@@ -103,8 +103,22 @@ class SessionReport:
         return story.credits(self.records, self.confirmations, self.metric["direction"])
 
     @cached_property
+    def comparable(self) -> list[Record]:
+        """Of the latest segment: what is added up is of these alone."""
+        return story.comparable(self.records)
+
+    @property
+    def segments(self) -> int:
+        return len(story.baselines(self.records))
+
+    @cached_property
+    def latest_credit(self) -> dict[int, story.Credit]:
+        own = {int(record["experiment"]) for record in self.comparable}
+        return {number: credit for number, credit in self.credit.items() if number in own}
+
+    @cached_property
     def shares(self) -> story.Shares:
-        return story.shares(self.credit, self.edits)
+        return story.shares(self.latest_credit, self.edits)
 
     @cached_property
     def held(self) -> list[story.Held]:
@@ -143,7 +157,9 @@ class SessionReport:
     @cached_property
     def constants(self) -> list[story.Constant]:
         sigma, direction = real(self.metric["sigma"]), self.metric["direction"]
-        return story.importance(self.records, self.edits, direction, sigma=sigma, beliefs=self.beliefs)
+        first = int(self.comparable[0]["experiment"]) if self.comparable else 0
+        beliefs = [belief for belief in self.beliefs if belief[0] >= first]
+        return story.importance(self.comparable, self.edits, direction, sigma=sigma, beliefs=beliefs)
 
     @cached_property
     def themes(self) -> list[story.Theme]:
@@ -151,7 +167,7 @@ class SessionReport:
 
     @cached_property
     def workers(self) -> list[story.Worker]:
-        return story.workers(self.records, self.edits, self.credit)
+        return story.workers(self.comparable, self.edits, self.latest_credit)
 
     @cached_property
     def re_added(self) -> list[story.ReAdded]:
@@ -185,7 +201,15 @@ class SessionReport:
 
     @property
     def length(self) -> str:
-        return format_duration(self.slots.length)
+        return format_duration(self.slots.length) if self.slots.spans else "—"
+
+    @property
+    def cost(self) -> str:
+        """In dollars; what has no known price is not taken for free."""
+        usd = self.status["cost"]["usd"]
+        if all(record.get("cost_usd") is not None for record in self.records if record.get("status")):
+            return f"${usd:,.2f}"
+        return f"at least ${usd:,.2f}" if usd else "not known"
 
     @property
     def commands(self) -> list[tuple[str, str]]:
@@ -215,7 +239,11 @@ class SessionReport:
     def measured(self, value: Any) -> str:
         return measured(value, self.metric["sigma"])
 
-    def gain(self, gain: story.Gain | story.Credit) -> str:
+    def share(self, experiment: int) -> str:
+        """Of a confirmed gain, without an error: the parts were not measured."""
+        return measured(self.credit[experiment].value, self.metric["sigma"], sign="+")
+
+    def gain(self, gain: story.Gain) -> str:
         """With its error, as many digits as σ allows."""
         sigma = self.metric["sigma"]
         return f"{measured(gain.value, sigma, sign='+')}" + (f" ± {gain.error:.2g}" if gain.error else "")
@@ -254,8 +282,9 @@ class SessionReport:
         return charts.timeline(self.slots.spans, refused, name=f"slots-{width}", until=self.slots.length, width=width)
 
     def _constants(self, width: int) -> str:
+        short = story.short_names(c.name for c in self.constants)
         rows = [
-            charts.Bar(c.name.rpartition(":")[2], c.moved.value, c.moved.error, counted(c.tries, "try", "tries"))
+            charts.Bar(short[c.name], c.moved.value, c.moved.error, counted(c.tries, "try", "tries"))
             for c in self.constants[:_MOST_BARS]
         ]
         title = "How far a change of each constant moves the metric"

@@ -193,7 +193,8 @@ def test_a_session_without_a_result_yet_has_a_report_too(empty_repository: Path,
     for arguments in (("report",), ("report", "--format", "markdown", "-o", "r.txt")):
         answer = command(*arguments)
         assert answer.code == 0 and "Nothing better than the baseline" in answer.err, answer.err
-    assert "Nothing is confirmed yet" in (empty_repository / "report.html").read_text()
+    text = (empty_repository / "report.html").read_text()
+    assert "Nothing is confirmed yet" in text and "<dt>Cost</dt><dd>not known</dd>" in text
 
 
 def test_a_session_goes_to_a_tracker_and_the_next_export_adds_what_is_new(repository: Path, command: Command) -> None:
