@@ -275,6 +275,7 @@ def test_a_tracker_that_cannot_be_written_says_why(
     [
         (("-o", "report.pdf"), "a report is a .html or .md file"),
         (("-o", "no/such/folder/r.html"), "cannot write no/such/folder/r.html"),
+        (("-o", "train.py/r.html"), "cannot write train.py/r.html"),
         (("--format", "docx"), "html"),
         (("--session", "other"), "other"),
     ],
@@ -282,5 +283,6 @@ def test_a_tracker_that_cannot_be_written_says_why(
 def test_a_report_that_cannot_be_written_says_why(
     repository: Path, command: Command, arguments: tuple[str, ...], words: str
 ) -> None:
+    (repository / "train.py").write_text("x = 1\n")
     answer = command("report", *arguments)
     assert answer.code == 2 and words in answer.err and not list(repository.glob("*.part"))
