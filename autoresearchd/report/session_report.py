@@ -217,13 +217,16 @@ class SessionReport:
         tag, branch = shlex.quote(clean(self.tag)), shlex.quote(clean(self.status["session"]["branch"]))
         if not self.status["session"]["branch"]:
             return [(f"autoresearchd show N --session {tag}", "everything about experiment N")]
+        confirm = (
+            "test the tip beside the confirmed program" if self.open_keeps else "compare it with the baseline again"
+        )
         base = shlex.quote(clean(self.origin.base_commit)[:12])
         return [
             (f"git diff {base}..{branch}", "all that is confirmed"),
             (f"git log {base}..{branch}", "the commits, with what each was expected to bring"),
             (f"git show refs/autoresearch/{tag}/N", "what experiment N changed, kept or not"),
             (f"autoresearchd show N --diff --log --session {tag}", "everything about experiment N"),
-            (f"autoresearchd confirm --session {tag}", "measure it again beside the baseline, on fresh seeds"),
+            (f"autoresearchd confirm --session {tag}", confirm),
             (f"autoresearchd finalize --session {tag}", "branches to review"),
         ]
 
@@ -303,16 +306,20 @@ def render(report: SessionReport, redact: Callable[[str], str], *, markdown: boo
     if not markdown:
         return redact(environment.get_template("report.html.j2").render(report=report, style=charts.STYLE))
     text = ""
-    for most in (40, 10, 3):  # steps of what held, the latest
-        diffs, budget, steps = {}, _MARKDOWN_DIFFS, report.held[-most:]
-        for keep in (keep for step in reversed(steps) for keep in step.keeps):
+    for most, budget in ((40, _MARKDOWN_DIFFS), (10, _MARKDOWN_DIFFS), (3, _MARKDOWN_DIFFS), (3, 0)):
+        diffs, steps = {}, report.held[-most:]  # the latest; so many keeps of each
+        for keep in (keep for step in reversed(steps) for keep in step.keeps[-most:]):
             diff = "\n".join(line for line, _ in report.diff_lines(keep["experiment"]))
             if 0 < len(diff) <= budget:
                 diffs[keep["experiment"]], budget = _fenced(diff), budget - len(diff)
-        text = redact(environment.get_template("report.md.j2").render(report=report, diffs=diffs, steps=steps))
+        shown = {"report": report, "diffs": diffs, "steps": steps, "most": most}
+        text = redact(environment.get_template("report.md.j2").render(shown))
         if len(text) <= _FITS:
-            break
-    return text
+            return text
+    # Without diffs, its commands at the end are the only fenced block: nothing is left open but that.
+    told = text[:_FITS].rpartition("\n")[0]
+    told += "\n```" if told.count("\n```") % 2 else ""
+    return f"{told}\n\nThis is cut here: `autoresearchd report` tells all.\n"
 
 
 def _environment(redact: Callable[[str], str], *, markdown: bool) -> Environment:
@@ -334,7 +341,6 @@ def _environment(redact: Callable[[str], str], *, markdown: bool) -> Environment
     )
     environment.filters |= {
         "clean": clean,
-        "number": number,
         "hex": lambda text: Markup(re.sub(r"\W", "", str(text), flags=re.ASCII)),  # noqa: S704 - letters and digits
     }
     return environment

@@ -167,6 +167,26 @@ def test_a_session_whose_daemon_died_does_not_run_on_in_its_report(empty_reposit
     assert (status["session"]["state"], report.slots.length) == ("crashed", 3 * 3600)
 
 
+@pytest.mark.parametrize(("roles", "cut"), [(1, False), (300, True)])
+def test_the_markdown_fits_a_pull_request_whatever_it_has_to_tell(
+    repository: Path, command: Command, roles: int, cut: bool
+) -> None:
+    """One step of hundreds of keeps, and roles without number."""
+    status, words = json.loads(command("status", "--json").out), "a_long <description> of what was done " * 9
+    keeps = [record(n, "keep", 1 - n / 1e4, confirmed=True, description=words, asi={}) for n in range(300)]
+    keeps = [{**keep, "policy": "_" * 60, "role": f"<{keep['experiment'] % roles}>" + "*" * 40} for keep in keeps]
+    test = {"experiment": 299, "against": 0, "after": 299, "moved": True, "outcome": "confirmed", "gain": 0.03,
+            "error": 1e-5, "probability": 0.99, "reason": words, "runs": [], "path": [], "value": 0.97}  # fmt: skip
+    at = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
+    edits = [edit(n, diff=f"+line of {n}\n" * 90) for n in range(300)]
+    origin = Origin("0" * 40, "local", 7, "")
+    report = SessionReport("mar8", status, keeps, edits, [test], (), slots([], [], at, at), origin, at)
+    text = render(report, str, markdown=True)
+    assert len(text) < 65_536 and "`#299` against `#0`" in text and "of its 299 keeps" in text
+    assert text.count("\n```") % 2 == 0 and text.count("<details>") == text.count("</details>")
+    assert ("This is cut here" in text) is cut
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_session_that_has_just_begun_has_a_report_too(empty_repository: Path, command: Command, begun: bool) -> None:
     task, at = {"name": "t", "scoring": {"metric": "m"}, "execution": {"budget": 5}}, datetime.now(UTC)
