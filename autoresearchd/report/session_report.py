@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.report import charts, story
-from autoresearchd.report.plain_text import clean, measured, number, real, strip_controls
+from autoresearchd.report.plain_text import clean, diff_lines, measured, number, outcome_words, real
 from autoresearchd.report.plot import chart_of
 from autoresearchd.store.story_reader import Edit, Origin, StoryReader
 
@@ -258,11 +258,8 @@ class SessionReport:
     def diff_lines(self, experiment: int) -> list[tuple[str, str]]:
         """Lines of a diff with their kinds (``add``, ``del``, ``head``, nothing), cut where it is long."""
         diff = self.edit[experiment].diff[:_MOST_DIFF] if experiment in self.edit else ""
-        found, lines = [], diff.rstrip("\n").split("\n") if diff.strip() else []
-        for line in lines[:_MOST_DIFF_LINES]:
-            kind = {"+": "add", "-": "del", "@": "head"}.get(line[:1], "")
-            kind = "head" if line.startswith(("+++ ", "--- ")) else kind
-            found.append((strip_controls(line), kind))
+        lines = list(diff_lines(diff))
+        found = [(line, "head" if kind in ("hunk", "file") else kind) for line, kind in lines[:_MOST_DIFF_LINES]]
         if len(lines) > _MOST_DIFF_LINES or len(diff) == _MOST_DIFF:
             found.append((f"… cut here; `autoresearchd show {experiment} --diff` shows all", "head"))
         return found
@@ -341,6 +338,7 @@ def _environment(redact: Callable[[str], str], *, markdown: bool) -> Environment
     )
     environment.filters |= {
         "clean": clean,
+        "outcome": outcome_words,
         "hex": lambda text: Markup(re.sub(r"\W", "", str(text), flags=re.ASCII)),  # noqa: S704 - letters and digits
     }
     return environment

@@ -87,7 +87,8 @@ class StoryReader(Reader):
         row = records.require(self._db.row(select(*columns).where(s.tag == tag)), f"no session {tag!r}")
         latest = select(g.hardware).where(g.session_id == self._id(tag)).order_by(g.number.desc()).limit(1)
         hardware = self._db.row(latest)
-        return Origin(*row, hardware.hardware if hardware else "")
+        base, executor, seed = row
+        return Origin(base, executor, seed, hardware.hardware if hardware else "")
 
     def _id(self, tag: str) -> int:
         row = self._db.row(select(t.sessions.c.id).where(t.sessions.c.tag == tag))
