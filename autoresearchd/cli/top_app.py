@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from rich.text import Text
 from textual import work
@@ -33,6 +33,15 @@ _ROWS, _RUNS, _POINTS = 50, 4, 200
 _LOG_BYTES = 512 * 1024
 _SESSION_COLUMNS = ("session", "state", "experiments", "kept", "confirmed", "baseline", "best", "policy")
 _COLUMNS = ("#", "status", "label", "metric", "delta", "description")
+
+
+class _Seen(NamedTuple):
+    """What the journal tells: all sessions, and of the one that is shown its experiments and the losses of its runs."""
+
+    tag: str
+    statuses: list[dict[str, Any]]
+    records: list[dict[str, Any]]
+    curves: list[list[float]]
 
 
 class Top(App[None]):
@@ -60,6 +69,8 @@ class Top(App[None]):
         self._project, self._tag = project, tag
         self._tags: list[str] = []
         self._paused = False
+        self._reading = self._closed = False
+        self._failure = ""
         self._filled: dict[str | None, list[list[Text]]] = {}
         self.sub_title = clean(str(project.root), 100)
         self._pattern = lru_cache(self._read_pattern)
@@ -84,22 +95,52 @@ class Top(App[None]):
 
     # ------------------------------------------------------------------ what is shown
     def refresh_now(self) -> None:
-        """Read the journal anew; where it cannot be read, say why and go on."""
+        """Read the journal anew, but where that is being done: a slow one is not asked again before it has answered."""
+        if not self._reading:
+            self._reading = True
+            self._read(self._tag)
+
+    def on_unmount(self) -> None:
+        self._closed = True
+
+    @work(thread=True)
+    def _read(self, tag: str) -> None:
+        """On a thread: keys are heard meanwhile."""
+        seen, curves, failure = _Seen(tag, [], [], []), list[list[float]](), ""
         try:
             place = Place(self._project)
             with place.reader as reader:
                 tags = [row.tag for row in reader.sessions()]
-                statuses = [place.status(tag) for tag in tags]
-                records = list(reader.experiments(self._tag, last=_ROWS)) if self._tag in tags else []
+                records = list(reader.experiments(tag, last=_ROWS)) if tag in tags else []
+                seen = _Seen(tag, [place.status(one) for one in tags], records, curves)
+            for status in seen.statuses:
+                runs = status["under_way"][:_RUNS] if status["session"]["tag"] == tag else []
+                curves += [self._curve(int(run["experiment"]), float(run.get("budget_s") or 0.0)) for run in runs]
         except (AutoresearchdError, KeyError) as error:
-            self._say(str(error), bad=True)
+            failure = str(error) or "the journal cannot be read"
+        self.call_from_thread(self._show, seen, failure)
+
+    def _show(self, seen: _Seen, failure: str) -> None:
+        """What was read; where nothing could be, say why, once, and go on."""
+        self._reading = False
+        if self._closed:
             return
-        self._tags = tags
-        self._show_sessions(statuses)
-        mine = next((one for one in statuses if one["session"]["tag"] == self._tag), None)
+        if failure != self._failure:
+            self._failure = failure
+            if failure:
+                self._say(failure, bad=True)
+        if failure:
+            return
+        if seen.tag != self._tag:  # another was chosen meanwhile
+            self.refresh_now()
+            return
+        self._tags = [str(one["session"]["tag"]) for one in seen.statuses]
+        self._show_sessions(seen.statuses)
+        mine = next((one for one in seen.statuses if one["session"]["tag"] == self._tag), None)
         if mine is not None:
             self._paused = mine["session"]["state"] == "paused"
-            self._show_runs(mine)
+            self._show_runs(mine, seen.curves)
+        records = seen.records
         table = self.query_one("#experiments", DataTable)
         self._fill(table, [self._row(record) for record in reversed(records) if record.get("status")])
 
@@ -115,14 +156,14 @@ class Top(App[None]):
             rows.append([*head, *map(Text, figures), Text(clean(status["policy"]["name"] or "", 40))])
         self._fill(self.query_one("#sessions", DataTable), rows)
 
-    def _show_runs(self, status: dict[str, Any]) -> None:
+    def _show_runs(self, status: dict[str, Any], curves: list[list[float]]) -> None:
         runs = status["under_way"]
         for i in range(_RUNS):
             words, line = self.query_one(f"#run{i}", Static), self.query_one(f"#loss{i}", Sparkline)
             words.display = line.display = i < len(runs)
             if i < len(runs):
                 words.update(now_words(runs[i], status["session"], Paint(enabled=False)))
-                line.data = self._curve(int(runs[i]["experiment"]), float(runs[i].get("budget_s") or 0.0))
+                line.data = curves[i]
                 line.display = bool(line.data)
 
     def _curve(self, experiment: int, budget: float) -> list[float]:

@@ -105,8 +105,8 @@ def staircase(
 ) -> str:
     """The progress of a session: confirmed and tip in steps, with its standard error, and all that was tried.
 
-    name: unique on the page, a word; sigma: of one run, drawn around the confirmed program; link: the address of an
-    experiment's page, for keeps; explained: with a legend.
+    name: unique on the page, a word; sigma: of a run of the last segment, drawn around its confirmed program; link: the
+    address of an experiment's page, for keeps; explained: with a legend.
     """
     low, high = axis_limits(chart)
     last = max([1, chart.last, *(math.ceil(line[-1].at) for line in (*chart.confirmed, *chart.tips) if line)])
@@ -139,7 +139,8 @@ def staircase(
     for index, (begin, end, value) in enumerate(chart.baselines):
         stop = float(last if index == len(chart.baselines) - 1 else end)
         svg.path(f"M{_n(x(begin))} {_n(y(value))}H{_n(x(stop))}", "base thin")
-        for steps, cls, spread in ((chart.confirmed[index], "ok thick", sigma), (chart.tips[index], "tip thin", None)):
+        around = sigma if index == len(chart.baselines) - 1 else None
+        for steps, cls, spread in ((chart.confirmed[index], "ok thick", around), (chart.tips[index], "tip thin", None)):
             _draw_steps(svg, steps, cls, spread, stop, x, y)
     svg.path("".join(f"M{_n(x(n))} {_n(y(a))}V{_n(y(b))}" for n, a, b in chart.repeats[-500:]), "grey mark")
     edge = top + 5 if chart.minimize else bottom - 5
@@ -212,9 +213,7 @@ def _label_keeps(svg: _Svg, chart: Chart, x: Callable[[float], float], y: Callab
 
 
 # ---------------------------------------------------------------------- slots over time
-def timeline(
-    spans: Sequence[Span], illegal: Sequence[float], *, name: str, until: float, width: int = 960, words: str = ""
-) -> str:
+def timeline(spans: Sequence[Span], illegal: Sequence[float], *, name: str, until: float, width: int = 960) -> str:
     """What each slot did, from the session's begin to ``until`` (seconds); illegal: when an edit was refused."""
     lanes = list(dict.fromkeys(span.lane for span in spans)) or ["slot 1"]
     grouped: dict[str, dict[str, list[tuple[float, float]]]] = {kind: defaultdict(list) for kind in SPAN_KINDS}
@@ -246,7 +245,7 @@ def timeline(
     for tick in _ticks(0, until / hours, max(2, width // 110)):
         svg.text(x(tick * hours), svg.y + 8, f"{tick:g} {'h' if hours == 3600 else 'min'}", "soft", anchor="middle")
     svg.y += 16
-    return svg.close("What the slots did", words or f"{len(lanes)} slots over {format_duration(until)}.")
+    return svg.close("What the slots did", f"{len(lanes)} slots over {format_duration(until)}.")
 
 
 def _merge(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:

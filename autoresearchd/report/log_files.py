@@ -12,8 +12,8 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -24,7 +24,7 @@ from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import RULES, Label, Outcome, SessionState, Status
 from autoresearchd.domain.ports import NewSession
-from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.proposal import ASI, Cost, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.report.parquet_file import read_rows, write_rows
 from autoresearchd.report.plain_text import clean, json_text, real
@@ -84,7 +84,8 @@ def tsv_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
         value, memory = (0.0, 0.0) if failed else (real(record.get("metric")) or 0.0, _memory_gb(record))
         status = "crash" if failed else str(record["status"])
         commit, description = clean(record.get("commit") or "")[:7], clean(record.get("description") or "")
-        yield "\t".join((commit, f"{value:.6f}", f"{memory:.1f}", status, description))
+        shown = f"{value:.6f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.6g}"
+        yield "\t".join((commit, shown, f"{memory:.1f}", status, description))
 
 
 _COLUMNS = {
@@ -109,9 +110,21 @@ def write(format_name: Format, head: SessionHead, records: Iterable[Record], tar
         write_rows(_COLUMNS, map(_parquet_row, _decided(records)), target, about=asdict(head))
         return
     lines = (jsonl_lines if format_name is Format.JSONL else tsv_lines)(head, records)
-    to_file = target.open("w", encoding="utf-8", newline="\n") if isinstance(target, Path) else nullcontext(target)
-    with to_file as stream:
-        stream.writelines(line + "\n" for line in lines)
+    if not isinstance(target, Path):
+        target.writelines(line + "\n" for line in lines)
+        return
+    if target.exists() and not target.is_file():  # a pipe or a device, to which nothing can be moved
+        with target.open("w", encoding="utf-8", newline="\n") as stream:
+            stream.writelines(line + "\n" for line in lines)
+        return
+    part = target.with_name(f"{target.name}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="\n") as stream:
+            stream.writelines(line + "\n" for line in lines)
+        part.replace(target)
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def _decided(records: Iterable[Record]) -> Iterator[Record]:
@@ -133,6 +146,7 @@ def run_line(record: Record, segment: int) -> dict[str, Any]:
         "segment": segment,
         "confidence": _finite(record.get("confidence")),
         "asi": record.get("asi") or {},
+        **({"label": record["label"]} if record.get("label") else {}),
         **({"confirmed": record.get("confirmed")} if record.get("status") == Status.KEEP else {}),
     }
 
@@ -158,6 +172,7 @@ _LABELS = {
 }
 _MILLISECONDS = 1e11  # a time stamp beyond the year 5138 in seconds is one in milliseconds
 _MAX_LINE = 4 * 1024 * 1024
+_MOST_WARNINGS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,29 +194,46 @@ class ImportedExperiment:
 
 @dataclass(slots=True)
 class ImportedLog:
-    """A log as it is read; ``warnings`` say which lines were passed over and why; segment: the latest."""
+    """A log as it is read; segment: the latest.
+
+    ``warnings`` say which lines were passed over and why: the first ones of all that there were (``warned``).
+    written_at: of the file; typed: it tells a value of 0 from none; dated: one of its experiments has a time.
+    """
 
     path: Path
     name: str
+    written_at: datetime
+    typed: bool = False
+    dated: bool = False
     metric: str = "metric"
     direction: str = "minimize"
     segment: int = 0
     configured: bool = False
     experiments: list[ImportedExperiment] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    warned: int = 0
 
     def warn(self, number: int, what: str) -> None:
-        self.warnings.append(f"{self.path}:{number}: {what}, passed over")
+        """Of thousands the first ones are kept: what was meant for no import may be large."""
+        self.warned += 1
+        if self.warned <= _MOST_WARNINGS:
+            self.warnings.append(f"{self.path}:{number}: {what}")
 
-    def add(self, status: Status, metric: Any, **fields: Any) -> None:
-        # Both formats write 0 where there is no value; only a keep can mean it.
-        value = real(metric)
-        value = None if value == 0 and status is not Status.KEEP else value
-        self.experiments.append(ImportedExperiment(self.segment, status, value, **fields))
+    def add(self, status: Status, metric: Any, *, at: datetime | None, **fields: Any) -> None:
+        """at: None where the log does not say: it is that of the experiment beside it, or else the file's own time."""
+        value, metrics = real(metric), fields["metrics"]
+        # Both formats of text write 0 where there is no value: a keep means it, and who names it among the metrics.
+        if value == 0 and not self.typed and status is not Status.KEEP and metrics.get(self.metric) != 0:
+            value = None
+        if at is not None and not self.dated:
+            self.experiments = [replace(one, at=at) for one in self.experiments]
+        self.dated = self.dated or at is not None
+        at = at or (self.experiments[-1].at if self.experiments else self.written_at)
+        self.experiments.append(ImportedExperiment(self.segment, status, value, at=at, **fields))
 
 
 def store_log(store: SqlStore, log: ImportedLog) -> str:
-    """Make a session of a log; the sentence to show."""
+    """Make a session of a log, as a whole or not at all; the sentence to show."""
     stem = re.sub(r"[^a-z0-9]+", "-", log.path.stem.lower()).strip("-")[:24] or "log"
     known = {session.tag for session in store.sessions()}
     tags = (f"{IMPORTED}-{stem}" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))
@@ -213,24 +245,35 @@ def store_log(store: SqlStore, log: ImportedLog) -> str:
         "execution": {"budget": None},
     }
     new = NewSession(tag, "", json.dumps(task), IMPORTED, IMPORTED, first.commit, 0)
-    session, segment, best = store.create_session(new, first.at), -1, None
+    session = store.create_session(new, first.at)
+    try:
+        _fill(store, session.id, tag, log)
+    except BaseException:  # also where the user has enough of it
+        store.delete_session(tag, even_with_keeps=True)
+        raise
+    experiments = counted(len(log.experiments), "experiment")
+    more = log.warned - len(log.warnings)
+    told = [*log.warnings, *([f"… and {counted(more, 'line')} more"] if more > 0 else [])]
+    warnings = "".join(f"\n  {warning}" for warning in told)
+    return f"{experiments} of {log.path} {'is' if len(log.experiments) == 1 else 'are'} now session {tag}{warnings}"
+
+
+def _fill(store: SqlStore, session_id: int, tag: str, log: ImportedLog) -> None:
+    segment, best = -1, None
     for item in log.experiments:
         if item.segment != segment:
             segment, best = item.segment, None
-            store.open_segment(session.id, f"{IMPORTED}-{segment}", IMPORTED, "", item.at)
+            store.open_segment(session_id, f"{IMPORTED}-{segment}", IMPORTED, "", item.at)
         against = store.session(tag).incumbent_experiment  # what was kept before it may stand
-        number = _store(store, session.id, item, best, minimize=log.direction == "minimize")
+        number = _store(store, session_id, item, best, minimize=log.direction == "minimize")
         if item.status is Status.KEEP and item.confirmed is False and item.commit and best is not None:
-            test = store.open_confirmation(session.id, experiment=number, against=against, why=IMPORTED, at=item.at)
+            test = store.open_confirmation(session_id, experiment=number, against=against, why=IMPORTED, at=item.at)
             fell = Verdict(Outcome.FELL, None, None, None, "As the imported log has it.")
-            store.decide_confirmation(session.id, test.number, fell, item.at)
+            store.decide_confirmation(session_id, test.number, fell, item.at)
         elif item.status is Status.KEEP and item.metric is not None:
             best = item.metric
-    now = datetime.now(UTC)
-    store.set_state(session.id, SessionState.STOPPED, now, pid=None, reason=f"imported from {log.name}")
-    experiments = counted(len(log.experiments), "experiment")
-    warnings = "".join(f"\n  {warning}" for warning in log.warnings[:10])
-    return f"{experiments} of {log.path} {'is' if len(log.experiments) == 1 else 'are'} now session {tag}{warnings}"
+    ended = max(item.at for item in log.experiments)
+    store.set_state(session_id, SessionState.STOPPED, ended, pid=None, reason=f"imported from {log.name}")
 
 
 def _store(store: SqlStore, session_id: int, item: ImportedExperiment, best: float | None, *, minimize: bool) -> int:
@@ -241,7 +284,9 @@ def _store(store: SqlStore, session_id: int, item: ImportedExperiment, best: flo
     words = {key: str(item.asi.get(key, "")) for key in ASI.__slots__ if key != "extra"}
     asi = ASI(**words, extra={k: v for k, v in item.asi.items() if k not in ASI.__slots__})
     number = store.open_experiment(session_id, parent=item.commit, segment=item.segment, at=item.at).number
-    proposal = Proposal({}, asi.hypothesis or item.description, IMPORTED, description=item.description, asi=asi)
+    proposal = Proposal(
+        {}, asi.hypothesis or item.description, IMPORTED, description=item.description, asi=asi, cost=Cost(None)
+    )
     store.record_proposal(session_id, number, proposal, diff="", code_hash=f"{IMPORTED}-{number}")
     if item.commit:
         store.record_commit(session_id, number, item.commit)
@@ -259,8 +304,8 @@ def read_log(path: Path, metric: str = "", direction: str = "") -> ImportedLog:
 
     metric, direction: of a table, where it is not to be told from its columns and from what was kept.
     """
-    log = ImportedLog(path, path.stem)
     try:
+        log = ImportedLog(path, path.stem, datetime.fromtimestamp(int(path.stat().st_mtime), UTC))
         if path.suffix.lower() == ".parquet":
             _read_parquet(log)
             return _require_experiments(log)
@@ -307,12 +352,12 @@ def _read_jsonl(log: ImportedLog, lines: Iterable[tuple[int, str]]) -> None:
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError):
-            log.warn(number, "not JSON")
+            log.warn(number, "not JSON, passed over")
             continue
         if not isinstance(entry, dict):
-            log.warn(number, "not a JSON object")
+            log.warn(number, "not a JSON object, passed over")
         elif entry.get("type") == "config":
-            _take_config(log, entry)
+            _take_config(log, entry, number)
         elif entry.get("type", "run") == "run":
             _take_run(log, entry, number)
 
@@ -325,8 +370,10 @@ def _read_parquet(log: ImportedLog) -> None:
         )
     log.name, log.metric = about.get("task") or log.name, about.get("metric") or log.metric
     log.direction = "maximize" if about.get("direction") == "maximize" else log.direction
+    log.typed, before = True, rows[0].get("segment")
     for number, row in enumerate(rows, 1):
-        log.segment = int(real(row.get("segment")) or 0)
+        if row.get("segment") != before:  # counted anew, as those of JSON lines are
+            log.segment, before = log.segment + 1, row.get("segment")
         _take_run(log, {**row, **_parsed(row), "timestamp": _seconds(str(row.get("finished_at")))}, number)
 
 
@@ -341,21 +388,26 @@ def _parsed(row: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _take_config(log: ImportedLog, entry: Mapping[str, Any]) -> None:
+def _take_config(log: ImportedLog, entry: Mapping[str, Any], number: int) -> None:
     if log.experiments and log.experiments[-1].segment == log.segment:
         log.segment += 1
-    if log.configured:
-        return  # a session has one task and one metric: the first line names it
+    metric = str(entry.get("metricName") or log.metric)
+    direction = "maximize" if entry.get("bestDirection") == "higher" else "minimize"
+    if log.configured:  # a session has one task and one metric: the first line names it
+        if (metric, direction) != (log.metric, log.direction):
+            known, other = (f"{clean(m, 40)} ({'higher' if d == 'maximize' else 'lower'} is better)"
+                            for m, d in ((log.metric, log.direction), (metric, direction)))  # fmt: skip
+            log.warn(number, f"what follows measures {other}, and is taken for {known}: split the file")
+        return
     log.configured = True
-    log.name = str(entry.get("name") or log.name)
-    log.metric = str(entry.get("metricName") or log.metric)
-    log.direction = "maximize" if entry.get("bestDirection") == "higher" else "minimize"
+    log.name, log.metric, log.direction = str(entry.get("name") or log.name), metric, direction
 
 
 def _take_run(log: ImportedLog, entry: Mapping[str, Any], number: int) -> None:
     status = _status(entry.get("status"))
     if status is None:
-        log.warn(number, f"status {entry.get('status')!r} is none of {', '.join(Status)}")
+        word = clean(entry.get("status"), 30)
+        log.warn(number, f"status {word!r} is none of {', '.join(Status)}, passed over")
         return
     asi, metrics = entry.get("asi"), entry.get("metrics")
     pairs = {str(k): real(v) for k, v in metrics.items()} if isinstance(metrics, dict) else {}
@@ -412,7 +464,7 @@ def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]], m
         status, label = _status_of(word)
         if status is None:
             told = f"status {clean(word, 30)!r} is not known" if word else f"not the columns {clean(header, 100)}"
-            log.warn(number, told)
+            log.warn(number, f"{told}, passed over")
             continue
         figures = {i: value for i in range(len(names)) if i not in taken and (value := _figure(row[i])) is not None}
         metrics = {names[i]: value for i, value in figures.items() if lower[i] != "memory_gb"}
@@ -463,6 +515,7 @@ def _guess_direction(log: ImportedLog) -> None:
     if sum(step > 0 for step in steps) > sum(step < 0 for step in steps):
         log.direction = "maximize"
         what = f"{log.path}: what was kept mostly has a higher {log.metric}: taken for better"
+        log.warned += 1
         log.warnings.append(f"{what} (--direction minimize says otherwise)")
 
 
@@ -498,11 +551,14 @@ def _status(value: Any) -> Status | None:
     return Status(word) if word in tuple(Status) else None
 
 
-def _moment(value: Any) -> datetime:
-    seconds = real(value) or 0.0
+def _moment(value: Any) -> datetime | None:
+    """None: there is no time, for which our own lines have 0."""
+    seconds = real(value)
+    if not seconds:
+        return None
     if abs(seconds) > _MILLISECONDS:
         seconds /= 1000
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, OSError, ValueError):
-        return datetime.fromtimestamp(0, UTC)
+        return None

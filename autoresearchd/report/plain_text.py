@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoresearchd.domain.cleaning import printable
+from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.quantities import is_whole
 
 # ECMA-48: CSI sequences, then OSC/DCS/SOS/PM/APC strings with their terminator (or to the end), then two-byte escapes.
@@ -33,6 +35,23 @@ def clean(text: object, limit: int | None = None) -> str:
     """Foreign text as one plain line, cut to ``limit`` characters with an ellipsis."""
     line = strip_controls(_SPACES.sub(" ", _ESCAPES.sub("", str(text))).strip())
     return line if limit is None else cut(line, limit)
+
+
+def diff_lines(diff: str) -> Iterator[tuple[str, str]]:
+    """The lines of a unified diff, safe to print, with their kinds: ``add``, ``del``, ``hunk``, ``file``, nothing."""
+    for line in diff.rstrip("\n").split("\n") if diff.strip() else ():
+        kind = {"+": "add", "-": "del", "@": "hunk"}.get(line[:1], "")
+        yield strip_controls(line), "file" if line.startswith(("+++ ", "--- ")) else kind
+
+
+def outcome_words(test: Mapping[str, Any]) -> str:
+    """How a test ended, as ``show --json`` has it: what only compared programs has confirmed nothing."""
+    outcome = str(test.get("outcome") or "under way")
+    if ablates(str(test.get("why"))):
+        return {"confirmed": "not missed", "fell": "missed"}.get(outcome, outcome)
+    if outcome in ("confirmed", "fell") and not test.get("moved"):
+        return f"{'better' if outcome == 'confirmed' else 'not better'}, compared only"
+    return "fell back" if outcome == "fell" else outcome
 
 
 def cut(line: str, limit: int) -> str:

@@ -15,9 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.report import charts, story
-from autoresearchd.report.plain_text import clean, measured, number, real, strip_controls
+from autoresearchd.report.plain_text import clean, diff_lines, measured, number, outcome_words, real
 from autoresearchd.report.plot import chart_of
 from autoresearchd.store.story_reader import Edit, Origin, StoryReader
 
@@ -29,6 +30,7 @@ WIDTHS = (940, 380)
 """Of the charts: on a desk, and on a phone; the page shows the one that fits."""
 _MOST_ROWS, _MOST_BARS, _MOST_THEMES, _MOST_NUMBERS = 300, 15, 15, 12
 _MOST_DIFF_LINES, _MOST_DIFF = 200, 20_000
+_LIVING = ("running", "paused", "backing_off")
 _FITS, _MARKDOWN_DIFFS = 60_000, 30_000
 """Characters of Markdown, and of all diffs in it: a pull request of GitHub takes 65,536."""
 WHY = {
@@ -73,9 +75,13 @@ class SessionReport:
 
     @classmethod
     def read(cls, reader: StoryReader, tag: str, status: Record, now: datetime) -> SessionReport:
-        """Unknown session: KeyError. status: as ``status --json``; now: what goes on is told up to it."""
+        """Unknown session: KeyError. status: as ``status --json``; now: what goes on is told up to it.
+
+        In a session that is dead nothing goes on: it is told up to its last sign of life.
+        """
         records, start = list(reader.experiments(tag)), datetime.fromisoformat(status["session"]["started_at"])
-        slots = story.slots(reader.slot_runs(tag), records, start, now)
+        until = now if status["session"]["state"] in _LIVING else reader.heartbeat(tag)
+        slots = story.slots(reader.slot_runs(tag), records, start, until)
         rows = (records, reader.edits(tag), reader.confirmations(tag), reader.beliefs(tag))
         return cls(tag, status, *rows, slots, reader.origin(tag), now)
 
@@ -97,8 +103,22 @@ class SessionReport:
         return story.credits(self.records, self.confirmations, self.metric["direction"])
 
     @cached_property
+    def comparable(self) -> list[Record]:
+        """Of the latest segment: what is added up is of these alone."""
+        return story.comparable(self.records)
+
+    @property
+    def segments(self) -> int:
+        return len(story.baselines(self.records))
+
+    @cached_property
+    def latest_credit(self) -> dict[int, story.Credit]:
+        own = {int(record["experiment"]) for record in self.comparable}
+        return {number: credit for number, credit in self.credit.items() if number in own}
+
+    @cached_property
     def shares(self) -> story.Shares:
-        return story.shares(self.credit, self.edits)
+        return story.shares(self.latest_credit, self.edits)
 
     @cached_property
     def held(self) -> list[story.Held]:
@@ -113,8 +133,22 @@ class SessionReport:
 
     @cached_property
     def not_held(self) -> list[Record]:
-        """Tests that did not move the branch."""
-        return [test for test in self.confirmations if test.get("outcome") in ("fell", "undecided")]
+        """Tests that took keeps back, and those that could not tell of a keep that is open still.
+
+        What only compared programs (an ablation, another budget, an experiment that was not kept) is no part of it.
+        """
+        still_open = {record["experiment"] for record in self.open_keeps}
+        return [
+            test
+            for test in self.confirmations
+            if not ablates(str(test.get("why")))
+            and test.get("budget") is None
+            and (
+                test.get("moved")
+                if test.get("outcome") == "fell"
+                else test.get("outcome") == "undecided" and test["experiment"] in still_open
+            )
+        ]
 
     @cached_property
     def failures(self) -> list[story.Failure]:
@@ -123,7 +157,9 @@ class SessionReport:
     @cached_property
     def constants(self) -> list[story.Constant]:
         sigma, direction = real(self.metric["sigma"]), self.metric["direction"]
-        return story.importance(self.records, self.edits, direction, sigma=sigma, beliefs=self.beliefs)
+        first = int(self.comparable[0]["experiment"]) if self.comparable else 0
+        beliefs = [belief for belief in self.beliefs if belief[0] >= first]
+        return story.importance(self.comparable, self.edits, direction, sigma=sigma, beliefs=beliefs)
 
     @cached_property
     def themes(self) -> list[story.Theme]:
@@ -131,7 +167,7 @@ class SessionReport:
 
     @cached_property
     def workers(self) -> list[story.Worker]:
-        return story.workers(self.records, self.edits, self.credit)
+        return story.workers(self.comparable, self.edits, self.latest_credit)
 
     @cached_property
     def re_added(self) -> list[story.ReAdded]:
@@ -165,7 +201,15 @@ class SessionReport:
 
     @property
     def length(self) -> str:
-        return format_duration(self.slots.length)
+        return format_duration(self.slots.length) if self.slots.spans else "—"
+
+    @property
+    def cost(self) -> str:
+        """In dollars; what has no known price is not taken for free."""
+        usd = self.status["cost"]["usd"]
+        if all(record.get("cost_usd") is not None for record in self.records if record.get("status")):
+            return f"${usd:,.2f}"
+        return f"at least ${usd:,.2f}" if usd else "not known"
 
     @property
     def commands(self) -> list[tuple[str, str]]:
@@ -173,13 +217,16 @@ class SessionReport:
         tag, branch = shlex.quote(clean(self.tag)), shlex.quote(clean(self.status["session"]["branch"]))
         if not self.status["session"]["branch"]:
             return [(f"autoresearchd show N --session {tag}", "everything about experiment N")]
+        confirm = (
+            "test the tip beside the confirmed program" if self.open_keeps else "compare it with the baseline again"
+        )
         base = shlex.quote(clean(self.origin.base_commit)[:12])
         return [
             (f"git diff {base}..{branch}", "all that is confirmed"),
             (f"git log {base}..{branch}", "the commits, with what each was expected to bring"),
             (f"git show refs/autoresearch/{tag}/N", "what experiment N changed, kept or not"),
             (f"autoresearchd show N --diff --log --session {tag}", "everything about experiment N"),
-            (f"autoresearchd confirm --session {tag}", "measure it again beside the baseline, on fresh seeds"),
+            (f"autoresearchd confirm --session {tag}", confirm),
             (f"autoresearchd finalize --session {tag}", "branches to review"),
         ]
 
@@ -195,7 +242,11 @@ class SessionReport:
     def measured(self, value: Any) -> str:
         return measured(value, self.metric["sigma"])
 
-    def gain(self, gain: story.Gain | story.Credit) -> str:
+    def share(self, experiment: int) -> str:
+        """Of a confirmed gain, without an error: the parts were not measured."""
+        return measured(self.credit[experiment].value, self.metric["sigma"], sign="+")
+
+    def gain(self, gain: story.Gain) -> str:
         """With its error, as many digits as σ allows."""
         sigma = self.metric["sigma"]
         return f"{measured(gain.value, sigma, sign='+')}" + (f" ± {gain.error:.2g}" if gain.error else "")
@@ -207,11 +258,8 @@ class SessionReport:
     def diff_lines(self, experiment: int) -> list[tuple[str, str]]:
         """Lines of a diff with their kinds (``add``, ``del``, ``head``, nothing), cut where it is long."""
         diff = self.edit[experiment].diff[:_MOST_DIFF] if experiment in self.edit else ""
-        found, lines = [], diff.rstrip("\n").split("\n") if diff.strip() else []
-        for line in lines[:_MOST_DIFF_LINES]:
-            kind = {"+": "add", "-": "del", "@": "head"}.get(line[:1], "")
-            kind = "head" if line.startswith(("+++ ", "--- ")) else kind
-            found.append((strip_controls(line), kind))
+        lines = list(diff_lines(diff))
+        found = [(line, "head" if kind in ("hunk", "file") else kind) for line, kind in lines[:_MOST_DIFF_LINES]]
         if len(lines) > _MOST_DIFF_LINES or len(diff) == _MOST_DIFF:
             found.append((f"… cut here; `autoresearchd show {experiment} --diff` shows all", "head"))
         return found
@@ -234,8 +282,9 @@ class SessionReport:
         return charts.timeline(self.slots.spans, refused, name=f"slots-{width}", until=self.slots.length, width=width)
 
     def _constants(self, width: int) -> str:
+        short = story.short_names(c.name for c in self.constants)
         rows = [
-            charts.Bar(c.name.rpartition(":")[2], c.moved.value, c.moved.error, counted(c.tries, "try", "tries"))
+            charts.Bar(short[c.name], c.moved.value, c.moved.error, counted(c.tries, "try", "tries"))
             for c in self.constants[:_MOST_BARS]
         ]
         title = "How far a change of each constant moves the metric"
@@ -254,16 +303,20 @@ def render(report: SessionReport, redact: Callable[[str], str], *, markdown: boo
     if not markdown:
         return redact(environment.get_template("report.html.j2").render(report=report, style=charts.STYLE))
     text = ""
-    for most in (40, 10, 3):  # steps of what held, the latest
-        diffs, budget, steps = {}, _MARKDOWN_DIFFS, report.held[-most:]
-        for keep in (keep for step in reversed(steps) for keep in step.keeps):
+    for most, budget in ((40, _MARKDOWN_DIFFS), (10, _MARKDOWN_DIFFS), (3, _MARKDOWN_DIFFS), (3, 0)):
+        diffs, steps = {}, report.held[-most:]  # the latest; so many keeps of each
+        for keep in (keep for step in reversed(steps) for keep in step.keeps[-most:]):
             diff = "\n".join(line for line, _ in report.diff_lines(keep["experiment"]))
             if 0 < len(diff) <= budget:
                 diffs[keep["experiment"]], budget = _fenced(diff), budget - len(diff)
-        text = redact(environment.get_template("report.md.j2").render(report=report, diffs=diffs, steps=steps))
+        shown = {"report": report, "diffs": diffs, "steps": steps, "most": most}
+        text = redact(environment.get_template("report.md.j2").render(shown))
         if len(text) <= _FITS:
-            break
-    return text
+            return text
+    # Without diffs, its commands at the end are the only fenced block: nothing is left open but that.
+    told = text[:_FITS].rpartition("\n")[0]
+    told += "\n```" if told.count("\n```") % 2 else ""
+    return f"{told}\n\nThis is cut here: `autoresearchd report` tells all.\n"
 
 
 def _environment(redact: Callable[[str], str], *, markdown: bool) -> Environment:
@@ -285,7 +338,7 @@ def _environment(redact: Callable[[str], str], *, markdown: bool) -> Environment
     )
     environment.filters |= {
         "clean": clean,
-        "number": number,
+        "outcome": outcome_words,
         "hex": lambda text: Markup(re.sub(r"\W", "", str(text), flags=re.ASCII)),  # noqa: S704 - letters and digits
     }
     return environment

@@ -129,6 +129,12 @@ def baselines(records: Iterable[Record]) -> frozenset[int]:
     return frozenset(first.values())
 
 
+def comparable(records: Sequence[Record]) -> list[Record]:
+    """Those of the latest segment that has a result: what it measured cannot be compared with another's figures."""
+    segments = [record.get("segment") or 0 for record in records if record.get("status")]
+    return [record for record in records if segments and (record.get("segment") or 0) == segments[-1]]
+
+
 def held(records: Sequence[Record], confirmations: Iterable[Record]) -> list[Held]:
     """The steps of the confirmed program, oldest first."""
     first = baselines(records)
@@ -261,6 +267,7 @@ def _gains(
     sign = 1.0 if direction == "maximize" else -1.0
     by_commit = {record["commit"]: record for record in records if record.get("commit")}
     found: dict[int, tuple[float, float]] = {}
+    before = _tips(records, by_commit)
     at = -1  # the last belief before the experiment
     for record in records:
         number, value = int(record["experiment"]), real(record.get("metric"))
@@ -271,15 +278,34 @@ def _gains(
         if value is None:
             forecast = real(record.get("delta")) if record.get("label") == Label.ABORTED_EARLY else None
             if forecast is not None:
-                found[number] = forecast, 0.0
+                found[number] = forecast, _forecast_spread(record)
             continue
         parent = by_commit.get(record.get("parent"))
-        on_tip = parent is None or parent.get("status") == "keep"
+        on_tip = parent is None or parent is before[number]
         if on_tip and at >= 0:
             found[number] = sign * (value - beliefs[at][1]), beliefs[at][2]
         elif parent is not None and (base := real(parent.get("metric"))) is not None:
             found[number] = sign * (value - base), 0.0
     return found
+
+
+def _tips(records: Sequence[Record], by_commit: Mapping[str, Record]) -> dict[int, Record | None]:
+    """What each experiment could be made on at best: the last keep before it, or one below those that fell back."""
+    found, kept = dict[int, Record | None](), list[Record]()
+    for record in records:
+        parent = by_commit.get(record.get("parent") or "")
+        while kept and kept[-1].get("confirmed") is False and any(one is parent for one in kept[:-1]):
+            kept.pop()
+        found[int(record["experiment"])] = kept[-1] if kept else None
+        if record.get("status") == "keep":
+            kept.append(record)
+    return found
+
+
+def _forecast_spread(record: Record) -> float:
+    """Standard error of the forecast that a run was ended on, from its band of 90%."""
+    low, high = (real((record.get("metrics") or {}).get(f"forecast_{end}")) for end in ("low", "high"))
+    return abs(high - low) / (2 * 1.645) if low is not None and high is not None else 0.0
 
 
 # ---------------------------------------------------------------------- themes, and what comes back
@@ -296,6 +322,8 @@ def themes(records: Sequence[Record], edits: Iterable[Edit]) -> list[Theme]:
 
     by_number = {int(record["experiment"]): record for record in records if record.get("status")}
     first = baselines(records)
+    edits = list(edits)
+    short = short_names(name for edit in edits for name in edit.changes)
     groups: dict[str, list[int]] = defaultdict(list)
     leaders: dict[str, str] = {}
     compared: dict[str, str] = {}
@@ -304,7 +332,7 @@ def themes(records: Sequence[Record], edits: Iterable[Edit]) -> list[Theme]:
             continue
         if edit.changes:
             groups[" ".join(sorted(edit.changes))].append(edit.number)
-            leaders.setdefault(" ".join(sorted(edit.changes)), "set " + ", ".join(_short(n) for n in edit.changes))
+            leaders.setdefault(" ".join(sorted(edit.changes)), "set " + ", ".join(short[n] for n in edit.changes))
             continue
         words = edit.hypothesis or str(by_number[edit.number].get("description") or "")
         key = "~" + " ".join(sorted(w.lower() for w in _WORD.findall(words)[:60]))
@@ -326,9 +354,11 @@ def themes(records: Sequence[Record], edits: Iterable[Edit]) -> list[Theme]:
     return sorted(found, key=lambda one: -len(one.numbers))
 
 
-def _short(name: str) -> str:
-    """A constant without its file."""
-    return clean(name.rpartition(":")[2], 60)
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Constants without their file, but where two of them are called the same."""
+    alone = {name: name.rpartition(":")[2] for name in names}
+    times = Counter(alone.values())
+    return {name: clean(short if times[short] == 1 else name, 60) for name, short in alone.items()}
 
 
 def re_added(records: Sequence[Record], edits: Iterable[Edit]) -> list[ReAdded]:

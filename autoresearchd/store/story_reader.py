@@ -47,10 +47,8 @@ class Origin(NamedTuple):
     """How a session was begun."""
 
     base_commit: str
-    folder: str
     executor: str
     seed: int
-    task_json: str
     hardware: str
 
 
@@ -85,12 +83,12 @@ class StoryReader(Reader):
 
     def origin(self, tag: str) -> Origin:
         s, g = t.sessions.c, t.segments.c
-        columns = (s.base_commit, s.folder, s.executor, s.seed, s.task_json)
+        columns = (s.base_commit, s.executor, s.seed)
         row = records.require(self._db.row(select(*columns).where(s.tag == tag)), f"no session {tag!r}")
         latest = select(g.hardware).where(g.session_id == self._id(tag)).order_by(g.number.desc()).limit(1)
         hardware = self._db.row(latest)
-        base, folder, executor, seed, task = row
-        return Origin(base, folder, executor, seed, task, hardware.hardware if hardware else "")
+        base, executor, seed = row
+        return Origin(base, executor, seed, hardware.hardware if hardware else "")
 
     def _id(self, tag: str) -> int:
         row = self._db.row(select(t.sessions.c.id).where(t.sessions.c.tag == tag))

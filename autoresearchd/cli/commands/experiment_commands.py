@@ -34,6 +34,7 @@ from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.evaluator.measure.log_text import tells
+from autoresearchd.report.plain_text import diff_lines, outcome_words
 from autoresearchd.workspace import layout
 
 Record = Mapping[str, Any]
@@ -281,14 +282,11 @@ def _program(run: Record, own: str) -> str:
 
 def _confirmation_lines(test: Record, number: int, sigma: Any, paint: Paint, named: str) -> list[str]:
     """A confirmation: what was compared, each run, the mean gain after each pair, and the verdict."""
-    outcome, ablation = str(test.get("outcome") or "under way"), ablates(str(test.get("why")))
+    outcome, ablation = outcome_words(test), ablates(str(test.get("why")))
     tip = f"#{test['experiment']}"
     if ablation:
         tip = f"#{test['against']} without {tip if ablation == ABLATION else 'what was dropped'}"
-        outcome = {"confirmed": "not missed", "fell": "missed"}.get(outcome, outcome)
-    elif outcome in ("confirmed", "fell") and not test.get("moved"):
-        outcome = f"{'better' if outcome == 'confirmed' else 'not better'}, compared only"
-    colour = {"confirmed": "green", "fell": "red"}.get(outcome, "cyan")
+    colour = {"confirmed": "green", "fell back": "red"}.get(outcome, "cyan")
     head = f"{'ablation' if ablation else 'confirmation'} {test['number']}: {tip} against #{test['against']}"
     if budget := real(test.get("budget")):
         head += f", with {format_duration(budget)} of training"
@@ -374,12 +372,10 @@ def _seconds(value: Any) -> str:
 # ---------------------------------------------------------------------- in full
 def _print_diff(record: Record, paint: Paint) -> None:
     """The diff in its usual colours, without what would steer the terminal; or why there is none."""
-    diff = str(record.get("diff") or "").rstrip("\n")
-    if diff.strip():
-        for line in diff.split("\n"):
-            colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
-            print(paint(strip_controls(line), "bold" if line.startswith(("+++", "---")) else colour))
-    else:
+    lines, colours = list(diff_lines(str(record.get("diff") or ""))), {"add": "green", "del": "red", "hunk": "cyan"}
+    for line, kind in lines:
+        print(paint(line, "bold" if kind == "file" else colours.get(kind, "")))
+    if not lines:
         say("there is no diff: nothing was committed or changed, or the log that was imported holds none")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -95,7 +96,8 @@ def report(
         part.write_text(text, encoding="utf-8", errors="replace")
         part.replace(target)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         raise _unwritable(target, error) from error
     say(f"wrote {target}: {told.verdict}")
 

@@ -77,8 +77,11 @@ def status(
             return
         except KeyError:  # its baseline may have failed a moment ago, and the session is gone with it
             failed = place.failed_start(tag)
-            if failed is None:
+            if failed is None and tag in [row.tag for row in place.reader.sessions()]:
                 raise
+            if failed is None:
+                what = f"session {clean(tag)} was removed meanwhile"
+                raise UsageError(what, hint="`autoresearchd sessions list` tells which are left") from None
     if as_json:
         print(json_text(failed.status, indent=2))
     else:

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autoresearchd.domain.errors import AutoresearchdError, MissingCapability
+from autoresearchd.domain.errors import AutoresearchdError, MissingCapability, UsageError
 from autoresearchd.domain.experiment import CurvePoint
 from autoresearchd.domain.labels import Label
 from autoresearchd.policy.search.find_constants import find, searchable
@@ -25,6 +25,8 @@ Record = Mapping[str, Any]
 Value = int | float | str | bool
 _MOST_PROGRAMS = 8
 _NAME = re.compile(r"[^\w./ -]+")
+CONFIRMED = {True: "yes", False: "fell back", None: "not yet"}
+"""Of a keep, in words."""
 _LONGEST = 250
 """Of the names and texts that every tracker takes."""
 
@@ -98,8 +100,12 @@ def read_book(reader: StoryReader, tag: str, status: Record, redact: Callable[[s
     records, edits, origin = list(reader.experiments(tag)), reader.edits(tag), reader.origin(tag)
     values = constants_in_effect(records, edits, lambda number: reader.files(tag, number))
     by_number = {edit.number: edit for edit in edits}
+    names = story.short_names({name for own in values.values() for name in own})
+    shown = {
+        n: {plain(names[name].replace(":", "/")): value for name, value in own.items()} for n, own in values.items()
+    }
     entries = [
-        _entry(record, by_number.get(int(record["experiment"])), values[int(record["experiment"])], redact)
+        _entry(record, by_number.get(int(record["experiment"])), shown[int(record["experiment"])], redact)
         for record in records
         if record.get("status")
     ]
@@ -115,6 +121,8 @@ def _entry(record: Record, edit: Edit | None, constants: Mapping[str, Value], re
     texts = {name: record.get(name) for name in own}
     texts |= {"hypothesis": asi.get("hypothesis") or (edit.hypothesis if edit else "")}
     texts |= {"reason": edit.reason if edit else ""}
+    if record["status"] == "keep":
+        texts["confirmed"] = CONFIRMED[record.get("confirmed")]
     numbers = {"expected_gain": record.get("expected_gain"), "cost_usd": record.get("cost_usd")}
     numbers |= {"duration_s": sum(run.get("duration_s") or 0.0 for run in record.get("runs") or ())}
     metrics = {plain(k): v for k, v in ((record.get("metrics") or {}) | numbers).items() if real(v) is not None}
@@ -125,7 +133,7 @@ def _entry(record: Record, edit: Edit | None, constants: Mapping[str, Value], re
         label=str(record.get("label") or ""),
         value=real(record.get("metric")),
         metrics=metrics,
-        constants={plain(name): value for name, value in constants.items()},
+        constants=constants,
         facts={name: redact(clean(text, 1000)) for name, text in texts.items() if text},
         confirmed=record.get("confirmed"),
         started_at=begun.astimezone(UTC),
@@ -193,7 +201,7 @@ def _values(changes: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def plain(name: str) -> str:
-    """A name that every tracker takes; that of a constant without its file."""
+    """A name that every tracker takes."""
     return _NAME.sub("_", clean(name.rpartition(":")[2] or name, _LONGEST)) or "_"
 
 
@@ -207,14 +215,22 @@ def require(load: Callable[[], Any], tracker: str, extra: str = "trackers") -> A
 
 
 class Ledger:
-    """Which experiments a tracker has that cannot be asked for it: a file beside what was written."""
+    """Which experiments a tracker has that cannot be asked for it: a file beside what was written.
+
+    UsageError: it cannot be read, so that all would be sent a second time.
+    """
 
     def __init__(self, folder: Path, book: Book) -> None:
         self._path = folder / f"{book.name}.json"
         try:
-            self.known = set(json.loads(self._path.read_text("utf-8")))
-        except (OSError, ValueError, TypeError):
+            self.known: set[int] = set(json.loads(self._path.read_text("utf-8")))
+            if not all(type(number) is int for number in self.known):
+                raise ValueError("it is no list of numbers")
+        except FileNotFoundError:
             self.known = set()
+        except (OSError, ValueError, TypeError) as error:
+            hint = "restore it; or remove it with all that it stands beside, and everything is sent anew"
+            raise UsageError(f"{self._path}, the list of what was sent, cannot be read: {error}", hint=hint) from error
 
     def add(self, *numbers: int) -> None:
         self.known.update(numbers)

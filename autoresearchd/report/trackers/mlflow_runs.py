@@ -35,7 +35,8 @@ def send(book: Book, place: Path) -> Sent:
             _write(client, id_, book, entry)
             new += 1
         elif entry.status == "keep" and known[entry.number].data.tags.get(_CONFIRMED) != str(entry.confirmed):
-            client.set_tag(known[entry.number].info.run_id, _CONFIRMED, str(entry.confirmed))
+            for name, value in ((_CONFIRMED, str(entry.confirmed)), ("confirmed", entry.facts.get("confirmed", ""))):
+                client.set_tag(known[entry.number].info.run_id, name, value)
     return Sent(new, len(known), f"mlflow ui --backend-store-uri {shlex.quote(uri)}")
 
 

@@ -46,7 +46,8 @@ def _write(make_writer: Any, book: Book, entry: Entry, folder: Path) -> None:
 
     start = hparams.SessionStartInfo(group_name=entry.title, start_time_secs=begun)
     facts = {"status": entry.status, "label": entry.label, **entry.facts}
-    shown = {**entry.constants, **{k: facts.get(k, "") for k in ("status", "label", "policy", "role")}}
+    told = {k: facts.get(k, "") for k in ("status", "label", "confirmed", "policy", "role")}
+    shown = {**entry.constants, **told}
     for name, value in shown.items():
         kind = "bool" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
         setattr(start.hparams[name], f"{kind}_value", value)

@@ -6,9 +6,11 @@ import json
 import unicodedata
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from autoresearchd.cli.commands import status_command
 from autoresearchd.cli.commands.logs_command import followed
 from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
@@ -70,6 +72,21 @@ def test_a_confirmation_under_way_is_seen(repository: Path, command: Command) ->
     with SessionLock(layout.lock_path(repository, "mar8"), "mar8"):
         lines = command("status").out.splitlines()
     assert any(line.startswith("  now     confirming #1 against #0 · 4 runs done") for line in lines)
+
+
+def test_a_watched_session_that_is_removed_ends_the_watch_in_words(
+    repository: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_session(repository, "other")
+
+    def removed(_: float) -> None:
+        with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+            store.delete_session("mar8", even_with_keeps=True)
+
+    monkeypatch.setattr(status_command, "time", SimpleNamespace(sleep=removed))
+    with SessionLock(layout.lock_path(repository, "mar8"), "mar8"):
+        answer = command("status", "--watch", "--session", "mar8")
+    assert answer.code == 2 and "session mar8 was removed meanwhile" in answer.err and "Traceback" not in answer.err
 
 
 def test_several_slots_are_told_with_their_hosts(repository: Path, command: Command) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,10 +16,10 @@ from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.report.session_report import SessionReport, escape_markdown, render
 from autoresearchd.report.story import slots
-from autoresearchd.store.story_reader import Origin
+from autoresearchd.store.story_reader import Origin, StoryReader
 from autoresearchd.workspace import layout
 from tests.fakes.stores import open_store
-from tests.unit.cli.conftest import Command, add_confirmation, add_experiment, add_session
+from tests.unit.cli.conftest import START, Command, add_confirmation, add_experiment, add_session
 from tests.unit.report.test_story import edit, record
 
 ATTACK = (
@@ -124,11 +124,67 @@ def test_the_markdown_of_a_long_session_fits_a_pull_request_with_the_latest_step
     ]  # fmt: skip
     edits = [edit(n, diff=f"+line of {n}\n" * 90) for n in range(count)]
     at = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
-    origin = Origin("0" * 40, ".", "local", 7, "{}", "")
+    origin = Origin("0" * 40, "local", 7, "")
     report = SessionReport("mar8", status, keeps, edits, tests, (), slots([], [], at, at), origin, at)
     text = render(report, str, markdown=True)
     assert len(text) < 65_536 and "`#399` against `#398`" in text and "+line of 399" in text and "`#7`" not in text
     assert re.search(r"The latest \d+ of 399 steps", text)
+
+
+def test_what_did_not_hold_are_keeps_and_no_mere_comparisons(repository: Path, command: Command) -> None:
+    """An improvement that an ablation shows to be needed is the opposite of one that did not hold."""
+    status = json.loads(command("status", "--json").out)
+    open_keep, proven = record(2, "keep", 0.9), record(1, "keep", 0.95, confirmed=True)
+    records = [record(0, "keep", 1.0, confirmed=True), proven, open_keep, record(3)]
+    told = [  # (test, whether it is told)
+        ({"experiment": 1, "why": "ablation abc", "outcome": "fell"}, False),
+        ({"experiment": 1, "why": "ablated abc", "outcome": "undecided"}, False),
+        ({"experiment": 3, "why": "asked", "outcome": "fell"}, False),  # of a discard
+        ({"experiment": 2, "why": "asked", "outcome": "undecided", "budget": 9.0}, False),
+        ({"experiment": 1, "why": "limit", "outcome": "undecided"}, False),  # a later one has confirmed it
+        ({"experiment": 2, "why": "limit", "outcome": "undecided"}, True),
+        ({"experiment": 2, "why": "gain", "outcome": "fell", "moved": True}, True),
+    ]
+    tests = [{"against": 0, "budget": None, "moved": False, **test} for test, _ in told]
+    at = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
+    origin = Origin("0" * 40, "local", 7, "")
+    report = SessionReport("mar8", status, records, [], tests, (), slots([], [], at, at), origin, at)
+    assert [test in report.not_held for test in tests] == [wanted for _, wanted in told]
+
+
+def test_a_session_whose_daemon_died_does_not_run_on_in_its_report(empty_repository: Path, command: Command) -> None:
+    add_session(empty_repository, "mar8", state=SessionState.RUNNING, pid=None)
+    with open_store(layout.database_path(empty_repository)) as store:
+        session = store.session("mar8").id
+        begun = START + timedelta(hours=2)
+        number = store.open_experiment(session, parent="", segment=0, at=begun).number
+        store.record_proposal(session, number, Proposal({}, "h", "search"), diff="", code_hash="h")
+        store.record_commit(session, number, "9" * 40)
+        store.open_run(session, number, 5, begun)
+    with StoryReader(layout.database_path(empty_repository)) as reader:
+        status = reader.status("mar8", alive=False)
+        report = SessionReport.read(reader, "mar8", status, START + timedelta(days=3))
+    assert (status["session"]["state"], report.slots.length) == ("crashed", 3 * 3600)
+
+
+@pytest.mark.parametrize(("roles", "cut"), [(1, False), (300, True)])
+def test_the_markdown_fits_a_pull_request_whatever_it_has_to_tell(
+    repository: Path, command: Command, roles: int, cut: bool
+) -> None:
+    """One step of hundreds of keeps, and roles without number."""
+    status, words = json.loads(command("status", "--json").out), "a_long <description> of what was done " * 9
+    keeps = [record(n, "keep", 1 - n / 1e4, confirmed=True, description=words, asi={}) for n in range(300)]
+    keeps = [{**keep, "policy": "_" * 60, "role": f"<{keep['experiment'] % roles}>" + "*" * 40} for keep in keeps]
+    test = {"experiment": 299, "against": 0, "after": 299, "moved": True, "outcome": "confirmed", "gain": 0.03,
+            "error": 1e-5, "probability": 0.99, "reason": words, "runs": [], "path": [], "value": 0.97}  # fmt: skip
+    at = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
+    edits = [edit(n, diff=f"+line of {n}\n" * 90) for n in range(300)]
+    origin = Origin("0" * 40, "local", 7, "")
+    report = SessionReport("mar8", status, keeps, edits, [test], (), slots([], [], at, at), origin, at)
+    text = render(report, str, markdown=True)
+    assert len(text) < 65_536 and "`#299` against `#0`" in text and "of its 299 keeps" in text
+    assert text.count("\n```") % 2 == 0 and text.count("<details>") == text.count("</details>")
+    assert ("This is cut here" in text) is cut
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -157,7 +213,8 @@ def test_a_session_without_a_result_yet_has_a_report_too(empty_repository: Path,
     for arguments in (("report",), ("report", "--format", "markdown", "-o", "r.txt")):
         answer = command(*arguments)
         assert answer.code == 0 and "Nothing better than the baseline" in answer.err, answer.err
-    assert "Nothing is confirmed yet" in (empty_repository / "report.html").read_text()
+    text = (empty_repository / "report.html").read_text()
+    assert "Nothing is confirmed yet" in text and "<dt>Cost</dt><dd>not known</dd>" in text
 
 
 def test_a_session_goes_to_a_tracker_and_the_next_export_adds_what_is_new(repository: Path, command: Command) -> None:
@@ -238,6 +295,7 @@ def test_a_tracker_that_cannot_be_written_says_why(
     [
         (("-o", "report.pdf"), "a report is a .html or .md file"),
         (("-o", "no/such/folder/r.html"), "cannot write no/such/folder/r.html"),
+        (("-o", "train.py/r.html"), "cannot write train.py/r.html"),
         (("--format", "docx"), "html"),
         (("--session", "other"), "other"),
     ],
@@ -245,5 +303,6 @@ def test_a_tracker_that_cannot_be_written_says_why(
 def test_a_report_that_cannot_be_written_says_why(
     repository: Path, command: Command, arguments: tuple[str, ...], words: str
 ) -> None:
+    (repository / "train.py").write_text("x = 1\n")
     answer = command("report", *arguments)
     assert answer.code == 2 and words in answer.err and not list(repository.glob("*.part"))

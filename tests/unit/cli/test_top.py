@@ -28,11 +28,19 @@ def walk(root: Path, steps: Callable[[Any, Any], Awaitable[None]]) -> None:
     async def main() -> None:
         app = Top(Project.at(root), "mar8")
         async with app.run_test(size=(100, 40)) as pilot:
-            await pilot.pause()
+            await read(app, pilot)
             await steps(app, pilot)
         assert app.return_code == 0
 
     asyncio.run(main())
+
+
+async def read(app: Any, pilot: Any) -> None:
+    """Until what is being read is shown."""
+    await pilot.pause()
+    while app._reading:
+        await app.workers.wait_for_complete()
+        await pilot.pause()
 
 
 def rows(app: Any, table: str) -> list[str]:
@@ -80,6 +88,7 @@ def test_sessions_runs_and_experiments_are_seen_and_the_keys_do_what_they_say(re
         await pilot.press("n", *"no", "escape")
         app.query_one("#sessions").focus()
         await pilot.press("down", "enter")
+        await read(app, pilot)
         assert rows(app, "sessions")[1].startswith("▶ other")
         await pilot.press("q")
 
@@ -97,9 +106,10 @@ def test_a_key_that_can_do_nothing_says_so(repository: Path) -> None:
         await pilot.press("p")
         await app.workers.wait_for_complete()
         layout.database_path(repository).unlink()
-        app.refresh_now()
-        await pilot.pause()
-        assert "nothing is running" in said(app) and "database" in said(app)
+        for _ in range(3):
+            app.refresh_now()
+            await read(app, pilot)
+        assert "nothing is running" in said(app) and said(app).count("database") == 1
         await pilot.press("q")
 
     walk(repository, steps)

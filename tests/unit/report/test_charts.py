@@ -67,6 +67,14 @@ def test_an_experiment_that_was_ended_early_at_last_is_on_the_chart() -> None:
     assert "1 ended early" in told(parsed(staircase(chart_of(records, metric="m", direction="minimize"), name="p")))
 
 
+def test_the_noise_of_now_is_drawn_around_the_last_segment_alone() -> None:
+    records = [
+        {"experiment": n, "segment": n // 2, "status": "keep", "metric": 1.0 + n, "confirmed": True} for n in range(4)
+    ]
+    svg = staircase(chart_of(records, metric="m", direction="minimize"), name="p", sigma=0.1)
+    assert [p.get("class") for p in parsed(svg).iter("path")].count("ok thick band") == 1
+
+
 def test_runs_of_a_repeated_experiment_are_told_and_those_of_another_program_are_not() -> None:
     runs = [{"metric": value, "label": "", "of": of} for value, of in ((1.0, None), (1.2, None), (3.0, 7))]
     record = {"experiment": 8, "status": "discard", "label": "no_gain", "metric": 1.1, "runs": runs}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,88 @@ def test_what_is_confirmed_is_told_and_comes_back(tmp_path: Path) -> None:
             (m["best_experiment"], m["tip"]["experiment"]) for t in (ours, theirs) if (m := reader.status(t)["metric"])
         ]
     assert found == [(1, 3), (0, 3)]
+
+
+def test_why_it_was_decided_comes_back(tmp_path: Path) -> None:
+    labels = [("keep", ""), ("keep", "simpler"), ("discard", "aborted_early"), ("crash", "oom"), ("crash", "nan_loss")]
+    records = [record(n, status, None, label=label) for n, (status, label) in enumerate(labels)]
+    write(Format.JSONL, HEAD, records, tmp_path / "log.jsonl")
+    assert [(e.status.value, e.label or "") for e in read_log(tmp_path / "log.jsonl").experiments] == labels
+
+
+@pytest.mark.parametrize("form", [Format.JSONL, Format.PARQUET])
+def test_a_value_of_exactly_zero_is_not_taken_for_none(tmp_path: Path, form: Format) -> None:
+    if form is Format.PARQUET:
+        pytest.importorskip("pyarrow")
+    records = [record(0, "keep", 0.5), record(1, "discard", 0.0), record(2, "crash", None)]
+    write(form, HEAD, records, tmp_path / f"log.{form}")
+    assert [e.metric for e in read_log(tmp_path / f"log.{form}").experiments] == [0.5, 0.0, None]
+
+
+def test_what_has_no_time_has_that_of_its_neighbour_or_of_its_file(tmp_path: Path) -> None:
+    """Not 1970, when nobody researched by model."""
+    file = tmp_path / "log.jsonl"
+    lines = [{"run": n, "metric": 1.0, "status": "keep", "timestamp": at} for n, at in enumerate((0, 1773000300, None))]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    assert {e.at.timestamp() for e in read_log(file).experiments} == {1773000300.0}
+    file.write_text(json.dumps(lines[0]))
+    os.utime(file, (1772000000, 1772000000))
+    with open_store(tmp_path / "state.db") as store:
+        store_log(store, read_log(file))
+    with Reader(tmp_path / "state.db") as reader:
+        [session] = reader.sessions()
+        assert {session.started_at.timestamp(), reader.heartbeat(session.tag).timestamp()} == {1772000000.0}
+
+
+def test_a_segment_with_another_metric_is_told_of(tmp_path: Path) -> None:
+    file, run = tmp_path / "log.jsonl", '{"run":1,"metric":1,"status":"keep"}\n'
+    first = '{"type":"config","metricName":"loss","bestDirection":"lower"}\n'
+    other = '{"type":"config","metricName":"speed","bestDirection":"higher"}\n'
+    file.write_text(first + run + first + run + other + run)
+    log = read_log(file)
+    assert (log.metric, log.direction, [e.segment for e in log.experiments]) == ("loss", "minimize", [0, 1, 2])
+    [warning] = log.warnings
+    assert ":5: what follows measures speed (higher is better), and is taken for loss (lower is better)" in warning
+
+
+def test_an_import_that_is_cut_off_leaves_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    write(Format.JSONL, HEAD, [record(n, "keep", 1.0 - n / 10, confirmed=True) for n in range(3)], file)
+    with open_store(tmp_path / "state.db") as store:
+        log = read_log(file)
+        log.experiments[2] = replace(log.experiments[2], metric="no figure")  # type: ignore[arg-type]
+        with pytest.raises(Exception, match=r"no figure|unsupported operand"):
+            store_log(store, log)
+        assert not store.sessions()
+        assert "3 experiments" in store_log(store, read_log(file))
+        assert [session.tag for session in store.sessions()] == ["imported-log"]
+
+
+def test_a_log_of_something_else_has_few_warnings_and_their_count(tmp_path: Path) -> None:
+    file = tmp_path / "training.jsonl"
+    lines = ['{"run":1,"metric":1,"status":"keep"}', *(f"step {n} loss 2.0" for n in range(500))]
+    file.write_text("\n".join([*lines, json.dumps({"status": "x" * 100_000})]))
+    log = read_log(file)
+    assert (len(log.warnings), log.warned) == (10, 501)
+    with open_store(tmp_path / "state.db") as store:
+        assert store_log(store, log).endswith("… and 491 lines more")
+
+
+def test_an_export_that_fails_leaves_the_file_that_was_there(tmp_path: Path) -> None:
+    def records() -> Iterator[dict[str, Any]]:
+        yield record(0, "keep", 1.0)
+        raise KeyError("the session was removed meanwhile")
+
+    file = tmp_path / "log.jsonl"
+    file.write_text("of yesterday")
+    with pytest.raises(KeyError):
+        write(Format.JSONL, HEAD, records(), file)
+    assert file.read_text() == "of yesterday" and [*tmp_path.iterdir()] == [file]
+
+
+def test_a_table_of_small_figures_has_them() -> None:
+    rows = list(tsv_lines(HEAD, [record(0, "keep", 3.25e-8), record(1, "discard", 0.0)]))[1:]
+    assert [row.split("\t")[1] for row in rows] == ["3.25e-08", "0.000000"]
 
 
 def test_the_columns_are_karpathys() -> None:

@@ -73,6 +73,34 @@ def test_the_confirmed_gain_is_shared_between_structure_and_constants() -> None:
     assert (worker.tried, worker.keeps, worker.confirmed) == (4, 4, 2) and worker.gain.value == pytest.approx(0.2)
 
 
+def test_an_edit_is_measured_against_the_tip_as_believed_only_where_it_was_made_on_it() -> None:
+    changes, sigma = {"train.py:LR": 1}, 0.001
+    records = [
+        record(0, "keep", 1.0),
+        record(1, "keep", 0.5, confirmed=False),  # lucky
+        record(2, metric=0.9, parent="c0"),  # a slot was slow: made on the baseline, while the tip was 1
+        record(3, metric=0.9, parent="c0"),  # after 1 fell back
+        record(4, label="aborted_early", delta=-0.2, metrics={"forecast_low": 1.0, "forecast_high": 1.329}),
+    ]
+    beliefs = [(0, 1.02, 0.01), (1, 0.95, 0.03), (1.5, 1.01, 0.01)]
+    gains = story._gains(records, dict.fromkeys((2, 3, 4), changes), "minimize", beliefs)
+    standing = [{**r, "confirmed": None} if r["experiment"] == 1 else r for r in records]
+    assert story._gains(standing, {2: changes}, "minimize", beliefs) == {2: (pytest.approx(0.1), 0.0)}
+    assert gains[3] == (pytest.approx(0.11), 0.01) and gains[4] == (-0.2, pytest.approx(0.1))
+    assert story.importance(records, [edit(4, changes=changes)], "minimize", sigma=sigma)[0].moved.value < 0.2
+
+
+def test_figures_of_two_segments_are_not_added_up() -> None:
+    records = [record(0, "keep", 1.0), record(1), record(2, "keep", 50.0, segment=1), record(3, segment=1)]
+    assert [r["experiment"] for r in story.comparable([*records, record(4, None, segment=2)])] == [2, 3]
+    assert story.comparable([]) == []
+
+
+def test_constants_of_two_files_with_the_same_name_keep_their_file() -> None:
+    names = ["train.py:LR", "model.py:LR", "train.py:WIDTH", "DEPTH"]
+    assert [story.short_names(names)[name] for name in names] == ["train.py:LR", "model.py:LR", "WIDTH", "DEPTH"]
+
+
 def test_ideas_that_come_again_in_other_words_are_one_theme() -> None:
     words = [
         "Use a residual gate in the attention layers, since gradients vanish",

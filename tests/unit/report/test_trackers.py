@@ -17,9 +17,13 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.errors import AutoresearchdError, UsageError
-from autoresearchd.domain.experiment import CurvePoint
-from autoresearchd.report.trackers.book import Book, Entry, constants_in_effect
-from autoresearchd.store.story_reader import Edit
+from autoresearchd.domain.experiment import CurvePoint, Decision
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.report.log_files import read_log, store_log
+from autoresearchd.report.trackers.book import Book, Entry, Ledger, constants_in_effect, read_book
+from autoresearchd.store.story_reader import Edit, StoryReader
+from tests.fakes.stores import open_store
 from tests.unit.report.test_story import edit, record
 
 START = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
@@ -131,9 +135,11 @@ def test_mlflow_has_a_run_for_each_and_finishes_what_was_cut_off(book: Book, tmp
     assert runs[1].data.metrics["val_bpb"] == 0.9 and runs[1].info.end_time - runs[1].info.start_time == 300_000
     assert client.get_metric_history(runs[3].info.run_id, "loss")[-1].step == 599
     client.update_run(runs[2].info.run_id, status="RUNNING")
-    fell = [replace(e, confirmed=False) if e.number == 1 else e for e in ENTRIES]
+    told = {**ENTRIES[1].facts, "confirmed": "fell back"}
+    fell = [replace(e, confirmed=False, facts=told) if e.number == 1 else e for e in ENTRIES]
     assert send(replace(book, entries=fell), file)[:2] == (1, 4)
-    assert client.get_run(runs[1].info.run_id).data.tags["autoresearchd.confirmed"] == "False"
+    tags = client.get_run(runs[1].info.run_id).data.tags
+    assert (tags["autoresearchd.confirmed"], tags["confirmed"]) == ("False", "fell back")
 
 
 @needs("wandb")
@@ -152,6 +158,8 @@ def test_trackio_has_a_run_for_each(book: Book, tmp_path: Path) -> None:
     from autoresearchd.report.trackers.trackio_runs import send
 
     twice(send, book, tmp_path)
+    (tmp_path / f"{book.name}.json").write_text("[0, 2, 3, 4]")  # killed after run 1 and before that was noted
+    assert send(book, tmp_path)[:2] == (1, 4)
     [file] = tmp_path.glob("*.db")
     with sqlite3.connect(file) as db:
         rows = db.execute("SELECT run_name, metrics FROM metrics WHERE run_name = '00001'").fetchall()
@@ -205,6 +213,34 @@ def test_a_collector_has_a_span_for_each_and_what_it_refuses_comes_again(
     values = {one.key: one.value for one in spans[1].attributes}
     assert values["autoresearchd.val_bpb"].double_value == 0.9
     assert values["autoresearchd.constant.LR"].double_value == 2.0
+
+
+def test_a_broken_list_of_what_was_sent_is_refused_and_nothing_is_sent_twice(book: Book, tmp_path: Path) -> None:
+    Ledger(tmp_path, book).add(1, 2)
+    assert Ledger(tmp_path, book).known == {1, 2}
+    for broken in ("", "[1, 2", "7", '["a"]', "[[1]]"):
+        (tmp_path / f"{book.name}.json").write_text(broken)
+        with pytest.raises(UsageError, match="the list of what was sent"):
+            Ledger(tmp_path, book)
+
+
+def test_what_became_of_a_keep_and_constants_of_two_files_are_told_to_every_tracker(tmp_path: Path) -> None:
+    lines = [{"run": n, "metric": 1 - n / 10, "status": s, "commit": f"c{n}", "confirmed": state}
+             for n, (s, state) in enumerate((("keep", True), ("keep", False), ("discard", None)))]  # fmt: skip
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with open_store(tmp_path / "state.db") as store:
+        store_log(store, read_log(tmp_path / "log.jsonl"))
+        session = store.session("imported-log").id
+        number = store.open_experiment(session, parent="c0", segment=0, at=START).number
+        changes = {"train.py:LR": 1.0, "model.py:LR": 2.0, "train.py:WIDTH": 3}
+        store.record_proposal(session, number, Proposal({}, "h", "p", changes=changes), diff="", code_hash="h")
+        decision = Decision(Status.DISCARD, Label.NO_GAIN, 1.0, 0.0)
+        store.record_commit(session, number, "c3")
+        store.record_decision(session, number, decision, ASI(), START, incumbent=None)
+    with StoryReader(tmp_path / "state.db") as reader:
+        entries = read_book(reader, "imported-log", reader.status("imported-log"), str).entries
+    assert [e.facts.get("confirmed") for e in entries] == ["yes", "fell back", None, None]
+    assert entries[3].constants == {"train.py/LR": 1.0, "model.py/LR": 2.0, "WIDTH": 3}
 
 
 PROGRAM = "LR = 0.02\nWIDTH = 64\nBETA = 0.9\n"
