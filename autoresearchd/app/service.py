@@ -42,7 +42,7 @@ ExecStart={resume}
 ExecStop={stop}
 Restart=on-failure
 RestartSec=30s
-# Nothing that a restart would mend: a mistake, a baseline that fails, a limit, something missing, another daemon.
+# Nothing that a restart would fix: a mistake, a baseline that fails, a limit, something missing, another daemon.
 RestartPreventExitStatus=2 3 4 5 75
 SuccessExitStatus=130 143
 # A job that takes all memory is ended by the kernel, and the session goes on.

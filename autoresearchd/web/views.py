@@ -19,6 +19,7 @@ from autoresearchd.app.project import NoSession
 from autoresearchd.domain.confirmation import ABLATION, ablates
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import NEVER_RUN, Label, Status
+from autoresearchd.domain.quantities import counted
 from autoresearchd.loop.measuring.run_files import open_plain
 from autoresearchd.report import charts, story
 from autoresearchd.report.plain_text import clean, real
@@ -343,11 +344,14 @@ def _insights(seen: Seen) -> Context:
     reader, tag, status = seen.reader, seen.tag, seen.status
     records, edits, direction = list(reader.experiments(tag)), reader.edits(tag), status["metric"]["direction"]
     credit = story.credits(records, reader.confirmations(tag), direction)
-    sigma, beliefs = real(status["metric"]["sigma"]), reader.beliefs(tag)
-    constants = story.importance(records, edits, direction, sigma=sigma, beliefs=beliefs)
-    shares = story.shares(credit, edits)
+    latest = story.comparable(records)  # what is added up is of these alone
+    own = {int(record["experiment"]) for record in latest}
+    credit = {number: one for number, one in credit.items() if number in own}
+    sigma, beliefs = real(status["metric"]["sigma"]), [b for b in reader.beliefs(tag) if b[0] >= min(own, default=0)]
+    constants = story.importance(latest, edits, direction, sigma=sigma, beliefs=beliefs)
+    shares, short = story.shares(credit, edits), story.short_names(c.name for c in constants)
     rows = [
-        charts.Bar(clean(c.name.rpartition(":")[2], 40), c.moved.value, c.moved.error or None, f"{c.tries} tries")
+        charts.Bar(short[c.name], c.moved.value, c.moved.error or None, counted(c.tries, "try", "tries"))
         for c in constants[:15]
         if c.moved.value > 0
     ]
@@ -356,7 +360,7 @@ def _insights(seen: Seen) -> Context:
     parts = [charts.Bar(name, gain.value, gain.error or None) for name, gain in told]
     kinds = [(one, rendering.outcome({"status": one.status, "label": one.label})) for one in story.failures(records)]
     return {
-        "workers": story.workers(records, edits, credit), "failures": kinds,
+        "workers": story.workers(latest, edits, credit), "failures": kinds,
         "themes": story.themes(records, edits)[:10],
         "importance": _bars(rows, "constants", "How far each constant moves the metric"),
         "parts": _bars(parts, "shares", "Confirmed gain by kind of edit") if credit else None,

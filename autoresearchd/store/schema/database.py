@@ -56,7 +56,7 @@ class Database:
     """
 
     repair = health.HINT
-    """How one that is damaged is mended."""
+    """How one that is damaged is repaired."""
 
     def __init__(self, url: str, *, busy_timeout: float = 10.0, readonly: bool = False) -> None:
         self.name, self.path = url, Path(url.removeprefix(_SQLITE))
