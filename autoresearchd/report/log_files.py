@@ -225,6 +225,8 @@ class ImportedLog:
         # Both formats of text write 0 where there is no value: a keep means it, and who names it among the metrics.
         if value == 0 and not self.typed and status is not Status.KEEP and metrics.get(self.metric) != 0:
             value = None
+        if value is None and status is Status.KEEP:  # of no use, and an export of it would say 0, which a keep means
+            status, fields["label"] = Status.CRASH, None
         if at is not None and not self.dated:
             self.experiments = [replace(one, at=at) for one in self.experiments]
         self.dated = self.dated or at is not None

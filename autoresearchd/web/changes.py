@@ -52,6 +52,8 @@ class Changes:
         """Server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
         # The page compares: something may have changed before it watched, or while the connection was lost.
         watcher = Watcher(tag, await asyncio.to_thread(self._source.version, tag))
+        if self.full:  # others came meanwhile: it asks again, and is refused
+            return
         self._watchers.add(watcher)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._look())

@@ -16,7 +16,7 @@ from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -140,10 +140,13 @@ class Site:
             if request.headers.get("content-type", "").partition(";")[0] != "application/json":
                 return JSONResponse({"error": "what is asked is JSON"}, 415)
             body = b""
-            async for piece in request.stream():
-                body += piece
-                if len(body) > MOST_BYTES:
-                    return JSONResponse({"error": f"that is more than {MOST_BYTES // 1024} KiB"}, 413)
+            try:
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > MOST_BYTES:
+                        return JSONResponse({"error": f"that is more than {MOST_BYTES // 1024} KiB"}, 413)
+            except ClientDisconnect:  # nobody reads the answer
+                return Response(status_code=400)
             try:
                 asked = json.loads(body)
                 if not isinstance(asked, dict):

@@ -63,6 +63,8 @@ def test_an_agent_starts_watches_proposes_and_stops_a_session(project: Project) 
         assert "is not in train.py" in await agent.call("propose", edits=[edit], hypothesis="again")
         assert "train.py" in await agent.call("propose", files={"../task.yaml": "x"}, hypothesis="x")
         assert "'(' was never closed" in await agent.call("propose", files={"train.py": "x = ("}, hypothesis="x")
+        unknown = await agent.call("propose", edits=[edit], hypothesis="x", parent="0" * 40)
+        assert "is no commit here" in unknown and "`program`" in unknown
         assert "noted" in await agent.call("note", text="the shift, too")
         seen = await agent.call("program")
         assert seen["notes"] == ["the shift, too"], "nobody else would read it"

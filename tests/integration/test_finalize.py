@@ -293,6 +293,14 @@ def test_an_edit_of_the_same_place_on_the_base_is_told_with_the_file(
         assert "/final" not in repository.refs()
 
 
+def test_what_the_base_has_of_the_next_line_is_left_out(repository: Repository, workspace: GitWorkspace) -> None:
+    with session(repository, [[("edit", 1, 4)], [("edit", 1, 5)]]) as (files, began, commits):
+        [base] = repository.commits([files[1]], began)  # as a cherry-pick of the first
+        made = finalized(workspace, began, commits, "final", base=base)
+        assert [one.experiments for one in made] == [[2]]
+        assert workspace.branches().tree(made[-1].commit) == workspace.branches().tree(commits[-1])
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [

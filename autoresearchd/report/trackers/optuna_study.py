@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.report.trackers.book import Book, Entry, Sent, Value, require
 
 _WIDE, _POINTS = 20.0, 40
@@ -27,12 +28,20 @@ def send(book: Book, place: Path) -> Sent:
     optuna = require(lambda: importlib.import_module("optuna"), "Optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     where, storages = str(place.resolve()), optuna.storages
-    if place.suffix in (".db", ".sqlite", ".sqlite3"):
-        where = f"sqlite:///{where}"
-        storage = storages.RDBStorage(where)
-    else:
-        storage = storages.JournalStorage(importlib.import_module("optuna.storages.journal").JournalFileBackend(where))
-    study = optuna.create_study(storage=storage, study_name=book.name, direction=book.direction, load_if_exists=True)
+    no_database: type[Exception] = importlib.import_module("sqlalchemy.exc").SQLAlchemyError  # optuna needs it
+    try:
+        if place.suffix in (".db", ".sqlite", ".sqlite3"):
+            where = f"sqlite:///{where}"
+            storage = storages.RDBStorage(where)
+        else:
+            journal = importlib.import_module("optuna.storages.journal").JournalFileBackend(where)
+            storage = storages.JournalStorage(journal)
+        study = optuna.create_study(
+            storage=storage, study_name=book.name, direction=book.direction, load_if_exists=True
+        )
+    except (ValueError, TypeError, LookupError, no_database, optuna.exceptions.StorageInternalError) as error:
+        hint = "-o names another file; one that is damaged can be removed: all of it is exported anew"
+        raise UsageError(f"{place} cannot be read as studies of Optuna", hint=hint) from error
     trials = study.get_trials(deepcopy=False)
     known = {trial.user_attrs.get("experiment") for trial in trials}
     fixed = {name: one for trial in trials for name, one in trial.distributions.items()}

@@ -248,6 +248,14 @@ def test_an_unknown_status_is_never_taken_for_a_keep(tmp_path: Path) -> None:
     assert "great" in log.warnings[0]
 
 
+def test_a_keep_without_a_value_is_a_crash(tmp_path: Path) -> None:
+    file = tmp_path / "results.tsv"
+    row = "abc\t{}\t1\tkeep\tidea\n"
+    file.write_text("commit\tval_bpb\tmemory_gb\tstatus\tdescription\n" + row.format(1.0) + row.format("nan"))
+    found = [(e.status.value, e.metric) for e in read_log(file).experiments]
+    assert found == [("keep", 1.0), ("crash", None)]  # a keep would be exported with 0, which looks best
+
+
 def test_karpathys_table_is_read(tmp_path: Path) -> None:
     file = tmp_path / "results.tsv"
     file.write_text(

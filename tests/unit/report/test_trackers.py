@@ -101,6 +101,17 @@ def test_optuna_has_a_trial_for_each_with_its_constants_and_its_state(book: Book
     assert 30 <= len(study.trials[3].intermediate_values) <= 41 and study.trials[3].last_step == 599
 
 
+@needs("optuna")
+@pytest.mark.parametrize("name", ["notes.log", "notes.db"])
+def test_a_file_that_is_no_study_is_refused_and_left_as_it_is(book: Book, tmp_path: Path, name: str) -> None:
+    from autoresearchd.report.trackers.optuna_study import send
+
+    (tmp_path / name).write_text("what I did today\n" * 100)
+    with pytest.raises(UsageError, match=f"{name} cannot be read as studies of Optuna"):
+        send(book, tmp_path / name)
+    assert (tmp_path / name).read_text() == "what I did today\n" * 100
+
+
 @needs("tensorboard")
 def test_tensorboard_has_the_curve_the_metric_and_the_constants(book: Book, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -152,7 +152,10 @@ def test_without_the_token_nothing_is_written(
         session = store.session("mar8").id
         before = len(store.unseen_notes(session)), store.last_control(session, ("pause", "stop"))
         token = server.site.token
-        foreign = {"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}
+        foreign = [
+            {"origin": "http://evil.example"}, {"origin": "null"}, {"origin": "http://[::1"},
+            {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"},
+        ]  # fmt: skip
         wrong: list[dict[str, str]] = [
             {}, {TOKEN_HEADER: ""}, {TOKEN_HEADER: token[:-1]}, {TOKEN_HEADER: token + "x"}, {TOKEN_HEADER: "ä"},
             {"cookie": f"{TOKEN_HEADER}={token}"}, *({TOKEN_HEADER: token, **more} for more in foreign),
