@@ -71,8 +71,9 @@ class Back:
 
     @property
     def told(self) -> str:
-        """What follows on "the edit", with the lines themselves."""
-        lines = self.lines
+        """What follows on "the edit", with the lines themselves; empty: nothing comes back."""
+        if not (lines := self.lines):
+            return ""
         shown = "; ".join(f"`{one_line(line, _SHOWN_LENGTH)}`" for line in list(lines)[:_SHOWN])
         more = f" and {len(lines) - _SHOWN:,} more" if len(lines) > _SHOWN else ""
         kept = "a keep" if len(set(lines.values())) == 1 else "keeps"
