@@ -150,8 +150,7 @@ class Removals:
     def _program(self, number: int) -> frozenset[str]:
         """The lines that a keep left; its text does not change."""
         if number not in self._left:
-            lines = (line for text in self._texts(number) for line in text.splitlines())
-            self._left[number] = frozenset(code for line in lines if (code := _code(line)))
+            self._left[number] = frozenset(_bare(line) for text in self._texts(number) for line in text.splitlines())
         return self._left[number]
 
 
@@ -159,8 +158,8 @@ def _changed(diff: str) -> tuple[dict[str, None], dict[str, None]]:
     """The lines that a unified diff removes and adds, those that moved in neither."""
     removed, added = dict[str, None](), dict[str, None]()
     for sign, line in _signed(diff):
-        if code := _code(line):
-            (removed if sign == "-" else added)[code] = None
+        if _counts(text := _bare(line)):
+            (removed if sign == "-" else added)[text] = None
     return (
         {line: None for line in removed if line not in added},
         {line: None for line in added if line not in removed},
@@ -178,14 +177,17 @@ def _signed(diff: str) -> Iterator[tuple[str, str]]:
         start = end + 1
 
 
-def _code(line: str) -> str:
-    """The line as it is compared; empty where it does not count."""
+def _bare(line: str) -> str:
+    """The line as it is compared."""
     text = " ".join(line[:MOST_LENGTH].split())
     comment = text.find(" #", max(text.rfind('"'), text.rfind("'")) + 1)  # one with a quote in it stays
-    text = text if comment < 0 else text[:comment]
+    return text if comment < 0 else text[:comment]
+
+
+def _counts(text: str) -> bool:
     if len(text) < _LEAST or text[0] == "#" or text.startswith(('"""', "'''")) or _IMPORT.match(text):
-        return ""
-    return text if sum(word not in _KEYWORDS for word in _WORD.findall(text)) >= _WORDS else ""
+        return False
+    return sum(word not in _KEYWORDS for word in _WORD.findall(text)) >= _WORDS
 
 
 def _masked(line: str) -> str:
