@@ -8,6 +8,8 @@ object that has kept up with the session, for the turn of a specialist as well; 
 started. A specialist is shown more: its own last experiments beside the latest of all. Times are processor times: what
 else a machine does is not counted.
 
+What an edit brings back is what one in twenty experiments, the keeps, had removed: half of it here.
+
 Wordy histories are those whose every field has as many characters as a prompt shows of it, or more: prose of the field.
 """
 
@@ -41,6 +43,7 @@ from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Role
 from autoresearchd.loop.context import Context, Site, SystemClock
 from autoresearchd.loop.proposing.build_state import Research, Turns
+from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.models.client import estimate_tokens
 from autoresearchd.policy.edits.read_answer import FORMS, read_answer
@@ -290,6 +293,34 @@ def duplicates(folder: Path, count: int, rounds: int) -> float:
     return took
 
 
+def re_added(folder: Path, count: int, rounds: int) -> dict[str, float]:
+    """Looking for what edits of thirty lines bring back: the first time in a daemon, and the median of later ones."""
+    store, session = session_of(folder, count)
+    keeps = range(20, count, 20)
+    row = {"session_id": session, "attempt": 0}
+    with store._db.write() as c:
+        c.execute(update(t.experiments).where(t.experiments.c.number.in_(keeps)).values(status=Status.KEEP))
+        for n in keeps:
+            gone = "".join(f"-    y = layer_{n}_{i}(x, z)\n+    y = block_{n}_{i}(x, z)\n" for i in range(15))
+            body = {"diff": f"--- a/train.py\n+++ b/train.py\n{gone}", "files": {"train.py": PROGRAM}}
+            c.execute(update(t.proposal_bodies).filter_by(**row, number=n).values(**body))
+    check = EditCheck(make_task(), store, session, folder)
+    edits = iter(range(rounds + 1))
+
+    def look() -> str:
+        k = next(edits)
+        back = "".join(f"    y = layer_{keeps[-1 - k % 50]}_{i}(x, z)\n" for i in range(15))
+        new = "".join(f"    y = fresh_{k}_{i}(x, z)\n" for i in range(15))
+        (words,) = check.re_added({"train.py": PROGRAM}, {"train.py": f"{PROGRAM}{back}{new}"}).values()
+        assert words.startswith("15 of 30 new lines"), words
+        return words
+
+    first = median(look, 1)
+    took = median(look, rounds)
+    store.close()
+    return {"the first": first, "later": took}
+
+
 def search(count: int, rounds: int) -> float:
     """Median of one proposal of the search after so many experiments."""
     program = (bundled("templates") / "autoresearch" / "train.py").read_text()
@@ -327,6 +358,8 @@ def main() -> int:
         folder = Path(name)
         few, many = (states(folder, count, options.rounds) for count in (options.few, options.many))
         known = duplicates(folder, options.programs, options.rounds)
+        with tempfile.TemporaryDirectory(dir=folder) as own:
+            back = re_added(Path(own), options.many, options.rounds)
     edits = {
         form: median(partial(read_answer, text, {"train.py": PROGRAM}), options.rounds) for form, text in EDITS.items()
     }
@@ -338,6 +371,8 @@ def main() -> int:
     for form, took in edits.items():
         print(f"{f'edit of {len(LINES) - 1:,} lines, {form}':44}{took:12.2f}")
     print(f"{f'duplicate among {options.programs:,}':44}{known:12.3f}")
+    for which, took in back.items():
+        print(f"{f'what comes back, {which}, of {options.many:,}':44}{took:12.2f}")
     print(f"{'proposal of search after 1,000 experiments':44}{step:12.2f}\n")
     names = ("no roles", "three roles in turn")
     whole = {n: max(c[f"state, {n}"] + c[f"prompt, {n}"] for c in (few, many)) for n in names}
@@ -354,6 +389,7 @@ def main() -> int:
         "state flat: at most 1 ms more": growth <= 1,
         "edit of 1,000 lines ≤ 10 ms": max(edits.values()) <= 10,
         "duplicate ≤ 1 ms": known <= 1,
+        "what comes back ≤ 10 ms": back["later"] <= 10,
         "search ≤ 20 ms": step <= 20,
     }
     for bound, holds in bounds.items():

@@ -21,6 +21,7 @@ from rapidfuzz.distance import Levenshtein
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import FORBIDDEN, RULES, Label, Status
 from autoresearchd.domain.task import Task
+from autoresearchd.evaluator import re_added
 
 DEFAULTS: Mapping[str, str] = {
     "success": "This is kept: it gave {metric} {value}, and a gain is expected. Build on it.",
@@ -57,6 +58,8 @@ def feedback(task: Task, experiment: Experiment) -> str:
         kinds.insert(0, "degradation")
     fields = _fields(task, experiment, decision)
     parts = [_figures(task, decision), *(fill(task.feedback.get(kind) or DEFAULTS[kind], fields) for kind in kinds)]
+    if back := experiment.asi.extra.get(re_added.KEY):
+        parts.append(f"{back}.")
     return "\n".join(part for part in parts if part)
 
 

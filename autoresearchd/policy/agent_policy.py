@@ -173,8 +173,8 @@ class _Work:
         # Only while there is an answer left to say what is to be done about it.
         if not last and (alike := self._exchange.find_near(files)):
             return (
-                f"Your submission is nearly the same as what has been tried: {alike}\n\nSubmit something that differs, "
-                "or submit again as it is if you mean it: it is then run."
+                f"Your submission {alike}\n\nSubmit something that differs, or submit again as it is if you mean it: "
+                "it is then run."
             )
         return self._exchange.proposal(files, step.words(), reply, generation)
 

@@ -64,7 +64,8 @@ _HINT = "it is tried again by itself; models under fallbacks in config.yaml are 
 Check = Callable[[ResearchState, Mapping[str, str]], None]
 """Lets the changed files of an edit pass, or raises PolicyError with what is wrong with them."""
 Near = Callable[[ResearchState, Mapping[str, str], Mapping[str, Any]], str]
-"""What an edit (its files, and the constants that it changes) is nearly the same as, in words; empty: nothing."""
+"""What is to be said of an edit (its files, and the constants that it changes) that is not new, as the words that
+follow on "the edit": what it is nearly the same as, or brings back. Empty: nothing."""
 
 
 @dataclass(slots=True)
@@ -113,8 +114,8 @@ class AskingPolicy(ABC):
     """What the policies that ask a model have in common.
 
     clients: the model, then those that are asked when it gives no reply. answers: where each answer is written down
-    before anything is done with it. near: what an edit is nearly the same as; the model is told so once, and may
-    insist. clock: monotonic seconds. ending: set once the session is to end: nothing new is asked then.
+    before anything is done with it. near: what in an edit is not new; the model is told so once, and may insist. clock:
+    monotonic seconds. ending: set once the session is to end: nothing new is asked then.
     """
 
     clients: Sequence[ModelClient]
@@ -337,7 +338,7 @@ class Exchange:
         self._means.answers.record(self._state.number, given)
 
     def find_near(self, files: Mapping[str, str]) -> str:
-        """What an edit is nearly the same as; a repair may be."""
+        """What in an edit is not new; that of a repair may be."""
         near, state = self._means.near, self._state
         if near is None or state.repair is not None:
             return ""

@@ -151,8 +151,7 @@ class _Talk:
             return self._unusable(reply, error.label, str(error), form)
         if not last and (alike := self._exchange.find_near(files)):
             told = (
-                f"the edit is nearly the same as what has been tried: {alike}\nPropose something that differs, or the "
-                "same again if you mean it: it is then run."
+                f"the edit {alike}\nPropose something that differs, or the same again if you mean it: it is then run."
             )
             return _Verdict(form=form, error=told, label=Label.DUPLICATE)
         return _Verdict(files, edit.words, form)

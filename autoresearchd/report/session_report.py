@@ -72,6 +72,7 @@ class SessionReport:
     slots: story.Slots
     origin: Origin
     written_at: datetime
+    re_added: Sequence[story.ReAdded] = ()
 
     @classmethod
     def read(cls, reader: StoryReader, tag: str, status: Record, now: datetime) -> SessionReport:
@@ -83,7 +84,8 @@ class SessionReport:
         until = now if status["session"]["state"] in _LIVING else reader.heartbeat(tag)
         slots = story.slots(reader.slot_runs(tag), records, start, until)
         rows = (records, reader.edits(tag), reader.confirmations(tag), reader.beliefs(tag))
-        return cls(tag, status, *rows, slots, reader.origin(tag), now)
+        back = story.re_added(records, rows[1], lambda number: reader.files(tag, number).values())
+        return cls(tag, status, *rows, slots, reader.origin(tag), now, back)
 
     # ------------------------------------------------------------------ facts
     @property
@@ -170,9 +172,14 @@ class SessionReport:
         return story.workers(self.comparable, self.edits, self.latest_credit)
 
     @cached_property
-    def re_added(self) -> list[story.ReAdded]:
-        """Those that were kept."""
-        return [one for one in story.re_added(self.records, self.edits) if one.kept]
+    def returned(self) -> list[story.Returned]:
+        return story.returned(self.re_added)
+
+    @cached_property
+    def kept_returns(self) -> list[tuple[int, str, int, int]]:
+        """Keeps that bring lines back: number, one of the lines, who had removed it, and how many more there are."""
+        kept = (one for one in self.re_added if one.kept and one.back.lines)
+        return [(one.number, *next(iter(one.back.lines.items())), len(one.back.lines) - 1) for one in kept]
 
     @property
     def latest(self) -> Sequence[Record]:

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from autoresearchd.domain.labels import NEVER_RUN, Label
-from autoresearchd.evaluator.feedback import changed_lines
+from autoresearchd.evaluator.re_added import Back, Removals, Texts
 from autoresearchd.report.charts import Span
 from autoresearchd.report.plain_text import clean, real
 from autoresearchd.store.story_reader import Edit, SlotRun
@@ -112,12 +112,25 @@ class Worker(NamedTuple):
 
 
 class ReAdded(NamedTuple):
-    """An experiment that brings back a line which an earlier keep had removed."""
+    """What an experiment brings back of what keeps had removed."""
 
     number: int
-    line: str
-    removed_by: int
+    policy: str
     kept: bool
+    back: Back
+
+
+class Returned(NamedTuple):
+    """Lines of code that a policy added, those of them that a keep had removed, and constants that only went back."""
+
+    policy: str
+    added: int
+    lines: int
+    values: int
+
+    @property
+    def share(self) -> float:
+        return self.lines / self.added if self.added else 0.0
 
 
 # ---------------------------------------------------------------------- what held, and what did not
@@ -361,32 +374,33 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
     return {name: clean(short if times[short] == 1 else name, 60) for name, short in alone.items()}
 
 
-def re_added(records: Sequence[Record], edits: Iterable[Edit]) -> list[ReAdded]:
-    """Edits that bring back a line of code which a keep that still stands, or stood then, had removed."""
+def re_added(records: Sequence[Record], edits: Iterable[Edit], texts: Texts = lambda _: ()) -> list[ReAdded]:
+    """What each edit that adds code brings back of what the keeps before it, if they still stand, had removed."""
+    policies = {int(r["experiment"]): clean(r.get("policy") or "", 60) for r in records}
     kept = {int(r["experiment"]) for r in records if r.get("status") == "keep"}
     fell = {int(r["experiment"]) for r in records if r.get("confirmed") is False}
-    gone: dict[str, int] = {}
-    found = []
+    removals, found = Removals(texts), []
     for edit in edits:
-        if not edit.diff:
-            continue
-        stands = edit.number in kept and edit.number not in fell
-        added = _lines(edit.diff, "+") if gone or stands else {}
-        known = [line for line in added if line in gone]
-        removed = _lines(edit.diff, "-") if known or stands else {}
-        back = next((line for line in known if line not in removed), None)
-        if back is not None:
-            found.append(ReAdded(edit.number, back, gone[back], edit.number in kept))
-        if stands:
-            gone = {line: by for line, by in gone.items() if line not in added}
-            gone |= {line: edit.number for line in removed if line not in added}
+        if edit.diff and (back := removals.look(edit.diff)).added:
+            found.append(ReAdded(edit.number, policies.get(edit.number, ""), edit.number in kept, back))
+        if edit.diff and edit.number in kept - fell:
+            removals.keep(edit.number, edit.diff)
     return found
 
 
-def _lines(diff: str, sign: str) -> dict[str, None]:
-    """Lines of code that a diff adds or removes; short ones and comments stand anywhere and tell nothing."""
-    lines = (" ".join(line[1:].split()) for line in changed_lines(diff).split("\n") if line[:1] == sign)
-    return dict.fromkeys(line for line in lines if len(line) >= 8 and line[0] not in "#)]}\"'")
+def returned(found: Iterable[ReAdded]) -> list[Returned]:
+    """By policy, and last over all where there are several; empty where nothing came back."""
+    groups: dict[str, list[Back]] = defaultdict(list)
+    for one in found:
+        groups[one.policy].append(one.back)
+    rows = sorted((_sum(policy, backs) for policy, backs in groups.items()), key=lambda row: -row.lines)
+    whole = _sum("all", [back for backs in groups.values() for back in backs])
+    return [*rows, *([whole] if len(rows) > 1 else [])] if whole.lines or whole.values else []
+
+
+def _sum(policy: str, backs: Sequence[Back]) -> Returned:
+    lines, values = sum(len(back.lines) for back in backs), sum(len(back.values) for back in backs)
+    return Returned(policy, sum(back.added for back in backs), lines, values)
 
 
 # ---------------------------------------------------------------------- who, and where

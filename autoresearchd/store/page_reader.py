@@ -16,7 +16,7 @@ from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.store.journal import records
 from autoresearchd.store.reader import documents, find_session
 from autoresearchd.store.schema import tables as t
-from autoresearchd.store.story_reader import Edit, StoryReader
+from autoresearchd.store.story_reader import StoryReader
 
 s, e, p, r, n, k = t.sessions, t.experiments, t.proposals, t.runs, t.answers, t.confirmations
 _NEWEST = 64
@@ -139,15 +139,6 @@ class PageReader(StoryReader):
         with self._db.read() as c:
             of_it = select(e.c.number, e.c.confirmed).filter_by(session_id=find_session(c, tag).id, status=Status.KEEP)
             return dict(c.execute(of_it).all())
-
-    def edits_up_to(self, tag: str, number: int) -> list[Edit]:
-        """The edit of an experiment, after those that were kept before it."""
-        columns = (p.c.number, p.c.hypothesis, p.c.changes, t.proposal_bodies.c.diff, p.c.seconds)
-        with self._db.read() as c:
-            joined = select(*columns).join(e, records.CURRENT).outerjoin(t.proposal_bodies, records.BODY)
-            of_it = joined.where(e.c.session_id == find_session(c, tag).id, e.c.number <= number)
-            kept = of_it.where(or_(e.c.status == Status.KEEP, e.c.number == number)).order_by(e.c.number)
-            return [Edit(n, words, changes, diff or "", took) for n, words, changes, diff, took in c.execute(kept)]
 
     def around(self, tag: str, number: int) -> dict[str, int | None]:
         """Numbers of the experiments before and after one, and of its ``parent``; None where there is none."""

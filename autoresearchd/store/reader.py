@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, case, func, select
+from sqlalchemy import Connection, Select, and_, case, func, select
 
 from autoresearchd.domain.confirmation import Confirmation
 from autoresearchd.domain.errors import StoreDamaged
@@ -20,6 +20,7 @@ from autoresearchd.domain.experiment import Experiment, Limits, Run, limit_reach
 from autoresearchd.domain.labels import RULES, Label, Outcome, Phase, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Answer, Proposal
 from autoresearchd.evaluator.keep.noise import mad_confidence
+from autoresearchd.evaluator.re_added import Removals
 from autoresearchd.store.journal import records
 from autoresearchd.store.journal.confirmation_records import load_confirmations
 from autoresearchd.store.journal.experiment_records import load_unsettled, role_stats
@@ -157,6 +158,7 @@ class Reader(FileReader):
                 "attempts": _attempts(c, session_id, found),
                 "answers": _answers(c, session_id, number, full=full),
                 "diff": diff or "",
+                "re_added": _re_added(c, session_id, number, diff) if diff else None,
             }
 
     def taken_in(self, tag: str, suggestion: int) -> int | None:
@@ -182,6 +184,24 @@ class Reader(FileReader):
 
 
 # ---------------------------------------------------------------------- one experiment
+def _re_added(c: Connection, session_id: int, number: int, diff: str) -> dict[str, Any]:
+    """What an edit brings back of what the keeps before it had removed."""
+    body = t.proposal_bodies.c
+
+    def of_keeps(column: Any) -> Select[Any]:
+        kept = (e.c.session_id == session_id, e.c.status == Status.KEEP, e.c.confirmed.is_not(False))
+        return select(e.c.number, column).join(p, records.CURRENT).join(t.proposal_bodies, records.BODY).where(*kept)
+
+    def texts(keep: int) -> Iterable[str]:
+        row = c.execute(of_keeps(body.files).where(e.c.number == keep)).one_or_none()
+        return (row.files or {}).values() if row else ()
+
+    removals = Removals(texts)
+    for keep, its in c.execute(of_keeps(body.diff).where(e.c.number < number).order_by(e.c.number)):
+        removals.keep(keep, its or "")
+    return removals.look(diff).as_json()
+
+
 def _document(experiment: Experiment, costs: Mapping[int, float | None]) -> dict[str, Any]:
     """An experiment as ``experiments --json`` lists it. costs: where they are not those of its one proposal."""
     proposal = experiment.proposal

@@ -164,14 +164,13 @@ class Views:
             }
             for test in record["confirmations"]
         ]
-        back = story.re_added(self._source.points(tag, seen.signature), seen.reader.edits_up_to(tag, number))
         return {
             **self._frame(tag, seen, "experiment"),
             "x": record, "around": seen.reader.around(tag, number), "tests": tests,
             "diff": rendering.diff_lines(record["diff"]) if record["diff"].strip() else [],
             "answers": [_answer(answer) for answer in record["answers"]],
             "logs": log_tails(seen.place.root, tag, number, hide, _names_of_runs(seen, record)),
-            "back": next((one for one in back if one.number == number), None),
+            "back": next(iter((record["re_added"] or {}).get("removed", ())), None),
             "running": record["phase"] == "running" and seen.status["session"]["state"] in _LIVING,
         }  # fmt: skip
 

@@ -32,7 +32,7 @@ from autoresearchd.cli.terminal_text import (
 from autoresearchd.domain.confirmation import ABLATION, ablates
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Status
-from autoresearchd.domain.quantities import counted, format_duration
+from autoresearchd.domain.quantities import counted, format_duration, some_of
 from autoresearchd.evaluator.measure.log_text import tells
 from autoresearchd.report.plain_text import diff_lines, outcome_words
 from autoresearchd.workspace import layout
@@ -182,6 +182,8 @@ def _stands_above(record: Record, key: str, value: Any) -> bool:
     reason = str(record.get("reason") or "")
     if key == "result" and reason:
         return str(value) == reason or str(value).endswith(f": {reason}")
+    if key == "re_added" and record.get("re_added"):
+        return True
     return (key == "refused" and value == record.get("label")) or (key == "failure" and str(value) in reason)
 
 
@@ -203,6 +205,7 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     yield "metrics", ", ".join(f"{clean(name)} {_value(value)}" for name, value in metrics.items())
     yield "reason", text("reason")
     yield "hypothesis", "" if (record.get("asi") or {}).get("hypothesis") else text("hypothesis")
+    yield "re-added", _back_words(record.get("re_added") or {})
     attempts = record.get("attempts") or []
     for i, (before, _) in enumerate(pairwise(attempts), 2):
         why = ": ".join(filter(None, (clean(before.get("label") or ""), clean(before.get("reason") or "", _CUT))))
@@ -221,6 +224,19 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     for name in ("started", "finished"):
         at = terminal_text.read_time(record.get(f"{name}_at"))
         yield name, "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _back_words(back: Record) -> str:
+    """Lines that an earlier keep had removed, with some of them, and constants that go back to an earlier value."""
+    words = []
+    if back.get("lines"):
+        by = some_of([f"#{n}" for n in sorted({one["by"] for one in back["removed"]})])
+        shown = some_of([f"`{clean(one['line'], _CUT)}`" for one in back["removed"]], 2, "; ")
+        share = f"{back['lines']} of {counted(back['added'], 'added line')} ({back['share']:.0%})"
+        words.append(f"{share} had been removed by {by}: {shown}")
+    if back.get("values"):
+        words.append(f"{counted(back['values'], 'constant')} set back to an earlier value")
+    return "; ".join(words)
 
 
 def _cost_words(record: Record) -> str:

@@ -54,7 +54,7 @@ NO_REPLY = "no reply: "
 UNREAD = "the answer could not be looked at"
 
 _NO_OP = ("the edit changes nothing", "the edit in the answer is empty", "the constants have these values already")
-_NEAR = "the edit is nearly the same as what has been tried"
+_NEAR = ("the edit is nearly the same as what has been tried", "the edit brings back ")
 _CUT_OFF = re.compile(r"\Ait was cut off at max_tokens \(\d+ tokens\): make a smaller edit\. As it stands: ")
 _AGENT_FORMS = frozenset({"command", "submit"})
 

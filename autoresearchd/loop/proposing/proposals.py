@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
@@ -21,6 +21,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal, sign_of
 from autoresearchd.evaluator.keep.tip_belief import look
 from autoresearchd.evaluator.measure.measurement import is_simple
+from autoresearchd.evaluator.re_added import KEY, Back, Removals
 from autoresearchd.evaluator.rules.legality import check_edit, check_no_secret, code_hash, required_symbols
 from autoresearchd.loop import messages
 from autoresearchd.loop.measuring.run_files import read_sources
@@ -66,6 +67,7 @@ class EditCheck:
     def __init__(self, task: Task, store: SqlStore, session_id: int, pristine: Path) -> None:
         self._task, self._store, self._session_id, self._pristine = task, store, session_id, pristine
         self._near = NearDuplicates()
+        self._removals = Removals(self._texts)
         self._last: int | None = None
         self._segment = 0
 
@@ -83,11 +85,30 @@ class EditCheck:
         check_edit(self._task, code, {**code, **files}, required=self._required)
 
     def near(self, state: ResearchState, files: Mapping[str, str], changes: Mapping[str, Any]) -> str:
-        """Which experiment made nearly the same edit, in words; said once of a program, then it is allowed."""
+        """What an edit is nearly the same as, or brings back, in words; said once of a program, then it is allowed."""
         self._catch_up(state.number)
         after = {**state.code, **files}
-        alike = self._near.look(unified_diff(state.code, after), changes, state.parent)
-        return alike if alike and self._near.warn_once(code_hash(after)) else ""
+        diff = unified_diff(state.code, after)
+        told = self._near.look(diff, changes, state.parent)
+        if told:
+            told = f"is nearly the same as what has been tried: {told}"
+        elif (back := self._brought_back(diff)).due:
+            told = back.told
+        return told if told and self._near.warn_once(code_hash(after)) else ""
+
+    def re_added(self, before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+        """Side information on an edit that brings back what a keep had removed; empty: it does not."""
+        words = self._brought_back(unified_diff(before, after)).words
+        return {KEY: words} if words else {}
+
+    def _brought_back(self, diff: str) -> Back:
+        for number in self._removals.stand(self._store.standing(self._session_id)):
+            self._removals.keep(number, self._store.diff(self._session_id, number))
+        return self._removals.look(diff)
+
+    def _texts(self, number: int) -> Iterable[str]:
+        kept = self._store.experiment(self._session_id, number)
+        return kept.proposal.files.values() if kept.proposal else ()
 
     def _catch_up(self, number: int) -> None:
         segment = self._store.segment(self._session_id)
@@ -134,7 +155,7 @@ class Proposals:
             error.cost, error.charged = proposal.cost, proposal.charged
             raise
         attempt, after = 0 if repair is None else repair.attempt, {**state.code, **proposal.files}
-        extra = {**proposal.asi.extra, **self._warning(e, proposal, state.code, after)}
+        extra = {**proposal.asi.extra, **self._said(e, proposal, state.code, after)}
         role = next((r for r in context.task.roles if r.name == (proposal.role or state.role)), None)
         if role is not None and (outside := off_surface(role, state.code, after)):
             extra["off_surface"] = ", ".join(outside)[:MOST_FLAGGED]
@@ -158,18 +179,22 @@ class Proposals:
             threading.Thread(target=ask, name="policy", daemon=True).start()
         return question
 
-    def _warning(
+    def _said(
         self, e: Experiment, proposal: Proposal, before: Mapping[str, str], after: Mapping[str, str]
     ) -> dict[str, str]:
-        """A warning where an edit changes what makes, splits or measures the data of a score of its own."""
+        """What is to be said of an edit: that it brings lines back, or changes what makes or measures the data.
+
+        The latter, where a score is the task's own, is a warning.
+        """
         if proposal.policy in TUNERS:  # their space has none of these; a look costs some tenths of a second
             return {}
+        said = self._check.re_added(before, after)
         touched = changed(self._context.task, before, after)
         if not touched:
-            return {}
+            return said
         warning = self._context.redactor.text(f"it changes {some_of(touched, MOST_NAMED)}")[:MOST_FLAGGED]
         self._context.emit(EventKind.WARNING, f"warning: {warning}", experiment=e.number)
-        return {"warning": warning}
+        return {**said, "warning": warning}
 
     def take(self, e: Experiment) -> Experiment | None:
         """The experiment with the proposal from outside that has waited longest; None: none waits, or not on the tip.
@@ -187,7 +212,7 @@ class Proposals:
             files = self._fitted(waiting, e.parent)
             self._check.legal(state, files)
             proposal = answer_words.propose(state, files, {**waiting.said, **who}, OUTSIDE)
-            extra = {**proposal.asi.extra, **self._warning(e, proposal, code, {**code, **files})}
+            extra = {**proposal.asi.extra, **self._said(e, proposal, code, {**code, **files})}
             proposal = replace(proposal, asi=replace(proposal.asi, extra=extra))
         except PolicyError as error:
             words, asi = messages.failed_proposal(error), ASI(extra={**who, REFUSED: error.label.value})

@@ -313,6 +313,11 @@ class ExperimentRecords:
         with self._db.read() as c:
             return records.load_experiments(c, session_id, records.LISTED.where(*kept).order_by(e.c.number))
 
+    def standing(self, session_id: int) -> frozenset[int]:
+        """Numbers of the keeps that have not fallen back."""
+        kept = (e.c.session_id == session_id, e.c.status == Status.KEEP, e.c.confirmed.is_not(False))
+        return frozenset(number for (number,) in self._db.rows(select(e.c.number).where(*kept)))
+
     def trials(self, session_id: int, after: int = -1) -> Sequence[Trial]:
         """Decided experiments whose changes are known."""
         judged = (e.c.status, e.c.label, e.c.value, e.c.delta, func.coalesce(e.c.reason, ""), e.c.segment)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import re
 import unicodedata
 from dataclasses import replace
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from autoresearchd.cli.commands.experiment_commands import look_lines
+from autoresearchd.cli.commands.experiment_commands import _experiment_lines, look_lines
 from autoresearchd.cli.terminal_text import Paint
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Outcome, Status
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
+from autoresearchd.evaluator.re_added import KEY
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import SHA, START, Command, add_confirmation
 from tests.unit.store.driver import Driver, asked_again, commit_of, execute, new_answer, new_proposal
 
+ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.usefixtures("repository")
 
 
@@ -148,3 +153,37 @@ def test_what_a_model_says_gives_the_terminal_no_orders(command: Command, more: 
     answer = command("show", str(ANSWERED), *more)
     assert answer.code == 0 and "gnirts" in answer.out
     assert [c for c in answer.out if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t"] == []
+
+
+# ---------------------------------------------------------------------- what comes back
+def test_what_an_edit_brings_back_is_told_once(command: Command) -> None:
+    record = json.loads(command("show", "1", "--json").out)
+    removed = [{"line": f"y = layer_{n}(x)\x1b[2J", "by": 3 + n % 2} for n in range(3)]
+    record["re_added"] = {"added": 12, "lines": 3, "share": 0.25, "values": 1, "removed": removed}
+    record["asi"] = {KEY: "3 of 12 new lines had been removed by experiments 3 and 4"}
+    lines = _experiment_lines(record, Paint(StringIO()), "")
+    (line,) = (line for line in lines if "re-added" in line or "re added" in line)
+    assert line == (
+        "  re-added    3 of 12 added lines (25%) had been removed by #3, #4: `y = layer_0(x)`; `y = layer_1(x)` "
+        "and 1 more; 1 constant set back to an earlier value"
+    )
+
+
+def test_who_reads_the_json_of_an_experiment_is_told_of_each_key(repository: Path, command: Command) -> None:
+    add_confirmation(repository, Outcome.CONFIRMED)
+    pages = re.split("^### ", (ROOT / "docs/interface.md").read_text("utf-8"), flags=re.MULTILINE)
+    told = {
+        key for page in pages if page.startswith(("experiments --", "show --")) for key in re.findall("`(\\w+)`", page)
+    }
+    for number in range(5):
+        assert _keys(json.loads(command("show", str(number), "--json", "--answers").out)) <= told
+
+
+def _keys(document: object) -> set[str]:
+    """All keys but those that a task, a policy, a model or early abort gives."""
+    if isinstance(document, list):
+        return set().union(*map(_keys, document))
+    if not isinstance(document, dict):
+        return set()
+    free = ("metrics", "asi", "messages", "looks")
+    return set(document).union(*(_keys(value) for key, value in document.items() if key not in free))

@@ -128,6 +128,16 @@ def test_an_illegal_submission_gets_its_exact_error_back_and_the_second_ends_it(
     assert Agent(submit(), say("edit"), submit()).propose().files, "it may be put right"
 
 
+def test_what_is_not_new_in_a_submission_is_pointed_out_once_and_it_may_be_submitted_again() -> None:
+    words = "brings back 2 lines that experiment 1, a keep, had removed: `a`; `b`"
+    found = iter((words, ""))
+    agent = Agent(say("edit"), submit(), submit(), near=lambda state, files, changes: next(found))
+    assert agent.propose().files
+    assert agent.told(2).startswith(
+        "Your submission brings back 2 lines that experiment 1, a keep, had removed: `a`; `b`"
+    )
+
+
 # -- limits
 def test_an_agent_that_does_not_submit_ends_after_its_turns_and_its_edit_is_not_used() -> None:
     agent = Agent(say("edit"), then=say("ls"))

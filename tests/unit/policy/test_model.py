@@ -89,12 +89,12 @@ def test_a_near_duplicate_is_pointed_out_once_and_then_allowed() -> None:
 
     def near(state: ResearchState, files: Mapping[str, str], changes: Mapping[str, Any]) -> str:
         seen.append(changes)
-        return "experiment 3 set LR to 0.2 already" if len(seen) == 1 else ""
+        return "is what experiment 3 did already" if len(seen) == 1 else ""
 
     bench = Bench(GOOD, GOOD, near=near)
     assert bench.propose().files == {"train.py": HIGHER}
     assert seen[0] == {"train.py:LR": 0.2}
-    assert "experiment 3 set LR to 0.2 already" in bench.told(1)
+    assert "the edit is what experiment 3 did already\n" in bench.told(1)
     assert "the same again if you mean it" in bench.told(1)
     assert bench.answers.answers[0].error and not bench.answers.answers[1].error
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.labels import Label
+from autoresearchd.evaluator.re_added import Back
 from autoresearchd.report import story
 from autoresearchd.report.story import Gain
 from autoresearchd.store.story_reader import Edit, SlotRun
@@ -131,7 +132,13 @@ def test_a_line_that_an_earlier_keep_removed_is_told_when_it_comes_back() -> Non
         edit(4, diff="+    x = slow_norm(x)\n"),
         edit(5, diff="+    x = slow_norm(x)\n"),  # after 4 the line is there by decision
     ]
-    assert story.re_added(records, edits) == [(4, "x = slow_norm(x)", 1, True)]
+    found = [one for one in story.re_added(records, edits) if one.back.lines]
+    assert found == [(4, "search", True, Back(1, {"x = slow_norm(x)": 1}))]
+    records[3] |= {"policy": "local:m"}
+    assert story.returned(story.re_added(records, edits)) == [
+        ("local:m", 1, 1, 0), ("search", 3, 0, 0), ("all", 4, 1, 0),
+    ]  # fmt: skip
+    assert story.returned(story.re_added(records[:3], edits[:3])) == []
 
 
 def test_what_failed_is_told_by_class_with_its_most_frequent_reason() -> None:

@@ -15,12 +15,14 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import update
 
 from autoresearchd.app.project import Project
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import SessionState, Status
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema import tables as t
 from autoresearchd.web.rendering import diff_lines
 from autoresearchd.web.security import TOKEN_HEADER
 from autoresearchd.web.server import Server
@@ -121,6 +123,19 @@ def test_the_curves_are_json(page: httpx.Client) -> None:
     assert page.get("/s/mar8/x/1/curves").json() == []
     for path in ("/s/none/live?experiment=1", "/s/none/x/1/curves", "/s/mar8/live?experiment=x", "/s/mar8/live"):
         assert page.get(path).status_code == 404
+
+
+def test_code_that_comes_back_leads_to_the_keep_that_removed_it(tmp_path: Path) -> None:
+    root = make_root(tmp_path)
+    add_session(root, "mar8")
+    with store_of(root) as store, store._db.write() as c:
+        for number, diff in ((1, "-x = norm(x, '<b>')\n"), (4, "+x = norm(x, '<b>')\n")):
+            of_it = update(t.proposal_bodies).filter_by(session_id=store.session("mar8").id, number=number)
+            assert c.execute(of_it.values(diff=diff)).rowcount == 1
+    with serving(root) as found, httpx.Client(base_url=f"http://127.0.0.1:{found.port}", timeout=60) as client:
+        told = "had removed: <code>x = norm(x, &#39;&lt;b&gt;&#39;)</code>"
+        assert f'<a href="/s/mar8/x/1">#1</a> {told}' in client.get("/s/mar8/x/4").text
+        assert "Re-added code" not in client.get("/s/mar8/x/1").text
 
 
 def test_a_repository_without_a_session_says_what_to_do(tmp_path: Path) -> None:
