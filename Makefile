@@ -1,5 +1,5 @@
 # make run: install and do research with the embedded default. make test: what CI runs. make lint: style and types alone.
-# make docs: the documentation site, in build/docs.
+# make docs: the documentation site, in build/docs. make pictures: those of docs/web.md.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The project's own folders: a session that somebody keeps in the clone is none of them.
 SOURCES := autoresearchd benchmarks docs migrations templates tests
 
-.PHONY: install dev run test lint docs chaos cheats nightly clean
+.PHONY: install dev run test lint docs pictures chaos cheats nightly clean
 
 install: $(VENV)/.installed
 dev: $(VENV)/.dev
@@ -59,6 +59,11 @@ test: lint
 docs: dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The site: build/docs/index.html"
+
+# The walk of docs/web.md in Chromium (apt install chromium); look at them before they are committed.
+pictures: dev
+	AUTORESEARCHD_TESTS_NEED_CHROMIUM=1 AUTORESEARCHD_PICTURES=$(CURDIR)/docs/images \
+	  $(BIN)/python -m pytest -q tests/browser/test_walk.py
 
 # At least 200 times SIGKILL, and what got lost; `make chaos SEED=17` repeats one session, kill by kill.
 chaos: dev

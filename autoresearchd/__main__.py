@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 
 
@@ -11,7 +12,9 @@ def main() -> int:
     gc.set_threshold(150_000)  # what is imported is no garbage: collecting amid it takes a tenth of `status`
     from autoresearchd.cli.main import run
 
-    return run()
+    code = run()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what still hangs on a thread is left by Ctrl-C without a traceback
+    return code
 
 
 if __name__ == "__main__":

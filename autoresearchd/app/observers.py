@@ -190,10 +190,10 @@ class Hooks:
                 try:
                     done = run_tool(
                         command, cwd=self._observed.root, stdin=Path(given.name), env=os.environ, timeout=HOOK_S,
-                        cancel=cancel,
+                        cancel=cancel, called=name,
                     )  # fmt: skip
                 except EnvironmentFailure as error:  # it could not be started
-                    self._tell(EventKind.WARNING, f"{name} {error.what}")
+                    self._tell(EventKind.WARNING, error.what)
                     continue
             out = self._redactor.text(done.stdout)
             facts = f"{done.duration_s:.1f} s, {len(done.stdout.encode())} bytes"
@@ -280,7 +280,7 @@ class Notifier:
         self._worker, self._lock = Worker("notifications", tell), threading.Lock()
         self._failed, self._kept = 0, 0
         """Experiments in a row that failed, and that were not kept."""
-        self._waits = False
+        self._waits, self._worked = False, False
         self._broken: set[str] = set()
 
     def emit(self, event: Event) -> None:
@@ -299,6 +299,7 @@ class Notifier:
     def _news(self, event: Event) -> Iterator[tuple[tuple[str, ...], str]]:
         """(of which kinds the news of an event are, the first is how they are called; in words)."""
         data = event.data
+        self._worked = self._worked or event.experiment is not None
         match event.kind:
             case EventKind.CONFIRMED if data.get("better"):
                 yield ("confirmed",), event.message
@@ -317,6 +318,8 @@ class Notifier:
                 yield ("stall",), event.message
             case EventKind.LEARNED | EventKind.LEARNER_FAILED:
                 yield ("learner",), event.message
+            case EventKind.SESSION_STOPPED if data.get("limit") and not self._worked:
+                pass  # it was at its limit before, and its user was told then; a service starts it at each boot
             case EventKind.SESSION_STOPPED:
                 yield ("budget", "ended") if data.get("limit") else ("ended",), event.message
             case _:
@@ -385,6 +388,7 @@ class Notifier:
                 },
                 timeout=COMMAND_S,
                 cancel=threading.Event(),
+                called="the command",
             )
         if done.timed_out:
             return f"it did not end in {COMMAND_S:.0f} s"

@@ -27,10 +27,10 @@ MOST_WAITING = 32
 _SHOWN = ("status", "label", "metric", "expected_gain", "confirmed", "reason", "commit", "description")
 
 
-def program(directory: Path, tag: str | None) -> dict[str, Any]:
-    """The editable files at a session's tip, and the commit that an edit of them is made on.
+def program(directory: Path, tag: str | None) -> tuple[dict[str, Any], list[int]]:
+    """The editable files at a session's tip, and the commit that an edit of them is made on; the ids of its notes.
 
-    notes: of the user, where nobody else proposes; none is given twice.
+    notes: of the user, where nobody else proposes; they are given again until ``notes_seen``: an answer may be lost.
     """
     project = Project.of_session(directory)
     with project.existing_store() as store:
@@ -38,11 +38,17 @@ def program(directory: Path, tag: str | None) -> dict[str, Any]:
         task = parse_task(session.task_json)
         with contextlib.closing(open_workspace(project.root, session.tag, task, project.root / session.folder)) as git:
             files = {path: git.read(session.incumbent, path) for path in task.editable}
-        notes, latest = store.unseen_notes(session.id) if session.policy == OUTSIDE else (), store.latest(session.id)
-        if notes:
-            store.mark_notes_seen(session.id, [note.id for note in notes], latest.number + 1 if latest else 0)
+        notes = store.unseen_notes(session.id) if session.policy == OUTSIDE else ()
     place = {"session": session.tag, "experiment": session.incumbent_experiment, "commit": session.incumbent}
-    return {**place, "files": files, "notes": [note.text for note in notes]}
+    return {**place, "files": files, "notes": [note.text for note in notes]}, [note.id for note in notes]
+
+
+def notes_seen(directory: Path, tag: str, notes: Sequence[int]) -> None:
+    """An edit was proposed after they had been read."""
+    with Project.of_session(directory).existing_store() as store:
+        session = store.session(tag)
+        latest = store.latest(session.id)
+        store.mark_notes_seen(session.id, notes, latest.number + 1 if latest else 0)
 
 
 def _own(session: Session) -> Session:
@@ -77,9 +83,6 @@ def propose(
     project = Project.of_session(directory)
     with project.existing_store() as store:
         session = _own(project.pick(store, tag))
-        if project.daemon(session.tag) is None and store.holder(session.tag) is None:
-            what, hint = f"no daemon works on session {session.tag}", f"`autoresearchd resume {session.tag}` goes on"
-            raise errors.NothingRunning(what, hint=hint)
         task, on = parse_task(session.task_json), parent or session.incumbent
         with contextlib.closing(open_workspace(project.root, session.tag, task, project.root / session.folder)) as git:
             try:
@@ -95,6 +98,9 @@ def propose(
             check_no_secret(redactor(folder=project.root), code, changed)
         except (EditError, errors.PolicyError) as error:
             raise errors.UsageError(error.what, hint=error.hint) from error
+        if project.daemon(session.tag) is None and store.holder(session.tag) is None:
+            what, hint = f"no daemon works on session {session.tag}", f"`autoresearchd resume {session.tag}` goes on"
+            raise errors.NothingRunning(what, hint=hint)
         if store.waiting_suggestions(session.id) >= MOST_WAITING:
             what = f"{MOST_WAITING} proposals wait for session {session.tag} already"
             raise errors.UsageError(what, hint="wait until some of them are decided")

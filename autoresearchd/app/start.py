@@ -26,6 +26,7 @@ from autoresearchd.app.tasks.search_space import require_tunable
 from autoresearchd.app.tasks.task_folder import (
     TASK_FILE,
     empty_submodules,
+    nested_in,
     program_notes,
     read_task,
     task_folder,
@@ -105,6 +106,9 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
         layout.require_tag(options.tag)
     overrides = _overrides(options.overrides, settings)
     folder = task_folder(options.task, options.directory, undo)
+    if options.task is not None and (around := nested_in(folder)) is not None:
+        own = f"note: {folder} is a repository of its own inside of {around}"
+        _say(f"{own}: `status`, `web` and the others see this session from {folder} (cd) alone\n")
     if not folder.is_dir():
         raise errors.UsageError(f"there is no folder {folder}", hint="name the folder that holds the task")
     file, device = folder / TASK_FILE, None

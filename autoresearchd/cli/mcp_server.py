@@ -21,7 +21,7 @@ import anyio.to_thread
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from autoresearchd import __version__, keys
 from autoresearchd.app import outside, session_requests
@@ -39,6 +39,9 @@ T = TypeVar("T")
 LOOK_S = 1.0
 _LOG_BYTES = 16 * 1024
 _OFFERED = ("auto", "search", "random", "outside", "litellm", "local", "agent")
+_MOST_TOLD = 4
+"""Of what is wrong with arguments."""
+_PARENT = "The full name of a commit, as `program` gives it."
 _INSTRUCTIONS = """\
 autoresearchd edits one program, runs it under a fixed budget, measures a metric and keeps or reverts the change, for
 ever. Look at `status` first. `program` gives the text that an edit is made on, `propose` has an edit run and judged as
@@ -49,7 +52,7 @@ Tag = Annotated[
     str | None,
     Field(max_length=100, description="Which session, where there are several (default: the running one)."),
 ]
-Duration = Annotated[str | None, Field(max_length=20, pattern=r"^[0-9hms. ]+$")]
+Duration = Annotated[str | None, Field(max_length=20, pattern=r"^[0-9hms. ]+$", description="Such as 90s, 5m or 8h.")]
 Number = Annotated[int, Field(ge=0, le=2**31 - 1, strict=True)]
 Text = Annotated[str, Field(max_length=2000)]
 
@@ -66,8 +69,41 @@ class Replacement(BaseModel):
 
 def make_server(folder: Path) -> MCPServer[Any]:
     """The server of one folder; its tools are the methods of ``Tools``."""
-    tools = [_strict(Tool.from_function(function)) for function in Tools(folder).all()]
+    tools = [_strict(_Tool.from_function(function)) for function in Tools(folder).all()]
     return MCPServer("autoresearchd", version=__version__, instructions=_INSTRUCTIONS, tools=tools, log_level="ERROR")
+
+
+class _Tool(Tool):
+    """Tells what is wrong with arguments in words of ours: those of the library name its classes and its pages."""
+
+    async def run(self, *given: Any, **named: Any) -> Any:
+        try:
+            return await super().run(*given, **named)
+        except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):
+                raise ToolError(_hidden(_in_words(error.__cause__, self.parameters.get("properties", {})))) from error
+            if type(error) is ToolError:  # one that nobody expected keeps what the library says of it
+                raise ToolError(str(error).removeprefix(f"Error executing tool {self.name}: ")) from error
+            raise
+
+
+def _in_words(error: ValidationError, properties: dict[str, Any]) -> str:
+    told = []
+    for one in error.errors(include_url=False)[:_MOST_TOLD]:
+        name, given, ctx = str(one["loc"][0]), repr(one["input"])[:60], one.get("ctx", {})
+        match one["type"]:
+            case "missing":
+                what = "is missing"
+            case "extra_forbidden":
+                what = "is not known"
+            case "string_pattern_mismatch":
+                what = f"is {given}, which does not fit. {properties.get(name, {}).get('description', '')}".rstrip()
+            case "string_too_long" | "too_long":
+                what = f"is longer than {ctx['max_length']:,}"
+            case _:
+                what = f"is {given}: {one['msg'][:1].lower()}{one['msg'][1:]}"
+        told.append(f"{'.'.join(str(part) for part in one['loc'])} {what}")
+    return "; ".join(told) + f"\n→ it takes {', '.join(properties) or 'no arguments'}"
 
 
 def _strict(tool: Tool) -> Tool:
@@ -103,6 +139,8 @@ class Tools:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._read: dict[str, list[int]] = {}
+        """The notes that were given with a program, by session: seen once an edit is proposed on it."""
 
     def all(self) -> list[Callable[..., Any]]:
         """The tools; those that take no time of their own run on a thread each."""
@@ -149,7 +187,9 @@ class Tools:
 
     def program(self, session: Tag = None) -> dict[str, Any]:
         """The editable files at the tip, and its commit, which `propose` takes as parent; notes of the user for you."""
-        return _hidden(outside.program(self._folder, session))  # type: ignore[no-any-return]
+        found, notes = outside.program(self._folder, session)
+        self._read[found["session"]] = notes
+        return _hidden(found)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ steering
     def note(self, text: Annotated[str, Field(min_length=1, max_length=4000)], session: Tag = None) -> str:
@@ -198,7 +238,7 @@ class Tools:
     async def resume(
         self,
         context: Context[Any, Any],
-        session: Annotated[str | None, Field(max_length=100, pattern=r"^[^-]")] = None,
+        session: Annotated[str | None, Field(max_length=100, pattern=r"^[^-]", description="The tag of one.")] = None,
         max_experiments: Number | None = None,
     ) -> str:
         """Go on with a session that has stopped or crashed; max_experiments: a new total."""
@@ -214,7 +254,7 @@ class Tools:
         files: Annotated[dict[str, Annotated[str, Field(max_length=1_000_000)]], Field(max_length=50)] = {},  # noqa: B006
         description: Annotated[str, Field(max_length=160)] = "",
         next_action_hint: Text = "",
-        parent: Annotated[str | None, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")] = None,
+        parent: Annotated[str | None, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$", description=_PARENT)] = None,
         session: Tag = None,
         wait_s: Annotated[float, Field(ge=0, le=86_400)] = 600.0,
     ) -> dict[str, Any]:
@@ -235,6 +275,8 @@ class Tools:
             parent=parent,
         )
         tag, number = await anyio.to_thread.run_sync(_told(queue))
+        if notes := self._read.pop(tag, []):
+            await anyio.to_thread.run_sync(_told(functools.partial(outside.notes_seen, self._folder, tag, notes)))
         return await self._wait(context, tag, number, wait_s)
 
     async def verdict(

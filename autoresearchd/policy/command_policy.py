@@ -135,9 +135,13 @@ class ToolResult:
 
 
 def run_tool(
-    command: str, *, cwd: Path, stdin: Path, env: Mapping[str, str], timeout: float, cancel: Cancel
-) -> ToolResult:
-    """Run a shell command to its end, to its deadline, or until ``cancel`` is set (then Interrupted is raised)."""
+    command: str, *, cwd: Path, stdin: Path, env: Mapping[str, str], timeout: float, cancel: Cancel,
+    called: str = "the command of the policy",
+) -> ToolResult:  # fmt: skip
+    """Run a shell command to its end, to its deadline, or until ``cancel`` is set (then Interrupted is raised).
+
+    called: what errors call it.
+    """
     began = time.monotonic()
     try:
         process = subprocess.Popen(
@@ -150,13 +154,13 @@ def run_tool(
             start_new_session=True,
         )
     except OSError as error:
-        raise EnvironmentFailure(f"the command of the policy could not be started: {error}") from error
+        raise EnvironmentFailure(f"{called} could not be started: {error}") from error
     out, err = _Tail(process.stdout), _Tail(process.stderr)
     timed_out = False
     try:
         while process.poll() is None and not timed_out:
             if cancel.wait(_LOOK_S):
-                raise Interrupted("the command of the policy was stopped on request")
+                raise Interrupted(f"{called} was stopped on request")
             timed_out = time.monotonic() >= began + timeout
     finally:
         # What is left of the group: asked first where the tool itself is still there, then killed.

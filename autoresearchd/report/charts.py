@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.report.plain_text import clean, cut
-from autoresearchd.report.plot import Chart, Point, Step, axis_limits
+from autoresearchd.report.plot import Chart, Point, Step, Steps, axis_limits
 
 STYLE = """\
 :root{--ink:#1f2328;--soft:#59636e;--line:#d5d9de;--paper:#fff;--ok:#009e73;--ok-ink:#00704f;--tip:#0072b2;
@@ -120,8 +120,9 @@ def staircase(
     ]
     legend = [entry for entry, there in zip(legend, (chart.confirmed, any(chart.tips)), strict=True) if there]
     legend += [(f"{words} ({counts[k]:,})", shape, cls) for k, (words, shape, cls) in _KINDS.items() if counts[k]]
-    svg.legend(legend if explained else ())
-    top, bottom, right = svg.y + 24, svg.y + height - 30, width - 14.0
+    if explained:
+        svg.legend(legend)
+    top, bottom, right = svg.y + 28, svg.y + height - 30, width - 14.0
 
     def x(number: float) -> float:
         return _LEFT + 8 + (right - _LEFT - 16) * number / last
@@ -130,10 +131,7 @@ def staircase(
         return bottom - (bottom - top) * (min(high, max(low, value)) - low) / (high - low)
 
     svg.value_axis(low, high, y, right)
-    for tick in _ticks(0, last, max(2, width // 110)):
-        if tick == int(tick):
-            svg.text(x(tick), bottom + 16, f"{tick:,.0f}", "soft", anchor="middle")
-    svg.text(right, bottom + 31, "experiment", "soft", anchor="end")
+    svg.count_axis(last, x, bottom, right)
     better = "lower" if chart.minimize else "higher"
     svg.text(8, top - 12, f"{clean(chart.metric, 40)} ({better} is better)", "soft")
     for index, (begin, end, value) in enumerate(chart.baselines):
@@ -155,7 +153,7 @@ def staircase(
         svg.marks(kind, [(x(point.number), y(point.value)) for point in own[:-_MOST_NAMED]])
         for point in own[-_MOST_NAMED:]:
             svg.keep(kind, point, x(point.number), y(point.value), link)
-    _label_keeps(svg, chart, x, y)
+    _label_keeps(svg, chart, x, y, bottom - 24)
     svg.y = bottom + 38
     return svg.close("Progress", _words(chart))
 
@@ -200,16 +198,77 @@ def _draw_steps(
     svg.path(line, classes)
 
 
-def _label_keeps(svg: _Svg, chart: Chart, x: Callable[[float], float], y: Callable[[float], float]) -> None:
-    """Numbers at the largest steps, where there is room."""
+def _label_keeps(
+    svg: _Svg, chart: Chart, x: Callable[[float], float], y: Callable[[float], float], lowest: float
+) -> None:
+    """Numbers at the largest steps, where there is room; lowest: below it are the marks of crashes."""
     steps = zip(chart.keeps, chart.keeps[1:], strict=False)
     by_size = sorted(steps, key=lambda pair: -abs(pair[0].value - pair[1].value))
     taken: list[tuple[float, float]] = []
     for _, point in by_size:
-        at = x(point.number), y(point.value) + (17 if chart.minimize else -9)
+        under = chart.minimize and y(point.value) + 17 <= lowest
+        at = x(point.number), y(point.value) + (17 if under else -9)
         if len(taken) < _MOST_LABELS and all(abs(at[0] - a) > 34 or abs(at[1] - b) > 14 for a, b in taken):
             taken.append(at)
             svg.text(*at, f"#{point.number}", "soft", anchor="middle")
+
+
+# ---------------------------------------------------------------------- sessions side by side
+class Line(NamedTuple):
+    """A session among others. steps: its confirmed gain over its own baseline, in %; last: its newest experiment."""
+
+    label: str
+    steps: Steps
+    last: int
+
+
+_LINES = (
+    ("big", "ok big"), ("ring", "tip hollow"), ("x", "fail mark"), ("diamond", "illegal hollow"), ("up", "abort mark"),
+    ("bar", "grey mark"),
+)  # fmt: skip
+MOST_LINES = len(_LINES)
+
+
+def line_of(label: str, chart: Chart) -> Line | None:
+    """A session as one of several; None: it has no baseline that a gain could be a share of."""
+    sign = -100.0 if chart.minimize else 100.0
+    steps = [
+        Step(step.at, sign * (step.value - base) / abs(base))
+        for (_, _, base), own in zip(chart.baselines, chart.confirmed, strict=True)
+        for step in own
+        if base
+    ]
+    return Line(label, tuple(steps), chart.last) if steps else None
+
+
+def side_by_side(lines: Sequence[Line], *, name: str, width: int = 960, height: int = 300) -> str:
+    """Sessions on common axes, at most ``MOST_LINES``: a mark at the end of each tells it apart without its colour."""
+    svg = _Svg(name, width)
+    svg.y = 8.0
+    svg.legend([(cut(clean(one.label), 40), shape, cls) for one, (shape, cls) in zip(lines, _LINES, strict=False)])
+    gains = [step.value for one in lines for step in one.steps]
+    low, high = min(0.0, *gains), max(0.0, *gains)
+    reach = (high - low) or 1.0
+    low, high = low - 0.06 * reach, high + 0.1 * reach
+    last = max([1, *(math.ceil(max(one.last, one.steps[-1].at)) for one in lines)])
+    top, bottom, right = svg.y + 28, svg.y + height - 30, width - 14.0
+
+    def x(number: float) -> float:
+        return _LEFT + 8 + (right - _LEFT - 16) * number / last
+
+    def y(value: float) -> float:
+        return bottom - (bottom - top) * (value - low) / (high - low)
+
+    svg.value_axis(low, high, y, right)
+    svg.count_axis(last, x, bottom, right)
+    svg.text(8, top - 12, "% better than its own baseline, confirmed", "soft")
+    for one, (shape, cls) in zip(lines, _LINES, strict=False):
+        end = max(float(one.last), one.steps[-1].at)
+        _draw_steps(svg, one.steps, f"{cls.split()[0]} mark", None, end, x, y)
+        svg.shapes(shape, cls, [(x(end), y(one.steps[-1].value))])
+    svg.y = bottom + 38
+    told = "; ".join(f"{one.label}: {one.steps[-1].value:+.3g}% after {one.last:,} experiments" for one in lines)
+    return svg.close("Sessions side by side", told)
 
 
 # ---------------------------------------------------------------------- slots over time
@@ -351,6 +410,12 @@ class _Svg:
             self.path(f"M{_n(_LEFT)} {_n(y(tick))}H{_n(right)}", "grid")
             shown = f"{tick:.{decimals}f}" if decimals <= 6 and abs(tick) < 1e6 else f"{tick:.3g}"
             self.text(_LEFT - 6, y(tick) + 4, shown, "soft", anchor="end")
+
+    def count_axis(self, last: int, x: Callable[[float], float], bottom: float, right: float) -> None:
+        for tick in _ticks(0, last, max(2, int(self.width) // 110)):
+            if tick == int(tick):
+                self.text(x(tick), bottom + 16, f"{tick:,.0f}", "soft", anchor="middle")
+        self.text(right, bottom + 31, "experiment", "soft", anchor="end")
 
     def close(self, title: str, words: str) -> str:
         ids = f"{self.name}-t {self.name}-d"

@@ -31,9 +31,9 @@ _WIDTH = 100
 class Misfit(RepositoryError):
     """An improvement does not go together with what it is to stand on. number: of its experiment."""
 
-    def __init__(self, number: int, path: str, where: str, *, hint: str) -> None:
-        super().__init__(f"experiment {number} does not fit {where}: both changed the same place of {path}", hint=hint)
-        self.number, self.path = number, path
+    def __init__(self, number: int, conflict: MergeConflict, where: str, *, hint: str) -> None:
+        super().__init__(f"experiment {number} does not fit {where}: {conflict.how}", hint=hint)
+        self.number, self.path = number, conflict.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def stack(branches: Branches, tree: str, improvements: Sequence[Improvement], wh
         try:
             after = branches.merge(one.before, tree, one.after, merge)
         except MergeConflict as error:
-            raise Misfit(one.number, error.path, where, hint=hint) from error
+            raise Misfit(one.number, error, where, hint=hint) from error
         if after != tree:
             steps.append(Step(one, after))
         tree = after

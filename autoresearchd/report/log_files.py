@@ -343,10 +343,13 @@ def _is_table(line: str) -> bool:
 
 
 def _numbered(stream: TextIO) -> Iterator[tuple[int, str]]:
-    """The lines that are not empty, with their numbers; overlong ones in parts."""
-    for number, line in enumerate(iter(lambda: stream.readline(_MAX_LINE), ""), 1):
-        if line.strip():
+    """The lines that are not empty, with their numbers; of an overlong one the first ``_MAX_LINE`` characters."""
+    number, begins = 0, True
+    for line in iter(lambda: stream.readline(_MAX_LINE), ""):
+        number += begins
+        if begins and line.strip():
             yield number, line.rstrip("\r\n").lstrip("\ufeff")
+        begins = line.endswith("\n")
 
 
 def _read_jsonl(log: ImportedLog, lines: Iterable[tuple[int, str]]) -> None:
@@ -354,7 +357,8 @@ def _read_jsonl(log: ImportedLog, lines: Iterable[tuple[int, str]]) -> None:
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError):
-            log.warn(number, "not JSON, passed over")
+            long = f"longer than {_MAX_LINE:,} characters" if len(line) >= _MAX_LINE else "not JSON"
+            log.warn(number, f"{long}, passed over")
             continue
         if not isinstance(entry, dict):
             log.warn(number, "not a JSON object, passed over")

@@ -116,7 +116,7 @@ def available() -> list[Tier]:
 def check_name(name: str) -> str:
     """The name of a tier or ``auto``, as given. Raises UsageError when it is neither."""
     if name != AUTO and name not in set(TierName):
-        raise UsageError(f"--sandbox: {name!r} is not a tier", hint=f"one of {AUTO}, {', '.join(TierName)}")
+        raise UsageError(f"{name[:60]!r} is not a tier of the sandbox", hint=f"one of {AUTO}, {', '.join(TierName)}")
     return name
 
 

@@ -23,6 +23,7 @@ from autoresearchd.report.plain_text import clean, real, strip_controls
 
 FOLDER = Path(__file__).parent
 _MOST_LINES, _LONGEST = 4000, 400
+_NO_FILE = "/dev/null"
 _STATUS = {
     "keep": ("kept", "keep"), "discard": ("discarded", "discard"), "crash": ("crashed", "crash"),
     "checks_failed": ("failed a check", "check"), "aborted_early": ("ended early", "abort"),
@@ -156,7 +157,7 @@ def words_of_test(test: Mapping[str, Any]) -> dict[str, str]:
 def diff_lines(diff: str) -> list[DiffLine]:
     """A unified diff, its code coloured by the names of its files; very long ones are cut."""
     found: list[DiffLine] = []
-    lexer, old, new, left = _lexer(""), 0, 0, [0, 0]
+    lexer, before, old, new, left = _lexer(""), "", 0, 0, [0, 0]
     for line in text(diff).rstrip("\n").split("\n")[:_MOST_LINES]:
         if hunk := _HUNK.match(line):  # no line of code begins so: it has a sign, or a space
             old, new = int(hunk[1]), int(hunk[3])
@@ -165,10 +166,13 @@ def diff_lines(diff: str) -> list[DiffLine]:
         elif line.startswith("\\"):
             found.append(DiffLine("hunk", None, None, Markup.escape(line[:_LONGEST])))
         elif max(left) <= 0:
-            if line.startswith("+++ "):
+            if line.startswith("--- "):
+                before = line[4:].removeprefix("a/").strip()
+            elif line.startswith("+++ "):
                 name = line[4:].removeprefix("b/").strip()
-                lexer = _lexer(name)
-                found.append(DiffLine("file", None, None, Markup.escape(name[:_LONGEST])))
+                lexer = _lexer(before if name == _NO_FILE else name)
+                told = f"{before} (deleted)" if name == _NO_FILE else name + " (new)" * (before == _NO_FILE)
+                found.append(DiffLine("file", None, None, Markup.escape(told[:_LONGEST])))
         else:
             kind = {"+": "add", "-": "del"}.get(line[:1], "same")
             numbers = (None if kind == "add" else old), (None if kind == "del" else new)

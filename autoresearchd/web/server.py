@@ -48,9 +48,11 @@ class Site:
         self._changes = Changes(self._source, stopping)
         self._templates: Environment = rendering.environment()
         self._templates.globals["program_version"] = __version__
+        self._data = (self._live, self._stored, self._events, self._token)
+        """Read by the page's script: their errors are data, too."""
         views = self._views
         pages: dict[str, tuple[str, Page]] = {
-            "/": ("sessions.html", lambda _: views.sessions()),
+            "/": ("sessions.html", lambda q: views.sessions("narrow" in q.query_params)),
             "/s/{tag}": ("overview.html", lambda q: views.overview(q.path_params["tag"], "narrow" in q.query_params)),
             "/s/{tag}/experiments": (
                 "experiments.html",
@@ -199,6 +201,8 @@ class Site:
         elif not isinstance(error, NotHere):
             code, what = 500, f"this page cannot be made: {type(error).__name__}"
             hint = "the terminal of `autoresearchd web` tells more; the session itself is not touched by it"
+        if request.scope.get("endpoint") in self._data:
+            return JSONResponse({"error": f"{what}; {hint}" if hint else what}, code)
         return self._html("error.html", {"code": code, "what": what, "hint": hint, "tag": ""}, code)
 
 

@@ -6,7 +6,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -67,19 +66,26 @@ class Views:
         self._source = source
 
     # ------------------------------------------------------------------ all sessions
-    def sessions(self) -> Context:
+    def sessions(self, narrow: bool = False) -> Context:
         """The sessions side by side, newest first; none: how to begin one."""
         try:
             place, reader = self._source.open()
         except NoSession as none:
             return {"sessions": [], "how": none.hint, **self._frame("")}
-        frame, listed = self._frame(""), []
+        frame, listed, lines = self._frame(""), [], list[charts.Line]()
         for row in reader.sessions()[::-1]:
             seen = self._see(row.tag)
-            chart = self._staircase(seen, _CARD, 190)
+            chart = self._staircase(seen, _CARD, 190, explained=False)
+            line = charts.line_of(row.tag, self._chart(seen))
+            lines += [line] if line else []
             facts = {"status": seen.status, "facts": headline(seen), "chart": chart}
             listed.append({"tag": row.tag, "policy": row.policy, **facts})
-        return {"sessions": listed, "how": layout.how_to_begin(place.root), **frame}
+        together = None
+        if len(lines) > 1:
+            svg = charts.side_by_side(lines[: charts.MOST_LINES], name="together", width=_NARROW if narrow else _WIDE)
+            together = Markup(svg)  # noqa: S704 it escapes what it is given
+        some = len(lines) > charts.MOST_LINES
+        return {"sessions": listed, "together": together, "some": some, "how": layout.how_to_begin(place.root), **frame}
 
     # ------------------------------------------------------------------ one session
     def overview(self, tag: str, narrow: bool = False) -> Context:
@@ -189,9 +195,9 @@ class Views:
         around = {"tag": tag, "status": seen.status if seen else None, "here": here, "root": self._source.project.root}
         return {**around, "version": seen.version if seen else self._source.version(tag)}
 
-    def _staircase(self, seen: Seen, width: int, height: int) -> Markup | None:
-        """The chart; None while nothing is measured."""
-        metric, keep = seen.status["metric"], partial(self._source.kept, seen.tag, seen.signature)
+    def _chart(self, seen: Seen) -> Chart:
+        """What has happened, as charts have it."""
+        metric = seen.status["metric"]
 
         def chart() -> Chart:
             return chart_of(
@@ -200,15 +206,22 @@ class Views:
                 beliefs=seen.reader.beliefs(seen.tag),
             )  # fmt: skip
 
+        return self._source.kept(seen.tag, seen.signature, "chart", chart)
+
+    def _staircase(self, seen: Seen, width: int, height: int, explained: bool = True) -> Markup | None:
+        """The chart; None while nothing is measured."""
+        found, sigma = self._chart(seen), real(seen.status["metric"]["sigma"])
+
         def drawn() -> Markup:
             svg = charts.staircase(
-                found, name=f"progress-{_word(seen.tag)}", sigma=real(metric["sigma"]), width=width, height=height,
-                link=lambda n: f"/s/{seen.tag}/x/{n}", explained=width != _CARD,
+                found, name=f"progress-{_word(seen.tag)}", sigma=sigma, width=width, height=height,
+                link=lambda n: f"/s/{seen.tag}/x/{n}", explained=explained,
             )  # fmt: skip
             return Markup(svg)  # noqa: S704 it escapes what it is given
 
-        found = keep("chart", chart)
-        return keep(f"staircase {width}", drawn) if found.keeps or found.discards else None
+        if not found.keeps and not found.discards:
+            return None
+        return self._source.kept(seen.tag, seen.signature, f"staircase {width} {height}", drawn)
 
     def _slots(self, seen: Seen, width: int) -> dict[str, Any]:
         """What the slots did lately; ``chart`` is None before the first run."""

@@ -31,11 +31,15 @@ TextMerge = Callable[[str, str, str], str | None]
 
 
 class MergeConflict(RepositoryError):
-    """Two sides changed the same place of a file. path: from the top of the repository."""
+    """Two sides do not go together. path: of a file, from the top of the repository; how: what each did, in words."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{path} was changed on both sides")
-        self.path = path
+    def __init__(self, path: bytes, how: str) -> None:
+        self.path = os.fsdecode(path)
+        self.how = how.format(path=self.path)
+        super().__init__(self.how)
+
+
+_SAME_PLACE = "both changed the same place of {path}"
 
 
 class Branches:
@@ -113,6 +117,17 @@ class Branches:
         return self._git.run("check-ref-format", f"refs/heads/{name}").ok
 
 
+def _how_not_both(base: Entry | None, ours: Entry | None, theirs: Entry | None) -> str:
+    """What two sides did with a path that is no file on all of them. ours: what is built on."""
+    if base is None:
+        return "both made {path}"
+    if ours is None:
+        return "{path}, which it changes, was deleted or renamed there"
+    if theirs is None:
+        return "it deletes or renames {path}, which was changed there"
+    return "{path} is a file on one side only"
+
+
 class _Merge:
     """Three-way merge of trees, path by path: what one side left alone is as the other has it."""
 
@@ -141,7 +156,7 @@ class _Merge:
             tree = self.trees(path + b"/", *(entry.sha if entry else None for entry in (base, ours, theirs)))
             return None if tree is None else Entry(FOLDER, there[0].name, tree)
         if base is None or ours is None or theirs is None or not all(entry.is_file for entry in there):
-            raise MergeConflict(os.fsdecode(path))
+            raise MergeConflict(path, _how_not_both(base, ours, theirs))
         mode = ours.mode if theirs.mode == base.mode else theirs.mode
         if base.sha in (ours.sha, theirs.sha) or ours.sha == theirs.sha:
             return Entry(mode, base.name, ours.sha if theirs.sha == base.sha else theirs.sha)
@@ -151,8 +166,8 @@ class _Merge:
         try:
             base, ours, theirs = (self._objects.read(sha, "blob").decode("utf-8") for sha in sides)
         except UnicodeDecodeError:
-            raise MergeConflict(os.fsdecode(path)) from None
+            raise MergeConflict(path, "both changed {path}, which is no text") from None
         merged = None if "\0" in base + ours + theirs else self._text(base, ours, theirs)
         if merged is None:
-            raise MergeConflict(os.fsdecode(path))
+            raise MergeConflict(path, _SAME_PLACE)
         return self._new.add("blob", merged.encode("utf-8"))

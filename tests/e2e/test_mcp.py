@@ -68,9 +68,10 @@ def test_an_agent_starts_watches_proposes_and_stops_a_session(project: Project) 
         assert "noted" in await agent.call("note", text="the shift, too")
         seen = await agent.call("program")
         assert seen["notes"] == ["the shift, too"], "nobody else would read it"
-        assert (await agent.call("program"))["notes"] == []
+        assert (await agent.call("program"))["notes"] == seen["notes"], "the first answer may have been lost"
         whole = seen["files"]["train.py"].replace("SHIFT = 0.5", "SHIFT = 1.0")
         queued = await agent.call("propose", files={"train.py": whole}, hypothesis="the other one", wait_s=0)
+        assert (await agent.call("program"))["notes"] == []
         found = await agent.call("verdict", proposal=queued["proposal"], wait_s=200)
         assert (found["state"], found["experiment"]) == ("decided", 2)
 
@@ -79,6 +80,12 @@ def test_an_agent_starts_watches_proposes_and_stops_a_session(project: Project) 
         shown = await agent.call("show", experiment=1, log=True)
         assert "+SCALE = 1.9" in shown["diff"] and "score:" in shown["log"]
         assert "stops" in await agent.call("stop", now=True)
+        while (await agent.call("status"))["session"]["state"] != "stopped":
+            await asyncio.sleep(0.1)
+        broken = await agent.call("propose", files={"train.py": "x = ("}, hypothesis="x")
+        assert "'(' was never closed" in broken, "what is wrong with it, not only that nobody is there"
+        fits = {"train.py": whole + "STEPS = 2\n"}
+        assert "no daemon works" in await agent.call("propose", files=fits, hypothesis="x")
 
     with_agent(project, walk)
 
@@ -103,6 +110,8 @@ def test_a_call_that_could_run_something_else_or_is_a_slip_is_refused(project: P
         for tool, arguments, word in wrong:
             said = await agent.call(tool, **arguments)
             assert said.startswith("refused: ") and word in said, (tool, arguments, said)
+            for library in ("pydantic", "validation error", "Error executing", "input_value"):
+                assert library not in said, (tool, arguments, said)
 
     before = project.snapshot()
     with_agent(project, walk)

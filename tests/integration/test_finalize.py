@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -291,6 +292,21 @@ def test_an_edit_of_the_same_place_on_the_base_is_told_with_the_file(
         with pytest.raises(Misfit, match=r"experiment 2 does not fit the base: .* the same place of train\.py"):
             finalized(workspace, began, commits, "final", base=base)
         assert "/final" not in repository.refs()
+
+
+@pytest.mark.parametrize(("history", "gone", "words"), [
+    ([[("edit", 2, 2)]], True, "train.py, which it changes, was deleted or renamed there"),
+    ([[("rename", 2, 3)]], False, "it deletes or renames train.py, which was changed there"),
+])  # fmt: skip
+def test_a_file_that_is_gone_on_one_side_is_told_as_what_it_is(
+    repository: Repository, workspace: GitWorkspace, history: History, gone: bool, words: str
+) -> None:
+    with session(repository, history) as (files, began, commits):
+        mode, text = files[0]["train.py"]
+        left = {name: file for name, file in files[0].items() if name != "train.py"}
+        [base] = repository.commits([left if gone else {**left, "train.py": (mode, text + "mine = 1\n")}], began)
+        with pytest.raises(Misfit, match=f"experiment 1 does not fit the base: {re.escape(words)}"):
+            finalized(workspace, began, commits, "final", base=base)
 
 
 def test_what_the_base_has_of_the_next_line_is_left_out(repository: Repository, workspace: GitWorkspace) -> None:

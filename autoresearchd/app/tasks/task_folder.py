@@ -191,6 +191,15 @@ def _scaffold(template: Path, directory: Path, undo: contextlib.ExitStack) -> Pa
     return directory
 
 
+def nested_in(directory: Path) -> Path | None:
+    """The top of the repository around that of a folder's own; None: there is none, or it is a worktree of that one."""
+    with contextlib.suppress(AutoresearchdError):
+        if (own := layout.find_root(directory)) == directory:
+            around = layout.find_root(own.parent)
+            return around if layout.common_dir(around) != layout.common_dir(own) else None
+    return None
+
+
 def _take_back(directory: Path, written: list[Path], made: list[Path]) -> None:
     """Leave a folder as it was found, unless somebody else, who came a moment later, has begun a session there."""
     try:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,13 +86,19 @@ class _Progress:
             self.link.stop(self.call)
 
 
+def folder_of(name: str) -> str:
+    """The name of a slot as that of a folder; two slots never share one."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    return f"slot-{plain}" if plain == name else f"slot-{plain}-{sha256(name.encode()).hexdigest()[:8]}"
+
+
 class Place(Cooling):
     """A slot. busy: a run is in it; folder: its name as that of a folder on the host."""
 
     def __init__(self, slot: RemoteSlot, host: Host, times: Times) -> None:
         super().__init__(times.cool, times.coolest)
         self.slot, self.host, self.busy = slot, host, False
-        self.folder = "slot-" + re.sub(r"[^A-Za-z0-9_.-]", "_", slot.name)
+        self.folder = folder_of(slot.name)
 
 
 class RemoteExecutor:

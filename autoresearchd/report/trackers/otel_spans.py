@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ def send(book: Book, place: Path) -> Sent:
     if not endpoint:
         hint = f"for example: {_ENDPOINTS[1]}=http://127.0.0.1:4318 autoresearchd export --to otel"
         raise UsageError("no collector is named to send to", hint=hint)
+    named = _without_secrets(endpoint)
     name = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
     exporters = require(lambda: importlib.import_module(name), "OpenTelemetry", "otel")
     sdk: Any = importlib.import_module("opentelemetry.sdk.trace")
@@ -39,14 +41,19 @@ def send(book: Book, place: Path) -> Sent:
         batch = new[at : at + _BATCH]
         result = exporter.export([_span(sdk, resource, book, entry) for entry in batch])
         if result.name != "SUCCESS":
-            raise AutoresearchdError(
-                f"{endpoint} does not take spans", hint="is a collector there, and OTLP over HTTP?"
-            )
+            raise AutoresearchdError(f"{named} does not take spans", hint="is a collector there, and OTLP over HTTP?")
         ledger.add(*(entry.number for entry in batch))
     exporter.shutdown()
-    return Sent(
-        len(new), len(book.entries) - len(new), f"your collector at {endpoint}: trace {_id(book.name, 16):032x}"
-    )
+    return Sent(len(new), len(book.entries) - len(new), f"your collector at {named}: trace {_id(book.name, 16):032x}")
+
+
+def _without_secrets(url: str) -> str:
+    """An address without a user, a password and a query, which may hold keys."""
+    scheme, found, rest = url.partition("://")
+    if not found:
+        return "the address given"
+    host, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _id(text: str, length: int) -> int:

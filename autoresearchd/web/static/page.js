@@ -9,6 +9,7 @@ if (location.hash.startsWith("#token=")) {
   sessionStorage.setItem(TOKEN, location.hash.slice(7));
   history.replaceState(null, "", location.pathname + location.search);
 }
+addEventListener("hashchange", () => { if (location.hash.startsWith("#token=")) location.reload(); }); // into an open tab
 const token = sessionStorage.getItem(TOKEN);
 let mayAsk = false;
 const headers = () => ({ "x-autoresearchd-token": token, "content-type": "application/json" });
@@ -244,9 +245,9 @@ function draw(place, runs) {
     const column = (i, scale = 1) => seen.looks.map((look) => (look[i] == null ? null : look[i] * scale));
     const line = { width: 1, stroke: colour("tip"), points: { show: false }, value: (_, v) => short(v) };
     const made = plot(place, "Forecast of the final value, 90% band, and the bar it has to reach", there.length ? 2 : 1, [
-      { ...line, label: "forecast", width: 2, points: { show: true, size: 5 } }, { ...line, label: "90% to", width: 0.5 }, { ...line, label: "from", width: 0.5 },
+      { ...line, label: "forecast", width: 2, points: { show: true, size: 5 } }, { ...line, label: "90% from", width: 0.5 }, { ...line, label: "to", width: 0.5 },
       { ...line, label: "bar", stroke: colour("fail"), dash: [6, 4], width: 1.5 },
-    ], [column(0, 100), column(1), column(3), column(2), column(4)], { bands: [{ series: [2, 3], fill: `${colour("tip")}2b` }] });
+    ], [column(0, 100), column(1), column(2), column(3), column(4)], { bands: [{ series: [3, 2], fill: `${colour("tip")}2b` }] });
     const now = seen.looks[seen.looks.length - 1];
     made.drawn.setAttribute("aria-label", `Forecast ${short(now[1])}, 90% from ${short(now[2])} to ${short(now[3])}, bar ${short(now[4])}`);
   }

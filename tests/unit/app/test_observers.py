@@ -119,6 +119,18 @@ def test_hooks_that_fail_or_hang_are_told_and_cost_no_experiment(bench: Bench, m
     assert text.count("ended with exit code 3") == 5 and "bad luck" in text and "exit code 127" in text
 
 
+def test_a_tool_that_cannot_be_started_is_called_what_it_is(bench: Bench, tmp_path: Path) -> None:
+    told, gone = Told(), Observed("t", "toy", bench.state / "state.db", tmp_path / "gone")
+    made = Hooks(gone, ("echo a",), (), Redactor([]), told, lambda text, number: None)
+    run_with(bench, made, 1)
+    told_of = Notifier(gone, [Target(NotifySettings(command="true"))], told)
+    told_of.emit(event(EventKind.LEARNED, "learned"))
+    told_of.close()
+    assert "hook before #1 `echo a` could not be started" in str(told)
+    assert "`true` could not be told of `learner`: the command could not be started" in str(told)
+    assert "of the policy" not in str(told)
+
+
 def test_the_output_of_a_hook_has_an_end() -> None:
     text = observers._cut("é" * 30 + "\n" + "x" * 9000 + "\nlast", observers.HOOK_BYTES)
     assert text == "é" * 30 + "\n[cut]"
@@ -203,6 +215,16 @@ def test_each_kind_of_news_is_told_once_to_those_who_want_it(inbox: Inbox, tmp_p
     }  # fmt: skip
     assert json.loads((tmp_path / "budget").read_text())["message"] == "stopped: 40 experiments done"
     assert not told.lines
+
+
+def test_a_session_that_is_at_its_limit_is_no_news_at_each_boot(inbox: Inbox, tmp_path: Path) -> None:
+    ends: list[dict[str, Any]] = [{"limit": True}, {"limit": False}]
+    for data in ends:
+        made = notifier([Target(NotifySettings("hook"), inbox.url)], Told(), tmp_path)
+        made.emit(event(EventKind.SESSION_RESUMED, "resumed"))
+        made.emit(event(EventKind.SESSION_STOPPED, "stopped", **data))
+        made.close()
+    assert [json.loads(body)["event"] for body in inbox.bodies] == ["ended"], "what is no limit is told"
 
 
 def test_what_models_wrote_calls_nobody_in_a_chat(inbox: Inbox, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -163,3 +164,24 @@ def test_output_that_finds_no_room_is_an_error_in_words(repository: Path, argume
     assert done.returncode == 1
     assert b"the output cannot be written: No space left on device" in done.stderr
     assert b"Traceback" not in done.stderr and b"Exception ignored" not in done.stderr
+
+
+HANGS = """
+import os, signal, sys, threading, time
+import autoresearchd.cli.main as commands
+from autoresearchd.__main__ import main
+
+def run():
+    threading.Thread(target=time.sleep, args=(60,)).start()  # a database that does not answer, say
+    return 0
+
+commands.run = run
+code = main()
+threading.Timer(0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+sys.exit(code)
+"""
+
+
+def test_control_c_leaves_what_hangs_at_the_end_without_a_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

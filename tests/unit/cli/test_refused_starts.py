@@ -221,3 +221,24 @@ def test_without_skypilot_no_session_is_opened_that_could_rent_nothing(
     answer = command("start", "--foreground", "--policy", "random", "--executor", "cloud")
     assert (answer.code, "needs SkyPilot" in answer.err) == (5, True), answer.err
     assert "autoresearch/" not in git(toy, "branch", "--all")
+
+
+def test_a_tier_in_the_executor_is_not_called_by_another_option(toy: Path, command: Command) -> None:
+    pytest.importorskip("asyncssh")
+    write_files(toy, {"task.yaml": TASK + "fleet: {slots: [{host: a, name: a, remote_dir: /a}]}\n"})
+    git(toy, "commit", "-qam", "a fleet")
+    answer = refused(command, "--executor", "ssh:bubblewarp")
+    assert "'bubblewarp' is not a tier of the sandbox" in answer.err and "--sandbox" not in answer.err
+
+
+def test_a_task_in_a_folder_of_a_repository_is_told_to_be_one_of_its_own(
+    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("litellm")
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    (toy / "inner").mkdir()
+    policy = ("--policy", "litellm:anthropic/claude-x")
+    answer = command("start", "--foreground", "--task", "terrain", "--dir", "inner", *policy)
+    assert answer.code == 5 and f"{toy / 'inner'} is a repository of its own inside of {toy}" in answer.err, answer.err
+    assert not list((toy / "inner").iterdir())
+    assert "repository of its own" not in command("start", "--foreground", *policy).err

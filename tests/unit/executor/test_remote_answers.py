@@ -15,7 +15,7 @@ import pytest
 from autoresearchd.config.load_task import dump_task, parse_task, read_task_text
 from autoresearchd.domain.task import RemoteSlot
 from autoresearchd.executor.gpus import Devices, find_devices
-from autoresearchd.executor.remote.executor import _checked, _Logs
+from autoresearchd.executor.remote.executor import _checked, _Logs, folder_of
 from autoresearchd.executor.remote.hosts import disagreement, own_code, setup_key
 from autoresearchd.executor.remote.remote_supervisor import own_slot
 from autoresearchd.executor.remote.trees import Trees
@@ -215,3 +215,10 @@ def test_the_gpu_of_a_slot_is_the_one_that_it_was_given(tmp_path: Path, monkeypa
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert find_devices() == Devices("Second", ("1",))
+
+
+def test_slots_never_share_a_folder_whatever_they_are_called() -> None:
+    names = ["a/b", "a b", "a_b", "ä", "ö", "gpu-0", "../x"]
+    folders = [folder_of(name) for name in names]
+    assert len(set(folders)) == len(names) and "slot-gpu-0" in folders, "plain names are kept"
+    assert all("/" not in name and name.isascii() for name in folders)

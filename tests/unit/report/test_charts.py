@@ -8,7 +8,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from autoresearchd.report.charts import STYLE, Bar, Span, bars, staircase, timeline
+from autoresearchd.report.charts import (
+    MOST_LINES,
+    STYLE,
+    Bar,
+    Line,
+    Span,
+    bars,
+    line_of,
+    side_by_side,
+    staircase,
+    timeline,
+)
 from autoresearchd.report.plot import Chart, Point, Step, chart_of
 
 HOSTILE = '</title><script>alert(1)</script>"\x1b[31m & <img src=x onerror=alert(1)>'
@@ -56,6 +67,33 @@ def test_ten_thousand_experiments_are_a_picture_that_stays_small_and_within_its_
     for path in root.iter("path"):
         for x in re.findall(r"[MH](-?[\d.]+)", path.get("d", "")):
             assert 0 <= float(x) <= width
+
+
+@pytest.mark.parametrize("width", [400, 1120])
+def test_sessions_stand_on_one_axis_by_what_each_gained_over_its_own_baseline(width: int) -> None:
+    up = Chart(
+        "acc",
+        False,
+        5,
+        (),
+        (),
+        (),
+        ((0, 3, 50.0), (4, 9, 60.0)),
+        (),
+        ((Step(0, 50.0), Step(2.5, 55.0)), (Step(4, 63),)),
+    )
+    lower = line_of(HOSTILE, chart(10_000))
+    higher = line_of("up", up)
+    assert higher == Line("up", (Step(0, 0.0), Step(2.5, 10.0), Step(4, 5.0)), 0), "a segment has a baseline of its own"
+    nothing = Chart("x", True, 1, (Point(0, 0.0),), (), (), ((0, 0, 0.0),), (), ((Step(0, 0.0),),))
+    assert lower is not None and line_of("zero", nothing) is None
+    flat = Line("flat", (Step(0, 0.0),), 0)
+    svg = side_by_side([lower, higher, flat][:MOST_LINES], name="together", width=width)
+    root = parsed(svg)
+    assert "up: +5% after 0 experiments; flat: +0% after" in told(root) and len(svg) < 30_000
+    for path in root.iter("path"):
+        assert all(0 <= float(x) <= width for x in re.findall(r"[MH](-?[\d.]+)", path.get("d", "")))
+    parsed(side_by_side([flat, flat], name="together"))
 
 
 def test_an_experiment_that_was_ended_early_at_last_is_on_the_chart() -> None:

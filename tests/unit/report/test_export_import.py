@@ -163,6 +163,14 @@ def test_a_log_of_something_else_has_few_warnings_and_their_count(tmp_path: Path
         assert store_log(store, log).endswith("… and 491 lines more")
 
 
+def test_a_line_that_is_too_long_is_called_so_and_counts_as_one(tmp_path: Path) -> None:
+    file, run = tmp_path / "log.jsonl", '{"run":1,"metric":1,"status":"keep"}'
+    file.write_text("\n".join([run, json.dumps({"status": "x" * 9_000_000}), run, "no", run]))
+    log = read_log(file)
+    assert [words.split(":")[1] for words in log.warnings] == ["2", "4"], log.warnings
+    assert "longer than 4,194,304 characters" in log.warnings[0] and "not JSON" in log.warnings[1]
+
+
 def test_an_export_that_fails_leaves_the_file_that_was_there(tmp_path: Path) -> None:
     def records() -> Iterator[dict[str, Any]]:
         yield record(0, "keep", 1.0)

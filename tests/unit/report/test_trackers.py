@@ -22,6 +22,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.report.log_files import read_log, store_log
 from autoresearchd.report.trackers.book import Book, Entry, Ledger, constants_in_effect, read_book
+from autoresearchd.report.trackers.otel_spans import _without_secrets
 from autoresearchd.store.story_reader import Edit, StoryReader
 from tests.fakes.stores import open_store
 from tests.unit.report.test_story import edit, record
@@ -197,6 +198,11 @@ def collector() -> Iterator[tuple[str, list[bytes]]]:
         yield f"http://127.0.0.1:{server.server_port}", taken
         server.shutdown()
         thread.join()
+
+
+def test_the_address_of_a_collector_is_told_without_what_is_secret() -> None:
+    assert _without_secrets("http://me:s3cret@host:4318/v1?key=s3cret#s3cret") == "http://host:4318/v1"
+    assert _without_secrets("http://host:4318") == "http://host:4318" and "s3cret" not in _without_secrets("s3cret")
 
 
 @needs("opentelemetry.exporter.otlp.proto.http")

@@ -23,7 +23,7 @@ from autoresearchd.domain.labels import SessionState, Status
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import tables as t
-from autoresearchd.web.rendering import diff_lines
+from autoresearchd.web.rendering import diff_lines, environment
 from autoresearchd.web.security import TOKEN_HEADER
 from autoresearchd.web.server import Server
 from autoresearchd.web.views import tree
@@ -122,7 +122,9 @@ def test_the_curves_are_json(page: httpx.Client) -> None:
     assert page.get("/s/mar8/live?experiment=1").json() == []
     assert page.get("/s/mar8/x/1/curves").json() == []
     for path in ("/s/none/live?experiment=1", "/s/none/x/1/curves", "/s/mar8/live?experiment=x", "/s/mar8/live"):
-        assert page.get(path).status_code == 404
+        answer = page.get(path)
+        words = "there is no" if "none" in path else "no number"
+        assert answer.status_code == 404 and words in answer.json()["error"]
 
 
 def test_code_that_comes_back_leads_to_the_keep_that_removed_it(tmp_path: Path) -> None:
@@ -283,6 +285,19 @@ def test_the_page_is_of_this_machine_alone(server: Server) -> None:
 
 
 # ---------------------------------------------------------------------- parts
+@pytest.mark.parametrize(("percent", "words"), [
+    (0.0, "no change"), (-0.0, "no change"), (0.704, "0.704% better"), (-1.5, "1.50% worse"), (None, ""),
+])  # fmt: skip
+def test_a_gain_of_nothing_is_not_called_worse(percent: float | None, words: str) -> None:
+    template = environment().from_string('{% from "parts.html" import change %}{{ change(percent)|striptags }}')
+    assert template.render(percent=percent).strip() == words
+
+
+def test_a_telephone_gets_a_chart_with_its_legend_also_after_the_cards_were_drawn(page: httpx.Client) -> None:
+    assert "Discarded (" not in page.get("/").text
+    assert "Discarded (" in page.get("/s/mar8?narrow").text
+
+
 def test_a_diff_is_read_with_its_numbers_whatever_is_in_it() -> None:
     diff = "--- a/x.py\n+++ b/x.py\n@@ -3,3 +3,3 @@ def f():\n a = 1\n--- b\n+++ '<script>'\n c = 3\n"
     diff += "--- a/y<b>.py\n+++ b/y<b>.py\n@@ -1 +1 @@\n-old\n+new\n\\ No newline at end of file\n"
@@ -293,6 +308,8 @@ def test_a_diff_is_read_with_its_numbers_whatever_is_in_it() -> None:
     ]  # fmt: skip
     html = "".join(line.html for line in diff_lines(diff))
     assert "<script>" not in html and "<b>" not in html and 'class="t-s"' in html
+    made = "--- /dev/null\n+++ b/new.py\n@@ -0,0 +1 @@\n+x\n--- a/old.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+    assert [str(line.html) for line in diff_lines(made) if line.kind == "file"] == ["new.py (new)", "old.py (deleted)"]
     assert diff_lines("") == [] and diff_lines("no diff at all\n@@ broken @@") == []
     assert len(diff_lines("+++ b/x.py\n@@ -1 +1,99999 @@\n" + "+x = 1\n" * 9000)) < 5000
 
