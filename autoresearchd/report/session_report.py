@@ -267,7 +267,10 @@ class SessionReport:
     # ------------------------------------------------------------------ pictures
     def pictures(self, kind: str) -> list[tuple[int, str]]:
         """A chart in each width, as SVG."""
-        draw = {"progress": self._progress, "slots": self._slots, "constants": self._constants, "shares": self._shares}
+        draw = {
+            "progress": self._progress, "slots": self._slots, "constants": self.constants_chart,
+            "shares": self.shares_chart,
+        }  # fmt: skip
         return [(width, draw[kind](width)) for width in WIDTHS]
 
     def _progress(self, width: int) -> str:
@@ -281,16 +284,17 @@ class SessionReport:
         refused = self.slots.refused
         return charts.timeline(self.slots.spans, refused, name=f"slots-{width}", until=self.slots.length, width=width)
 
-    def _constants(self, width: int) -> str:
+    def constants_chart(self, width: int) -> str:
         short = story.short_names(c.name for c in self.constants)
         rows = [
             charts.Bar(short[c.name], c.moved.value, c.moved.error, counted(c.tries, "try", "tries"))
             for c in self.constants[:_MOST_BARS]
+            if c.moved.value > 0
         ]
         title = "How far a change of each constant moves the metric"
         return charts.bars(rows, name=f"constants-{width}", title=title, width=min(width, 640))
 
-    def _shares(self, width: int) -> str:
+    def shares_chart(self, width: int) -> str:
         names = {"structure": "Structure", "tuning": "Constants", "unknown": "Not known"}
         rows = [charts.Bar(names[kind], *gain) for kind, gain in self.shares._asdict().items() if any(gain)]
         return charts.bars(rows, name=f"shares-{width}", title="Where the gain is from", width=min(width, 640))
