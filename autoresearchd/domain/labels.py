@@ -88,3 +88,7 @@ class SessionState(StrEnum):
     BACKING_OFF = "backing_off"
     STOPPED = "stopped"
     CRASHED = "crashed"
+
+
+LIVING = (SessionState.RUNNING, SessionState.PAUSED, SessionState.BACKING_OFF)
+"""Of a session that a daemon has."""

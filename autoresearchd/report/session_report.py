@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoresearchd.domain.confirmation import ablates
+from autoresearchd.domain.labels import LIVING
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.report import charts, story
 from autoresearchd.report.plain_text import clean, diff_lines, measured, number, outcome_words, real
@@ -30,7 +31,6 @@ WIDTHS = (940, 380)
 """Of the charts: on a desk, and on a phone; the page shows the one that fits."""
 _MOST_ROWS, _MOST_BARS, _MOST_THEMES, _MOST_NUMBERS = 300, 15, 15, 12
 _MOST_DIFF_LINES, _MOST_DIFF = 200, 20_000
-_LIVING = ("running", "paused", "backing_off")
 _FITS, _MARKDOWN_DIFFS = 60_000, 30_000
 """Characters of Markdown, and of all diffs in it: a pull request of GitHub takes 65,536."""
 WHY = {
@@ -80,7 +80,7 @@ class SessionReport:
         In a session that is dead nothing goes on: it is told up to its last sign of life.
         """
         records, start = list(reader.experiments(tag)), datetime.fromisoformat(status["session"]["started_at"])
-        until = now if status["session"]["state"] in _LIVING else reader.heartbeat(tag)
+        until = now if status["session"]["state"] in LIVING else reader.heartbeat(tag)
         slots = story.slots(reader.slot_runs(tag), records, start, until)
         rows = (records, reader.edits(tag), reader.confirmations(tag), reader.beliefs(tag))
         return cls(tag, status, *rows, slots, reader.origin(tag), now)

@@ -18,7 +18,7 @@ from autoresearchd.app.place import Place
 from autoresearchd.app.project import NoSession
 from autoresearchd.domain.confirmation import ABLATION, ablates
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.domain.labels import NEVER_RUN, Label, Status
+from autoresearchd.domain.labels import LIVING, NEVER_RUN, Label, Status
 from autoresearchd.loop.measuring.run_files import open_plain
 from autoresearchd.report import charts, story
 from autoresearchd.report.plain_text import clean, real
@@ -40,7 +40,6 @@ _WIDE, _NARROW = 1120, 400
 _CARD, _BARS = 400, 520
 """Of one that stands beside others; of bars."""
 _MOST_THEMES = 10
-_LIVING = ("running", "paused", "backing_off")
 
 
 class NotHere(Exception):
@@ -173,7 +172,7 @@ class Views:
             "answers": [_answer(answer) for answer in record["answers"]],
             "logs": log_tails(seen.place.root, tag, number, hide, _names_of_runs(seen, record)),
             "back": next((one for one in back if one.number == number), None),
-            "running": record["phase"] == "running" and seen.status["session"]["state"] in _LIVING,
+            "running": record["phase"] == "running" and seen.status["session"]["state"] in LIVING,
         }  # fmt: skip
 
     # ------------------------------------------------------------------ parts
@@ -217,7 +216,7 @@ class Views:
         runs = seen.reader.slot_runs(seen.tag, _MOST_RUNS)
         if not runs:
             return {"chart": None}
-        living = seen.status["session"]["state"] in _LIVING
+        living = seen.status["session"]["state"] in LIVING
         until = datetime.now(UTC) if living else seen.reader.heartbeat(seen.tag)
         refused = [
             {"label": one["label"], "finished_at": one["ended"].isoformat()}

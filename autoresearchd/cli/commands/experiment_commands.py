@@ -29,12 +29,12 @@ from autoresearchd.cli.terminal_text import (
     say,
     strip_controls,
 )
-from autoresearchd.domain.confirmation import ABLATION, ablates
+from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.evaluator.measure.log_text import tells
-from autoresearchd.report.plain_text import diff_lines, outcome_words
+from autoresearchd.report.plain_text import diff_lines, money, outcome_words, program_words
 from autoresearchd.workspace import layout
 
 Record = Mapping[str, Any]
@@ -282,10 +282,7 @@ def _program(run: Record, own: str) -> str:
 
 def _confirmation_lines(test: Record, number: int, sigma: Any, paint: Paint, named: str) -> list[str]:
     """A confirmation: what was compared, each run, the mean gain after each pair, and the verdict."""
-    outcome, ablation = outcome_words(test), ablates(str(test.get("why")))
-    tip = f"#{test['experiment']}"
-    if ablation:
-        tip = f"#{test['against']} without {tip if ablation == ABLATION else 'what was dropped'}"
+    outcome, tip, ablation = outcome_words(test), program_words(test), ablates(str(test.get("why")))
     colour = {"confirmed": "green", "fell back": "red"}.get(outcome, "cyan")
     head = f"{'ablation' if ablation else 'confirmation'} {test['number']}: {tip} against #{test['against']}"
     if budget := real(test.get("budget")):
@@ -345,11 +342,8 @@ def _value(value: Any) -> str:
 
 
 def _price(usd: Any) -> str:
-    """US dollars, with as many digits as a fraction of a cent needs; words where the price is not known."""
-    found = real(usd)
-    if found is None:
-        return _UNKNOWN_PRICE
-    return "$0" if found == 0 else f"${found:,.4f}" if found >= 0.0001 else f"${found:.2g}"
+    """US dollars; words where the price is not known."""
+    return _UNKNOWN_PRICE if real(usd) is None else money(usd)
 
 
 def _outcome(answer: Record) -> str:
