@@ -10,7 +10,6 @@ from typing import Any
 from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
 from autoresearchd.domain import errors
-from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.proposal import Suggestion
 from autoresearchd.domain.redaction import Redactor, secrets_of_environment
 from autoresearchd.evaluator.rules.legality import check_edit, check_no_secret
@@ -19,7 +18,6 @@ from autoresearchd.loop.context import SystemClock
 from autoresearchd.policy.edits.answer_parts import EditError
 from autoresearchd.policy.edits.read_answer import read_parts
 from autoresearchd.policy.policy_names import OUTSIDE
-from autoresearchd.report.log_files import IMPORTED
 from autoresearchd.store.reader import Reader
 from autoresearchd.workspace.git import open_workspace
 
@@ -34,7 +32,7 @@ def program(directory: Path, tag: str | None) -> dict[str, Any]:
     """
     project = Project.of_session(directory)
     with project.existing_store() as store:
-        session = _own(project.pick(store, tag))
+        session = project.pick_own(store, tag)
         task = parse_task(session.task_json)
         with contextlib.closing(open_workspace(project.root, session.tag, task, project.root / session.folder)) as git:
             files = {path: git.read(session.incumbent, path) for path in task.editable}
@@ -43,12 +41,6 @@ def program(directory: Path, tag: str | None) -> dict[str, Any]:
             store.mark_notes_seen(session.id, [note.id for note in notes], latest.number + 1 if latest else 0)
     place = {"session": session.tag, "experiment": session.incumbent_experiment, "commit": session.incumbent}
     return {**place, "files": files, "notes": [note.text for note in notes]}
-
-
-def _own(session: Session) -> Session:
-    if session.policy == IMPORTED:
-        raise errors.UsageError(f"session {session.tag} was imported", hint="start a session of your own")
-    return session
 
 
 def redactor_of(directory: Path, tag: str) -> Redactor:
@@ -76,7 +68,7 @@ def propose(
     """
     project = Project.of_session(directory)
     with project.existing_store() as store:
-        session = _own(project.pick(store, tag))
+        session = project.pick_own(store, tag)
         if project.daemon(session.tag) is None and store.holder(session.tag) is None:
             what, hint = f"no daemon works on session {session.tag}", f"`autoresearchd resume {session.tag}` goes on"
             raise errors.NothingRunning(what, hint=hint)

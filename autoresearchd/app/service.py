@@ -16,7 +16,6 @@ from pathlib import Path
 
 from autoresearchd.app.project import Project
 from autoresearchd.domain.errors import MissingCapability, UsageError
-from autoresearchd.report.log_files import IMPORTED
 from autoresearchd.workspace.files import disk_errors
 
 _KEPT = (
@@ -105,11 +104,7 @@ def find(directory: Path, tag: str | None, *, removed: bool = False) -> Service:
     project = Project.of_session(directory)
     if tag is None or not removed:
         with project.existing_store() as store:
-            session = project.pick(store, tag)
-        if session.policy == IMPORTED:
-            what = f"session {session.tag} was imported: there is nothing to go on with"
-            raise UsageError(what, hint="start your own")
-        tag = session.tag
+            tag = project.pick_own(store, tag).tag
     root = project.root.resolve()
     digest = hashlib.sha256(str(root).encode()).hexdigest()[:8]
     name = f"autoresearchd-{re.sub(r'[^A-Za-z0-9_.-]', '-', tag)}-{digest}"

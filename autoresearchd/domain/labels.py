@@ -90,5 +90,7 @@ class SessionState(StrEnum):
     CRASHED = "crashed"
 
 
+IMPORTED = "imported"
+"""The policy of a session that was read from a log: it has no program to run, and no commits."""
 LIVING = (SessionState.RUNNING, SessionState.PAUSED, SessionState.BACKING_OFF)
 """Of a session that a daemon has."""

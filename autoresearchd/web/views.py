@@ -395,9 +395,8 @@ def log_tails(root: Path, tag: str, number: int, hide: Any, names: Mapping[int, 
     """The ends of the logs of an experiment's runs, newest run first; without secrets, links are not followed."""
     if not layout.valid_tag(tag):  # an imported one has no runs here
         return []
-    folder, found = layout.run_dir(root, tag, number, 0).parent, []
-    logs = [log for log in folder.glob("*/*.log") if log.parent.name.isdecimal()]
-    for log in sorted(logs, key=lambda log: (-int(log.parent.name), log.name != "training.log", log.name))[:8]:
+    found = []
+    for log in sorted(layout.run_logs(root, tag, number), key=lambda log: -int(log.parent.name))[:8]:
         try:
             with open_plain(log) as file:
                 begin = max(0, file.seek(0, 2) - _LOG_BYTES - _SECRET_BYTES)

@@ -7,7 +7,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -119,7 +118,7 @@ def show(
         known = f"they are numbered 0 to {newest}" if newest >= 0 else "there is none yet"
         what = f"session {tag} has no experiment {experiment}: {known}"
         raise UsageError(what, hint=f"see `autoresearchd experiments{named}`") from None
-    logs = _log_files(place.root, tag, experiment)
+    logs = layout.run_logs(place.root, tag, experiment)
     if as_json:
         print(json_text({**record, "logs": [str(path) for path in logs]}, indent=2))
         return
@@ -142,13 +141,6 @@ def show(
             say("there is no log of this experiment (any more)")
     if answers:
         _print_answers(record.get("answers") or [], paint)
-
-
-def _log_files(root: Path, tag: str, experiment: int) -> list[Path]:
-    """The logs of an experiment's runs, in the order of the runs, training before evaluation."""
-    folder = layout.run_dir(root, tag, experiment, 0).parent
-    logs = [log for log in folder.glob("*/*.log") if log.parent.name.isdigit()]
-    return sorted(logs, key=lambda log: (int(log.parent.name), log.name != "training.log", log.name))
 
 
 # ---------------------------------------------------------------------- the experiment as text
