@@ -40,7 +40,6 @@ from autoresearchd.report.finalize import (
     names_of,
     stack,
 )
-from autoresearchd.report.log_files import IMPORTED
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.git import GitWorkspace, open_workspace
@@ -93,10 +92,7 @@ def finalize(directory: Path, tag: str | None, options: FinalizeOptions, sinks: 
     preflight.require_git()
     project = Project.of_session(directory)
     with project.existing_store() as store:
-        session = project.pick(store, tag)
-        if session.policy == IMPORTED:
-            what = f"session {session.tag} was imported: it has no commits that branches could be made of"
-            raise errors.UsageError(what, hint="`autoresearchd sessions list` shows the others")
+        session = project.pick_own(store, tag)
         task = parse_task(session.task_json)
         with closing(open_workspace(project.root, session.tag, task, project.root / session.folder)) as workspace:
             return _finalize(project, store, session, workspace, options, sinks)

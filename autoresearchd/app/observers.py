@@ -28,7 +28,7 @@ from autoresearchd.domain.model_settings import NotifySettings
 from autoresearchd.domain.ports import Cancel, Event, EventKind, Policy, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.policy.command_policy import run_tool
+from autoresearchd.policy.command_policy import ToolResult, run_tool
 from autoresearchd.report.log_files import run_line
 from autoresearchd.store import shared
 from autoresearchd.store.reader import Reader
@@ -90,6 +90,20 @@ class Worker:
                 job()
             except Exception as error:  # noqa: BLE001 - what it does is for the user's comfort, and must end nothing
                 self._tell(EventKind.WARNING, f"{self._name}: {type(error).__name__}: {error}")
+
+
+def _call(
+    command: str, document: Mapping[str, Any], folder: Path, seconds: float, cancel: Cancel,
+    variables: Mapping[str, str] = {}, *, called: str = "the command",
+) -> ToolResult:  # fmt: skip
+    """Run a command of the user's with JSON on its standard input and the whole environment; called: in errors."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="autoresearchd-") as given:
+        json.dump(document, given)
+        given.flush()
+        env = {**os.environ, **variables}
+        return run_tool(
+            command, cwd=folder, stdin=Path(given.name), env=env, timeout=seconds, cancel=cancel, called=called
+        )
 
 
 # ---------------------------------------------------------------------- hooks
@@ -184,17 +198,11 @@ class Hooks:
         said = []
         for command in commands:
             name = f"hook {stage} #{number} `{one_line(command, 60)}`"
-            with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="autoresearchd-hook-") as given:
-                json.dump(event, given)
-                given.flush()
-                try:
-                    done = run_tool(
-                        command, cwd=self._observed.root, stdin=Path(given.name), env=os.environ, timeout=HOOK_S,
-                        cancel=cancel, called=name,
-                    )  # fmt: skip
-                except EnvironmentFailure as error:  # it could not be started
-                    self._tell(EventKind.WARNING, error.what)
-                    continue
+            try:
+                done = _call(command, event, self._observed.root, HOOK_S, cancel, called=name)
+            except EnvironmentFailure as error:  # it could not be started
+                self._tell(EventKind.WARNING, error.what)
+                continue
             out = self._redactor.text(done.stdout)
             facts = f"{done.duration_s:.1f} s, {len(done.stdout.encode())} bytes"
             if stage == "before":
@@ -374,22 +382,8 @@ class Notifier:
             return f"{type(error).__name__}" + (f" ({reason.strerror})" if isinstance(reason, OSError) else "")
 
     def _run(self, target: Target, document: Mapping[str, Any]) -> str:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="autoresearchd-notice-") as given:
-            json.dump(document, given)
-            given.flush()
-            done = run_tool(
-                target.settings.command,
-                cwd=self._observed.root,
-                stdin=Path(given.name),
-                env={
-                    **os.environ,
-                    "AUTORESEARCHD_EVENT": str(document["event"]),
-                    "AUTORESEARCHD_MESSAGE": str(document["message"]),
-                },
-                timeout=COMMAND_S,
-                cancel=threading.Event(),
-                called="the command",
-            )
+        told = {f"AUTORESEARCHD_{name.upper()}": str(document[name]) for name in ("event", "message")}
+        done = _call(target.settings.command, document, self._observed.root, COMMAND_S, threading.Event(), told)
         if done.timed_out:
             return f"it did not end in {COMMAND_S:.0f} s"
         return f"exit code {done.exit_code}" if done.exit_code else ""

@@ -10,7 +10,6 @@ from typing import Any
 from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
 from autoresearchd.domain import errors
-from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.proposal import Suggestion
 from autoresearchd.domain.redaction import Redactor, secrets_of_environment
 from autoresearchd.evaluator.rules.legality import check_edit, check_no_secret
@@ -19,7 +18,6 @@ from autoresearchd.loop.context import SystemClock
 from autoresearchd.policy.edits.answer_parts import EditError
 from autoresearchd.policy.edits.read_answer import read_parts
 from autoresearchd.policy.policy_names import OUTSIDE
-from autoresearchd.report.log_files import IMPORTED
 from autoresearchd.store.reader import Reader
 from autoresearchd.workspace.git import open_workspace
 
@@ -34,7 +32,7 @@ def program(directory: Path, tag: str | None) -> tuple[dict[str, Any], list[int]
     """
     project = Project.of_session(directory)
     with project.existing_store() as store:
-        session = _own(project.pick(store, tag))
+        session = project.pick_own(store, tag)
         task = parse_task(session.task_json)
         with contextlib.closing(open_workspace(project.root, session.tag, task, project.root / session.folder)) as git:
             files = {path: git.read(session.incumbent, path) for path in task.editable}
@@ -49,12 +47,6 @@ def notes_seen(directory: Path, tag: str, notes: Sequence[int]) -> None:
         session = store.session(tag)
         latest = store.latest(session.id)
         store.mark_notes_seen(session.id, notes, latest.number + 1 if latest else 0)
-
-
-def _own(session: Session) -> Session:
-    if session.policy == IMPORTED:
-        raise errors.UsageError(f"session {session.tag} was imported", hint="start a session of your own")
-    return session
 
 
 def redactor_of(directory: Path, tag: str) -> Redactor:
@@ -82,7 +74,7 @@ def propose(
     """
     project = Project.of_session(directory)
     with project.existing_store() as store:
-        session = _own(project.pick(store, tag))
+        session = project.pick_own(store, tag)
         task, on = parse_task(session.task_json), parent or session.incumbent
         with contextlib.closing(open_workspace(project.root, session.tag, task, project.root / session.folder)) as git:
             try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from autoresearchd import keys
 from autoresearchd.domain.errors import SessionLocked, StoreDamaged, UsageError
+from autoresearchd.domain.labels import IMPORTED
 from autoresearchd.loop.upkeep.session_lock import already_held, holder, holders, without_store
 from autoresearchd.store import shared
 from autoresearchd.workspace import layout
@@ -147,6 +148,14 @@ class Project:
         sessions = [(session.tag, session.policy) for session in store.sessions()]
         return store.session(self.choose(sessions, tag, store.holder))
 
+    def pick_own(self, store: SqlStore, tag: str | None) -> Session:
+        """As ``pick``; UsageError where it was imported: nothing can be run, and there are no commits."""
+        session = self.pick(store, tag)
+        if session.policy == IMPORTED:
+            what = f"session {session.tag} was imported: it has no program to run and no commits"
+            raise UsageError(what, hint="`autoresearchd sessions list` shows the others, `start` begins one")
+        return session
+
     def choose(self, sessions: Sequence[tuple[str, str]], tag: str | None, elsewhere: Callable[[str], object]) -> str:
         """Of the sessions here (tag, policy), oldest first: the named one, the only running, else the newest.
 
@@ -164,5 +173,5 @@ class Project:
         if len(running) > 1:
             what = f"several sessions run in {self.root}: {', '.join(running)}"
             raise UsageError(what, hint=f"say which: --session {' or --session '.join(running)}")
-        own = [name for name, policy in sessions if policy != "imported"]
+        own = [name for name, policy in sessions if policy != IMPORTED]
         return (running or own or tags)[-1]

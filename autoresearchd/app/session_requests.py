@@ -20,7 +20,6 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.upkeep.session_lock import SessionLock, holder, process_began, starting
 from autoresearchd.policy.policy_names import TUNERS
-from autoresearchd.report.log_files import IMPORTED
 from autoresearchd.store.failed_start import FailedStart, remember
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
@@ -41,12 +40,7 @@ def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", 
     """Ask the daemon for something; the sentence to show, where none runs that one and how to go on."""
     project = Project.of_session(directory)
     with project.existing_store() as store:
-        session = project.pick(store, tag)
-        if session.policy == IMPORTED:
-            raise errors.UsageError(
-                f"session {session.tag} was imported: no daemon ever works on it",
-                hint="`autoresearchd start` begins a session of your own",
-            )
+        session = project.pick_own(store, tag)
         coming = starting(project.lock(session.tag))
         if coming is not None:  # else it would be thrown away with what is left of requests to a dead daemon
             what = f"session {session.tag} is only starting (process {coming}): it takes no request yet"

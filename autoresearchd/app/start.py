@@ -37,6 +37,7 @@ from autoresearchd.config import Overrides, check_files, dump_task, parse_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain import errors
 from autoresearchd.domain.experiment import Limits, Session
+from autoresearchd.domain.labels import IMPORTED
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import EventKind, EventSink, NewSession
 from autoresearchd.domain.quantities import counted, format_duration
@@ -51,7 +52,6 @@ from autoresearchd.loop.upkeep.service_manager import notify
 from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, announce, starting
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
-from autoresearchd.report.log_files import IMPORTED
 from autoresearchd.sandbox.launch import end_abandoned
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout, preflight
@@ -296,10 +296,7 @@ def resume(
     preflight.require_git()
     project = Project.of_session(directory)
     with project.existing_store() as store:
-        session = project.pick(store, tag)
-        if session.policy == IMPORTED:
-            what = f"session {session.tag} was imported: there is nothing to go on with"
-            raise errors.UsageError(what, hint="start a new one")
+        session = project.pick_own(store, tag)
         project.refuse_held(store, session.tag)
         executor = _usable_executor(session.executor, sandbox)
         if executor != session.executor:

@@ -179,8 +179,7 @@ class Tools:
         if not diff:
             record.pop("diff", None)
         if log:
-            runs = layout.run_dir(place.root, tag, experiment, 0).parent
-            logs = sorted(runs.glob("*/training.log"), key=lambda path: path.stat().st_mtime)
+            logs = [path for path in layout.run_logs(place.root, tag, experiment) if path.name == "training.log"]
             text = printable(read_tail(logs[-1], _LOG_BYTES), keep="\n") if logs else ""
             record["log"] = outside.redactor_of(self._folder, tag).text(text)  # it may be of a job that still runs
         return _hidden(record)  # type: ignore[no-any-return]

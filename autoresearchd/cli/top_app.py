@@ -6,8 +6,8 @@ are: none is taken for markup.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from rich.text import Text
@@ -20,17 +20,13 @@ from textual.widgets import DataTable, Footer, Header, Input, Sparkline, Static
 from autoresearchd.app import session_requests
 from autoresearchd.app.project import Project
 from autoresearchd.cli.commands.status_command import KEEPS, now_words
-from autoresearchd.cli.repository_here import Place
 from autoresearchd.cli.terminal_text import COLOURS, Paint, clean, number
-from autoresearchd.config import parse_task
 from autoresearchd.domain.errors import AutoresearchdError
-from autoresearchd.evaluator.measure.log_text import read_curve
-from autoresearchd.workspace import layout
-from autoresearchd.workspace.files import read_tail
+from autoresearchd.web.curves import LiveCurves
+from autoresearchd.web.source import Source
 
 REFRESH_S = 1.0
 _ROWS, _RUNS, _POINTS = 50, 4, 200
-_LOG_BYTES = 512 * 1024
 _SESSION_COLUMNS = ("session", "state", "experiments", "kept", "confirmed", "baseline", "best", "policy")
 _COLUMNS = ("#", "status", "label", "metric", "delta", "description")
 
@@ -39,7 +35,7 @@ class _Seen(NamedTuple):
     """What the journal tells: all sessions, and of the one that is shown its experiments and the losses of its runs."""
 
     tag: str
-    statuses: list[dict[str, Any]]
+    statuses: dict[str, dict[str, Any]]
     records: list[dict[str, Any]]
     curves: list[list[float]]
 
@@ -73,7 +69,8 @@ class Top(App[None]):
         self._failure = ""
         self._filled: dict[str | None, list[list[Text]]] = {}
         self.sub_title = clean(str(project.root), 100)
-        self._pattern = lru_cache(self._read_pattern)
+        self._source = Source(project)
+        self._curves = LiveCurves(self._source)
 
     def compose(self) -> ComposeResult:
         yield Header()
@@ -102,21 +99,20 @@ class Top(App[None]):
 
     def on_unmount(self) -> None:
         self._closed = True
+        self._curves.close()
+        self._source.close()
 
     @work(thread=True)
     def _read(self, tag: str) -> None:
         """On a thread: keys are heard meanwhile."""
-        seen, curves, failure = _Seen(tag, [], [], []), list[list[float]](), ""
+        seen, failure = _Seen(tag, {}, [], []), ""
         try:
-            place = Place(self._project)
-            with place.reader as reader:
-                tags = [row.tag for row in reader.sessions()]
-                records = list(reader.experiments(tag, last=_ROWS)) if tag in tags else []
-                seen = _Seen(tag, [place.status(one) for one in tags], records, curves)
-            for status in seen.statuses:
-                runs = status["under_way"][:_RUNS] if status["session"]["tag"] == tag else []
-                curves += [self._curve(int(run["experiment"]), float(run.get("budget_s") or 0.0)) for run in runs]
-        except (AutoresearchdError, KeyError) as error:
+            place, reader = self._source.open()
+            statuses = {row.tag: place.status(row.tag) for row in reader.sessions()}
+            records = list(reader.experiments(tag, last=_ROWS)) if tag in statuses else []
+            runs = statuses[tag]["under_way"][:_RUNS] if tag in statuses else []
+            seen = _Seen(tag, statuses, records, [self._curve(tag, int(run["experiment"])) for run in runs])
+        except (AutoresearchdError, KeyError, OSError) as error:
             failure = str(error) or "the journal cannot be read"
         self.call_from_thread(self._show, seen, failure)
 
@@ -134,17 +130,16 @@ class Top(App[None]):
         if seen.tag != self._tag:  # another was chosen meanwhile
             self.refresh_now()
             return
-        self._tags = [str(one["session"]["tag"]) for one in seen.statuses]
-        self._show_sessions(seen.statuses)
-        mine = next((one for one in seen.statuses if one["session"]["tag"] == self._tag), None)
-        if mine is not None:
+        self._tags = list(seen.statuses)
+        self._show_sessions(seen.statuses.values())
+        if self._tag in seen.statuses:
+            mine = seen.statuses[self._tag]
             self._paused = mine["session"]["state"] == "paused"
             self._show_runs(mine, seen.curves)
-        records = seen.records
         table = self.query_one("#experiments", DataTable)
-        self._fill(table, [self._row(record) for record in reversed(records) if record.get("status")])
+        self._fill(table, [self._row(record) for record in reversed(seen.records) if record.get("status")])
 
-    def _show_sessions(self, statuses: list[dict[str, Any]]) -> None:
+    def _show_sessions(self, statuses: Iterable[dict[str, Any]]) -> None:
         rows = []
         for status in statuses:
             session, metric = status["session"], status["metric"]
@@ -166,22 +161,10 @@ class Top(App[None]):
                 line.data = curves[i]
                 line.display = bool(line.data)
 
-    def _curve(self, experiment: int, budget: float) -> list[float]:
-        """The loss of the run under way, from its log; the latest points, which say most, are not thinned out."""
-        runs = layout.run_dir(self._project.root, self._tag, experiment, 0).parent
-        folders = sorted((f for f in runs.glob("*") if f.name.isdigit()), key=lambda f: int(f.name))
-        if not folders:
-            return []
-        text = read_tail(folders[-1] / "training.log", _LOG_BYTES)
-        points = read_curve(text, self._pattern(self._tag), budget).points
-        return [point.loss for point in points][-_POINTS:]
-
-    def _read_pattern(self, tag: str) -> str:
-        try:
-            with self._project.existing_store() as store:
-                return parse_task(store.session(tag).task_json).curve.pattern
-        except AutoresearchdError:  # of an imported session, or one of another version: a curve is no reason to end
-            return "auto"
+    def _curve(self, tag: str, experiment: int) -> list[float]:
+        """The latest losses of the run of an experiment that is under way."""
+        runs = self._curves.of(tag, experiment)
+        return list(runs[-1]["y"][-_POINTS:]) if runs else []
 
     def _row(self, record: dict[str, Any]) -> list[Text]:
         status = str(record["status"])

@@ -88,3 +88,9 @@ class SessionState(StrEnum):
     BACKING_OFF = "backing_off"
     STOPPED = "stopped"
     CRASHED = "crashed"
+
+
+IMPORTED = "imported"
+"""The policy of a session that was read from a log: it has no program to run, and no commits."""
+LIVING = (SessionState.RUNNING, SessionState.PAUSED, SessionState.BACKING_OFF)
+"""Of a session that a daemon has."""

@@ -1,11 +1,8 @@
 """The policy ``command:CMD``: a tool of the user's own edits a private copy of the workspace; its edit is the proposal.
 
 The tool is trusted: it runs with the user's rights and the whole environment of the daemon (it may need its keys), and
-is not sandboxed. What it leaves behind is not: files are read back as data, and its words are cut and cleaned.
-
-It runs in a session of its own, beside a small shell that holds a pipe to this process: when this process dies, for
-whatever reason, the pipe closes and the group is killed. A tool that leaves its process group on purpose is not
-followed: it is trusted.
+is not sandboxed. What it leaves behind is not: files are read back as data, and its words are cut and cleaned. It dies
+with this process (``sandbox/process_group.py``).
 """
 
 from __future__ import annotations
@@ -13,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
-import subprocess
 import tempfile
 import threading
 import time
@@ -32,6 +27,7 @@ from autoresearchd.domain.proposal import Proposal
 from autoresearchd.policy import answer_words, workspace_copy
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.prompt.digest import stuck_mode
+from autoresearchd.sandbox import process_group
 
 DEFAULT_TIMEOUT_S = 1800.0
 _TAIL_LINES = 12
@@ -39,10 +35,6 @@ KEEP_BYTES = 64 * 1024
 """How much of the end of each stream is kept."""
 _LOOK_S = 0.02
 _PATIENCE_S = 3.0
-# $1: the user's command, $2: the file that is its standard input. File 3 is the pipe from this process.
-_WRAPPER = (
-    'exec 3<&0; { read -r _ <&3; kill -KILL 0; } >/dev/null 2>&1 </dev/null & exec 3<&-; exec /bin/sh -c "$1" <"$2"'
-)
 
 
 class CommandPolicy:
@@ -143,18 +135,7 @@ def run_tool(
     called: what errors call it.
     """
     began = time.monotonic()
-    try:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", _WRAPPER, "sh", command, str(stdin)],
-            cwd=cwd,
-            env=dict(env),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise EnvironmentFailure(f"{called} could not be started: {error}") from error
+    process = process_group.start(["/bin/sh", "-c", command], called, cwd=cwd, env=env, stdin=stdin)
     out, err = _Tail(process.stdout), _Tail(process.stderr)
     timed_out = False
     try:
@@ -163,22 +144,9 @@ def run_tool(
                 raise Interrupted(f"{called} was stopped on request")
             timed_out = time.monotonic() >= began + timeout
     finally:
-        # What is left of the group: asked first where the tool itself is still there, then killed.
-        if process.poll() is None:
-            _signal(process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_PATIENCE_S)
-        _signal(process.pid, signal.SIGKILL)
-        process.wait()
+        process_group.end(process, _PATIENCE_S)
         stdout, stderr = out.close(), err.close()
-        if process.stdin is not None:
-            process.stdin.close()
     return ToolResult(process.returncode, stdout, stderr, time.monotonic() - began, timed_out)
-
-
-def _signal(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
 
 
 class _Tail:

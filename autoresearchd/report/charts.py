@@ -319,11 +319,11 @@ def _merge(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 # ---------------------------------------------------------------------- bars
-def bars(rows: Sequence[Bar], *, name: str, title: str, width: int = 640, digits: int = 3) -> str:
+def bars(rows: Sequence[Bar], *, name: str, title: str, width: int = 640) -> str:
     """Horizontal bars with their standard errors; those below zero are of another colour and go to the left."""
     svg = _Svg(name, width)
     left = 12 + min(0.36 * width, max([len(row.label) for row in rows] or [0]) * 1.15 * _FONT_WIDTH)
-    told = [f"{row.value:.{digits}g}" + (f" ± {row.error:.2g}" if row.error else "") for row in rows]
+    told = [f"{row.value:.3g}" + (f" ± {row.error:.2g}" if row.error else "") for row in rows]
     told = [f"{figures} · {row.note}" if row.note else figures for figures, row in zip(told, rows, strict=True)]
     right = width - 14 - min(0.46 * width, max(map(len, told), default=0) * _FONT_WIDTH)
     low = min([0.0, *(row.value - (row.error or 0.0) for row in rows)])

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from autoresearchd.domain.confirmation import Verdict
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.experiment import Decision
-from autoresearchd.domain.labels import RULES, Label, Outcome, SessionState, Status
+from autoresearchd.domain.labels import IMPORTED, RULES, Label, Outcome, SessionState, Status
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Cost, Proposal
 from autoresearchd.domain.quantities import counted
@@ -162,8 +162,6 @@ def _finite(value: Any) -> float | None:
 
 
 # ---------------------------------------------------------------------- reading
-IMPORTED = "imported"
-"""The policy of an imported session."""
 _LABELS = {
     Status.KEEP: Label.NONE,
     Status.DISCARD: Label.NO_GAIN,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoresearchd.domain.cleaning import printable
-from autoresearchd.domain.confirmation import ablates
+from autoresearchd.domain.confirmation import ABLATION, ablates
 from autoresearchd.domain.quantities import is_whole
 
 # ECMA-48: CSI sequences, then OSC/DCS/SOS/PM/APC strings with their terminator (or to the end), then two-byte escapes.
@@ -42,6 +42,12 @@ def diff_lines(diff: str) -> Iterator[tuple[str, str]]:
     for line in diff.rstrip("\n").split("\n") if diff.strip() else ():
         kind = {"+": "add", "-": "del", "@": "hunk"}.get(line[:1], "")
         yield strip_controls(line), "file" if line.startswith(("+++ ", "--- ")) else kind
+
+
+def program_words(test: Mapping[str, Any]) -> str:
+    """What a test runs beside the confirmed program: an experiment's, or the confirmed one without something."""
+    tip, kind = f"#{test['experiment']}", ablates(str(test.get("why")))
+    return f"#{test['against']} without {tip if kind == ABLATION else 'what was dropped'}" if kind else tip
 
 
 def outcome_words(test: Mapping[str, Any]) -> str:
@@ -93,6 +99,32 @@ def number(value: Any, digits: int = 6, *, whole: bool = True, sign: str = "-") 
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:{sign}.{max(0, digits + 1 - len(str(int(abs(value)))))}f}"
     return f"{value:{sign}.{min(digits, 4) if abs(value) >= 1e9 else digits}g}"
+
+
+def money(usd: Any) -> str:
+    """US dollars, with as many digits as a fraction of a cent needs; an em dash where the price is not known."""
+    found = real(usd)
+    if found is None:
+        return "—"
+    if found == 0:
+        return "$0"
+    return f"${found:,.2f}" if found >= 0.1 else f"${found:.4f}" if found >= 0.0001 else f"${found:.2g}"
+
+
+def price(usd: Any, unpriced: bool) -> str:
+    """What is known of a sum of US dollars. unpriced: whether it leaves out something whose price is not known."""
+    if not unpriced:
+        return money(usd)
+    return f"at least {money(usd)}" if real(usd) else "not known"
+
+
+def short_count(value: Any) -> str:
+    """A number of things, short where it is large."""
+    found = real(value) or 0.0
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
+        if found >= size:
+            return f"{found / (1e3 if unit == 'k' else size):.1f}{unit}"
+    return f"{found:,.0f}"
 
 
 def measured(value: Any, sigma: Any = None, *, sign: str = "-") -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoresearchd.domain.confirmation import ablates
+from autoresearchd.domain.labels import LIVING
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.report import charts, story
 from autoresearchd.report.plain_text import clean, diff_lines, measured, number, outcome_words, real
@@ -30,7 +31,6 @@ WIDTHS = (940, 380)
 """Of the charts: on a desk, and on a phone; the page shows the one that fits."""
 _MOST_ROWS, _MOST_BARS, _MOST_THEMES, _MOST_NUMBERS = 300, 15, 15, 12
 _MOST_DIFF_LINES, _MOST_DIFF = 200, 20_000
-_LIVING = ("running", "paused", "backing_off")
 _FITS, _MARKDOWN_DIFFS = 60_000, 30_000
 """Characters of Markdown, and of all diffs in it: a pull request of GitHub takes 65,536."""
 WHY = {
@@ -81,7 +81,7 @@ class SessionReport:
         In a session that is dead nothing goes on: it is told up to its last sign of life.
         """
         records, start = list(reader.experiments(tag)), datetime.fromisoformat(status["session"]["started_at"])
-        until = now if status["session"]["state"] in _LIVING else reader.heartbeat(tag)
+        until = now if status["session"]["state"] in LIVING else reader.heartbeat(tag)
         slots = story.slots(reader.slot_runs(tag), records, start, until)
         rows = (records, reader.edits(tag), reader.confirmations(tag), reader.beliefs(tag))
         back = story.re_added(records, rows[1], lambda number: reader.files(tag, number).values())
@@ -274,7 +274,10 @@ class SessionReport:
     # ------------------------------------------------------------------ pictures
     def pictures(self, kind: str) -> list[tuple[int, str]]:
         """A chart in each width, as SVG."""
-        draw = {"progress": self._progress, "slots": self._slots, "constants": self._constants, "shares": self._shares}
+        draw = {
+            "progress": self._progress, "slots": self._slots, "constants": self.constants_chart,
+            "shares": self.shares_chart,
+        }  # fmt: skip
         return [(width, draw[kind](width)) for width in WIDTHS]
 
     def _progress(self, width: int) -> str:
@@ -288,16 +291,17 @@ class SessionReport:
         refused = self.slots.refused
         return charts.timeline(self.slots.spans, refused, name=f"slots-{width}", until=self.slots.length, width=width)
 
-    def _constants(self, width: int) -> str:
+    def constants_chart(self, width: int) -> str:
         short = story.short_names(c.name for c in self.constants)
         rows = [
             charts.Bar(short[c.name], c.moved.value, c.moved.error, counted(c.tries, "try", "tries"))
             for c in self.constants[:_MOST_BARS]
+            if c.moved.value > 0
         ]
         title = "How far a change of each constant moves the metric"
         return charts.bars(rows, name=f"constants-{width}", title=title, width=min(width, 640))
 
-    def _shares(self, width: int) -> str:
+    def shares_chart(self, width: int) -> str:
         names = {"structure": "Structure", "tuning": "Constants", "unknown": "Not known"}
         rows = [charts.Bar(names[kind], *gain) for kind, gain in self.shares._asdict().items() if any(gain)]
         return charts.bars(rows, name=f"shares-{width}", title="Where the gain is from", width=min(width, 640))

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Select, and_, case, func, select
 from autoresearchd.domain.confirmation import Confirmation
 from autoresearchd.domain.errors import StoreDamaged
 from autoresearchd.domain.experiment import Experiment, Limits, Run, limit_reached, noise_has_grown
-from autoresearchd.domain.labels import RULES, Label, Outcome, Phase, SessionState, Status
+from autoresearchd.domain.labels import LIVING, RULES, Label, Outcome, Phase, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Answer, Proposal
 from autoresearchd.evaluator.keep.noise import mad_confidence
 from autoresearchd.evaluator.re_added import Removals
@@ -30,7 +30,6 @@ from autoresearchd.store.schema import codec
 from autoresearchd.store.schema import tables as t
 from autoresearchd.store.schema.database import FileReader
 
-_ALIVE = (SessionState.RUNNING, SessionState.PAUSED, SessionState.BACKING_OFF)
 _OVERHEADS = 1000
 _SLOTS = re.compile(r" · (\d+) slots$")
 _LATELY, _GAP_S = 200, 600.0
@@ -71,7 +70,7 @@ class Reader(FileReader):
             if totals is None:
                 raise StoreDamaged(f"{self._db.name} has lost the counters of session {tag}", hint=self._db.repair)
             task, state = _task_facts(session.task_json), session.state
-            if alive is False and state in _ALIVE:
+            if alive is False and state in LIVING:
                 state = "crashed"
             metric = _metric_block(c, session, task)
             under_way = _under_way(c, session, task, state, now or datetime.now(UTC))
@@ -344,7 +343,7 @@ def _session_block(
         "task": task["name"],
         "branch": session.branch,
         "state": state,
-        "pid": session.pid if state in _ALIVE else None,
+        "pid": session.pid if state in LIVING else None,
         "started_at": _iso(session.started_at),
         "experiments": tried,
         "keeps": max(0, totals.keeps - baselines),

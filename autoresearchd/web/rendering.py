@@ -17,9 +17,18 @@ from pygments.lexers import get_lexer_by_name, get_lexer_for_filename
 from pygments.token import Comment, Keyword, Name, Number, Operator, String, _TokenType
 from pygments.util import ClassNotFound
 
-from autoresearchd.domain.confirmation import ABLATION, ablates
+from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.quantities import counted, format_duration
-from autoresearchd.report.plain_text import clean, real, strip_controls
+from autoresearchd.report.plain_text import (
+    clean,
+    money,
+    outcome_words,
+    price,
+    program_words,
+    real,
+    short_count,
+    strip_controls,
+)
 
 FOLDER = Path(__file__).parent
 _MOST_LINES, _LONGEST = 4000, 400
@@ -54,7 +63,7 @@ def environment() -> Environment:
     found.filters |= {
         "figure": figure, "signed": signed, "plain": clean,
         "duration": lambda value: "—" if real(value) is None else format_duration(value), "moment": moment,
-        "money": money, "count": count, "percent": percent, "pretty": pretty,
+        "money": money, "count": short_count, "percent": percent, "pretty": pretty,
     }  # fmt: skip
     found.globals |= {"outcome": outcome, "counted": counted, "price": price, "ablates": ablates}
     return found
@@ -76,30 +85,6 @@ def figure(value: Any, digits: int = 5, *, sign: str = "-") -> str:
 def signed(value: Any, digits: int = 4) -> str:
     """A difference, with its sign."""
     return figure(value, digits, sign="+")
-
-
-def money(usd: Any) -> str:
-    """US dollars; an em dash where the price is not known."""
-    found = real(usd)
-    if found is None:
-        return "—"
-    return "$0" if found == 0 else f"${found:,.2f}" if found >= 0.1 else f"${found:.4f}"
-
-
-def price(usd: Any, unpriced: bool) -> str:
-    """What is known of a sum of US dollars. unpriced: whether it leaves out something whose price is not known."""
-    if not unpriced:
-        return money(usd)
-    return f"at least {money(usd)}" if real(usd) else "not known"
-
-
-def count(value: Any) -> str:
-    """A number of things, short where it is large."""
-    found = real(value) or 0.0
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
-        if found >= size:
-            return f"{found / (1e3 if unit == 'k' else size):.1f}{unit}"
-    return f"{found:,.0f}"
 
 
 def percent(share: Any) -> str:
@@ -139,18 +124,8 @@ def outcome(record: Mapping[str, Any]) -> tuple[str, str]:
 
 def words_of_test(test: Mapping[str, Any]) -> dict[str, str]:
     """Of a confirmation or ablation: what ran beside the confirmed program, what it showed, and the kind of that."""
-    outcome, kind = str(test["outcome"] or "under way"), ablates(str(test["why"]))
-    of, moved = f"#{test['experiment']}", bool(test["moved"])
-    if kind:
-        of = f"#{test['against']} without {of if kind == ABLATION else 'what was dropped'}"
-        return {"of": of, "told": {"confirmed": "not missed", "fell": "missed"}.get(outcome, outcome), "kind": "open"}
-    if outcome in ("confirmed", "fell") and not moved:
-        return {
-            "of": of,
-            "told": f"{'better' if outcome == 'confirmed' else 'not better'}, compared only",
-            "kind": "open",
-        }
-    return {"of": of, "told": outcome, "kind": outcome if moved else "open"}
+    kind = str(test["outcome"]) if test["moved"] else "open"
+    return {"of": program_words(test), "told": outcome_words(test), "kind": kind}
 
 
 # ---------------------------------------------------------------------- diffs

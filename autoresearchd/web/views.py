@@ -17,12 +17,12 @@ from autoresearchd.app.place import Place
 from autoresearchd.app.project import NoSession
 from autoresearchd.domain.confirmation import ABLATION, ablates
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.domain.labels import NEVER_RUN, Label, Status
-from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.labels import LIVING, NEVER_RUN, Label, Status
 from autoresearchd.loop.measuring.run_files import open_plain
 from autoresearchd.report import charts, story
 from autoresearchd.report.plain_text import clean, real
 from autoresearchd.report.plot import Chart, chart_of
+from autoresearchd.report.session_report import SessionReport
 from autoresearchd.store.page_reader import OPEN, SORTS, PageReader, Wanted
 from autoresearchd.web import rendering, small_charts
 from autoresearchd.web.source import Signature, Source
@@ -36,9 +36,9 @@ _SECRET_BYTES = 32 * 1024
 """Of a log, before what is shown of it: a secret of many lines is known by the first."""
 _WIDE, _NARROW = 1120, 400
 """Of charts: for a desk, and for a telephone, where a scaled one could not be read."""
-_CARD = 400
-"""Of one that stands beside others."""
-_LIVING = ("running", "paused", "backing_off")
+_CARD, _BARS = 400, 520
+"""Of one that stands beside others; of bars."""
+_MOST_THEMES = 10
 
 
 class NotHere(Exception):
@@ -177,7 +177,7 @@ class Views:
             "answers": [_answer(answer) for answer in record["answers"]],
             "logs": log_tails(seen.place.root, tag, number, hide, _names_of_runs(seen, record)),
             "back": next(iter((record["re_added"] or {}).get("removed", ())), None),
-            "running": record["phase"] == "running" and seen.status["session"]["state"] in _LIVING,
+            "running": record["phase"] == "running" and seen.status["session"]["state"] in LIVING,
         }  # fmt: skip
 
     # ------------------------------------------------------------------ parts
@@ -228,7 +228,7 @@ class Views:
         runs = seen.reader.slot_runs(seen.tag, _MOST_RUNS)
         if not runs:
             return {"chart": None}
-        living = seen.status["session"]["state"] in _LIVING
+        living = seen.status["session"]["state"] in LIVING
         until = datetime.now(UTC) if living else seen.reader.heartbeat(seen.tag)
         refused = [
             {"label": one["label"], "finished_at": one["ended"].isoformat()}
@@ -353,34 +353,14 @@ def tree(points: Sequence[Record], tip: int | None) -> tuple[list[Context], int]
 
 # ---------------------------------------------------------------------- what mattered
 def _insights(seen: Seen) -> Context:
-    reader, tag, status = seen.reader, seen.tag, seen.status
-    records, edits, direction = list(reader.experiments(tag)), reader.edits(tag), status["metric"]["direction"]
-    credit = story.credits(records, reader.confirmations(tag), direction)
-    latest = story.comparable(records)  # what is added up is of these alone
-    own = {int(record["experiment"]) for record in latest}
-    credit = {number: one for number, one in credit.items() if number in own}
-    sigma, beliefs = real(status["metric"]["sigma"]), [b for b in reader.beliefs(tag) if b[0] >= min(own, default=0)]
-    constants = story.importance(latest, edits, direction, sigma=sigma, beliefs=beliefs)
-    shares, short = story.shares(credit, edits), story.short_names(c.name for c in constants)
-    rows = [
-        charts.Bar(short[c.name], c.moved.value, c.moved.error or None, counted(c.tries, "try", "tries"))
-        for c in constants[:15]
-        if c.moved.value > 0
-    ]
-    names = ("Structure", "Tuning of constants", "Unknown")
-    told = [(name, gain) for name, gain in zip(names, shares, strict=True) if gain.value or name != "Unknown"]
-    parts = [charts.Bar(name, gain.value, gain.error or None) for name, gain in told]
-    kinds = [(one, rendering.outcome({"status": one.status, "label": one.label})) for one in story.failures(records)]
+    told = SessionReport.read(seen.reader, seen.tag, seen.status, datetime.now(UTC))
+    moving = any(constant.moved.value > 0 for constant in told.constants)
     return {
-        "workers": story.workers(latest, edits, credit), "failures": kinds,
-        "themes": story.themes(records, edits)[:10],
-        "importance": _bars(rows, "constants", "How far each constant moves the metric"),
-        "parts": _bars(parts, "shares", "Confirmed gain by kind of edit") if credit else None,
+        "workers": told.workers, "themes": told.themes[:_MOST_THEMES],
+        "failures": [(one, rendering.outcome({"status": one.status, "label": one.label})) for one in told.failures],
+        "importance": Markup(told.constants_chart(_BARS)) if moving else None,  # noqa: S704 it escapes
+        "parts": Markup(told.shares_chart(_BARS)) if told.latest_credit else None,  # noqa: S704 it escapes
     }  # fmt: skip
-
-
-def _bars(rows: Sequence[charts.Bar], name: str, title: str) -> Markup | None:
-    return Markup(charts.bars(rows, name=name, title=title, width=520)) if rows else None  # noqa: S704 it escapes
 
 
 # ---------------------------------------------------------------------- parts of an experiment
@@ -427,9 +407,8 @@ def log_tails(root: Path, tag: str, number: int, hide: Any, names: Mapping[int, 
     """The ends of the logs of an experiment's runs, newest run first; without secrets, links are not followed."""
     if not layout.valid_tag(tag):  # an imported one has no runs here
         return []
-    folder, found = layout.run_dir(root, tag, number, 0).parent, []
-    logs = [log for log in folder.glob("*/*.log") if log.parent.name.isdecimal()]
-    for log in sorted(logs, key=lambda log: (-int(log.parent.name), log.name != "training.log", log.name))[:8]:
+    found = []
+    for log in sorted(layout.run_logs(root, tag, number), key=lambda log: -int(log.parent.name))[:8]:
         try:
             with open_plain(log) as file:
                 begin = max(0, file.seek(0, 2) - _LOG_BYTES - _SECRET_BYTES)

@@ -137,6 +137,12 @@ def run_dir(root: Path, tag: str, number: int, index: int) -> Path:
     return public_dir(root) / "runs" / require_tag(tag) / str(int(number)) / str(int(index))
 
 
+def run_logs(root: Path, tag: str, number: int) -> list[Path]:
+    """The logs of an experiment's runs, in the order of the runs, training before evaluation."""
+    logs = [log for log in run_dir(root, tag, number, 0).parent.glob("*/*.log") if log.parent.name.isdecimal()]
+    return sorted(logs, key=lambda log: (int(log.parent.name), log.name != "training.log", log.name))
+
+
 def memo_path(root: Path, tag: str) -> Path:
     """The living notes of a session, the daemon's and the user's."""
     return public_dir(root) / "sessions" / require_tag(tag) / "autoresearch.md"

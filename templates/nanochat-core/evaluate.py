@@ -21,12 +21,12 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from channel import Channel, EvaluationError, Logits
+from exchange import Refused, tell
 from questions import CONTEXT, KINDS, WIDTH
 
 ROWS = 150  # of a batch: each is answered by a process that loads the model anew
@@ -36,10 +36,6 @@ PLACES = 8  # of a context that are compared beside its last one
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-
-
-class Refused(Exception):
-    """The result means nothing."""
 
 
 def batches(slots: Integers, rng: np.random.Generator) -> list[Integers]:
@@ -101,7 +97,8 @@ class Scorer:
         """Refuse logits that differ where they may not."""
         moved = float(np.abs(first - second).max())
         if moved > self.tolerance:
-            raise Refused(f"logits moved by {moved:.3g} when only later bytes or other rows of the batch changed")
+            what = f"logits moved by {moved:.3g} when only later bytes or other rows of the batch changed"
+            raise Refused("not_causal", "causal=0", what)
 
 
 def centred(asked: dict[str, Integers], bits: Floats, tolerance: float) -> dict[str, float]:
@@ -122,31 +119,19 @@ def centred(asked: dict[str, Integers], bits: Floats, tolerance: float) -> dict[
     return found
 
 
-def main() -> int:
-    """Score, and say what came of it in `METRIC` lines and an exit code."""
-    started = time.monotonic()
+def metrics() -> dict[str, str]:
+    """The mean of the centred accuracies, and each of them."""
     profile = "cuda" if os.environ.get("AUTORESEARCHD_PROFILE") == "cuda" else "cpu"
-    try:
-        with np.load(Path(__file__).resolve().parent / "data/questions.npz", allow_pickle=False) as stored:
-            asked = {name: stored[name].astype(np.int64) for name in stored.files}
-        if not (Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "checkpoint.pt").is_file():
-            raise EvaluationError("no checkpoint.pt in the output folder: training has to write one")
-        channel = Channel(Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"]), ROWS, WIDTH)
-        tolerance = TOLERANCES[profile]
-        scores = centred(asked, Scorer(asked, channel, tolerance).bits(), tolerance)
-    except Refused as refused:
-        print("METRIC causal=0\nLABEL not_causal", flush=True)
-        print(f"evaluate.py: the score would mean nothing: {refused}", file=sys.stderr)
-        return 3
-    except (EvaluationError, OSError, ValueError) as error:
-        print(f"evaluate.py: {error}", file=sys.stderr)
-        return 1
-    print(f"METRIC core={np.mean(list(scores.values())):.6f}")
-    for kind, value in scores.items():
-        print(f"METRIC {kind}={value:.4f}")
-    print(f"METRIC eval_seconds={time.monotonic() - started:.2f}")
-    return 0
+    with np.load(Path(__file__).resolve().parent / "data/questions.npz", allow_pickle=False) as stored:
+        asked = {name: stored[name].astype(np.int64) for name in stored.files}
+    if not (Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "checkpoint.pt").is_file():
+        raise EvaluationError("no checkpoint.pt in the output folder: training has to write one")
+    channel = Channel(Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"]), ROWS, WIDTH)
+    tolerance = TOLERANCES[profile]
+    scores = centred(asked, Scorer(asked, channel, tolerance).bits(), tolerance)
+    kinds = {kind: f"{value:.4f}" for kind, value in scores.items()}
+    return {"core": f"{np.mean(list(scores.values())):.6f}", **kinds}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tell(metrics))

@@ -19,12 +19,12 @@ import os
 import secrets
 import stat
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from channel import SYMBOLS, Channel, EvaluationError, Inputs, Logits
+from exchange import Refused, tell
 from probes import Bets, Probe, Text, add_decoys, read_windows, schedule
 
 PARTS = ("model.py", "weights.bin")
@@ -47,14 +47,6 @@ PLANS = {
     "cpu": Plan(128_000, window=256, rows=64, batches=10, tolerance=1e-3),
     "cuda": Plan(16_000_000, window=1024, rows=32, batches=128, tolerance=0.1, probes=16, decoys=8),
 }
-
-
-class Refused(Exception):
-    """The result means nothing. label: what to call it; metric: what is told of it."""
-
-    def __init__(self, label: str, metric: str, what: str) -> None:
-        super().__init__(what)
-        self.label, self.metric = label, metric
 
 
 def read_artifact(output: Path, limit: int) -> list[bytes]:
@@ -145,30 +137,20 @@ def score(channel: Channel, text: Inputs, plan: Plan, rng: np.random.Generator) 
     return total / windows[:, 1:].size
 
 
-def main() -> int:
-    """Score, and say what came of it in `METRIC` lines and an exit code."""
-    started = time.monotonic()
+def metrics() -> dict[str, str]:
+    """Bits for a byte of the validation text."""
     plan = PLANS["cuda" if os.environ.get("AUTORESEARCHD_PROFILE") == "cuda" else "cpu"]
     folder = Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"])
-    try:
-        text = np.fromfile(Path(__file__).resolve().parent / "data/val.bin", dtype=np.uint8)
-        artifact = read_artifact(Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]), plan.limit)
-        for name, content in zip(PARTS, artifact, strict=True):
-            (folder / name).write_bytes(content)
-        channel = Channel(folder, plan.rows, plan.window)
-        bpb = score(channel, text, plan, np.random.default_rng(secrets.randbits(128)))
-        if not np.isfinite(bpb):
-            raise EvaluationError("the score is not finite")
-    except Refused as refused:
-        print(f"METRIC {refused.metric}\nLABEL {refused.label}", flush=True)
-        print(f"evaluate.py: {refused}", file=sys.stderr)
-        return 3
-    except (EvaluationError, OSError, ValueError) as error:
-        print(f"evaluate.py: {error}", file=sys.stderr)
-        return 1
-    print(f"METRIC val_bpb={bpb:.6f}\nMETRIC eval_seconds={time.monotonic() - started:.2f}")
-    return 0
+    text = np.fromfile(Path(__file__).resolve().parent / "data/val.bin", dtype=np.uint8)
+    artifact = read_artifact(Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]), plan.limit)
+    for name, content in zip(PARTS, artifact, strict=True):
+        (folder / name).write_bytes(content)
+    channel = Channel(folder, plan.rows, plan.window)
+    bpb = score(channel, text, plan, np.random.default_rng(secrets.randbits(128)))
+    if not np.isfinite(bpb):
+        raise EvaluationError("the score is not finite")
+    return {"val_bpb": f"{bpb:.6f}"}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tell(metrics))

@@ -39,6 +39,16 @@ def interval(hits: np.ndarray) -> tuple[float, float]:
     return max(0.0, float(middle - reach)), min(1.0, float(middle + reach))
 
 
+def tell(validation: np.ndarray, test: np.ndarray) -> None:
+    """Print the share of problems that were answered right, of both sets, and their intervals."""
+    low, high = interval(validation)
+    print(f"METRIC pass_at_1={validation.mean():.6f}")
+    print(f"METRIC pass_at_1_low={low:.6f}")
+    print(f"METRIC pass_at_1_high={high:.6f}")
+    low, high = interval(test)
+    print(f"test_pass_at_1 = {test.mean():.4f} ({low:.4f} to {high:.4f}), which is no metric: report it once")
+
+
 def main() -> int:
     """Print the share of validation problems that were answered right, its interval, and the test's beside it."""
     torch.set_num_threads(1)
@@ -51,14 +61,7 @@ def main() -> int:
     except ValueError as error:
         print(f"FAIL: weights.npy: {error}")
         return 1
-    hits = right(policy, Path("data/validation.npz"))
-    low, high = interval(hits)
-    print(f"METRIC pass_at_1={hits.mean():.6f}")
-    print(f"METRIC pass_at_1_low={low:.6f}")
-    print(f"METRIC pass_at_1_high={high:.6f}")
-    hits = right(policy, Path("data/test.npz"))
-    low, high = interval(hits)
-    print(f"test_pass_at_1 = {hits.mean():.4f} ({low:.4f} to {high:.4f}), which is no metric: report it once")
+    tell(right(policy, Path("data/validation.npz")), right(policy, Path("data/test.npz")))
     return 0
 
 

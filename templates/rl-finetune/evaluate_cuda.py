@@ -7,33 +7,28 @@ each place. As in `evaluate.py`, the share on the test problems is printed as te
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from arrays import opened
+from evaluate import tell
 from gsm8k import answers, loaded, number, problems, told
 from safetensors import SafetensorError
 from safetensors.torch import load
 
 LARGEST_BYTES = 4_000_000_000
 ROWS = 256  # problems that are answered beside each other
-Z = 1.96
 
 
 def read(path: Path) -> dict[str, torch.Tensor] | str:
-    """The tensors in a file that a run has left, or what is wrong with it. It is opened once, no link is followed."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        return f"{path.name} cannot be opened: {error.strerror}"
-    facts = os.fstat(handle)
-    if not stat.S_ISREG(facts.st_mode) or facts.st_size > LARGEST_BYTES:
-        os.close(handle)
-        return f"{path.name} is no file of at most {LARGEST_BYTES} bytes"
-    with os.fdopen(handle, "rb") as file:
+    """The tensors in a file that a run has left, or what is wrong with it."""
+    file = opened(path, LARGEST_BYTES)
+    if isinstance(file, str):
+        return file
+    with file:
         try:
             found: dict[str, torch.Tensor] = load(file.read())
         except (SafetensorError, ValueError, KeyError):
@@ -64,14 +59,6 @@ def right(model: Any, tokenizer: Any, path: Path) -> np.ndarray:
     return np.array([told(text) == number(row["answer"]) for text, row in zip(said, rows, strict=True)])
 
 
-def interval(hits: np.ndarray) -> tuple[float, float]:
-    """Wilson's 95% interval of a share (Wilson 1927)."""
-    share, count = hits.mean(), hits.size
-    middle = (share + Z**2 / (2 * count)) / (1 + Z**2 / count)
-    reach = Z / (1 + Z**2 / count) * np.sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
-    return max(0.0, float(middle - reach)), min(1.0, float(middle + reach))
-
-
 def main() -> int:
     """Print the share of validation problems that were answered right, its interval, and the test's beside it."""
     weights = read(Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "weights.safetensors")
@@ -84,14 +71,8 @@ def main() -> int:
     if wrong:
         print(f"FAIL: weights.safetensors: {wrong}")
         return 1
-    hits = right(model, tokenizer, Path("data/validation.jsonl"))
-    low, high = interval(hits)
-    print(f"METRIC pass_at_1={hits.mean():.6f}")
-    print(f"METRIC pass_at_1_low={low:.6f}")
-    print(f"METRIC pass_at_1_high={high:.6f}")
-    hits = right(model, tokenizer, Path("data/test.jsonl"))
-    low, high = interval(hits)
-    print(f"test_pass_at_1 = {hits.mean():.4f} ({low:.4f} to {high:.4f}), which is no metric: report it once")
+    validation, test = (right(model, tokenizer, Path(f"data/{name}.jsonl")) for name in ("validation", "test"))
+    tell(validation, test)
     return 0
 
 

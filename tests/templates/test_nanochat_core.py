@@ -26,7 +26,7 @@ def load_model(path, device):
 NAMES = ("alpha", "bravo", "charlie", "golfing", "hotels", "juliett", "november", "quebec", "romeos", "uniform")
 
 
-prepare, questions, evaluate = load_programs(FOLDER, "prepare", "questions", "evaluate")
+python_text, questions, evaluate = load_programs(FOLDER, "python_text", "questions", "evaluate")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def scored(pristine: Path, folder: Path, logits: str) -> subprocess.CompletedPro
 def test_the_text_that_is_asked_about_is_hidden_from_the_job() -> None:
     evaluation = load_task(FOLDER).evaluation
     hidden = {path.removeprefix("{purelib}/") for path in evaluation.hide} if evaluation else set()
-    assert hidden == set(prepare.HELD_OUT)
+    assert hidden == set(python_text.HELD_OUT)
 
 
 def test_the_right_choice_is_what_the_text_says(texts: list[bytes]) -> None:

@@ -15,7 +15,7 @@ from autoresearchd.resources import bundled
 from tests.templates.programs import environment, evaluated, load_program, metrics_of, score
 
 FOLDER = bundled("templates") / "parameter-golf"
-prepare = load_program(FOLDER, "prepare")
+python_text = load_program(FOLDER, "python_text")
 HONEST = """
 import numpy as np
 import torch
@@ -75,15 +75,15 @@ def known(logit: int) -> bytes:
 def test_the_text_that_is_asked_about_is_hidden_from_the_job() -> None:
     evaluation = load_task(FOLDER).evaluation
     hidden = {path.removeprefix("{purelib}/") for path in evaluation.hide} if evaluation else set()
-    assert hidden == set(prepare.HELD_OUT)
+    assert hidden == set(python_text.HELD_OUT)
 
 
 def test_validation_text_stands_nowhere_in_the_training_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared, own = b"the_line_that_both_have = 1\n", b"a_line_of_its_own_that_is_long = 2\n"
-    texts = {f"{folder}/test_a.py": shared * 5 + own * 9 + b"pass\n" for folder in prepare.HELD_OUT}
-    monkeypatch.setattr(prepare, "sources", lambda package: {**texts, f"{package}/a.py": shared * 9 + b"pass\n"})
-    monkeypatch.setattr(prepare.importlib.metadata, "version", lambda package: "1")
-    train, val, _ = prepare.offline()
+    texts = {f"{folder}/test_a.py": shared * 5 + own * 9 + b"pass\n" for folder in python_text.HELD_OUT}
+    monkeypatch.setattr(python_text, "sources", lambda package: {**texts, f"{package}/a.py": shared * 9 + b"pass\n"})
+    monkeypatch.setattr(python_text.importlib.metadata, "version", lambda package: "1")
+    train, val, _ = python_text.offline()
     assert train == [shared * 9 + b"pass\n"] * 2
     assert val == [own * 9 + b"pass\n"] * 4
 

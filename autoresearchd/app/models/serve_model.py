@@ -2,8 +2,7 @@
 
 vLLM where it is installed (see its docs, *LoRA Adapters*, for loading adapters at run time), else ``transformers
 serve``. Both listen on 127.0.0.1 alone: whoever reaches vLLM's port may have it load an adapter. The server is
-watched, started again when it ends or falls silent, and does not outlive this process: a shell beside it ends its
-process group when the pipe from here closes, whatever ended us.
+watched, started again when it ends or falls silent, and dies with this process (``sandbox/process_group.py``).
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.quantities import format_duration
+from autoresearchd.sandbox import process_group
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.files import read_tail
 
@@ -44,8 +44,6 @@ _MAX_LOG_BYTES = 16 * 1024 * 1024
 _LONGEST_PAUSE_S, _SETTLED_S, _STARTS = 60.0, 300.0, 5
 """Between two starts at most; after which an end counts as the first; how many may fail in a row."""
 _TAIL_BYTES, _TAIL_LINES = 16 * 1024, 12
-# File 3 is the pipe from this process.
-_WRAPPER = 'exec 3<&0; { read -r _ <&3; kill -KILL 0; } >/dev/null 2>&1 </dev/null & exec 3<&-; exec "$@" </dev/null'
 
 
 class ServerCommand(NamedTuple):
@@ -240,29 +238,14 @@ def _watch(
 def _running(command: ServerCommand, log: Path, patience: float) -> Iterator[subprocess.Popen[bytes]]:
     """The server, for as long as the block lasts; nothing of its process group is left behind."""
     with _open_log(log) as output:
-        try:
-            process = subprocess.Popen(
-                ["/bin/sh", "-c", _WRAPPER, "sh", *command.arguments],
-                cwd="/",
-                env={**os.environ, **command.environment},
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise EnvironmentFailure(f"the server could not be started: {error}") from error
+        env = {**os.environ, **command.environment}
+        process = process_group.start(
+            command.arguments, "the server", cwd=Path("/"), env=env, stdout=output, stderr=subprocess.STDOUT
+        )
     try:
         yield process
     finally:
-        if process.poll() is None:
-            _signal(process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(patience)
-        _signal(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        process_group.end(process, patience)
 
 
 def _open_log(log: Path) -> IO[bytes]:
@@ -274,8 +257,3 @@ def _open_log(log: Path) -> IO[bytes]:
         return log.open("ab")
     except OSError as error:
         raise EnvironmentFailure(f"the log {log} cannot be written: {error}", hint="name another: --log") from error
-
-
-def _signal(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)

@@ -7,7 +7,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -29,12 +28,12 @@ from autoresearchd.cli.terminal_text import (
     say,
     strip_controls,
 )
-from autoresearchd.domain.confirmation import ABLATION, ablates
+from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.quantities import counted, format_duration, some_of
 from autoresearchd.evaluator.measure.log_text import tells
-from autoresearchd.report.plain_text import diff_lines, outcome_words
+from autoresearchd.report.plain_text import diff_lines, money, outcome_words, program_words
 from autoresearchd.workspace import layout
 
 Record = Mapping[str, Any]
@@ -119,7 +118,7 @@ def show(
         known = f"they are numbered 0 to {newest}" if newest >= 0 else "there is none yet"
         what = f"session {tag} has no experiment {experiment}: {known}"
         raise UsageError(what, hint=f"see `autoresearchd experiments{named}`") from None
-    logs = _log_files(place.root, tag, experiment)
+    logs = layout.run_logs(place.root, tag, experiment)
     if as_json:
         print(json_text({**record, "logs": [str(path) for path in logs]}, indent=2))
         return
@@ -142,13 +141,6 @@ def show(
             say("there is no log of this experiment (any more)")
     if answers:
         _print_answers(record.get("answers") or [], paint)
-
-
-def _log_files(root: Path, tag: str, experiment: int) -> list[Path]:
-    """The logs of an experiment's runs, in the order of the runs, training before evaluation."""
-    folder = layout.run_dir(root, tag, experiment, 0).parent
-    logs = [log for log in folder.glob("*/*.log") if log.parent.name.isdigit()]
-    return sorted(logs, key=lambda log: (int(log.parent.name), log.name != "training.log", log.name))
 
 
 # ---------------------------------------------------------------------- the experiment as text
@@ -298,10 +290,7 @@ def _program(run: Record, own: str) -> str:
 
 def _confirmation_lines(test: Record, number: int, sigma: Any, paint: Paint, named: str) -> list[str]:
     """A confirmation: what was compared, each run, the mean gain after each pair, and the verdict."""
-    outcome, ablation = outcome_words(test), ablates(str(test.get("why")))
-    tip = f"#{test['experiment']}"
-    if ablation:
-        tip = f"#{test['against']} without {tip if ablation == ABLATION else 'what was dropped'}"
+    outcome, tip, ablation = outcome_words(test), program_words(test), ablates(str(test.get("why")))
     colour = {"confirmed": "green", "fell back": "red"}.get(outcome, "cyan")
     head = f"{'ablation' if ablation else 'confirmation'} {test['number']}: {tip} against #{test['against']}"
     if budget := real(test.get("budget")):
@@ -361,11 +350,8 @@ def _value(value: Any) -> str:
 
 
 def _price(usd: Any) -> str:
-    """US dollars, with as many digits as a fraction of a cent needs; words where the price is not known."""
-    found = real(usd)
-    if found is None:
-        return _UNKNOWN_PRICE
-    return "$0" if found == 0 else f"${found:,.4f}" if found >= 0.0001 else f"${found:.2g}"
+    """US dollars; words where the price is not known."""
+    return _UNKNOWN_PRICE if real(usd) is None else money(usd)
 
 
 def _outcome(answer: Record) -> str:

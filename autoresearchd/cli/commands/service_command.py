@@ -10,7 +10,7 @@ from autoresearchd.cli.terminal_text import clean, json_text
 def install(session: SessionOption = None) -> None:
     """Have the system go on with a session after each boot and crash.
 
-    A systemd user unit (launchd on macOS) that runs `autoresearchd resume` in the foreground, with a watchdog. It is
+    A systemd user unit that runs `autoresearchd resume` in the foreground, with a watchdog. It is
     written and enabled; nothing is started or stopped now.
     """
     from autoresearchd.app import service

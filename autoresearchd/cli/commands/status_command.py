@@ -30,15 +30,16 @@ from autoresearchd.cli.terminal_text import (
 from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.experiment import explain_noise, noise_has_grown
+from autoresearchd.domain.labels import LIVING
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.upkeep.session_lock import process_began
+from autoresearchd.report.plain_text import short_count
 from autoresearchd.store.failed_start import FailedStart
 from autoresearchd.workspace import layout
 
 Record = Mapping[str, Any]
 
 _RECENT = 5
-_LIVING = ("running", "paused", "backing_off")
 _START_S = 60.0
 """A process that is younger than its session by more than this has gone on with it."""
 _NAMES = (("keeps", "kept", "green"), ("discards", "discarded", "grey"), ("crashes", "crashed", "red"),
@@ -125,7 +126,7 @@ def _watch(place: Place, tag: str) -> None:
             at_top = "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
             print(at_top if terminal else "\n".join(lines), flush=True)
             before = key
-        if session.get("state") not in _LIVING and not place.alive(tag):  # else it is still about to leave
+        if session.get("state") not in LIVING and not place.alive(tag):  # else it is still about to leave
             return
         time.sleep(1.0)
 
@@ -238,7 +239,7 @@ def _since(session: Record, last: datetime, now: datetime, paint: Paint) -> list
     """
     state, started = str(session["state"]), read_time(session.get("started_at")) or last
     shown, begun = paint(state.replace("_", " "), COLOURS.get(state, ""), "bold"), f"begun {_clock(started, now)}"
-    if state not in _LIVING:
+    if state not in LIVING:
         return [f"{shown} {_clock(last, now)}" if (last - started).total_seconds() >= 1 else shown, begun]
     pid, since, marks = session.get("pid"), started, []
     host = session.get("host")
@@ -362,7 +363,7 @@ def _cost_words(status: Record) -> str:
     cost, overhead = status.get("cost") or {}, status.get("overhead") or {}
     parts = [f"${cost['usd']:,.2f}"] if cost.get("usd") else []
     if cost.get("tokens_in") or cost.get("tokens_out"):
-        parts.append(f"{_count(cost.get('tokens_in'))} tokens in, {_count(cost.get('tokens_out'))} out")
+        parts.append(f"{short_count(cost.get('tokens_in'))} tokens in, {short_count(cost.get('tokens_out'))} out")
     if cost.get("gpu_s"):
         parts.append(f"{format_duration(cost['gpu_s'])} of GPU")
     if overhead.get("median_ms"):
@@ -371,20 +372,12 @@ def _cost_words(status: Record) -> str:
     return " · ".join(parts)
 
 
-def _count(value: Any) -> str:
-    count = float(value or 0)
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f}{unit}"
-    return f"{count:.0f}"
-
-
 def _hints(status: Record, root: Path, paint: Paint) -> Iterator[str]:
     session, log, way = status["session"], layout.daemon_log(root), way_to(root)
     imported = (status.get("policy") or {}).get("name") == "imported"
     rows = [("log", shown_path(log))] if log.exists() and not imported else []
     rows += [("there", f"{clean(way)}   and then:")] if way else []
-    if session["state"] in _LIVING:
+    if session["state"] in LIVING:
         rows += [("watch", "autoresearchd status --watch   or   autoresearchd logs -f"), ("stop", "autoresearchd stop")]
     elif not imported:
         extend = f" {clean(session['extend'])}" if session.get("extend") else ""

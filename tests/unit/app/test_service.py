@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import plistlib
 import shutil
 import socket
 import subprocess
@@ -25,7 +24,7 @@ ENVIRONMENT = {"PATH": "/opt/my tools/50%:/bin", "LANG": "C.UTF-8", "OPENAI_API_
 def made(folder: Path, name: str = 'a $HOME 100% "o\'clock"') -> Service:
     root = folder / name
     root.mkdir()
-    return Service(root, "nov21", "systemd", folder / "autoresearchd-nov21-0a1b2c3d.service")
+    return Service(root, "nov21", folder / "autoresearchd-nov21-0a1b2c3d.service")
 
 
 @pytest.mark.skipif(
@@ -52,14 +51,6 @@ def test_the_unit_says_what_it_is_to_say_and_holds_no_key(tmp_path: Path) -> Non
         assert line in text.splitlines()
     with pytest.raises(UsageError):
         made(tmp_path, "two\nlines").text(ENVIRONMENT)
-
-
-def test_the_job_of_launchd_is_a_property_list(tmp_path: Path) -> None:
-    service = Service(tmp_path, "nov21", "launchd", tmp_path / "autoresearchd-nov21.plist")
-    job = plistlib.loads(service.text(ENVIRONMENT))
-    assert (job["Label"], job["WorkingDirectory"]) == ("autoresearchd-nov21", str(tmp_path))
-    assert job["ProgramArguments"][-4:] == ["resume", "nov21", "--foreground", "--quiet"]
-    assert job["KeepAlive"] == {"Crashed": True} and "OPENAI_API_KEY" not in job["EnvironmentVariables"]
 
 
 def test_a_manager_is_told_and_one_that_is_away_or_full_holds_nothing_up(

@@ -109,7 +109,7 @@ def test_a_key_that_can_do_nothing_says_so(repository: Path) -> None:
         for _ in range(3):
             app.refresh_now()
             await read(app, pilot)
-        assert "nothing is running" in said(app) and said(app).count("database") == 1
+        assert "nothing is running" in said(app) and said(app).count("there is no session in") == 1
         await pilot.press("q")
 
     walk(repository, steps)

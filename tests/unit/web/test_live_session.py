@@ -186,7 +186,7 @@ def test_confirmations_are_told_as_what_they_were() -> None:
             words_of_test({"experiment": 7, "against": 4, "outcome": outcome, "why": why, "moved": moved}).values()
         )
 
-    assert told("fell", moved=True) == ("#7", "fell", "fell")
+    assert told("fell", moved=True) == ("#7", "fell back", "fell")
     assert told("fell", "asked") == ("#7", "not better, compared only", "open")
     assert told("confirmed", "asked") == ("#7", "better, compared only", "open")
     assert told("fell", "ablation t1") == ("#4 without #7", "missed", "open")

@@ -1,0 +1,1 @@
+../shared/python_text.py
