@@ -8,14 +8,14 @@ from math import cos, dist, hypot, pi, sin
 from pathlib import Path
 
 COUNT = 16  # fixed
-STEPS = 1200  # fixed
+STEPS = 600  # fixed
 START = "ring"  # one of: ring, grid, random
 SPREAD = 1.0  # range: 0.3..3.0
 REPULSION = 0.01  # range: 0.0003..0.1
 POWER = 2.0  # range: 1.0..12.0
 PULL = 0.02  # range: 0.001..0.3
 NOISE = 0.05  # range: 0.001..0.3
-NOISE_DECAY = 0.999  # range: 0.98..0.9999
+NOISE_DECAY = 0.998  # range: 0.95..0.9999
 MOST = 0.1  # range: 0.01..0.5
 
 

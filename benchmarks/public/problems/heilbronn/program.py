@@ -7,8 +7,8 @@ from itertools import combinations
 from pathlib import Path
 
 COUNT = 11  # fixed
-STEPS = 4000  # fixed
-RESTARTS = 8  # range: 1..40
+STEPS = 2500  # fixed
+RESTARTS = 5  # range: 1..25
 STEP = 0.3  # range: 0.01..0.6
 LAST_STEP = 0.1  # range: 0.0003..0.3
 TEMPERATURE = 0.01  # range: 0.00003..0.03
