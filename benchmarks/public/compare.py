@@ -60,6 +60,7 @@ from autoresearchd.domain.experiment import Limits
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.policy.search.find_constants import constants, movable, new_files
 
+PEERS = ("openevolve", "shinka")
 FRESH = 5
 _BASELINE, _CONFIRMING = 3, 4
 """Runs of a session's baseline, and those that it is thought to need for its confirmations."""
@@ -173,8 +174,6 @@ def peer(name: str, bench: Bench) -> str:
     from peers import run
 
     o = bench.options
-    if not (o.base_url and o.model and o.venvs):
-        raise SystemExit(f"{name} needs --base-url, --model and --venvs")
     shutil.rmtree(bench.folder, ignore_errors=True)
     found = run(
         name, bench.problem, bench.evaluations, bench.seed, o.base_url, o.model, bench.folder, o.max_tokens,
@@ -190,7 +189,7 @@ def arm_of(name: str) -> Arm:
         return unedited
     if name in ("random", "tpe", "cmaes"):
         return partial(optuna_arm, name)
-    if name in ("openevolve", "shinka"):
+    if name in PEERS:
         return partial(peer, name)
     try:
         return partial(session, str(parse_spec(name)))
@@ -298,6 +297,8 @@ def main() -> None:
         parser.error(f"at least one repeat, and more than {_BASELINE + _CONFIRMING} evaluations")
     for arm in arms:
         arm_of(arm)
+        if arm in PEERS and not (o.base_url and o.model and o.venvs):
+            parser.error(f"{arm} needs --base-url, --model and --venvs")
     results: dict[str, dict[str, dict[int, Cell]]] = {name: {arm: {} for arm in arms} for name in names}
     for seed in range(1, o.repeats + 1):  # repeat by repeat, so that a table of what there is can be had at any time
         for name in names:
