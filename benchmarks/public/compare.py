@@ -48,7 +48,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
-from policies import TAG, environment, interval, prepare, show
+from policies import SIGNALLED, TAG, environment, interval, prepare, show
 from research import FIRST_FRESH_SEED
 from scoring import PROBLEMS, TIMEOUT, Scored, score
 
@@ -114,8 +114,11 @@ def session(policy: str, bench: Bench) -> str:
         limits = Limits(max_experiments=experiments)
         asked = StartOptions(None, project, tag=TAG, policy=policy, limits=limits, foreground=True, seed=bench.seed)
         # A policy with nothing left to propose, or a model of useless answers, ends its session: a result, too.
+        code = 0
         with environment(AUTORESEARCHD_CONFIG=str(config)), suppress(AutoresearchdError):
-            start(asked)
+            code = start(asked)
+        if code > SIGNALLED:
+            raise SystemExit("interrupted; the same command makes what is missing")
         with Project.at(project).open_store() as store:
             found = store.session(TAG)
             runs = sorted((r for e in store.experiments(found.id) for r in e.runs), key=lambda r: r.id)
@@ -303,7 +306,10 @@ def main() -> None:
     for seed in range(1, o.repeats + 1):  # repeat by repeat, so that a table of what there is can be had at any time
         for name in names:
             for arm in arms:
-                cell = cell_of(PROBLEMS / name, arm, seed, o)
+                try:
+                    cell = cell_of(PROBLEMS / name, arm, seed, o)
+                except AutoresearchdError as error:
+                    raise SystemExit(f"{name} {arm} {seed}: {error}") from error
                 results[name][arm][seed] = cell
                 told = f"{statistics.fmean(cell.fresh):.4f}, best seen {cell.seen:.4f}, {len(cell.course)} evaluations"
                 print(f"{name} {arm} {seed}: {told} in {cell.seconds:.0f} s", file=sys.stderr, flush=True)
