@@ -1,5 +1,6 @@
 """Who makes most of a program on other people's problems, at equal numbers of evaluations?
 
+    pip install --no-deps cmaes==0.13.1
     python benchmarks/public/compare.py --dir DIR                                   # what needs no model: about an hour
     python benchmarks/public/compare.py --dir DIR --arms search,hybrid:local:MODEL --config config.yaml
     python benchmarks/public/compare.py --dir DIR --arms openevolve,shinka --venvs VENVS --base-url URL --model MODEL
