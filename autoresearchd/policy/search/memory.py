@@ -376,7 +376,8 @@ class Surrogate:
         return self._rises.get(name, [])
 
     def _scales(self, sigma: float | None) -> tuple[float, float]:
-        sizes = sorted(abs(e.gain) for e in self._rows if e.gain is not None)
+        # Where there is no noise, edits that changed nothing tell nothing of the size of the others.
+        sizes = sorted(abs(e.gain) for e in self._rows if e.gain is not None and (e.gain or sigma))
         middle = sizes[len(sizes) // 2] if sizes else 0.0
         noise = sigma if sigma is not None and sigma > 0 else 0.2 * middle
         scale = max(1.5 * middle if len(sizes) >= 4 else 0.0, 3.0 * noise, 1e-12)
