@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.models.gguf_header import gguf_template
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -68,13 +69,11 @@ class Source:
 
 
 def base_model(place: Path) -> BaseModel:
-    """The model of a folder or a file, with its hashes as they are recorded with its answers; UsageError: it is none.
-
-    A template inside GGUF is not read.
-    """
+    """The model of a folder or a file, its hashes as they are recorded with its answers; UsageError: it is none."""
     source = Source.at(place)
     try:
-        return replace(source.base_model(None if source.gguf else chat_template(source.folder)), name=str(place))
+        template = gguf_template(source.place) if source.gguf else chat_template(source.folder)
+        return replace(source.base_model(template), name=str(place))
     except (OSError, ValueError) as error:
         raise UsageError(
             f"the model in {place} cannot be read: {error}", hint="make its files readable, or load it anew"

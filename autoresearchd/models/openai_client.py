@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -38,6 +39,8 @@ KEY_VARIABLE = "AUTORESEARCHD_LOCAL_KEY"
 
 _IDS = ("return_token_ids", "return_tokens_as_token_ids")
 _SCHEMA, _MODEL = "response_format", "model"
+_OF_A_SCHEMA = re.compile(r"schema|grammar|guided|structured", re.IGNORECASE)
+"""In the words of an error about a schema that does not name the field: it cannot be made a grammar, for example."""
 _LISTING_BYTES, _LISTING_S = 1_000_000, 10.0
 _LOAD_S = 60.0
 _MAX_NAME = 300
@@ -47,9 +50,10 @@ _CONNECT_S = 10.0
 class OpenAIClient(ModelClient):
     """Asks a model of an endpoint, for token ids and log-probabilities too where the server knows of them.
 
-    A field that a server refuses is left out of all later questions. A reply may take at most half of the context that
-    the server tells of (vLLM's ``max_model_len``). The log-probabilities are the server's: vLLM gives those under the
-    sampling temperature only with ``--logprobs-mode processed_logprobs``, as ``autoresearchd serve`` starts it.
+    A field that a server refuses is left out of all later questions; a schema that it refuses, or overlooks, is first
+    put as llama-cpp-python knows it. A reply may take at most half of the context that the server tells of (vLLM's
+    ``max_model_len``). The log-probabilities are the server's: vLLM gives those under the sampling temperature only
+    with ``--logprobs-mode processed_logprobs``, as ``autoresearchd serve`` starts it.
 
     model: its name there; empty: the first that the server lists, else whichever it has. adapters: says which version
     answers; where the server does not load it (``load_lora_adapter``), ``warn`` is told, and the plain model answers.
@@ -77,6 +81,7 @@ class OpenAIClient(ModelClient):
         self._listed: Mapping[str, Any] | None = None
         self._context = 0
         self._refused: frozenset[str] = frozenset()
+        self._plain_schema = False
 
     @property
     def name(self) -> str:
@@ -135,14 +140,33 @@ class OpenAIClient(ModelClient):
                 raise
             if answered.status_code == 200:
                 self._refused = frozenset(refused)
-                return self._reply(question, sent, self._object(answered), time.monotonic() - began)
+                reply = self._reply(question, sent, self._object(answered), time.monotonic() - began)
+                if _SCHEMA in sent and reply.finish == "stop" and not _is_json(reply.text):
+                    self._unheeded()
+                return reply
             error = self._error(answered)
             left = [fields for fields in optional if fields[0] in sent]
-            if error.trouble is not Trouble.BAD_REQUEST or answered.status_code not in (400, 422) or not left:
+            bad = error.trouble is Trouble.BAD_REQUEST and answered.status_code in (400, 422)
+            # llama-cpp-python, and llama.cpp of 2024, answer 500 to a form of the schema that they do not know.
+            unknown = answered.status_code == 500 and _SCHEMA in sent and _SCHEMA in error.what
+            if not left or not (bad or unknown):
                 raise error
             # The fields that the error speaks of, else those that are missed least; "model" is a mere word in it.
-            named = (fields for fields in left if fields != (_MODEL,) and any(name in error.what for name in fields))
-            refused.update(next(named, left[0]))
+            named = [fields for fields in left if fields != (_MODEL,) and any(name in error.what for name in fields)]
+            if unknown or (not named and _SCHEMA in sent and _OF_A_SCHEMA.search(error.what)):
+                named = [(_SCHEMA,)]
+            least = (named or left)[0]
+            if least == (_SCHEMA,) and not self._plain_schema:
+                self._plain_schema = True
+                payload = self._payload(question)
+            else:
+                refused.update(least)
+
+    def _unheeded(self) -> None:
+        """The server took the schema and overlooked it: the other form from now on, and where that was it, none."""
+        if self._plain_schema:
+            self._refused |= {_SCHEMA}
+        self._plain_schema = True
 
     def _payload(self, question: Question) -> dict[str, Any]:
         most = question.max_tokens
@@ -159,8 +183,12 @@ class OpenAIClient(ModelClient):
             "seed": question.seed,
         }
         if question.schema is not None:
-            schema = {"name": "answer", "schema": dict(question.schema)}
-            payload[_SCHEMA] = {"type": "json_schema", "json_schema": schema}
+            schema = dict(question.schema)
+            payload[_SCHEMA] = (
+                {"type": "json_object", "schema": schema}  # llama-cpp-python knows no other
+                if self._plain_schema
+                else {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+            )
         return {name: value for name, value in payload.items() if value is not None}
 
     def _look(self, bounds: Bounds) -> None:
@@ -325,6 +353,14 @@ class OpenAIClient(ModelClient):
     def _cost(self, tokens_in: int, tokens_out: int, seconds: float) -> Cost:
         cost = Cost(usd=0.0, tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds)
         return priced(cost, self._prices, self._adapter, self._base_name)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def tokens_of(choice: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[float, ...] | None]:

@@ -17,7 +17,7 @@ import select
 import socket
 import threading
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -46,7 +46,8 @@ class ScriptedServer(ThreadingHTTPServer):
     refuses: fields of a request that it answers with 422. key: bearer token that it wants to see. probe: what it does
     with the look that ``start`` takes at its models, which is no turn of the script. lora: what it does when it is told
     to load an adapter: then it knows only those models that it has (``loaded``). tokens: it tells ids and
-    log-probabilities where they are asked for.
+    log-probabilities where they are asked for. answers: what it does with a question once the script is used up, by
+    its payload, in the place of ``after``.
     """
 
     daemon_threads = True
@@ -63,11 +64,12 @@ class ScriptedServer(ThreadingHTTPServer):
         probe: Turn = Turn("OK"),  # noqa: B008 - frozen
         lora: Turn | None = None,
         tokens: bool = True,
+        answers: Callable[[Mapping[str, Any]], Turn] | None = None,
     ) -> None:
         super().__init__(("127.0.0.1", 0), ScriptedHandler)
         self._script, self._after, self.model, self._root = list(script), after, model, root
         self._refuses, self._key, self._probe, self.lora = frozenset(refuses), key, probe, lora
-        self._tokens = tokens
+        self._tokens, self._answers = tokens, answers
         self._lock, self.closing = threading.Lock(), threading.Event()
         self.asked = threading.Event()
         self.hung_up = threading.Event()
@@ -132,7 +134,9 @@ class ScriptedServer(ThreadingHTTPServer):
         if _is_probe(asked):
             return self._probe
         with self._lock:
-            return self._script.pop(0) if self._script else self._after
+            if self._script:
+                return self._script.pop(0)
+        return self._after if self._answers is None else self._answers(asked)
 
     def wait(self, connection: socket.socket) -> None:
         """Until the client goes away or the server ends."""

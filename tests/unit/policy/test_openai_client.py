@@ -4,8 +4,10 @@ promoted version answers at an endpoint that can load it."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -62,9 +64,58 @@ def test_log_probabilities_drawn_under_a_schema_are_no_use_and_one_that_is_refus
 ) -> None:
     with ScriptedServer(after=turns.says("yes"), refuses=refuses) as scripted:
         reply = OpenAIClient(scripted.url, "m").ask(replace(QUESTION, schema=SCHEMA), NEVER)
-        assert len(scripted.questions) == 1 + len(refuses)
+        assert len(scripted.questions) == 1 + 2 * len(refuses), "each form of a schema is tried once"
     assert reply.token_ids is not None
     assert (reply.logprobs is None, reply.sampling.get("structured", False)) == (not refuses, not refuses)
+
+
+@pytest.mark.parametrize(
+    ("knows", "sent"),
+    [
+        ({"json_schema"}, ["json_schema", "json_schema"]),  # vLLM, llama.cpp, Ollama
+        ({"json_object"}, ["json_schema", "json_object", "json_object"]),  # llama-cpp-python answers 500 to the other
+        ({"json_object", "refused"}, ["json_schema", "json_object", "json_object"]),
+        (set(), ["json_schema", "json_object", None, None]),
+    ],
+)
+def test_a_schema_is_put_as_the_server_knows_it(knows: set[str], sent: list[str | None]) -> None:
+    def turn(asked: Mapping[str, Any]) -> Turn:
+        form = asked.get("response_format", {"type": None})
+        if form["type"] in {None, *knows}:
+            return turns.says('{"lr": 0.1}')
+        if "refused" in knows:  # as vLLM does where it can make no grammar of a schema
+            return Turn(status=400, error={"message": "Failed to convert the grammar from JSON schema to GBNF"})
+        # As FastAPI has it, whose errors llama-cpp-python answers with 500.
+        said = f"[{{'type': 'literal_error', 'loc': ('body', 'response_format', 'type'), 'input': '{form['type']}'}}]"
+        return Turn(status=500, error={"message": said, "type": "internal_server_error", "param": None, "code": None})
+
+    with ScriptedServer(answers=turn) as scripted:
+        client = OpenAIClient(scripted.url, "m")
+        replies = [client.ask(replace(QUESTION, schema=SCHEMA), NEVER) for _ in range(2)]
+        formats = [asked.get("response_format", {"type": None}) for asked in scripted.questions]
+        assert all("logprobs" in asked and "return_token_ids" in asked for asked in scripted.questions)
+    assert [form["type"] for form in formats] == sent
+    told = [form.get("schema") or form["json_schema"]["schema"] for form in formats if form["type"]]
+    assert all(schema == SCHEMA for schema in told)
+    assert [reply.sampling.get("structured", False) for reply in replies] == [bool(knows)] * 2
+
+
+def test_a_schema_that_is_overlooked_is_put_in_the_other_form_and_then_not_at_all() -> None:
+    with ScriptedServer(after=turns.says("lr should be lower"), tokens=True) as scripted:
+        client = OpenAIClient(scripted.url, "m")
+        replies = [client.ask(replace(QUESTION, schema=SCHEMA), NEVER) for _ in range(4)]
+        formats = [asked.get("response_format", {}).get("type") for asked in scripted.questions]
+    assert formats == ["json_schema", "json_object", None, None], "no answer is asked for twice"
+    assert [reply.logprobs is None for reply in replies] == [True, True, False, False]
+
+
+def test_a_server_in_trouble_keeps_its_schema() -> None:
+    with ScriptedServer([turns.server_error(), turns.says('{"lr": 0.1}')]) as scripted:
+        client = OpenAIClient(scripted.url, "m")
+        with pytest.raises(ModelError, match="500"):
+            client.ask(replace(QUESTION, schema=SCHEMA), NEVER)
+        client.ask(replace(QUESTION, schema=SCHEMA), NEVER)
+        assert [asked["response_format"]["type"] for asked in scripted.questions] == ["json_schema"] * 2
 
 
 def test_without_a_name_the_first_model_of_the_server_is_asked() -> None:

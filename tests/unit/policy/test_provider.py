@@ -12,7 +12,7 @@ from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import client
 from autoresearchd.models.client import ModelError, Trouble
-from autoresearchd.models.model_files import gguf_file, model_hash, template_hash, tokenizer_hash
+from autoresearchd.models.model_files import base_model, gguf_file, model_hash, template_hash, tokenizer_hash
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,52 @@ def test_tokenizers_and_templates_are_told_apart(folder: Path) -> None:
     assert tokenizer_hash(folder) != before
     assert template_hash("{{ messages }}") != template_hash("{{ messages }} ")
     assert template_hash(None) is None
+
+
+def written(path: Path, template: str | None) -> Path:
+    """A GGUF file as llama.cpp's own package writes it, without tensors."""
+    writer = pytest.importorskip("gguf").GGUFWriter(path, "qwen2")
+    writer.add_block_count(24)
+    writer.add_rope_freq_base(1e6)
+    writer.add_array("tokenizer.ggml.tokens", ["<|im_end|>", "é", "tokenizer.chat_template"])
+    writer.add_array("tokenizer.ggml.token_type", [1, 2, 3])
+    writer.add_bool("tokenizer.ggml.add_bos_token", False)
+    if template is not None:
+        writer.add_chat_template(template)
+    writer.add_quantization_version(2)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
+def test_a_chat_template_inside_gguf_tells_models_apart(tmp_path: Path) -> None:
+    file = written(tmp_path / "m.gguf", "{{ 'é' }}")
+    assert base_model(file).template_hash == template_hash("{{ 'é' }}")
+    assert base_model(written(tmp_path / "none.gguf", None)).template_hash is None
+
+
+def test_a_gguf_header_that_is_cut_off_or_lies_is_an_error(tmp_path: Path) -> None:
+    whole = written(tmp_path / "m.gguf", "{{ messages }}").read_bytes()
+    bad = tmp_path / "bad.gguf"
+    place = whole.index(b"tokenizer.chat_template", whole.index(b"add_bos_token"))
+    for cut in range(place):
+        bad.write_bytes(whole[:cut])
+        with pytest.raises(UsageError, match="cannot be read"):
+            base_model(bad)
+    huge = b"\xff" * 8
+    value = place + len(b"tokenizer.chat_template")
+    lies = {
+        "version 1": whole[:4] + b"\x01" + whole[5:],
+        "a key without end": whole[:24] + huge,
+        "a template without end": whole[: value + 4] + huge,
+        "an unknown type": whole[:place] + b"another.chat_template.." + b"\x63" + b"\0" * 20,
+        "something else": b"not a model at all, whatever it is called",
+    }
+    for content in lies.values():
+        bad.write_bytes(content)
+        with pytest.raises(UsageError, match="cannot be read"):
+            base_model(bad)
 
 
 def test_a_model_is_a_folder_or_one_gguf_file(folder: Path, tmp_path: Path) -> None:
