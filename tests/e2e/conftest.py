@@ -183,6 +183,15 @@ def empty(tmp_path: Path) -> Project:
 
 
 @pytest.fixture
+def tools(tmp_path: Path) -> Iterator[Path]:
+    """A folder for the PATH of a shell, whose ``autoresearchd`` needs no second to load."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    with loaded().program(folder / "autoresearchd"):
+        yield folder
+
+
+@pytest.fixture
 def project(empty: Project) -> Iterator[Project]:
     yield empty.begin({"train.py": PROGRAM, "task.yaml": TASK})
     for lock in (empty.root / ".git/autoresearchd/locks").glob("*.lock"):
