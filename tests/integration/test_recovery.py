@@ -160,11 +160,14 @@ def test_what_is_decided_and_not_taken_in_is_taken_from_the_journal(
 
 # With reverts the first part of the instants above is tried by day.
 @pytest.mark.parametrize("task", ["refs", pytest.param("revert", marks=pytest.mark.nightly)], indirect=True)
-@pytest.mark.parametrize("step", [13, *(pytest.param(step, marks=pytest.mark.nightly) for step in (3, 7, 29))])
-def test_death_again_and_again_during_recovery_itself(tmp_path: Path, task: str, step: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "pace"), [(3, 2.0), *(pytest.param(first, 0.5, marks=pytest.mark.nightly) for first in (3, 7, 13, 29))]
+)
+def test_death_again_and_again_during_recovery_itself(tmp_path: Path, task: str, first: int, pace: float) -> None:
+    """first: at which call the first life ends; pace: how many calls longer each life is than the one before."""
     bench = LuckyBench(tmp_path, task)
     deaths = 0
-    while run_until_killed(bench, Doom(at=step + deaths // 2), EXPERIMENTS):
+    while run_until_killed(bench, Doom(at=first + int(deaths * pace)), EXPERIMENTS):
         deaths += 1
         check_branch(bench)
         assert deaths < 1000
