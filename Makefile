@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The project's own folders: a session that somebody keeps in the clone is none of them.
 SOURCES := autoresearchd benchmarks docs migrations templates tests
 
-.PHONY: install dev run test lint docs pictures chaos cheats nightly clean
+.PHONY: install dev run test lint tests docs pictures chaos cheats nightly clean
 
 install: $(VENV)/.installed
 dev: $(VENV)/.dev
@@ -49,8 +49,10 @@ lint: dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+test: lint tests
+
 # Files in their order, the slow ones first; what looks at the whole machine runs alone afterwards.
-test: lint
+tests: dev
 	$(BIN)/python -m pytest -m "not nightly and not alone" --durations=20 \
 	  -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m "alone and not nightly" $$(grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests)

@@ -90,7 +90,14 @@ def touched(world: World) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("word", [b"update-ref", b"read-tree", b"unpack-objects", b"cat-file"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        b"update-ref",
+        b"cat-file",
+        *(pytest.param(w, marks=pytest.mark.nightly) for w in (b"read-tree", b"unpack-objects")),
+    ],
+)
 def test_git_killed_at_its_work_costs_nothing_but_time(harness: Harness, world: World, word: bytes) -> None:
     pid = harness.start(world, composed=True)
     wait_until(lambda: bool(Journal.read(world).experiments))

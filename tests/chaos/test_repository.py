@@ -78,7 +78,7 @@ def test_a_branch_changed_while_the_daemon_was_down_is_left_alone(
     go_on(harness, interrupted)
 
 
-@pytest.mark.parametrize("how", ["moved", "deleted"])
+@pytest.mark.parametrize("how", ["moved", pytest.param("deleted", marks=pytest.mark.nightly)])
 def test_a_branch_changed_while_the_daemon_works_stops_it(harness: Harness, world: World, how: str) -> None:
     pid = harness.start(world)
     wait_until(lambda: len(Journal.read(world).experiments) > 2)

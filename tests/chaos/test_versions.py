@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.nightly)])
 def test_killed_at_any_instant_a_learner_leaves_whole_versions_only(tmp_path: Path, step: int) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.chaos.registrar", str(tmp_path), str(step)],

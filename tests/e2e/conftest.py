@@ -167,7 +167,7 @@ def make_environment(folder: Path) -> dict[str, str]:
     home = folder / "home"
     home.mkdir()
     who = {f"GIT_{role}_{what}": "u@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    keep = {name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV") if name in os.environ}
+    keep = {name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV", "OMP_NUM_THREADS") if name in os.environ}
     return {**keep, **who, "HOME": str(home), "TERM": "dumb", "GIT_CONFIG_NOSYSTEM": "1"}
 
 
@@ -180,6 +180,15 @@ def make_project(folder: Path) -> Project:
 @pytest.fixture
 def empty(tmp_path: Path) -> Project:
     return make_project(tmp_path)
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Iterator[Path]:
+    """A folder for the PATH of a shell, whose ``autoresearchd`` needs no second to load."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    with loaded().program(folder / "autoresearchd"):
+        yield folder
 
 
 @pytest.fixture

@@ -10,13 +10,23 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from autoresearchd.__main__ import main as program
 
 _MOST = 1 << 20
+_PROGRAM = """#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+    server.connect({address!r})
+    request = {{"words": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}
+    socket.send_fds(server, [json.dumps(request).encode()], [1, 2])
+    sys.exit(int(server.recv(20)))
+"""
 
 
 class Loaded:
@@ -43,6 +53,35 @@ class Loaded:
             out.seek(0)
             err.seek(0)
             return subprocess.CompletedProcess(words, code, out.read(), err.read())
+
+    @contextlib.contextmanager
+    def program(self, path: Path) -> Iterator[None]:
+        """A program at ``path`` that is a command of the same kind, for shells; it reads nothing from its stdin."""
+        address = f"\0{uuid.uuid4().hex}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+            server.bind(address)
+            server.listen()
+            path.write_text(_PROGRAM.format(python=sys.executable, address=address))
+            path.chmod(0o755)
+            forwarding = threading.Thread(target=self._forward, args=(server,))
+            forwarding.start()
+            try:
+                yield
+            finally:
+                server.shutdown(socket.SHUT_RDWR)
+                forwarding.join()
+
+    def _forward(self, server: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = server.accept()
+            except OSError:  # nobody asks any more
+                return
+            with client:
+                request, fds, _, _ = socket.recv_fds(client, _MOST, 2)
+                socket.send_fds(self._control, [request], [client.fileno(), *fds])
+            for fd in fds:
+                os.close(fd)
 
 
 def main() -> None:
@@ -78,6 +117,8 @@ def _answer(request: Mapping[str, Any], reply: int, out: int, err: int) -> int:
         try:
             for number, fd in enumerate((os.open(os.devnull, os.O_RDONLY), out, err)):
                 os.dup2(fd, number)
+            # Those of this process know what kind of file they had.
+            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", 1, closefd=False)  # noqa: SIM115
             os.chdir(request["cwd"])
             os.environ.clear()
             os.environ.update(request["env"])

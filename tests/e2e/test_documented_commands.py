@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +39,8 @@ def script(page: str, heading: str = "", **values: str) -> str:
     return "".join(lines)
 
 
-def run(project: Project, text: str) -> str:
+def run(project: Project, tools: Path, text: str) -> str:
     """What a shell prints that ends at the first command which fails."""
-    tools = project.root.parent / "tools"
-    tools.mkdir(exist_ok=True)
-    program = tools / "autoresearchd"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m autoresearchd "$@"\n')
-    program.chmod(0o755)
     environment = {**project.environment, "PATH": f"{tools}:{project.environment['PATH']}"}
     done = subprocess.run(
         ["bash", "-euxo", "pipefail", "-c", text], cwd=project.root, env=environment, stdin=subprocess.DEVNULL,
@@ -66,30 +60,30 @@ def keys(document: Any) -> set[str]:
 
 
 @pytest.mark.slow
-def test_the_first_night_on_a_laptop(empty: Project) -> None:
-    said = run(empty, script("docs/first-night.md"))
+def test_the_first_night_on_a_laptop(empty: Project, tools: Path) -> None:
+    said = run(empty, tools, script("docs/first-night.md"))
     assert "3 experiments done, as asked" in said and "progress.png" in said
 
 
 @pytest.mark.slow
-def test_a_local_model(empty: Project) -> None:
+def test_a_local_model(empty: Project, tools: Path) -> None:
     answers = [turns.edits("train.py", "HIDDEN = 32", f"HIDDEN = {n}") for n in (24, 40)]
     with ScriptedServer(answers) as scripted:
-        said = run(empty, script("docs/local-model.md", url=scripted.url))
+        said = run(empty, tools, script("docs/local-model.md", url=scripted.url))
     assert "2 experiments done, as asked" in said and "HIDDEN = 24" in said
 
 
 @pytest.mark.slow
-def test_the_tour_of_the_readme(empty: Project) -> None:
+def test_the_tour_of_the_readme(empty: Project, tools: Path) -> None:
     tour, own = (script("README.md", heading) for heading in ("## Ten-minute tour", "### Your own program"))
     assert tour + own == script("README.md"), "a block that nothing runs is below another heading"
-    assert "3 experiments done, as asked" in run(empty, tour)
+    assert "3 experiments done, as asked" in run(empty, tools, tour)
 
 
 @pytest.mark.slow
-def test_your_own_program(empty: Project) -> None:
+def test_your_own_program(empty: Project, tools: Path) -> None:
     empty.begin({"train.py": PROGRAM.replace("score", "val_loss")})
-    run(empty, script("README.md", "### Your own program"))
+    run(empty, tools, script("README.md", "### Your own program"))
     documents = empty.status(), empty.experiments()
     assert [e["experiment"] for e in documents[1]] == [0, 1, 2]
     pages = re.split("^### ", (ROOT / "docs/interface.md").read_text("utf-8"), flags=re.MULTILINE)[1:3]

@@ -17,7 +17,7 @@ from tests.timing import wait_until
 
 pytestmark = needs_sshd
 DATA = "scale.txt"
-BRIEF = PROGRAM.replace("print(f", "import time\ntime.sleep(1.5)\nprint(f")
+BRIEF = PROGRAM.replace("print(f", "import time\ntime.sleep(1)\nprint(f")
 
 
 @pytest.fixture
@@ -83,10 +83,10 @@ def test_hosts_and_daemons_may_die_in_a_session_of_four_slots(project: Project, 
         return sum(not path.with_name("result.json").exists() for path in runs)
 
     with project.daemon("start", "--foreground", "--tag", "t", "--policy", "search", "--executor", "ssh") as daemon:
-        wait_until(lambda: project.latest_run() >= 6 and hosts().get("gpu-box-2"))
+        wait_until(lambda: project.latest_run() >= 4 and hosts().get("gpu-box-2"))
         rebooted.end()
         latest = project.latest_run()
-        wait_until(lambda: project.latest_run() >= latest + 4)  # without it
+        wait_until(lambda: project.latest_run() >= latest + 2)  # without it
         rebooted.boot()
         rebooted.wait()
         wait_until(lambda: in_flight() == 4)
@@ -94,7 +94,7 @@ def test_hosts_and_daemons_may_die_in_a_session_of_four_slots(project: Project, 
         daemon.wait()
     wait_until(lambda: not carriers(mark))
     before = project.experiments()
-    count = max(30, before[-1]["experiment"])
+    count = max(18, before[-1]["experiment"] + 4)
     project.done("resume", "--foreground", "--max-experiments", str(count))
     after = require_whole(project, count)
     decided = [e["experiment"] for e in before if e["status"]]
@@ -102,6 +102,6 @@ def test_hosts_and_daemons_may_die_in_a_session_of_four_slots(project: Project, 
     require_replay(project, after)
     found = project.status("t")["slots"]
     assert found["count"] == 4 and 0.0 < found["utilisation"] <= 1.0
-    assert all(hosts()[host.alias]["runs"] >= 4 for host in (steady, rebooted))
+    assert all(hosts()[host.alias]["runs"] >= 3 for host in (steady, rebooted))
     [line] = [line for line in project.done("status").stdout.splitlines() if line.startswith("  slots ")]
     assert "4 on 2 hosts" in line and "% of the time" in line

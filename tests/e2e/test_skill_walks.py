@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,13 +38,8 @@ def commands(page: Path) -> list[str]:
     return [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.strip()]
 
 
-def walk(project: Project, tmp_path: Path, page: Path) -> list[str]:
+def walk(project: Project, tools: Path, page: Path) -> list[str]:
     """Run the lines of a page one after another; each has to succeed. What they printed."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    program = tools / "autoresearchd"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m autoresearchd "$@"\n')
-    program.chmod(0o755)
     environment = {
         **project.environment,
         "PATH": f"{tools}:{project.environment['PATH']}",
@@ -69,32 +63,32 @@ def walk(project: Project, tmp_path: Path, page: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_skill_that_runs_a_session(project: Project, tmp_path: Path) -> None:
-    walk(project, tmp_path, SKILLS / "autoresearch/SKILL.md")
+def test_the_skill_that_runs_a_session(project: Project, tools: Path) -> None:
+    walk(project, tools, SKILLS / "autoresearch/SKILL.md")
     assert (project.root / "progress.png").is_file() and (project.root / "autoresearch.jsonl").is_file()
 
 
 @pytest.mark.slow
-def test_the_skill_that_makes_a_task(empty: Project, tmp_path: Path) -> None:
+def test_the_skill_that_makes_a_task(empty: Project, tools: Path) -> None:
     empty.begin({"train.py": FIT})
-    printed = walk(empty, tmp_path, SKILLS / "autoresearch-task/SKILL.md")
+    printed = walk(empty, tools, SKILLS / "autoresearch-task/SKILL.md")
     assert any("over 3 runs" in text for text in printed)
 
 
 @pytest.mark.slow
-def test_the_skill_that_learns(project: Project, tmp_path: Path) -> None:
+def test_the_skill_that_learns(project: Project, tools: Path) -> None:
     with ScriptedServer([BETTER]) as scripted:
         configure(project, scripted.url, "temperature: 1\n", reasks=0)
         project.session("local:m", tag=TAG)
-    walk(project, tmp_path, SKILLS / "autoresearch-learn/SKILL.md")
+    walk(project, tools, SKILLS / "autoresearch-learn/SKILL.md")
 
 
 @pytest.mark.slow
-def test_the_loop_by_hand_and_its_log_taken_over(empty: Project, tmp_path: Path) -> None:
+def test_the_loop_by_hand_and_its_log_taken_over(empty: Project, tools: Path) -> None:
     empty.begin({"train.py": FIT})
     empty.write("autoresearch.sh", BENCH)
     empty.write("autoresearch.md", "# Files in Scope\n- `train.py`\n")
-    walk(empty, tmp_path, SKILLS / "autoresearch/references/by-hand.md")
+    walk(empty, tools, SKILLS / "autoresearch/references/by-hand.md")
     found = empty.json("experiments", "--json", "--session", "imported-autoresearch")
     assert [(one["status"], one["metric"]) for one in found] == [("keep", 1.25), ("discard", 0.993)]
     assert found[0]["metrics"]["peak_mb"] == 64

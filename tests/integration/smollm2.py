@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,7 @@ def safetensors(file: Path, config: pytest.Config) -> Path:
 
     It takes a minute and a half to write, and is kept with pytest's cache, where all tests and workers find it.
     """
-    cache = config.cache
-    place = cache.mkdir("smollm2")
+    place = config.cache.mkdir("smollm2")
     done = place / "done"
     with (place.parent / "smollm2.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -71,6 +71,15 @@ def served(folder: Path, log: Path) -> Iterator[str]:
 
 
 def _write(file: Path, place: Path) -> None:
+    import gguf
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("GGUFReader", "get_tensor_name_map"):  # the file is read three times, the map made 400 times
+            patch.setattr(gguf, name, cache(getattr(gguf, name)))
+        _convert(file, place)
+
+
+def _convert(file: Path, place: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -65,10 +65,9 @@ def test_what_is_learned_becomes_likelier_and_is_saved(smollm2: Path, tmp_path: 
     assert model.hashes == (reply.model_hash, reply.tokenizer_hash, reply.template_hash)
 
 
+@pytest.mark.nightly  # by day tests/unit/learner does the same with small models
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    "algo", [Algo.GRPO, *(pytest.param(a, marks=pytest.mark.nightly) for a in (Algo.PPO, Algo.SDPO, Algo.SFT))]
-)
+@pytest.mark.parametrize("algo", [Algo.GRPO, Algo.PPO, Algo.SDPO, Algo.SFT])
 def test_each_algorithm_moves_a_real_model_towards_what_was_worth_more(smollm2: Path, algo: Algo) -> None:
     model = LocalModel.load(smollm2, ModelOptions(value_head=algo is Algo.PPO, checkpointing=True))
     prompt = model.encode(MESSAGES)

@@ -118,6 +118,7 @@ def test_the_same_through_ray_client(opened: Any, tmp_path: Path) -> None:
 
 
 @two_cores
+@pytest.mark.nightly  # by day a session loses a node: tests/e2e/test_ray.py
 def test_a_node_that_dies_loses_its_run_alone_and_the_slot_waits_for_another(
     opened: Any, mark: str, tmp_path: Path
 ) -> None:

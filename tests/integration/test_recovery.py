@@ -84,6 +84,8 @@ def task(request: pytest.FixtureRequest) -> str:
 PARTS = [0, *(pytest.param(part, marks=pytest.mark.nightly) for part in range(1, 93))]
 
 
+# By day deaths are tried with one history, and failures with the other.
+@pytest.mark.parametrize("task", [pytest.param("refs", marks=pytest.mark.nightly), "revert"], indirect=True)
 @pytest.mark.parametrize("part", PARTS)
 def test_death_at_any_instant_changes_nothing(tmp_path: Path, task: str, part: int) -> None:
     count = Doom(at=-1)
@@ -111,6 +113,7 @@ class Hiccup(Doom):
             raise EnvironmentFailure(f"{moment} {call}: git is locked", hint="it passes") from None
 
 
+@pytest.mark.parametrize("task", ["refs", pytest.param("revert", marks=pytest.mark.nightly)], indirect=True)
 @pytest.mark.parametrize("part", PARTS)
 def test_a_failure_of_disk_or_git_at_any_instant_changes_nothing(tmp_path: Path, task: str, part: int) -> None:
     count = Doom(at=-1)
@@ -157,11 +160,14 @@ def test_what_is_decided_and_not_taken_in_is_taken_from_the_journal(
 
 # With reverts the first part of the instants above is tried by day.
 @pytest.mark.parametrize("task", ["refs", pytest.param("revert", marks=pytest.mark.nightly)], indirect=True)
-@pytest.mark.parametrize("step", [3, *(pytest.param(step, marks=pytest.mark.nightly) for step in (7, 13, 29))])
-def test_death_again_and_again_during_recovery_itself(tmp_path: Path, task: str, step: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "pace"), [(3, 2.0), *(pytest.param(first, 0.5, marks=pytest.mark.nightly) for first in (3, 7, 13, 29))]
+)
+def test_death_again_and_again_during_recovery_itself(tmp_path: Path, task: str, first: int, pace: float) -> None:
+    """first: at which call the first life ends; pace: how many calls longer each life is than the one before."""
     bench = LuckyBench(tmp_path, task)
     deaths = 0
-    while run_until_killed(bench, Doom(at=step + deaths // 2), EXPERIMENTS):
+    while run_until_killed(bench, Doom(at=first + int(deaths * pace)), EXPERIMENTS):
         deaths += 1
         check_branch(bench)
         assert deaths < 1000

@@ -45,10 +45,11 @@ def test_a_session_starts_from_the_installed_wheel(tmp_path: Path) -> None:
     assert {f"autoresearchd/report/templates/report.{form}.j2" for form in ("html", "md")} <= set(names)
 
     environment = tmp_path / "environment"
-    venv.create(environment, with_pip=True)
+    venv.create(environment)
     python = str(environment / "bin" / "python")
     # The dependencies are those that the tests run with, seen through a .pth file; autoresearchd itself is the wheel's.
-    run(python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", str(wheel), cwd=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    run(*pip, "install", "-q", "--no-deps", "--no-index", "--no-compile", str(wheel), cwd=tmp_path)
     site = Path(
         run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).stdout.strip()
     )

@@ -30,6 +30,12 @@ _BY_NIGHT = {
     "looks ahead a little", "looks ahead, and remembers what it said", "smooths over time without padding",
     "normalises by statistics over time", "counts tokens of the whole batch", "answers for fewer rows",
     "answers with text", "trains on past its budget",
+    "floods its log with fake metrics", "patches the server's own module", "makes the checkpoint a pipe",
+    "writes no checkpoint", "hedges: half of what it sees, half of what it knows, and remembers",
+    "uses the first tokens of the other rows", "returns probabilities that do not sum to one",
+    "returns infinite logits", "cuts the shared memory short", "puts its own files into the exchange",
+    "leaves a process behind from the model process", "opens all the files that it can",
+    "looks ahead in what is no probe: the pages of a file that are in memory tell which rows were asked before",
 }  # fmt: skip
 """By day test_simplicity.py, test_probes.py and another cheat of the group hold what is to come of these."""
 _IN_ONE = {

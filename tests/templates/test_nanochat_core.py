@@ -130,7 +130,11 @@ def test_guessing_is_worth_nothing_and_knowing_is_worth_one(pristine: Path) -> N
     [
         ("odds.expand(*idx.shape, 256)", ""),
         ("odds * (1 + 0.1 * (idx[:, -1:] % 2) * (torch.arange(idx.size(1)) > 88))[..., None]", "LABEL not_causal"),
-        ("odds * (1 + 0.1 * (idx.roll(-1, 1) % 2) * (torch.arange(idx.size(1)) == 88))[..., None]", "LABEL not_causal"),
+        pytest.param(
+            "odds * (1 + 0.1 * (idx.roll(-1, 1) % 2) * (torch.arange(idx.size(1)) == 88))[..., None]",
+            "LABEL not_causal",
+            marks=pytest.mark.nightly,
+        ),
         ("(odds * (1 + 0.1 * (idx[:1] % 2))[..., None]).expand(*idx.shape, 256)", "LABEL not_causal"),
     ],
     ids=["honest", "the end of the row, from the choice on", "the next byte of a choice", "the first row of the batch"],

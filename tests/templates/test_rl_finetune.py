@@ -99,6 +99,7 @@ def test_an_answer_is_the_number_behind_the_mark_and_nothing_else(answer: str, n
     assert problems.told(np.array([row + [0] * (problems.ANSWER - len(row))])) == [number]
 
 
+@pytest.mark.nightly
 def test_no_two_problems_are_the_same_wherever_they_lie(prepared: Path) -> None:
     texts = []
     for name in ("train", "validation", "test"):

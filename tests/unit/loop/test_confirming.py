@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -588,7 +589,9 @@ def slow(clock: Ticking, job: Job, seconds: float) -> Job:
     return taking_time
 
 
-@pytest.mark.parametrize("limit", [250.0, 253.0, 256.0, 259.0])
+@pytest.mark.parametrize(
+    "limit", [250.0, 256.0, *(pytest.param(limit, marks=pytest.mark.nightly) for limit in (253.0, 259.0))]
+)
 def test_a_time_limit_leaves_room_for_the_confirmation(tmp_path: Path, limit: float) -> None:
     """Wherever the experiments happen to end before it."""
     bench, clock = make(tmp_path, NEVER), Ticking()
@@ -933,23 +936,28 @@ def is_open(bench: Bench) -> bool:
     return bench.store.open_confirmation_of(bench.session.id) is not None
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], str]:
+    """Outcome and program of a session of three experiments."""
+    with closing(make(tmp_path_factory.mktemp("undisturbed"))) as bench:
+        bench.run(3)
+        return outcome(bench), bench.program()
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(
     "name",
     ["open_confirmation", "open_confirmation_run", "close_confirmation_run", "decide_confirmation", "open_keeps"],
 )
 def test_a_store_that_is_locked_for_a_while_costs_no_run_and_changes_no_verdict(
-    bench: Bench, name: str, after: bool
+    bench: Bench, undisturbed: tuple[list[Any], str], name: str, after: bool
 ) -> None:
-    reference = make(bench.root.parent / "other")
-    reference.run(3)
     fails(bench.store, name, LOCKED, *([] if after else [LOCKED]), after=after)
     bench.run(3)
-    assert outcome(bench) == outcome(reference) and bench.program() == reference.program()
+    assert (outcome(bench), bench.program()) == undisturbed
     assert Label.INTERRUPTED not in {r.label for c in confirmations(bench) for r in c.runs} or (
         after and name == "open_confirmation_run"
     )
-    reference.close()
 
 
 @pytest.mark.parametrize("kind", [errors.EnvironmentFailure("git is locked", hint="wait"), ZeroDivisionError("a bug")])
@@ -1100,8 +1108,9 @@ def taking_back(bench: Bench) -> None:
         *(pytest.param(scene, "revert", n, marks=pytest.mark.nightly) for scene, n in ((confirming, 3), (falling, 4))),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("parts", [3, pytest.param(6, marks=pytest.mark.nightly)])
 def test_death_at_any_instant_changes_nothing(
-    tmp_path: Path, scene: Callable[[Bench], None], history: str, experiments: int
+    tmp_path: Path, scene: Callable[[Bench], None], history: str, experiments: int, parts: int
 ) -> None:
     """Neither what is confirmed, nor what falls; and the branch has no commit that is not confirmed."""
 
@@ -1114,7 +1123,7 @@ def test_death_at_any_instant_changes_nothing(
     run_until_killed(reference, count, experiments)
     wanted, totals = outcome(reference), reference.store.totals(reference.session.id)
     assert confirmations(reference)
-    for at in range(count.count // 3, count.count, max(1, count.count // 6)):
+    for at in range(count.count // 3, count.count, max(1, count.count // parts)):
         bench = made(str(at))
         assert run_until_killed(bench, Doom(at), experiments)
         require_proven(bench)

@@ -278,7 +278,7 @@ def test_the_tip_is_confirmed_while_experiments_go_on(tmp_path: Path, made: list
 
 
 @pytest.mark.parametrize(
-    ("slots", "step"), [(2, 47), (4, 61), *(pytest.param(n, 11, marks=pytest.mark.nightly) for n in (2, 4))]
+    ("slots", "step"), [(4, 61), *(pytest.param(n, 11, marks=pytest.mark.nightly) for n in (2, 4))]
 )
 def test_a_daemon_killed_at_any_instant_loses_and_doubles_nothing(
     tmp_path: Path, made: list[Bench], slots: int, step: int

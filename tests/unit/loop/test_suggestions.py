@@ -39,7 +39,7 @@ def test_it_is_the_next_experiment_beside_the_sessions_own_policy(bench: Bench) 
     assert second.parent != bench.session.base_commit, "what follows is made on it"
 
 
-@pytest.mark.parametrize(("slots", "step"), [(1, 61), (3, 97)])
+@pytest.mark.parametrize(("slots", "step"), [pytest.param(1, 61, marks=pytest.mark.nightly), (3, 97)])
 def test_a_daemon_that_is_killed_at_any_instant_neither_loses_nor_doubles_one(
     tmp_path: Path, slots: int, step: int
 ) -> None:

@@ -150,9 +150,14 @@ class LifeCycle(RuleBasedStateMachine):
 
 
 LifeCycle.TestCase.settings = settings(
-    max_examples=15, stateful_step_count=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=6, stateful_step_count=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 TestLifeCycle = LifeCycle.TestCase
+
+
+@pytest.mark.nightly
+class TestLongerLifeCycle(LifeCycle.TestCase):
+    settings = settings(LifeCycle.TestCase.settings, max_examples=60)
 
 
 class OnAServer(LifeCycle):
@@ -166,4 +171,4 @@ class OnAServer(LifeCycle):
 @needs_postgresql
 @pytest.mark.usefixtures("postgresql")
 class TestLifeCycleOnAServer(OnAServer.TestCase):
-    settings = settings(LifeCycle.TestCase.settings, max_examples=6)
+    settings = settings(LifeCycle.TestCase.settings, max_examples=3)
