@@ -51,12 +51,13 @@ def _after(data: mmap.mmap, place: int, kind: int) -> int:
         if kind not in _BYTES:
             raise ValueError(f"its GGUF header has a value of the unknown type {kind}")
         return place + _BYTES[kind]
-    inner, count = _TYPE.unpack_from(data, place)[0], _LENGTH.unpack_from(data, place + 4)[0]
+    inner: int = _TYPE.unpack_from(data, place)[0]
+    count: int = _LENGTH.unpack_from(data, place + 4)[0]
     place += 12
     if inner in _BYTES:
         return place + count * _BYTES[inner]
     if inner != _STRING:
         raise ValueError(f"its GGUF header has an array of the type {inner}")
     for _ in range(count):
-        place += 8 + _LENGTH.unpack_from(data, place)[0]
+        place = _after(data, place, _STRING)
     return place
