@@ -77,6 +77,7 @@ class OpenAIClient(ModelClient):
         self._listed: Mapping[str, Any] | None = None
         self._context = 0
         self._refused: frozenset[str] = frozenset()
+        self._plain_schema = False
 
     @property
     def name(self) -> str:
@@ -138,11 +139,18 @@ class OpenAIClient(ModelClient):
                 return self._reply(question, sent, self._object(answered), time.monotonic() - began)
             error = self._error(answered)
             left = [fields for fields in optional if fields[0] in sent]
-            if error.trouble is not Trouble.BAD_REQUEST or answered.status_code not in (400, 422) or not left:
-                raise error
             # The fields that the error speaks of, else those that are missed least; "model" is a mere word in it.
-            named = (fields for fields in left if fields != (_MODEL,) and any(name in error.what for name in fields))
-            refused.update(next(named, left[0]))
+            named = [fields for fields in left if fields != (_MODEL,) and any(name in error.what for name in fields)]
+            bad = error.trouble is Trouble.BAD_REQUEST and answered.status_code in (400, 422)
+            # llama-cpp-python answers 500 to a field that it does not know in that form.
+            if not left or not (bad or (answered.status_code == 500 and named)):
+                raise error
+            least = (named or left)[0]
+            if least == (_SCHEMA,) and not self._plain_schema:
+                self._plain_schema = True
+                payload = self._payload(question)
+            else:
+                refused.update(least)
 
     def _payload(self, question: Question) -> dict[str, Any]:
         most = question.max_tokens
@@ -161,6 +169,8 @@ class OpenAIClient(ModelClient):
         if question.schema is not None:
             schema = {"name": "answer", "schema": dict(question.schema)}
             payload[_SCHEMA] = {"type": "json_schema", "json_schema": schema}
+            if self._plain_schema:  # as llama-cpp-python has it
+                payload[_SCHEMA] = {"type": "json_object", "schema": dict(question.schema)}
         return {name: value for name, value in payload.items() if value is not None}
 
     def _look(self, bounds: Bounds) -> None:

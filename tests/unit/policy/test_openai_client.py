@@ -62,9 +62,20 @@ def test_log_probabilities_drawn_under_a_schema_are_no_use_and_one_that_is_refus
 ) -> None:
     with ScriptedServer(after=turns.says("yes"), refuses=refuses) as scripted:
         reply = OpenAIClient(scripted.url, "m").ask(replace(QUESTION, schema=SCHEMA), NEVER)
-        assert len(scripted.questions) == 1 + len(refuses)
+        assert len(scripted.questions) == 1 + 2 * len(refuses)  # in either form
     assert reply.token_ids is not None
     assert (reply.logprobs is None, reply.sampling.get("structured", False)) == (not refuses, not refuses)
+
+
+def test_a_schema_is_given_to_llama_cpp_python_as_it_has_it() -> None:
+    what = "1 validation error: {'loc': ('body', 'response_format', 'type'), 'msg': \"Input should be 'json_object'\"}"
+    with ScriptedServer([turns.fails(500, what, None, "internal_server_error")], after=turns.says("{}")) as scripted:
+        client = OpenAIClient(scripted.url, "m")
+        for _ in range(2):
+            assert client.ask(replace(QUESTION, schema=SCHEMA), NEVER).sampling["structured"]
+        forms = [asked["response_format"]["type"] for asked in scripted.questions]
+        assert forms == ["json_schema", "json_object", "json_object"]
+        assert scripted.questions[-1]["response_format"]["schema"] == SCHEMA
 
 
 def test_without_a_name_the_first_model_of_the_server_is_asked() -> None:
