@@ -113,7 +113,7 @@ def main() -> int:
         except PolicyError as error:
             result = f"{error.label.value or 'error'}: {error.what[:100]}"
         else:
-            named.update(proposal.changes)
+            named.update(proposal.changes.keys())
             segment = ground.experiments[number].segment
             twin = ground.store.find_duplicate(
                 ground.session.id, f"{segment}:{code_hash({**state.code, **proposal.files})}"

@@ -92,13 +92,15 @@ class SearchPolicy:
         self._named: dict[str, str] = {}
         self._first: dict[tuple[tuple[str, str], ...], str] = {}
         self._outlook: tuple[str, Outlook] | None = None
+        self._ahead: tuple[object, _Turn] | None = None  # what the outlook was made from: a pass asks for its choice
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """The change that most likely pays."""
         if cancel.is_set():
             raise Interrupted("the search was asked to stop")
-        turn = self._turn(state)
-        chosen = turn.choose()
+        ahead, self._ahead = self._ahead, None
+        turn = ahead[1] if ahead is not None and ahead[0] == _key(state) else self._turn(state)
+        chosen = turn.chosen
         moves = [(c.parameter, c.value) for c in chosen]
         return _proposal(self.name, state, moves, turn.reason(chosen), turn.expected(chosen))
 
@@ -109,7 +111,8 @@ class SearchPolicy:
         """
         key = f"{state.round_id}/{state.parent}"
         if not state.round_id or self._outlook is None or self._outlook[0] != key:
-            self._outlook = key, self._turn(state).outlook()
+            turn = self._turn(state)
+            self._outlook, self._ahead = (key, turn.outlook()), (_key(state), turn)
         return self._outlook[1]
 
     def _turn(self, state: ResearchState) -> _Turn:
@@ -261,7 +264,8 @@ class _Turn:
         self._random = np.random.default_rng(self.state.seed)
         self._threshold = _MARGIN * self.surrogate.noise
 
-    def choose(self) -> list[Candidate]:
+    @cached_property
+    def chosen(self) -> list[Candidate]:
         """One to three changes."""
         for changes in self.coupling.untried:
             together = [Candidate(self.all[name], value) for name, value in changes.items()]
@@ -283,7 +287,7 @@ class _Turn:
 
     def outlook(self) -> Outlook:
         """The choice, and what is believed of each constant that may be moved by itself."""
-        chosen, before = self.choose(), self._run_before()
+        chosen, before = self.chosen, self._run_before()
         _, gains, means, deviations = self._firsts
         open_: dict[str, list[int]] = {}
         for i in np.argsort(-gains):
@@ -483,6 +487,10 @@ class _Turn:
             if gain is not None and (after - before) * place <= 0 and gain < 0:
                 return f"the other way cost {gain:+.4g} in experiment {effect.number}"
         return ""
+
+
+def _key(state: ResearchState) -> object:
+    return state.number, state.seed, state.parent, [e.number for e in state.under_way]
 
 
 def _values(state: ResearchState) -> dict[str, float]:
