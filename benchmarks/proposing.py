@@ -37,6 +37,7 @@ from sqlalchemy import insert, update
 
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, RunResult, StageResult, Trial
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import NewSession, ResearchState, Workspace
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.randomness import derive_seed
@@ -47,6 +48,8 @@ from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.models.client import estimate_tokens
 from autoresearchd.policy.edits.read_answer import FORMS, read_answer
+from autoresearchd.policy.hybrid_policy import HybridPolicy
+from autoresearchd.policy.model_policy import ModelPolicy
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.search.find_constants import find
 from autoresearchd.policy.search.parameter import Value
@@ -56,6 +59,7 @@ from autoresearchd.store.journal.experiment_records import recount
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import tables as t
 from tests.fakes.executors import FakeExecutor
+from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient
 from tests.fakes.policies import MemoryHistory, ScriptedPolicy, make_state, make_task
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -321,8 +325,8 @@ def re_added(folder: Path, count: int, rounds: int) -> dict[str, float]:
     return {"the first": first, "later": took}
 
 
-def search(count: int, rounds: int) -> float:
-    """Median of one proposal of the search after so many experiments."""
+def search(count: int, rounds: int) -> tuple[float, dict[str, float]]:
+    """Medians after so many experiments: of one proposal of the search, of a turn of a model that passes beside it."""
     program = (bundled("templates") / "autoresearch" / "train.py").read_text()
     parameters, history = find(program), MemoryHistory([Trial(0, BASE, BASE, {}, Status.KEEP, Label.NONE, 1.0)])
     for number in range(1, count + 1):
@@ -343,7 +347,28 @@ def search(count: int, rounds: int) -> float:
         return policy.propose(make_state(program, number=count + 1, seed=seed, parent=BASE, sigma=0.002), cancel)
 
     propose()  # the history is read once
-    return median(propose, rounds)
+    turns = [seed for seed in range(100) if Random(seed).random() < 0.1]  # are the model's, whatever pays
+
+    def turn(hybrid: HybridPolicy) -> object:
+        seed = turns[next(seeds) % len(turns)]
+        return hybrid.propose(make_state(program, number=count + 1, seed=seed, parent=BASE, sigma=0.002), cancel)
+
+    took = median(propose, rounds)
+    shown = {}
+    for prompt in ("brief", "full"):
+        answers, purse = MemoryAnswers(), OpenPurse()
+        model = ModelPolicy(
+            [ScriptedClient(then="PASS")],
+            ModelSettings(prompt=prompt),
+            name="local:m",
+            answers=answers,
+            purse=purse,
+            check=lambda state, files: None,
+        )
+        seeds = iter(range(rounds + 1))
+        shown[prompt] = median(partial(turn, HybridPolicy(model, policy)), rounds)
+        assert all(answer.form == "pass" for answer in answers.answers)
+    return took, shown
 
 
 def main() -> int:
@@ -363,7 +388,7 @@ def main() -> int:
     edits = {
         form: median(partial(read_answer, text, {"train.py": PROGRAM}), options.rounds) for form, text in EDITS.items()
     }
-    step = search(1000, options.rounds)
+    step, turns = search(1000, options.rounds)
     print(f"{'median ms':44}{options.few:>12,}{options.many:>12,} experiments")
     for what in few:
         print(f"{what:44}{few[what]:12.2f}{many[what]:12.2f}")
@@ -373,7 +398,10 @@ def main() -> int:
     print(f"{f'duplicate among {options.programs:,}':44}{known:12.3f}")
     for which, took in back.items():
         print(f"{f'what comes back, {which}, of {options.many:,}':44}{took:12.2f}")
-    print(f"{'proposal of search after 1,000 experiments':44}{step:12.2f}\n")
+    print(f"{'proposal of search after 1,000 experiments':44}{step:12.2f}")
+    for prompt, took in turns.items():
+        print(f"{f'turn of a model beside it, prompt {prompt}':44}{took:12.2f}")
+    print()
     names = ("no roles", "three roles in turn")
     whole = {n: max(c[f"state, {n}"] + c[f"prompt, {n}"] for c in (few, many)) for n in names}
     wordiest = max(
@@ -391,6 +419,7 @@ def main() -> int:
         "duplicate ≤ 1 ms": known <= 1,
         "what comes back ≤ 10 ms": back["later"] <= 10,
         "search ≤ 20 ms": step <= 20,
+        "turn of a hybrid ≤ 20 ms beside the model": max(turns.values()) <= 20,
     }
     for bound, holds in bounds.items():
         print(f"{'holds' if holds else 'FAILS'}  {bound}")

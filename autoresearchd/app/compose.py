@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from autoresearchd.executor.cloud.rental import Terms
     from autoresearchd.executor.ray.wanted import Wanted
     from autoresearchd.executor.remote.executor import RemoteExecutor
+    from autoresearchd.policy.search.search_policies import SearchPolicy
     from autoresearchd.sandbox.agent_shell import SandboxedShell, Surroundings
 
 LOCAL, SSH, RAY, CLOUD = "local", "ssh", "ray", "cloud"
@@ -427,12 +428,10 @@ def make_policy(spec: PolicySpec, offer: Offer) -> Policy:
     if spec.tuned:
         from autoresearchd.policy.hybrid_policy import HybridPolicy
 
-        return HybridPolicy(make_policy(replace(spec, tuned=False), offer), make_policy(PolicySpec("search"), offer))
+        return HybridPolicy(make_policy(replace(spec, tuned=False), offer), _search(offer))
     match spec.kind:
         case "auto" | "search":
-            from autoresearchd.policy.search.search_policies import SearchPolicy
-
-            return SearchPolicy(offer, offer.code_at)
+            return _search(offer)
         case "random":
             from autoresearchd.policy.search.search_policies import RandomPolicy
 
@@ -447,6 +446,12 @@ def make_policy(spec: PolicySpec, offer: Offer) -> Policy:
             return CommandPolicy(spec.argument, offer.materialise)
         case _:
             return _with_model(spec, offer)
+
+
+def _search(offer: Offer) -> SearchPolicy:
+    from autoresearchd.policy.search.search_policies import SearchPolicy
+
+    return SearchPolicy(offer, offer.code_at)
 
 
 def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
@@ -470,7 +475,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     else:
         from autoresearchd.policy.model_policy import ModelPolicy
 
-        make = ModelPolicy
+        make = partial(ModelPolicy, outlook=_search(offer).outlook) if settings.prompt == "brief" else ModelPolicy
     charged = SessionAnswers(store, session_id, clock, day.spent, AWAY_S, offer.stop.now)
     policy: Policy = make(
         clients,

@@ -107,6 +107,10 @@ class PolicyError(AutoresearchdError):
         self.label, self.cost, self.charged = label, cost, charged
 
 
+class Passed(PolicyError):
+    """A policy leaves its turn to the search that it works beside."""
+
+
 class AdapterDamaged(AutoresearchdError):
     """A version of the local policy cannot be used: its files are not those that were learned."""
 

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autoresearchd.domain.experiment import Experiment, Limits, RunResult, Trial
+from autoresearchd.domain.outlook import Outlook
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 from autoresearchd.domain.proposal import Answer, Proposal, Repair
+from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
 
@@ -205,7 +207,7 @@ class ResearchState:
     oldest first; top: the five best; own: the role's own before those, up to 32. seed: of every random choice of the
     policy. incumbent: commit of the best, where ``parent`` is another one. failures: decided experiments by label.
     streak: experiments in a row that were not kept. under_way: proposed and not decided yet, oldest first. memo:
-    ``autoresearch.md``. repair: a failed proposal to be fixed.
+    ``autoresearch.md``. repair: a failed proposal to be fixed. outlook: what a search beside the policy believes.
     redactor: what leaves the daemon goes through it.
     """
 
@@ -232,7 +234,13 @@ class ResearchState:
     under_way: tuple[Experiment, ...] = ()
     memo: str = ""
     repair: Repair | None = None
+    outlook: Outlook | None = None
     redactor: Redactor = field(default_factory=Redactor, compare=False, repr=False)
+
+    @property
+    def round_seed(self) -> int:
+        """Of random choices that are the same for all members of a round."""
+        return derive_seed(0, 0, self.round_id) if self.task.proposing.group > 1 else self.seed
 
 
 class Policy(Protocol):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from autoresearchd.config.value_positions import kind_of
 from autoresearchd.domain.cleaning import clean
+from autoresearchd.domain.outlook import PASSED_BY, UNUSED
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import ASI, Cost, Proposal
 from autoresearchd.domain.quantities import counted, some_of
@@ -26,7 +27,10 @@ _MAX_EXTRA = 2000
 _LARGEST = 1e12
 _OWN = frozenset({"hypothesis", "description", "expected_delta", "arch_change", "next_action_hint"})
 _COST = frozenset({"cost_usd", "tokens_in", "tokens_out"})
-_DAEMONS = frozenset({"result", "failure", "refused", "off_surface", "claimed_parent", "incumbent", "warning", KEY})
+_DAEMONS = frozenset({
+    "result", "failure", "refused", "off_surface", "claimed_parent", "incumbent", "warning", KEY, PASSED_BY,
+    UNUSED,
+})  # fmt: skip
 """What the daemon says of an experiment, and nobody else."""
 _CONSTANT = re.compile(
     r"(?P<indent>[ \t]*)(?P<name>[A-Za-z_]\w{0,80})[ \t]*(?::[^=#]{1,60})?=(?!=)[ \t]*(?P<value>.{1,200})"

@@ -214,6 +214,7 @@ def as_json(state: ResearchState) -> dict[str, Any]:
         "under_way": [_experiment_json(e) for e in state.under_way],
         "code": dict(state.code),
         "repair": asdict(state.repair) if state.repair else None,
+        "outlook": asdict(state.outlook) if state.outlook else None,
     }
     return state.redactor.value(whole)
 

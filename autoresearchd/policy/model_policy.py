@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from autoresearchd.domain.cleaning import clean, storable
-from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, PolicyError
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, Passed, PolicyError
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.outlook import Outlook
 from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.models.client import Message, Reply
@@ -35,12 +37,21 @@ _EDITING = re.compile(
 """What an answer has somewhere that means to edit."""
 
 
+@dataclass(eq=False)
 class ModelPolicy(AskingPolicy):
     """Asks a model for an edit; the same policy for any provider and for a model of one's own.
 
     Every answer is stored and charged the moment that it has come, usable or not. One that is malformed, illegal or
-    changes nothing goes back to the model with the exact error, at most ``settings.reasks`` times.
+    changes nothing goes back to the model with the exact error, at most ``settings.reasks`` times. Passed is raised
+    where a search stands by (``state.outlook``) and the model leaves the turn to it.
+
+    outlook: what a search would consider, for the brief prompt of a model that has none beside it. anonymous: the brief
+    prompt calls constants C1, C2, …: a control for what their names tell.
     """
+
+    _: KW_ONLY
+    outlook: Callable[[ResearchState], Outlook] | None = None
+    anonymous: bool = False
 
     @property
     def repairs(self) -> int:
@@ -49,7 +60,10 @@ class ModelPolicy(AskingPolicy):
 
     def work(self, state: ResearchState, exchange: Exchange, cancel: Cancel) -> Proposal:
         if not self.settings.feedback:
-            state = replace(state, recent=(), top=(), diagnostics={}, failures={}, streak=0, memo="")
+            state = replace(state, recent=(), top=(), diagnostics={}, failures={}, streak=0, memo="", outlook=None)
+        elif state.outlook is None and self.outlook is not None:
+            with suppress(PolicyError):
+                state = replace(state, outlook=replace(self.outlook(state), proposal={}))
         return _Talk(self, state, exchange, cancel).proposal()
 
 
@@ -68,6 +82,10 @@ class _Verdict:
     label: Label = Label.NONE
     final: bool = False
 
+    @property
+    def passes(self) -> bool:
+        return self.form == brief.PASS
+
 
 _UNREAD = _Verdict(error="the answer could not be looked at", label=Label.ERROR)
 """What is stored with an answer whose reading failed for a reason that is not the answer's."""
@@ -76,17 +94,20 @@ _UNREAD = _Verdict(error="the answer could not be looked at", label=Label.ERROR)
 class _Talk:
     """The questions and answers of one proposal."""
 
-    def __init__(self, means: AskingPolicy, state: ResearchState, exchange: Exchange, cancel: Cancel) -> None:
+    def __init__(self, means: ModelPolicy, state: ResearchState, exchange: Exchange, cancel: Cancel) -> None:
         self._settings, self._check, self._state, self._exchange = means.settings, means.check, state, exchange
-        self._brief = means.settings.prompt == brief.BRIEF
+        self._menu = brief.menu(state, anonymous=means.anonymous) if means.settings.prompt == brief.BRIEF else None
+        self._may_pass = state.outlook is not None and bool(state.outlook.proposal)
         self._until, self._ended = Patience(cancel, means.ending, GRACE_S), Patience(cancel, means.ending)
         self._base = {**state.code, **(state.repair.files if state.repair else {})}
         self._turns: list[Message] = []
         exchange.prepare(cancel)
         # As JSON or not, it is the same for the whole proposal, whoever is asked in the end.
         wanted = self._settings.structured
-        structured = not self._brief and (exchange.client.takes_schema() if wanted is None else wanted)
-        self._schema = SCHEMA if structured else None
+        structured = exchange.client.takes_schema() if wanted is None else wanted
+        self._schema = (SCHEMA if self._menu is None else self._menu.schema) if structured else None
+        most = self._settings.max_tokens
+        self._most = most if self._menu is None else min(most, brief.MOST_ANSWER)
 
     def proposal(self) -> Proposal:
         count = 1 + self._settings.reasks
@@ -98,6 +119,7 @@ class _Talk:
                 self._settings.timeout,
                 self._until,
                 schema=self._schema,
+                max_tokens=self._most,
                 # No other experiment would fit, unless it was a failed edit's doing.
                 misfit=EnvironmentFailure if self._state.repair is None else PolicyError,
             )
@@ -106,6 +128,8 @@ class _Talk:
                 verdict = self._judge(reply, last=index == count - 1)
             finally:  # it is written down whatever becomes of the judging
                 generation = self._exchange.record(reply, error=verdict.error, form=verdict.form)
+            if verdict.passes:
+                raise Passed("the model passed", label=Label.NO_OP)
             if not verdict.error:
                 return self._exchange.proposal(verdict.files, verdict.words, reply, generation)
             if verdict.final:
@@ -122,17 +146,26 @@ class _Talk:
         if self._ended.is_set():
             raise Interrupted("the model was not asked: a stop was requested")
         count = self._exchange.count_tokens
-        if self._brief:
-            prompt = brief.messages(self._state, budget=budget, count=count)
+        if self._menu is not None:
+            structured = self._schema is not None
+            prompt = brief.messages(self._state, budget=budget, count=count, offered=self._menu, structured=structured)
         else:
             forms = FORMS if self._schema is None else SCHEMA_FORMS
             prompt = sections.messages(self._state, forms=forms, budget=budget, count=count)
         return (*prompt, *self._turns)
 
     def _read(self, text: str) -> Edit:
-        if self._brief:
-            return brief.read_answer(text, self._base, self._state.task.profile, self._state.task)
-        return read_answer(text, self._base)
+        task = self._state.task
+        if self._menu is not None:
+            return brief.read_answer(text, self._base, task.profile, task, self._menu)
+        try:
+            return read_answer(text, self._base)
+        except EditError:
+            if not self._may_pass or _EDITING.search(text):
+                raise
+            with suppress(EditError):
+                return brief.read_answer(text, self._base, task.profile, task)
+            raise
 
     def _judge(self, reply: Reply, *, last: bool) -> _Verdict:
         """The edit in an answer, once it is known to be legal and to change something."""
@@ -140,6 +173,8 @@ class _Talk:
         try:
             if reply.finish == "content_filter":
                 raise PolicyError("the provider's content filter stopped the answer", label=Label.MALFORMED_ANSWER)
+            if self._may_pass and brief.passes(reply.text):
+                return _Verdict(form=brief.PASS)
             edit = self._read(reply.text)
             form = edit.form
             after = {**self._base, **edit.files}
@@ -162,9 +197,11 @@ class _Talk:
         # As the prompt of a repair allows it to; in a JSON answer the list of edits is empty then.
         gives_up = malformed and not _EDITING.search(reply.text)
         gives_up = gives_up or (self._schema is not None and label is Label.NO_OP and not form)
+        if self._may_pass and self._schema is SCHEMA and label is Label.NO_OP and not form:  # it has no edits
+            return _Verdict(form=brief.PASS)
         final = False
         if reply.finish == "length":
-            limit = self._settings.max_tokens
+            limit = self._most
             what = f"it was cut off at max_tokens ({limit} tokens): make a smaller edit. As it stands: {what}"
         elif said and self._state.repair is not None and gives_up:
             what, final = f"the model gives its edit up: {said}", True

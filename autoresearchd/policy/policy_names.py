@@ -16,7 +16,7 @@ KINDS: dict[str, str] = {
     "random": "the same constants, moved at random",
     "command:CMD": "a tool of your own that edits a copy of the workspace",
     "outside": "a coding agent, by `autoresearchd mcp`; each experiment waits for a proposal",
-    "hybrid:POLICY": "one of the others, and search on the constants around what was kept of it",
+    "hybrid:POLICY": "search, which one of the others overrides in a share of the turns",
 }
 """What can be asked for here, with a word on each."""
 
@@ -33,7 +33,7 @@ _MOST = 200
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """A parsed ``--policy``. argument: what follows the colon. tuned: search tunes what it finds (``hybrid:``)."""
+    """A parsed ``--policy``. argument: what follows the colon. tuned: it overrides a search (``hybrid:``)."""
 
     kind: str
     argument: str = ""

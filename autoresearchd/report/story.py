@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from autoresearchd.domain.labels import NEVER_RUN, Label
+from autoresearchd.domain.outlook import PASSED_BY
 from autoresearchd.evaluator.re_added import Back, Removals, Texts
 from autoresearchd.report.charts import Span
 from autoresearchd.report.plain_text import clean, real
@@ -408,14 +409,20 @@ def workers(records: Sequence[Record], edits: Iterable[Edit], credit: Mapping[in
     """Policies and roles with what they brought and took, the largest confirmed gain first."""
     first, seconds = baselines(records), {edit.number: edit.seconds for edit in edits}
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    asked: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         if record.get("status") and record["experiment"] not in first:
-            groups[str(record.get("policy") or ""), str(record.get("role") or "")].append(record)
+            policy, role = str(record.get("policy") or ""), str(record.get("role") or "")
+            groups[policy, role].append(record)
+            # What was asked and passed has cost what it has, and brought nothing.
+            passed_by = str((record.get("asi") or {}).get(PASSED_BY) or "")
+            asked[passed_by or policy, role].append(record)
+            _ = groups[passed_by or policy, role]
     found = []
     for (policy, role), own in groups.items():
         took = sum(run.get("duration_s") or 0.0 for record in own for run in record.get("runs") or ())
-        took += sum(seconds.get(record["experiment"], 0.0) for record in own)
-        prices = [real(record.get("cost_usd")) for record in own]
+        took += sum(seconds.get(record["experiment"], 0.0) for record in asked[policy, role])
+        prices = [real(record.get("cost_usd")) for record in asked[policy, role]]
         known = [price for price in prices if price is not None]
         kept = [record for record in own if record["status"] == "keep"]
         gain = total(credit[record["experiment"]] for record in kept if record["experiment"] in credit)

@@ -45,8 +45,7 @@ def start(
             "--policy",
             metavar="SPEC",
             help="Who proposes edits: auto, search, random, outside (an agent, by `autoresearchd mcp`), litellm:MODEL, "
-            "local[:MODEL], agent:MODEL, command:CMD, or hybrid:ONE, one of the last four with search around what was "
-            "kept of it. "
+            "local[:MODEL], agent:MODEL, command:CMD, or hybrid:ONE, search with one of the last four to override it. "
             "CMD runs in a copy of the task's folder as committed: commit a script of your own, or give its absolute "
             "path.",
         ),

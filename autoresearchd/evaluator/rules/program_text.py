@@ -21,6 +21,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import cast
 
@@ -155,6 +156,7 @@ def reads(variable: str, texts: Mapping[str, str], *commands: str) -> bool:
     return any(variable in command for command in commands) or any(_named(variable, *item) for item in texts.items())
 
 
+@lru_cache(maxsize=16)
 def _named(variable: str, path: str, text: str) -> bool:
     """Whether a text names the variable; of Python, where it can be read, a comment or docstring does not count."""
     if variable not in text or not path.endswith(".py"):

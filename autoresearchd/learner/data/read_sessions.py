@@ -30,6 +30,7 @@ from autoresearchd.config.load_task import parse_task
 from autoresearchd.domain.errors import RepositoryError, StoreError, UsageError
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import RULES, Label, Status
+from autoresearchd.domain.outlook import PASSED_BY
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.proposal import Answer, Proposal
 from autoresearchd.domain.quantities import counted, some_of
@@ -343,8 +344,11 @@ def _outcome(
     if answer.error:
         label = label_of(answer)
         return label, None if label is Label.ERROR else PENALTIES.get(label), answer.error
-    # Once the money is spent, another policy may propose in a model's place.
-    if proposal is None or not PolicySpec(proposal.policy.partition(":")[0]).asks_model:
+    # Once the money is spent, another policy may propose in a model's place; where it passed, that is what it chose.
+    asked = proposal is not None and (
+        PASSED_BY in proposal.asi.extra or PolicySpec(proposal.policy.partition(":")[0]).asks_model
+    )
+    if not asked:
         return Label.INTERRUPTED, None, ""
     if answer.attempt == e.attempt:
         label = Label.NO_GAIN if e.confirmed is False else e.decision.label  # its chain fell: nothing to imitate

@@ -30,6 +30,7 @@ LATE = 8
 """The latest experiments keep their lines and their side information longer than the older ones."""
 
 _MOST_CHANGES = 8
+_MOST_TOLD = 30
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _FENCE = re.compile(r"^( {0,3})`{3,}", re.MULTILINE)
 _TOOL = """\
@@ -233,6 +234,7 @@ def _sections(state: ResearchState) -> list[Section]:
             Rank.DIGEST,
             "Under way now: propose something else",
         ),
+        *_outlook(state, quote),
         _whole(told, Rank.FEEDBACK, f"How experiment {ended.number if ended else ''}, the last, ended", data_block),
         _whole(advice(state.streak, near=learned.near, constants=constants), Rank.ADVICE, "Stuck"),
         *last,
@@ -353,6 +355,30 @@ def _ranks(e: Experiment, i: int, *, late: bool, bare: bool) -> tuple[tuple[int,
     if status is Status.DISCARD:
         return (Rank.DISCARDS_WITHOUT_ASI if bare else Rank.DISCARDS, i), (Rank.ASI_OF_DISCARDS, i)
     return (Rank.CRASHES, i, 1), (Rank.CRASHES, i, 0)
+
+
+def _outlook(state: ResearchState, quote: Quote) -> tuple[Section, ...]:
+    """What the search beside the policy would do, and what it believes, the most promising constants first."""
+    outlook = state.outlook
+    if outlook is None or not outlook.proposal:
+        return ()
+    names = {p.name: quote.line(p.name.partition(":")[2], 60) for p in outlook.constants}
+    would = ", ".join(f"{names.get(n, quote.line(n, 60))} = {quote.line(v, 32)}" for n, v in outlook.proposal.items())
+    lines = []
+    for p in sorted(outlook.constants, key=lambda p: -p.gain - p.deviation)[:_MOST_TOLD]:
+        span = "" if p.low is None or p.high is None else f", {p.low:g} to {p.high:g}"
+        believed = f"{quote.line(p.best, 32)} is believed to bring {p.gain:+.3g} ± {p.deviation:.2g}"
+        lines.append(f"{names[p.name]} = {quote.line(p.value, 32)} ({p.kind}{span}; tried {p.tries} times): {believed}")
+    ask = (
+        "A search of the program's constants works beside you, and this turn is yours to override it. It knows what "
+        "was tried, and nothing of what the program means: change what it cannot, or give one to three constants a "
+        "value that you have a reason for (lines NAME = value are enough, where the answer is no JSON). To have it do "
+        f"what it would, change nothing and answer PASS. It would set {would}. Improvements are positive; it believes:"
+    )
+    return (
+        _whole(ask, None, "What the search would do"),
+        _from_the_end(lines, Rank.DIGEST, ""),
+    )
 
 
 def _subject(experiment: Experiment, quote: Quote) -> str:

@@ -325,6 +325,9 @@ def _computed(name: str, node: ast.expr) -> str:
 # ---------------------------------------------------------------------- of a task
 _MOST_CHARACTERS = 400_000
 MOST_NAMED = 8
+_REMEMBERED = 16
+_spaces: dict[tuple[str, str], tuple[Task, Space]] = {}
+"""Of the latest programs: one turn looks at its program more than once, and most turns at that of the turn before."""
 
 _PARTS = bag("train training val valid validation test eval evaluation holdout heldout dev")
 _AMOUNTS = bag("n num size number count frac fraction ratio pct percent share row sample example point item image line")
@@ -354,6 +357,16 @@ def new_files(code: Mapping[str, str], moves: Iterable[tuple[Parameter, Value]])
 
 def space_of(task: Task, path: str, text: str) -> Space:
     """What may be tuned in a file of a task, and what is left alone and why. The one place where reasons come from."""
+    known = _spaces.get((path, text))
+    if known is None or known[0] != task:
+        known = task, _space_of(task, path, text)
+        for old in list(_spaces)[: -_REMEMBERED + 1]:
+            _spaces.pop(old, None)
+        _spaces[path, text] = known
+    return known[1]
+
+
+def _space_of(task: Task, path: str, text: str) -> Space:
     reasons = {c.start: why for c, why in left_alone(task, text)} if path.endswith(".py") else {}
     words = (word.strip("\"'") for word in task.execution.run_command.split())
     # The command's options and assignments, without their values: --lr, optimizer.lr.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -296,6 +296,8 @@ _PRICED_SLOPE, _PRICED_WEIGHT = 0.6, 1.15
 """Of what sets the price of a step, where a run ends by the clock: it matters more, and goes on as it began."""
 _TRUST = 0.5
 """How far the usual importance of a constant is believed before it has been tried."""
+_FRESH = 2.0
+"""Nobody has tuned what an edit brought: it is thought to matter so many times as much as what was there at first."""
 _STALE = 0.1
 """What was seen on an earlier incumbent may hold no more, to this share of the scale."""
 _INEXACT = 0.1
@@ -317,7 +319,8 @@ class Surrogate:
 
     parameters: the constants by name, as they are at ``incumbent``; lineage: what they were there and at its ancestors,
     by commit. sigma: noise of one measurement, None where it is not known. timed: a run ends by the clock, so that
-    cheaper steps are more steps. Recipes come from longer runs, for which larger models pay (Hoffmann et al. 2022).
+    cheaper steps are more steps. fresh: constants that were not there at first. Recipes come from longer runs, for
+    which larger models pay (Hoffmann et al. 2022).
     """
 
     def __init__(
@@ -328,6 +331,7 @@ class Surrogate:
         incumbent: str,
         sigma: float | None,
         timed: bool = False,
+        fresh: Collection[str] = (),
     ) -> None:
         self._parameters = dict(parameters)
         self._index = {name: i for i, name in enumerate(parameters)}
@@ -336,6 +340,7 @@ class Surrogate:
         self._priced = np.array(priced, dtype=bool)
         self._weight = np.array([_weight(p) for p in parameters.values()])
         self._weight *= np.where(self._priced, _PRICED_WEIGHT, 1.0)
+        self._weight *= np.array([_FRESH if name in fresh else 1.0 for name in parameters])
         self._slope = np.where(self._priced, _PRICED_SLOPE, _SLOPE)
         self._own = np.where(self._numeric, 1 - _SLOPE, 1.0)
         self._rises: dict[str, list[tuple[float, float, Effect]]] = defaultdict(list)

@@ -389,7 +389,8 @@ def choice(choices: tuple[Value, ...], *, family: str = "choice", priority: floa
 def _log(value: float, factor: float, step: float, priority: float, family: str, high: float = math.inf) -> Range:
     """A float on the log scale, ``factor`` to both sides; a negative value stays negative."""
     size = abs(value)
-    low, top = size / factor, max(size, min(size * factor, high))
+    # Without the noise of binary fractions: an end may be proposed, and be read.
+    low, top = float(f"{size / factor:.6g}"), max(size, min(float(f"{size * factor:.6g}"), high))
     if value < 0:
         low, top = -top, -low
     return Range(Kind.FLOAT, Scale.LOG, low, top, math.log(step), priority, family=family)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
 from autoresearchd.domain.errors import Interrupted, PolicyError
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.outlook import Outlook, Prospect
 from autoresearchd.domain.ports import Cancel, ResearchState, TrialHistory
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
@@ -55,6 +56,8 @@ _RESTS = 6
 """For how many proposals a move that was discarded again in a bundle is put into no other."""
 _FAVOURED = 2
 """Unless so many trials favour it."""
+_SHOWN = 6
+"""Values of a constant that an outlook has: the most promising."""
 _MEANING = {  # of a higher and of a lower value, by family
     "learning rate": ("may converge faster within the budget", "may train more stably and end lower"),
     "batch size": ("gives less noisy gradients for fewer steps", "gives more optimiser steps within the budget"),
@@ -88,11 +91,32 @@ class SearchPolicy:
         self._read: dict[str, dict[str, Value]] = {}  # constants of programs, by commit
         self._named: dict[str, str] = {}
         self._first: dict[tuple[tuple[str, str], ...], str] = {}
+        self._outlook: tuple[str, Outlook] | None = None
+        self._ahead: tuple[object, _Turn] | None = None  # what the outlook was made from: a pass asks for its choice
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """The change that most likely pays."""
         if cancel.is_set():
             raise Interrupted("the search was asked to stop")
+        ahead, self._ahead = self._ahead, None
+        turn = ahead[1] if ahead is not None and ahead[0] == _key(state) else self._turn(state)
+        chosen = turn.chosen
+        moves = [(c.parameter, c.value) for c in chosen]
+        return _proposal(self.name, state, moves, turn.reason(chosen), turn.expected(chosen))
+
+    def outlook(self, state: ResearchState) -> Outlook:
+        """What it would propose now, and what it believes of each constant; members of a round are given the same.
+
+        PolicyError: there is nothing to tune, or nothing left.
+        """
+        key = f"{state.round_id}/{state.parent}"
+        if not state.round_id or self._outlook is None or self._outlook[0] != key:
+            turn = self._turn(state)
+            self._outlook, self._ahead = (key, turn.outlook()), (_key(state), turn)
+        return self._outlook[1]
+
+    def _turn(self, state: ResearchState) -> _Turn:
+        """All that a choice is made from."""
         found = constants(state.task, state.code)
         parameters = {name: parameter for name, parameter in found.items() if movable(parameter)}
         if self._memory is None:
@@ -107,11 +131,10 @@ class SearchPolicy:
         coupling = Coupling(parameters, memory, lineage)
         telling = [e for e in effects if not (e.failed and coupling.explained.issuperset(e.changes))]
         timed = reads_budget(state.task, state.code)
-        surrogate = Surrogate(parameters, lineage, telling, state.parent, state.sigma, timed)
-        turn = _Turn(state, parameters, memory, surrogate, effects, coupling)
-        chosen = turn.choose()
-        moves = [(c.parameter, c.value) for c in chosen]
-        return _proposal(self.name, state, moves, turn.reason(chosen), turn.expected(chosen))
+        first = lineage.get(memory.ancestry(state.parent)[0][0], parameters)
+        fresh = parameters.keys() - first.keys()
+        surrogate = Surrogate(parameters, lineage, telling, state.parent, state.sigma, timed, fresh)
+        return _Turn(state, parameters, memory, surrogate, effects, coupling, lineage)
 
     def _program(self, code_at: Callable[[str], Mapping[str, str]], commit: str) -> str:
         """The first commit that was seen with the files of this one."""
@@ -234,21 +257,22 @@ class _Turn:
     surrogate: Surrogate
     effects: Sequence[Effect]
     coupling: Coupling
+    lineage: Mapping[str, Mapping[str, Value]]
 
     def __post_init__(self) -> None:
         self._parameters = {n: p for n, p in self.all.items() if n not in self.coupling.dropped}
         self._random = np.random.default_rng(self.state.seed)
         self._threshold = _MARGIN * self.surrogate.noise
 
-    def choose(self) -> list[Candidate]:
+    @cached_property
+    def chosen(self) -> list[Candidate]:
         """One to three changes."""
         for changes in self.coupling.untried:
             together = [Candidate(self.all[name], value) for name, value in changes.items()]
             if self._new(together):
                 return together
-        moves = [Candidate(p, value) for p in self._parameters.values() for value in self._values(p)]
-        firsts = [[move, *self._together(move), *self._beside(move)] for move in moves]
-        gains, means = self._judge(firsts)
+        moves = self._moves
+        firsts, gains, means, _ = self._firsts
         helpful: dict[str, list[Candidate]] = {}  # by constant, the best first
         for i in np.argsort(-means):
             if means[i] > _HELPS * self.surrogate.noise and self._joins(firsts[i]):
@@ -261,7 +285,62 @@ class _Turn:
                     return chosen
         return self._anything()
 
+    def outlook(self) -> Outlook:
+        """The choice, and what is believed of each constant that may be moved by itself."""
+        chosen, before = self.chosen, self._run_before()
+        _, gains, means, deviations = self._firsts
+        open_: dict[str, list[int]] = {}
+        for i in np.argsort(-gains):
+            name, value = self._moves[i].parameter.name, self._moves[i].value
+            if name not in self.coupling.together and value not in before.get(name, ()) and self._new([self._moves[i]]):
+                open_.setdefault(name, []).append(int(i))
+        found = []
+        for name, best in ((n, open_[n][:_SHOWN]) for n in self._parameters if n in open_):
+            p, first = self._parameters[name], best[0]
+            found.append(
+                Prospect(
+                    name,
+                    p.value,
+                    p.kind.value,
+                    p.range.low if p.numeric else None,
+                    p.range.high if p.numeric else None,
+                    tuple(sorted((self._moves[i].value for i in best), key=lambda value: where(p, value))),
+                    self._moves[first].value,
+                    float(means[first]),
+                    float(deviations[first]),
+                    len(self.surrogate.rises(name)),
+                    tuple(before.get(name, ())),
+                )
+            )
+        return Outlook(tuple(found), {c.parameter.name: c.value for c in chosen})
+
+    def _run_before(self) -> dict[str, dict[Value, None]]:
+        """By constant, values that alone give a program which was run: here, or where only constants differ from it."""
+        now, away = self.lineage[self.state.parent], dict[str, dict[str, Value]]()
+        for commit, changes in reversed(self.memory.ancestry(self.state.parent)):
+            if (then := self.lineage.get(commit)) is not None:
+                away[commit] = {n: v for n, v in then.items() if n in now and v != now[n]}
+            if not changes:  # the beginning, or where more than constants changed
+                break
+        found: dict[str, dict[Value, None]] = {}
+        for parent, made in (*self.memory.tried, *((commit, frozenset()) for commit in away)):
+            if parent in away and len(made) <= len(away[parent]) + 1:
+                left = [(n, v) for n, v in {**away[parent], **dict(made)}.items() if now.get(n) != v]
+                if len(left) == 1:
+                    found.setdefault(left[0][0], {})[left[0][1]] = None
+        return found
+
     # -- candidates
+
+    @cached_property
+    def _moves(self) -> list[Candidate]:
+        return [Candidate(p, value) for p in self._parameters.values() for value in self._values(p)]
+
+    @cached_property
+    def _firsts(self) -> tuple[list[list[Candidate]], Array, Array, Array]:
+        """Each move with what goes with it; expected improvement, mean and deviation of the gain of each."""
+        firsts = [[move, *self._together(move), *self._beside(move)] for move in self._moves]
+        return (firsts, *self._judge(firsts))
 
     def _values(self, parameter: Parameter) -> list[Value]:
         if not parameter.numeric:
@@ -300,14 +379,14 @@ class _Turn:
                 return True
         return False
 
-    def _judge(self, bundles: Sequence[Sequence[Candidate]]) -> tuple[Array, Array]:
-        """Expected improvement and mean gain of each."""
+    def _judge(self, bundles: Sequence[Sequence[Candidate]]) -> tuple[Array, Array, Array]:
+        """Expected improvement, mean and deviation of the gain of each."""
         if not bundles:
-            return np.zeros(0), np.zeros(0)
+            return np.zeros(0), np.zeros(0), np.zeros(0)
         points = np.array([self.surrogate.place({c.parameter.name: c.value for c in each}) for each in bundles])
         means, deviations = self.surrogate.believe(points)
         found = zip(means, deviations, strict=True)
-        return np.array([expected_gain(float(m), float(d), self._threshold) for m, d in found]), means
+        return np.array([expected_gain(float(m), float(d), self._threshold) for m, d in found]), means, deviations
 
     # -- the choice
 
@@ -408,6 +487,10 @@ class _Turn:
             if gain is not None and (after - before) * place <= 0 and gain < 0:
                 return f"the other way cost {gain:+.4g} in experiment {effect.number}"
         return ""
+
+
+def _key(state: ResearchState) -> object:
+    return state.number, state.seed, state.parent, [e.number for e in state.under_way]
 
 
 def _values(state: ResearchState) -> dict[str, float]:

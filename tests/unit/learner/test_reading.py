@@ -17,9 +17,10 @@ from autoresearchd.domain.errors import PolicyError, UsageError
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.outlook import PASSED_BY
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.ports import ResearchState
-from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
+from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.evaluator.feedback import FORMULA, PENALTIES
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.learner.data.read_sessions import (
@@ -262,6 +263,11 @@ def test_a_proposal_of_a_search_that_stood_in_for_the_model_pays_no_answer_of_th
     made = read(transcript(answer("no edit"), answer(), proposals=(proposal(policy="search"),)))
     assert made[0].trajectory.reward == PENALTIES[Label.MALFORMED_ANSWER]
     assert [each.refusal for each in made] == [None, Reason.INTERRUPTED]
+
+
+def test_an_answer_that_passed_earns_what_the_search_then_proposed() -> None:
+    made = replace(proposal(policy="search"), asi=ASI(extra={PASSED_BY: "local:m"}))
+    assert earned(transcript(answer(form="pass"), proposals=(made,))) == [(Label.NONE, 2.5)]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import pytest
 
 from autoresearchd.domain import errors
 from autoresearchd.domain.labels import Label, SessionState, Status
+from autoresearchd.domain.outlook import PASSED_BY
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
-from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop import session as session_module
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.session import Backoff
@@ -176,9 +177,12 @@ def test_stop_now_leaves_the_experiment_open_for_resume(bench: Bench) -> None:
     assert [run.label for run in second.current_runs] == [Label.INTERRUPTED, Label.NONE]
 
 
-@pytest.mark.parametrize(("stands_in", "shown"), [(False, [1, 0, 0]), (True, [1, 1, 0])])
+@pytest.mark.parametrize(
+    ("stands_in", "extra", "shown"),
+    [(False, {}, [1, 0, 0]), (True, {}, [1, 1, 0]), (True, {PASSED_BY: "it"}, [1, 0, 0])],
+)
 def test_notes_are_shown_until_the_policy_that_reads_them_has_seen_them(
-    bench: Bench, stands_in: bool, shown: list[int]
+    bench: Bench, stands_in: bool, extra: dict[str, str], shown: list[int]
 ) -> None:
     seen: list[tuple[str, ...]] = []
 
@@ -186,7 +190,8 @@ def test_notes_are_shown_until_the_policy_that_reads_them_has_seen_them(
         def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
             proposal = super().propose(state, cancel)
             seen.append(state.notes)
-            return replace(proposal, policy="search") if stands_in and len(seen) == 1 else proposal
+            instead = replace(proposal, policy="search", asi=ASI(extra=extra))
+            return instead if stands_in and len(seen) == 1 else proposal
 
     bench.policy = Reading()
     bench.store.add_note(bench.session.id, "look at SCALE", bench.session.started_at)

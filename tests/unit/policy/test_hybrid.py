@@ -1,32 +1,47 @@
-"""A model changes the structure, and the search tunes the constants around what was kept of it."""
+"""The search proposes, a model may override it, and the search tunes what the model brought that is new."""
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from random import Random
+from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import PolicyError, UsageError
 from autoresearchd.domain.experiment import Decision, Experiment, Trial
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.ports import Policy
-from autoresearchd.domain.proposal import Proposal, Repair
+from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.outlook import Outlook
+from autoresearchd.domain.ports import Cancel, Policy, ResearchState
+from autoresearchd.domain.proposal import ASI, Proposal, Repair
+from autoresearchd.domain.task import Proposing
+from autoresearchd.models.client import estimate_tokens
 from autoresearchd.policy.hybrid_policy import HybridPolicy
 from autoresearchd.policy.policy_names import parse_spec
+from autoresearchd.policy.prompt import brief
 from autoresearchd.policy.search.find_constants import find
 from autoresearchd.policy.search.search_policies import SearchPolicy
-from tests.fakes.policies import MemoryHistory, ScriptedPolicy, make_state
+from tests.fakes.policies import MemoryHistory, ScriptedPolicy, make_state, make_task
 
 from .histories import experiment
+from .model_bench import COST, Bench, edit
 from .synthetic import TOY
 
 BASE = "a" * 40
 GATED = f"GATE_LR = 0.001\nGATE_SCALE = 1.0\n{TOY}"
 MODEL = "litellm:m"
+SEEDS = [seed for seed in range(999) if Random(seed).random() < 0.1]
+"""Seeds with which it is the model's turn, however badly it does; and one with which it is not, however well."""
+MODELS = SEEDS[0]
+SEARCHES = next(seed for seed in range(99) if Random(seed).random() > 0.6)
+BRIEF = ModelSettings(prompt="brief", reasks=0)
+NEVER = threading.Event()
 
 
 def loss(text: str) -> float:
@@ -38,13 +53,13 @@ def loss(text: str) -> float:
 
 
 class Session:
-    """Experiments one after the other, each better one kept."""
+    """Experiments one after the other, each better one kept; it is the model's turn but where the search tunes."""
 
-    def __init__(self, steps: list[str], *, tuned: bool = True) -> None:
+    def __init__(self, steps: Sequence[str | Proposal], *, tuned: bool = True) -> None:
         self.history, self.codes = MemoryHistory(), {BASE: {"train.py": TOY}}
         model = ScriptedPolicy(steps, name=MODEL, repairs=2)
-        search = SearchPolicy(self.history, self.codes.__getitem__)
-        self.policy: Policy = HybridPolicy(model, search) if tuned else model
+        self.search = SearchPolicy(self.history, self.codes.__getitem__)
+        self.policy: Policy = HybridPolicy(model, self.search) if tuned else model
         self.recent = [replace(experiment(0, "baseline", Label.NONE, value=1.0, policy="baseline"), parent=BASE)]
         self.history.add(Trial(0, BASE, BASE, {}, Status.KEEP, Label.NONE, 1.0))
         self.parent, self.value = BASE, 1.0
@@ -54,7 +69,7 @@ class Session:
         code, recent = self.codes[self.parent], tuple(self.recent)
         same = {"parent": self.parent, "incumbent_value": self.value, "sigma": 0.004, "recent": recent}
         return self.policy.propose(
-            make_state(code, number=number, seed=number, repair=repair, **same), threading.Event()
+            make_state(code, number=number, seed=SEEDS[number], repair=repair, **same), threading.Event()
         )
 
     def go(self, count: int) -> list[Proposal]:
@@ -83,7 +98,7 @@ def test_what_a_model_brought_is_worth_more_once_its_constants_are_tuned() -> No
     proposals = tuned.go(8)
     plain.go(8)
     assert [p.policy for p in proposals] == [MODEL, *4 * ["search"], *3 * [MODEL]]
-    assert any(name.startswith("train.py:GATE") for name in moved(proposals[1:3]))
+    assert any(name.startswith("train.py:GATE") for name in moved(proposals[1:4]))
     assert tuned.value < plain.value - 0.1
 
 
@@ -108,6 +123,219 @@ def test_a_model_repairs_its_own_edit() -> None:
     session.go(1)
     broken: Mapping[str, str] = {"train.py": "x"}
     assert session.ask(2, Repair(1, broken, "error", "NameError: name 'x' is not defined")).policy == MODEL
+
+
+def test_what_only_sets_constants_is_not_tuned() -> None:
+    files = {"train.py": TOY.replace("DEPTH = 4", "DEPTH = 5")}
+    session = Session([Proposal(files, "deeper", MODEL, changes={"train.py:DEPTH": 5}), f"{TOY}# more\n"])
+    session.go(1)
+    kept = replace(session.recent[-1], decision=Decision(Status.KEEP, Label.NONE, 0.9, 0.1))
+    session.recent[-1] = kept
+    assert session.ask(2).policy == MODEL
+    session.recent[-1] = replace(kept, proposal=replace(kept.proposal, changes={}))  # type: ignore[type-var]
+    assert session.ask(2).policy == "search"
+
+
+# ---------------------------------------------------------------------- whose turn it is
+def turns(policy: str, status: Status, times: int, extra: Mapping[str, Any] = {}) -> list[Experiment]:
+    changes = {"train.py:DEPTH": 5}
+    made = experiment(1, "x", Label.NONE, value=1.0, policy=policy, changes=changes)
+    assert made.proposal is not None
+    label = Label.NONE if status is Status.KEEP else Label.NO_GAIN
+    proposal = replace(made.proposal, asi=ASI(extra=extra))
+    return [replace(made, number=7, proposal=proposal, decision=Decision(status, label, 1.0, 0.1))] * times
+
+
+class QuickSearch(SearchPolicy):
+    """Proposes nothing new, at once."""
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        return Proposal({}, "", self.name)
+
+    def outlook(self, state: ResearchState) -> Outlook:
+        raise PolicyError("there is nothing to tune")
+
+
+def share(recent: list[Experiment]) -> float:
+    model = ScriptedPolicy([f"{TOY}# {i}\n" for i in range(400)], name=MODEL)
+    policy = HybridPolicy(model, QuickSearch(MemoryHistory()))
+    state = make_state(TOY, parent=BASE, recent=tuple(recent), sigma=0.01)
+    return sum(policy.propose(replace(state, seed=s), NEVER).policy == MODEL for s in range(400)) / 400
+
+
+def test_who_pays_has_more_turns_within_bounds() -> None:
+    assert share([]) == pytest.approx(0.3, abs=0.05)
+    kept, lost = (turns(MODEL, status, 16) for status in (Status.KEEP, Status.DISCARD))
+    searched = turns("search", Status.DISCARD, 16)
+    assert share([*kept, *searched]) == pytest.approx(0.6, abs=0.05)
+    assert share([*lost, *turns("search", Status.KEEP, 16)]) == pytest.approx(0.1, abs=0.05)
+    passed = turns("search", Status.KEEP, 16, {"passed_by": MODEL})
+    assert share([*passed, *turns("search", Status.KEEP, 16)]) == pytest.approx(0.1, abs=0.05), (
+        "it was paid for nothing"
+    )
+
+
+def test_all_members_of_a_round_are_one_policys_and_are_shown_the_same() -> None:
+    task = make_task(proposing=Proposing(group=4))
+    for first in range(8):
+        session = Session([f"{TOY}# {i}\n" for i in range(4)])
+        state = make_state(TOY, task=task, parent=BASE, round_id=f"toy/{first}")
+        made = {session.policy.propose(replace(state, number=first + i, seed=i), NEVER).policy for i in range(4)}
+        assert len(made) == 1
+        shown = [session.search.outlook(replace(state, number=first + i, seed=i)) for i in range(4)]
+        assert shown.count(shown[0]) == 4
+
+
+def test_notes_of_the_user_are_for_the_model() -> None:
+    policy, state = Session([f"{TOY}# 1\n"]).policy, make_state(TOY, parent=BASE, seed=SEARCHES)
+    assert policy.propose(state, NEVER).policy == "search"
+    assert policy.propose(replace(state, notes=("wider",)), NEVER).policy == MODEL
+
+
+# ---------------------------------------------------------------------- what a model may answer
+def hybrid(bench: Bench, *trials: Trial) -> HybridPolicy:
+    return HybridPolicy(bench.policy, SearchPolicy(MemoryHistory(trials), {BASE: {"train.py": TOY}}.__getitem__))
+
+
+TRIED = Trial(1, BASE, "c" * 40, {"train.py:DEPTH": 5}, Status.DISCARD, Label.NO_GAIN, 1.1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "unused"),
+    [
+        ("PASS", None),
+        ("`pass`.\n", None),
+        ('{"pass": true}', None),
+        ("DEPTH = 5", "was tried already"),
+        ("DEPTH = 4", "has this value already"),
+        ("DEPTH = 400", "is out of its range"),
+        ("DEEPNESS = 5", "there is no constant DEEPNESS"),
+        ("DROPOUT = nan", "DROPOUT cannot be nan"),
+        ('{"constant": "DROPOUT", "value": NaN}', "DROPOUT cannot be None"),
+        ('{"constant": "DROPOUT", "value": [[[1]]]}', "DROPOUT cannot be"),
+        (json.dumps({"DEPTH": 3} | {f"X{i}": i for i in range(9_999)}), "the answer sets 10000 constants"),
+        ("\n".join(f"X{i} = {i}" for i in range(10_000)), "there is no constant X0"),
+        ("I would go deeper, for depth is what this model lacks.", "no line of the answer"),
+        ("{" * 50_000, "no line of the answer"),
+        ("", "no line of the answer"),
+    ],
+)
+def test_where_a_model_passes_or_its_answer_is_of_no_use_the_search_proposes_at_its_cost(
+    answer: str, unused: str | None
+) -> None:
+    bench = Bench(answer, settings=BRIEF)
+    made = hybrid(bench, TRIED).propose(make_state(TOY, parent=BASE, seed=MODELS), NEVER)
+    alone = SearchPolicy(MemoryHistory([TRIED])).propose(make_state(TOY, parent=BASE, seed=MODELS), NEVER)
+    assert (made.policy, made.changes) == ("search", alone.changes)
+    assert (made.cost, made.charged) == (COST, True)
+    assert made.asi.extra["passed_by"] == "litellm:m/one"
+    assert made.asi.extra.get("unused", "").count(unused or "") and ("unused" in made.asi.extra) is (unused is not None)
+    stored = bench.answers.answers[0]
+    assert (stored.form == "pass", stored.error == "") == (unused is None, unused is None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "changes"),
+    [
+        ("DEPTH = 3", {"DEPTH": 3}),
+        ('{"constant": "USE_BIAS", "value": false}', {"USE_BIAS": False}),
+        ("DEPTH = 3\nDROPOUT = 0.1\nMLP_RATIO = 3\nWARMUP_RATIO = 0.1", {"DEPTH": 3, "DROPOUT": 0.1, "MLP_RATIO": 3}),
+        ("DEPTH = 4\nDROPOUT = 0.1\n\nTried:\nDEPTH = 2: worse", {"DROPOUT": 0.1}),
+        ('```json\n{"DEPTH": 3, "DROPOUT": 0.1}\n```', {"DEPTH": 3, "DROPOUT": 0.1}),
+    ],
+)
+def test_a_model_sets_one_to_three_constants(answer: str, changes: Mapping[str, Any]) -> None:
+    made = hybrid(Bench(answer, settings=BRIEF), TRIED).propose(make_state(TOY, parent=BASE, seed=MODELS), NEVER)
+    assert made.policy == "litellm:m/one" and "passed_by" not in made.asi.extra
+    assert made.changes == {f"train.py:{name}": value for name, value in changes.items()}
+
+
+@pytest.mark.parametrize("structured", [False, True])
+def test_with_the_full_prompt_it_edits_or_passes(structured: bool) -> None:
+    passes = '{"hypothesis": "none", "edits": []}' if structured else "PASS"
+    settings = ModelSettings(structured=structured, reasks=0)
+    gate = {"file": "train.py", "search": "DEPTH = 4", "replace": "DEPTH = 4\nGATE = 0.5"}
+    edits = json.dumps({"edits": [gate]}) if structured else edit("DEPTH = 4", "DEPTH = 4\nGATE = 0.5")
+    bench = Bench(passes, edits, "DROPOUT = 0.1", settings=settings)
+    policy, state = hybrid(bench), make_state(TOY, parent=BASE, seed=MODELS)
+    assert policy.propose(state, NEVER).asi.extra == {"passed_by": "litellm:m/one"}
+    made = policy.propose(state, NEVER)
+    assert made.policy == "litellm:m/one" and "GATE = 0.5" in made.files["train.py"]
+    if not structured:
+        assert policy.propose(state, NEVER).changes == {"train.py:DROPOUT": 0.1}
+    asked = bench.told(0)
+    assert "What the search would do" in asked and "answer PASS" in asked and "±" in asked
+    alone = Bench(edits, settings=settings)
+    alone.propose(make_state(TOY))
+    assert "What the search would do" not in alone.told(0), "there is nobody to pass to"
+
+
+def test_a_service_that_is_down_is_no_pass() -> None:
+    broken = ScriptedPolicy([PolicyError("the command ended with exit code 1")], name=MODEL)
+    with pytest.raises(PolicyError, match="exit code 1"):
+        HybridPolicy(broken, SearchPolicy(MemoryHistory())).propose(make_state(TOY, seed=MODELS), NEVER)
+
+
+# ---------------------------------------------------------------------- what is offered
+def outlook_of(code: str, *trials: Trial, parent: str = BASE, codes: Mapping[str, str] = {}, **fields: Any) -> Any:
+    texts = {commit: {"train.py": text} for commit, text in {BASE: TOY, parent: code, **codes}.items()}
+    search = SearchPolicy(MemoryHistory(trials), texts.__getitem__)
+    state: ResearchState = make_state(code, parent=parent, sigma=0.01, **fields)
+    return replace(state, outlook=search.outlook(state))
+
+
+def test_what_is_offered_is_in_range_and_gives_no_program_that_was_run() -> None:
+    kept = Trial(1, BASE, "c" * 40, {"train.py:DEPTH": 5}, Status.KEEP, Label.NONE, 0.9)
+    after = Trial(2, "c" * 40, "d" * 40, {"train.py:DEPTH": 6}, Status.DISCARD, Label.NO_GAIN, 0.95)
+    trials = (Trial(0, BASE, BASE, {}, Status.KEEP, Label.NONE, 1.0), kept, after)
+    state = outlook_of(TOY.replace("DEPTH = 4", "DEPTH = 5"), *trials, parent="c" * 40)
+    by_name = {p.name: p for p in state.outlook.constants}
+    depth = by_name["train.py:DEPTH"]
+    assert set(depth.tried) == {4, 6} and not set(depth.values) & {4, 5, 6}
+    for p in by_name.values():
+        assert 0 < len(p.values) <= 6 and p.value not in p.values and p.best in p.values
+        assert p.low is None or all(p.low <= float(v) <= p.high for v in p.values)
+    told = brief.menu(state).schema["anyOf"]
+    offered = {form["properties"]["constant"]["const"]: form["properties"]["value"]["enum"] for form in told[:-1]}
+    assert told[-1]["properties"] == {"pass": {"const": True}}
+    agrees = state.outlook.proposal.items()
+    for name, values in offered.items():  # who agrees with the search passes
+        prospect = by_name[f"train.py:{name}"]
+        assert values == [v for v in prospect.values if (prospect.name, v) not in agrees or len(agrees) > 1]
+
+
+def test_after_another_structure_is_kept_all_may_be_tried_again_and_what_is_new_is_offered() -> None:
+    trials = (
+        Trial(0, BASE, BASE, {}, Status.KEEP, Label.NONE, 1.0),
+        Trial(1, BASE, "c" * 40, {"train.py:DEPTH": 5}, Status.DISCARD, Label.NO_GAIN, 1.1),
+        Trial(2, BASE, "d" * 40, {}, Status.KEEP, Label.NONE, 0.8),
+    )
+    code = GATED.replace("DROPOUT = 0.0\n", "")
+    by_name = {p.name: p for p in outlook_of(code, *trials, parent="d" * 40).outlook.constants}
+    assert "train.py:GATE_LR" in by_name and "train.py:DROPOUT" not in by_name
+    assert by_name["train.py:DEPTH"].tried == ()
+
+
+@pytest.mark.parametrize("constants", [1, 100])
+def test_few_and_many_constants_fit_into_a_short_prompt(constants: int) -> None:
+    code = "".join(f"A_RATHER_LONG_RATE_{i} = {i + 1}.5  # {'why ' * 40}\n" for i in range(constants))
+    recent = tuple(
+        experiment(n, "x", delta=-0.1, value=2.0, changes={"train.py:A_RATHER_LONG_RATE_0": n / 7})
+        for n in range(1, 33)
+    )
+    state = outlook_of(code, codes={BASE: code}, recent=recent, notes=("leave it",))
+    asked = brief.messages(state, budget=64_000, count=estimate_tokens, structured=True)
+    assert estimate_tokens(asked) <= brief.MOST_TOKENS and brief.is_brief(asked)
+    assert len(brief.menu(state).offers) == min(constants, brief.MOST_SHOWN)
+    orders = {tuple(brief.menu(replace(state, seed=seed)).offers) for seed in range(5)}
+    assert len(orders) == 1 if constants == 1 else len(orders) == 5
+
+
+def test_without_a_name_nothing_of_the_program_is_told() -> None:
+    bench = Bench('{"constant": "C5", "value": 3}', settings=replace(BRIEF, structured=True), anonymous=True)
+    made = hybrid(bench).propose(make_state(TOY, parent=BASE, seed=MODELS), NEVER)
+    assert made.changes == {"train.py:DEPTH": 3}
+    assert not {"LR", "DEPTH", "Muon"} & set(bench.told(0).replace("_", " ").split())
 
 
 def test_a_policy_is_named_with_search_around_it() -> None:

@@ -383,7 +383,9 @@ def test_the_question_holds_the_constants_and_what_came_of_earlier_ones() -> Non
     )
     state = make_state(CONSTANTS, recent=recent, notes=("leave the width alone",))
     text = brief.messages(state, budget=4000, count=estimate_tokens)[-1]["content"]
-    assert "LEARNING_RATE = 1e-3\nWIDTH = 64\n" in text
+    assert (
+        "\nLEARNING_RATE = 0.001: 0.00044, " in text and "  # of Adam\n" in text and "\nWIDTH = 64: 32, 128\n" in text
+    )
     assert "Tried:\nLEARNING_RATE = 0.0005: seems better\nWIDTH = 99999: it failed\nWIDTH = 128: worse\n" in text
     assert "leave the width alone" in text and "DEPTH" not in text
 

@@ -74,6 +74,15 @@ def test_the_confirmed_gain_is_shared_between_structure_and_constants() -> None:
     assert (worker.tried, worker.keeps, worker.confirmed) == (4, 4, 2) and worker.gain.value == pytest.approx(0.2)
 
 
+def test_who_was_asked_and_passed_has_cost_what_it_has_and_brought_nothing() -> None:
+    passed = {"asi": {"passed_by": "local:m"}, "cost_usd": 0.5, "runs": [{"duration_s": 3600.0}]}
+    records = [record(0, "keep", 1.0), record(1, "keep", 0.9), record(2, **passed), record(3, policy="local:m")]
+    edits = [edit(n)._replace(seconds=7200.0) for n in range(4)]
+    found = {w.policy: w for w in story.workers(records, edits, {})}
+    assert (found["search"].tried, found["search"].hours, found["search"].usd) == (2, 3.0, 0.0)
+    assert (found["local:m"].tried, found["local:m"].hours, found["local:m"].usd) == (1, 4.0, 0.5)
+
+
 def test_an_edit_is_measured_against_the_tip_as_believed_only_where_it_was_made_on_it() -> None:
     changes, sigma = {"train.py:LR": 1}, 0.001
     records = [

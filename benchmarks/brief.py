@@ -1,0 +1,145 @@
+"""How a small model answers the brief prompt: on states of sessions that were really run, one question each.
+
+    python benchmarks/brief.py --base-url http://127.0.0.1:8801/v1 --model NAME --sessions DIR… --states 40
+    python benchmarks/brief.py … --text          # without a JSON schema
+    python benchmarks/brief.py … --alone         # no search stands by, so that there is nobody to pass to
+
+DIR: a repository with a session, which is opened, and upgraded where an older version wrote it: give a copy. An answer
+is usable where it is well formed, in range, a real change, legal, and no program that was run before; a pass is.
+Sampling is the model's own, but for --temperature. Each answer is printed where --show is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import threading
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the fakes are those of the tests
+
+from autoresearchd.app.project import Project
+from autoresearchd.domain.errors import Passed, PolicyError
+from autoresearchd.domain.labels import Status
+from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.ports import ResearchState
+from autoresearchd.domain.randomness import derive_seed
+from autoresearchd.evaluator.rules.legality import code_hash
+from autoresearchd.learner.gate.held_out_states import Ground
+from autoresearchd.loop.session_view import RECENT
+from autoresearchd.models.openai_client import OpenAIClient
+from autoresearchd.policy.model_policy import ModelPolicy
+from autoresearchd.policy.prompt.brief import BRIEF
+from autoresearchd.policy.search.search_policies import SearchPolicy
+from tests.fakes.models import MemoryAnswers, OpenPurse
+from tests.fakes.policies import MemoryHistory
+
+TOP = 5
+
+
+def state_of(ground: Ground, number: int, *, alone: bool) -> ResearchState:
+    """The state that an experiment was proposed in, with what a search would do in it."""
+    e, metric = ground.experiments[number], ground.task.metric
+    before = [x for n, x in ground.experiments.items() if n < number]
+    kept = [x for x in before if x.decision and x.decision.status is Status.KEEP and x.decision.value is not None]
+    best = sorted(kept, key=lambda x: -metric.improvement(x.decision.value, 0.0) if x.decision else 0.0)
+    tip = ground.incumbent(number)
+    state = ResearchState(
+        ground.session.tag,
+        number,
+        e.parent,
+        ground.task,
+        ground.programs.code(e.parent),
+        recent=tuple(before[-RECENT:]),
+        top=tuple(best[:TOP]),
+        baseline=before[0].decision.value if before[0].decision else None,
+        incumbent_value=tip.decision.value if tip.decision else None,
+        sigma=e.decision.sigma if e.decision else None,
+        seed=derive_seed(ground.session.seed, number, "brief"),
+        incumbent=tip.commit or "",
+    )
+    history = MemoryHistory(t for t in ground.store.trials(ground.session.id) if t.number < number)
+    outlook = SearchPolicy(history, ground.programs.code).outlook(state)
+    return replace(state, outlook=replace(outlook, proposal={}) if alone else outlook)
+
+
+def grounds(folders: list[str]) -> list[Ground]:
+    """The last session of each repository."""
+    found = []
+    for folder in folders:
+        project = Project.at(Path(folder))
+        store = project.open_store()
+        found.append(Ground(project.root, store, store.sessions()[-1]))
+    return found
+
+
+def main() -> int:
+    """Ask, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base-url", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--sessions", nargs="+", required=True)
+    parser.add_argument("--states", type=int, default=40)
+    parser.add_argument("--temperature", type=float)
+    for flag in ("text", "alone", "anonymous", "show"):
+        parser.add_argument(f"--{flag}", action="store_true")
+    options = parser.parse_args()
+    every = [(g, n) for g in grounds(options.sessions) for n in g.experiments if n > 1]
+    chosen = [every[i * len(every) // options.states] for i in range(min(options.states, len(every)))]
+    settings = ModelSettings(
+        prompt=BRIEF, structured=not options.text, reasks=0, retries=0, timeout=3600, temperature=options.temperature
+    )
+    client, answers = OpenAIClient(options.base_url, options.model), MemoryAnswers()
+    came, named = Counter[str](), Counter[str]()
+    for ground, number in chosen:
+        state = state_of(ground, number, alone=options.alone)
+        policy = ModelPolicy(
+            [client],
+            settings,
+            name=f"local:{options.model}",
+            answers=answers,
+            purse=OpenPurse(),
+            check=lambda s, files, g=ground: g._check.legal(s, files),
+            anonymous=options.anonymous,
+        )
+        try:
+            proposal = policy.propose(state, threading.Event())
+        except Passed:
+            result = "passes"
+        except PolicyError as error:
+            result = f"{error.label.value or 'error'}: {error.what[:100]}"
+        else:
+            named.update(proposal.changes.keys())
+            segment = ground.experiments[number].segment
+            twin = ground.store.find_duplicate(
+                ground.session.id, f"{segment}:{code_hash({**state.code, **proposal.files})}"
+            )
+            same = proposal.changes == state.outlook.proposal if state.outlook else False
+            result = "tried before" if twin is not None and twin < number else "as the search" if same else "own"
+        came[result] += 1
+        if options.show:
+            last, where = answers.answers[-1], f"{ground.session.tag} {number}"
+            print(f"{where}: {last.generation.completion[:100]!r} {last.cost.seconds:.1f} s {result}")
+    costs = [answer.cost for answer in answers.answers]
+    usable = came["own"] + came["as the search"] + came["passes"]
+    top = ", ".join(f"{name.rpartition(':')[2]} {count}" for name, count in named.most_common(5))
+    print(f"{options.model}: {usable} of {len(chosen)} usable ({usable / len(chosen):.0%})")
+    print("\n".join(f"  {count:4} {what}" for what, count in came.most_common()))
+    print(f"  {len(named)} constants named: {top}")
+    print(f"  tokens of the prompt: median {statistics.median(c.tokens_in for c in costs):.0f}", end="")
+    print(f", most {max(c.tokens_in for c in costs)}")
+    seconds = sorted(c.seconds for c in costs)
+    print(
+        f"  seconds an answer: median {statistics.median(seconds):.1f}, 90% {seconds[9 * len(seconds) // 10]:.1f}",
+        end="",
+    )
+    print(f", most {seconds[-1]:.1f}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
