@@ -400,6 +400,7 @@ def _let_work(counter: Counter, command: list[str], environment: dict[str, str],
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     finally:
         counter.over.set()
         counter.shutdown()
