@@ -239,7 +239,11 @@ class Counter(ThreadingHTTPServer):
             course = self.course
             if self.over.is_set():
                 return None
-            found = self.score(program)
+            try:
+                found = self.score(program)
+            except (AutoresearchdError, OSError) as failure:
+                self._stop(f"a program could not be scored: {failure}")
+                return None
             error = found.error if found.score is None else ""
             passed = time.monotonic() - self.began
             course.evaluations.append(Evaluation(found.score, passed, program, error))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import MissingCapability, UsageError
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.model_turns import Turn, fails
 from tests.templates.programs import load_program
@@ -57,6 +57,8 @@ class Scored:
 
 def score(program: str, problem: Path, seed: int) -> Scored:
     assert (problem, seed) == (PROBLEM, 7)
+    if "full disk" in program:
+        raise EnvironmentFailure("the disk is full")
     return Scored(None, "it crashed") if "bad" in program else Scored(float(len(program)))
 
 
@@ -123,6 +125,9 @@ def test_a_run_ends_with_its_last_evaluation_and_takes_with_it_what_it_started(
     [
         pytest.param("evaluate('one'); evaluate('two'); sys.exit(3)", [], 2, "exit code 3", id="it crashes"),
         pytest.param("sys.exit(0)", [], 0, "exit code 0", id="it does nothing"),
+        pytest.param(
+            "evaluate('one'); evaluate('full disk')", [], 1, "scored: the disk is full", id="the scorer fails"
+        ),
         pytest.param("evaluate('one')\nwhile True: think()", [], 1, "20 answers", id="no answer is a program"),
         pytest.param(
             WORKS, [fails(503, "too busy", None, "server_error")], 1, "answered 503: .*too busy", id="the model fails"
