@@ -4,12 +4,12 @@
     python benchmarks/public/peers.py run openevolve circle_packing --dir DIR --folder FOLDER \
         --base-url http://127.0.0.1:8802/v1 --model MODEL --evaluations 40 --seed 0 --max-tokens 1024
 
-Each lives in a virtual environment of its own, and runs as a process with a clean environment that can reach loopback
-alone. Between it and the model's server stands a counter of ours. It puts in the model's name, and a seed where a
-request has none; a prompt that the model has no room for gets an empty answer. The counter also scores the programs, by
-``scoring.py``, one at a time: so every arm's evaluations are counted in one place. The first program is one of them. A
-run ends with its last evaluation, or after a number of answers, or hours. Answers that lead to no program are no
-evaluation: they are counted beside them.
+Each lives in a virtual environment of its own, and runs as a process with a clean environment, whose HTTP proxy leads
+nowhere: its clients reach loopback alone. Between it and the model's server stands a counter of ours. It puts in the
+model's name, and a seed where a request has none; a prompt that the model has no room for gets an empty answer. The
+counter also scores the programs, by ``scoring.py``, one at a time: so every arm's evaluations are counted in one place.
+The first program is one of them. A run ends with its last evaluation, or after five answers for each, or hours. Answers
+that lead to no program are no evaluation: they are counted beside them.
 
 Defaults that are changed, for each: model and endpoint, seed, tokens of an answer (`max_tokens`; those of the model),
 and the task's words, which are put after the default system message. The whole program stands between EVOLVE-BLOCK
@@ -19,8 +19,10 @@ where the peer takes it. Beside that:
 openevolve: llm.timeout is an hour, not a minute: on a CPU a long prompt takes longer. Its five islands begin with one
 iteration each, as by default.
 ShinkaEvolve: one evaluation and one proposal at a time, not four and six, as all arms have it; embedding_model is off,
-which is another, paid model; by that its check of novelty is off, too. The judge of novelty and the recommendations are
-off by default.
+which is another, paid model: without a judge of novelty, which is off by default, no program is refused by it.
+
+A program that is the same as another one is an evaluation where the peer takes it for one. The seed does not make a run
+repeatable: two runs with the same seed and answers went apart with both peers.
 """
 
 from __future__ import annotations
