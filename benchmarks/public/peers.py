@@ -443,6 +443,7 @@ def main() -> int:
         one.add_argument(f"--{name}", type=int, default=usual)
     one.add_argument("--hours", type=float, default=12.0)
     a = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a peer does not outlive this process
     try:
         if a.command == "install":
             install(a.dir)
