@@ -230,14 +230,19 @@ class Counter(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.upstream, self.model, self.score, self.sign, self.seed = upstream.rstrip("/"), model, score, sign, seed
         self.most_evaluations, self.most_answers = most
-        self.course, self.over, self.turn = Course(), threading.Event(), threading.Lock()
+        self.course, self.over = Course(), threading.Event()
+        self.scoring, self.asking = threading.Lock(), threading.Lock()
         self.began, self.worst = time.monotonic(), 0.0
         self.key = secrets.token_hex(8)  # a program that is evaluated cannot have itself evaluated again
         self.url = f"http://127.0.0.1:{self.server_address[1]}/{self.key}"
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a peer that was ended reads no answer
+            super().handle_error(request, client_address)
+
     def evaluate(self, program: str) -> dict[str, Any] | None:
         """What the peer is told of a program; None: there are no evaluations left."""
-        with self.turn:
+        with self.scoring:
             course = self.course
             if self.over.is_set():
                 return None
@@ -257,7 +262,7 @@ class Counter(ThreadingHTTPServer):
 
     def ask(self, question: dict[str, Any]) -> bytes | None:
         """The answer of the model's server; None: there is none, and none will come."""
-        with self.turn:
+        with self.asking:
             course = self.course
             if self.over.is_set():
                 return None
@@ -266,21 +271,23 @@ class Counter(ThreadingHTTPServer):
                 return None
             question["model"] = self.model
             question.setdefault("seed", (self.seed * 1_000_003 + course.answers) % 2**31)
-            course.answers += 1
             began = time.monotonic()
             try:
                 body = self._post(question)
-                used = json.loads(body).get("usage") or {}
+                used, no_room = json.loads(body).get("usage") or {}, False
             except urllib.error.HTTPError as error:
                 words = error.read(2000).decode("utf-8", "replace")
                 if error.code != 400 or "context" not in words:
                     self._stop(f"the model's server answered {error.code}: {words[:300]}")
                     return None
-                course.no_room += 1
-                body, used = _empty(self.model), {}
+                body, used, no_room = _empty(self.model), {}, True
             except (OSError, ValueError) as error:
                 self._stop(f"the model's server at {self.upstream} gave no answer: {error}")
                 return None
+            if self.over.is_set():  # nobody has waited for it
+                return None
+            course.answers += 1
+            course.no_room += no_room
             course.model_seconds += time.monotonic() - began
             course.tokens_in += int(used.get("prompt_tokens", 0))
             course.tokens_out += int(used.get("completion_tokens", 0))
@@ -296,8 +303,9 @@ class Counter(ThreadingHTTPServer):
             return bytes(answer.read())
 
     def _stop(self, why: str) -> None:
-        self.course.ended = why
-        self.over.set()
+        if not self.over.is_set():
+            self.course.ended = why
+            self.over.set()
 
 
 def _empty(model: str) -> bytes:
@@ -411,7 +419,7 @@ def _let_work(counter: Counter, command: list[str], environment: dict[str, str],
         counter.over.set()
         counter.shutdown()
     course = counter.course
-    with counter.turn:  # what is being scored or asked comes to its end
+    with counter.scoring:  # what is being scored comes to its end; an answer is not waited for
         course.seconds = time.monotonic() - counter.began
     if len(course.evaluations) < counter.most_evaluations and not course.ended:
         course.ended = f"{hours:g} hours" if not in_time else f"it ended with exit code {code}: see {work / LOG}"
