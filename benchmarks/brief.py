@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the fakes are th
 from autoresearchd.app.project import Project
 from autoresearchd.domain.errors import Passed, PolicyError
 from autoresearchd.domain.labels import Status
-from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.model_settings import MOST_BRIEF, ModelSettings
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.evaluator.rules.legality import code_hash
@@ -91,8 +91,9 @@ def main() -> int:
     every = [(g, n) for g in grounds(options.sessions) for n in g.experiments if n > 1]
     chosen = [every[i * len(every) // options.states] for i in range(min(options.states, len(every)))]
     settings = ModelSettings(
-        prompt=BRIEF, structured=not options.text, reasks=0, retries=0, timeout=3600, temperature=options.temperature
-    )
+        prompt=BRIEF, structured=not options.text, reasks=0, retries=0, timeout=3600, temperature=options.temperature,
+        max_tokens=MOST_BRIEF,
+    )  # fmt: skip
     client, answers = OpenAIClient(options.base_url, options.model), MemoryAnswers()
     came, named = Counter[str](), Counter[str]()
     for ground, number in chosen:

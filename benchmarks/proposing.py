@@ -48,7 +48,7 @@ from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.models.client import estimate_tokens
 from autoresearchd.policy.edits.read_answer import FORMS, read_answer
-from autoresearchd.policy.hybrid_policy import HybridPolicy
+from autoresearchd.policy.hybrid_policy import HybridPolicy, luck
 from autoresearchd.policy.model_policy import ModelPolicy
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.search.find_constants import find
@@ -347,7 +347,7 @@ def search(count: int, rounds: int) -> tuple[float, dict[str, float]]:
         return policy.propose(make_state(program, number=count + 1, seed=seed, parent=BASE, sigma=0.002), cancel)
 
     propose()  # the history is read once
-    turns = [seed for seed in range(100) if Random(seed).random() < 0.1]  # are the model's, whatever pays
+    turns = [seed for seed in range(100) if luck(seed) < 0.1]  # are the model's, whatever pays
 
     def turn(hybrid: HybridPolicy) -> object:
         seed = turns[next(seeds) % len(turns)]

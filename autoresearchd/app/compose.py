@@ -428,7 +428,7 @@ def make_policy(spec: PolicySpec, offer: Offer) -> Policy:
     if spec.tuned:
         from autoresearchd.policy.hybrid_policy import HybridPolicy
 
-        return HybridPolicy(make_policy(replace(spec, tuned=False), offer), _search(offer))
+        return HybridPolicy(make_policy(replace(spec, tuned=False), offer), _search(offer), offer.warn)
     match spec.kind:
         case "auto" | "search":
             return _search(offer)

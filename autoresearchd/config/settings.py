@@ -25,7 +25,15 @@ from autoresearchd.config.yaml_document import (
     without_empty,
 )
 from autoresearchd.domain.errors import ConfigError
-from autoresearchd.domain.model_settings import NOTICES, LearnSettings, ModelSettings, Notice, NotifySettings, Price
+from autoresearchd.domain.model_settings import (
+    MOST_BRIEF,
+    NOTICES,
+    LearnSettings,
+    ModelSettings,
+    Notice,
+    NotifySettings,
+    Price,
+)
 from autoresearchd.domain.redaction import find_secrets
 
 FILE_NAME = "config.yaml"
@@ -268,6 +276,8 @@ _SECTIONS = ("spend", "local", "agent", "learn", "hooks", "notify")
 def _settings(file: SettingsFile, folder: Path, environment: Mapping[str, str]) -> ModelSettings:
     values = {key: value for key, value in dict(file).items() if key not in _SECTIONS}
     local, learn = file.local, file.learn
+    if file.prompt == "brief" and "max_tokens" not in file.model_fields_set:
+        values["max_tokens"] = MOST_BRIEF
     return ModelSettings(
         **values
         | {"policy": file.policy or "", "store": file.store or ""}

@@ -57,6 +57,10 @@ class NotifySettings:
     on: tuple[Notice, ...] = NOTICES
 
 
+MOST_BRIEF = 512
+"""Tokens of an answer to the brief prompt, where the user does not say how long it may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
     """How models are asked, from ``config.yaml``.

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 Value = int | float | str | bool
 
 PASSED_BY, UNUSED = "passed_by", "unused"
-"""Keys of the side information of a search's proposal in another policy's turn: which passed, and if it did not, why
-its answer is not used."""
+"""Keys of the side information of a search's proposal in another policy's turn: which answered, and if it did not pass,
+why that is not used. The second alone: it could not be asked."""
+PASSES = "pass"
+"""The form of an answer that passed, as the store has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,8 @@ class OpenAIClient(ModelClient):
 
     def _answer(self, question: Question, bounds: Bounds) -> Reply:
         began = time.monotonic()
-        payload, optional = self._payload(question), [_IDS, ("logprobs",), (_SCHEMA,)]
+        plain = self._plain_schema
+        payload, optional = self._payload(question, plain), [_IDS, ("logprobs",), (_SCHEMA,)]
         refused = set(self._refused)
         if self._adapter or self._model:
             refused.discard(_MODEL)
@@ -139,7 +140,8 @@ class OpenAIClient(ModelClient):
                 unread.cost = self._cost(tokens_in, sent["max_tokens"], time.monotonic() - began)
                 raise
             if answered.status_code == 200:
-                self._refused = frozenset(refused)
+                # Only now: what was refused for a reason of its own tells nothing of the fields.
+                self._refused, self._plain_schema = frozenset(refused), plain
                 reply = self._reply(question, sent, self._object(answered), time.monotonic() - began)
                 if _SCHEMA in sent and reply.finish == "stop" and not _is_json(reply.text):
                     self._unheeded()
@@ -156,9 +158,9 @@ class OpenAIClient(ModelClient):
             if unknown or (not named and _SCHEMA in sent and _OF_A_SCHEMA.search(error.what)):
                 named = [(_SCHEMA,)]
             least = (named or left)[0]
-            if least == (_SCHEMA,) and not self._plain_schema:
-                self._plain_schema = True
-                payload = self._payload(question)
+            if least == (_SCHEMA,) and not plain:
+                plain = True
+                payload = self._payload(question, plain)
             else:
                 refused.update(least)
 
@@ -168,7 +170,7 @@ class OpenAIClient(ModelClient):
             self._refused |= {_SCHEMA}
         self._plain_schema = True
 
-    def _payload(self, question: Question) -> dict[str, Any]:
+    def _payload(self, question: Question, plain: bool) -> dict[str, Any]:
         most = question.max_tokens
         if self._context:
             most = min(most, max(client.SHORTEST_REPLY, self._context // 2))
@@ -186,7 +188,7 @@ class OpenAIClient(ModelClient):
             schema = dict(question.schema)
             payload[_SCHEMA] = (
                 {"type": "json_object", "schema": schema}  # llama-cpp-python knows no other
-                if self._plain_schema
+                if plain
                 else {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
             )
         return {name: value for name, value in payload.items() if value is not None}

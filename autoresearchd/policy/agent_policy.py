@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autoresearchd.domain.cleaning import printable, storable
-from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, PolicyError
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, Passed, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Cancel, ResearchState
@@ -107,6 +107,7 @@ class _Work:
             forms=rules(state, self._settings, means.command_seconds),
             budget=int(PROMPT_SHARE * self._settings.context_tokens),
             count=exchange.count_tokens,
+            passing=sections.LEFT_BY_AGENT,
         )
         self._conversation = Conversation(prompt, exchange.count_tokens)
 
@@ -166,6 +167,9 @@ class _Work:
         try:
             files = self._edit()
         except PolicyError as error:
+            outlook = self._state.outlook
+            if error.label is Label.NO_OP and not self._refused and outlook is not None and outlook.proposal:
+                raise Passed("the agent passed", label=Label.NO_OP) from error
             self._refused += 1
             if self._refused > _REFUSALS:
                 raise

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from autoresearchd.domain.cleaning import clean
-from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, PolicyError
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, Passed, PolicyError
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import Cancel, ResearchState
@@ -103,7 +103,9 @@ class CommandPolicy:
                 raise PolicyError(f"the command ended with exit code {result.exit_code}{complaint}")
             files = workspace_copy.changed(copy, state.task, before, who="the command")
             if not files:
-                raise PolicyError(
+                # Beside a search, to which the turn is left so.
+                kind = Passed if state.outlook is not None and state.outlook.proposal else PolicyError
+                raise kind(
                     f"the command changed nothing in {', '.join(state.task.editable)}",
                     label=Label.NO_OP,
                     hint="it has to edit the files in its working directory",

@@ -197,14 +197,12 @@ class Exchange:
         cancel: Cancel,
         *,
         schema: Mapping[str, Any] | None = None,
-        max_tokens: int | None = None,
         misfit: type[EnvironmentFailure | PolicyError] = PolicyError,
     ) -> Reply:
         """The first reply to what ``build`` makes of a budget of tokens, which is halved until a model can take it.
 
-        index: of the question in the proposal. max_tokens: of an answer; None: as is set. misfit: raised where no model
-        can take it. Raises PolicyError: every model refused. EnvironmentFailure: no model replied; ModelsRefused where
-        no waiting fixes that of any.
+        index: of the question in the proposal. misfit: raised where no model can take it. Raises PolicyError: every
+        model refused. EnvironmentFailure: no model replied; ModelsRefused where no waiting fixes that of any.
         """
         settings = self._means.settings
         seed = derive_seed(self._state.seed, self._attempt, "answer", index)
@@ -219,7 +217,7 @@ class Exchange:
                 self._asked = self._state.redactor.value(tuple(messages))
                 question = Question(
                     self._asked,
-                    settings.max_tokens if max_tokens is None else max_tokens,
+                    settings.max_tokens,
                     settings.temperature,
                     seed,
                     timeout=timeout,

@@ -11,7 +11,7 @@ from typing import Any
 from autoresearchd.domain.cleaning import clean, storable
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, Passed, PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.outlook import Outlook
+from autoresearchd.domain.outlook import PASSES, Outlook
 from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.models.client import Message, Reply
@@ -84,7 +84,7 @@ class _Verdict:
 
     @property
     def passes(self) -> bool:
-        return self.form == brief.PASS
+        return self.form == PASSES
 
 
 _UNREAD = _Verdict(error="the answer could not be looked at", label=Label.ERROR)
@@ -106,8 +106,6 @@ class _Talk:
         wanted = self._settings.structured
         structured = exchange.client.takes_schema() if wanted is None else wanted
         self._schema = (SCHEMA if self._menu is None else self._menu.schema) if structured else None
-        most = self._settings.max_tokens
-        self._most = most if self._menu is None else min(most, brief.MOST_ANSWER)
 
     def proposal(self) -> Proposal:
         count = 1 + self._settings.reasks
@@ -119,7 +117,6 @@ class _Talk:
                 self._settings.timeout,
                 self._until,
                 schema=self._schema,
-                max_tokens=self._most,
                 # No other experiment would fit, unless it was a failed edit's doing.
                 misfit=EnvironmentFailure if self._state.repair is None else PolicyError,
             )
@@ -174,7 +171,7 @@ class _Talk:
             if reply.finish == "content_filter":
                 raise PolicyError("the provider's content filter stopped the answer", label=Label.MALFORMED_ANSWER)
             if self._may_pass and brief.passes(reply.text):
-                return _Verdict(form=brief.PASS)
+                return _Verdict(form=PASSES)
             edit = self._read(reply.text)
             form = edit.form
             after = {**self._base, **edit.files}
@@ -198,10 +195,10 @@ class _Talk:
         gives_up = malformed and not _EDITING.search(reply.text)
         gives_up = gives_up or (self._schema is not None and label is Label.NO_OP and not form)
         if self._may_pass and self._schema is SCHEMA and label is Label.NO_OP and not form:  # it has no edits
-            return _Verdict(form=brief.PASS)
+            return _Verdict(form=PASSES)
         final = False
         if reply.finish == "length":
-            limit = self._most
+            limit = self._settings.max_tokens
             what = f"it was cut off at max_tokens ({limit} tokens): make a smaller edit. As it stands: {what}"
         elif said and self._state.repair is not None and gives_up:
             what, final = f"the model gives its edit up: {said}", True

@@ -6,17 +6,22 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from autoresearchd.app.project import Project
+from autoresearchd.domain import outlook
 from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.gate.held_out_states import HeldOut
 from autoresearchd.learner.gate.held_out_states import opened as open_sessions
 from autoresearchd.learner.gate.judge_answers import CheckingJudge, examine
+from autoresearchd.models.client import estimate_tokens
+from autoresearchd.policy.prompt import brief, sections
+from tests.fakes.policies import make_state
 from tests.integration.bench import Bench
 from tests.integration.held_out import block, older, opened, session, trajectory, without_wal
 from tests.unit.loop.test_turns import GROUP
@@ -58,6 +63,20 @@ def test_what_was_tried_later_is_not_known_at_a_state(held_out: HeldOut) -> None
     assert examine(fourth, block("SCALE = 2.0", "SCALE = 2.5"), held_out).label is Label.DUPLICATE
     assert examine(fourth, block("SCALE = 2.0", "SCALE = 0.0"), held_out).label is Label.NONE, "its own experiment"
     assert examine(first, block("SCALE = 1.0", "SCALE = ("), held_out).label is Label.ILLEGAL_EDIT, "as before a run"
+
+
+def test_who_passes_where_that_is_offered_is_neither_at_fault_nor_paid(held_out: HeldOut) -> None:
+    [state] = held_out.states([trajectory(1)]).states
+    known = outlook.Outlook((outlook.Prospect("train.py:SCALE", 1.0, "float", 0.0, 9.0, (2.0, 3.0), 2.0, 0.1, 0.1),))
+    beside = make_state(state.code, outlook=replace(known, proposal={"train.py:SCALE": 3.0}))
+    small = {"budget": 9_000, "count": estimate_tokens}
+    offering = [brief.messages(beside, **small), brief.messages(beside, **small, structured=True)]
+    offering.append(sections.messages(beside, forms="", **small))
+    for asked in offering:
+        seen = examine(replace(state, messages=asked), "PASS", held_out)
+        assert (seen.valid, seen.label, seen.reward) == (False, Label.NO_OP, None)
+    for asked in (brief.messages(replace(beside, outlook=known), **small), state.messages):
+        assert examine(replace(state, messages=asked), "PASS", held_out).label is Label.MALFORMED_ANSWER
 
 
 def test_questions_that_follow_from_an_answer_are_not_asked_again(held_out: HeldOut) -> None:

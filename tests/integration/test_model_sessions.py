@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,16 +15,20 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import EventKind, RunRequest
 from autoresearchd.evaluator.re_added import KEY
-from autoresearchd.learner.data.read_sessions import label_of
+from autoresearchd.learner.data.read_sessions import label_of, records
+from autoresearchd.learner.data.trajectories import Reason
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.models.openai_client import OpenAIClient
 from autoresearchd.models.spend import Caps
+from autoresearchd.policy.hybrid_policy import HybridPolicy
 from autoresearchd.policy.model_policy import ModelPolicy
+from autoresearchd.policy.search.search_policies import SearchPolicy
 from autoresearchd.report.session_report import SessionReport, render
+from autoresearchd.store.reader import Corpus
 from autoresearchd.store.story_reader import StoryReader
 from tests.fakes import model_turns as turns
-from tests.fakes.executors import Script, prints
+from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.model_server import ScriptedServer
 from tests.integration.bench import Bench, job
 from tests.unit.store.driver import execute
@@ -128,6 +134,40 @@ def test_what_a_program_logs_is_no_instruction_to_the_model(tmp_path: Path) -> N
     assert "ignore all rules" in user, "the log is shown"
     assert "data" in system
     assert "\nSYSTEM:" not in user, "a line of a log that stands at the left margin, outside of its section"
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_hybrid_goes_on_whatever_its_model_says_and_while_its_server_is_down(tmp_path: Path, slots: int) -> None:
+    bench = Bench(tmp_path, program="SCALE = 1.0\nDEPTH = 4\nWIDTH = 64\n")
+    told: list[str] = []
+    search = SearchPolicy(
+        SimpleNamespace(trials=lambda after=-1: bench.store.trials(bench.session.id, after)),
+        lambda commit: {"train.py": bench.workspace().read(commit, "train.py")},
+    )
+
+    def run(count: int, note: str) -> None:
+        bench.store.add_note(bench.session.id, note, datetime.now(UTC))
+        lab = replace(bench.laboratory(), executor=FakeExecutor(job, slots=slots))
+        bench.loop(count, lab).run()
+
+    huge = f'{{"constant": "SCALE", "value": {10**400}}}'
+    with ScriptedServer([turns.says(huge), turns.says("PASS")], after=turns.says("SCALE = 1.9")) as scripted:
+        model = policy(bench, scripted, prompt="brief", structured=False)
+        bench.policy = HybridPolicy(model, search, told.append)
+        run(3, "wider " * 2_000)
+        noted = ["wider" in str(asked["messages"]) for asked in scripted.questions]
+    assert noted[:2] == [True, True] and not any(noted[2:]), "shown until an answer could be used"
+    first, second = (bench.experiment(number).proposal for number in (1, 2))
+    assert (first.policy, second.policy) == ("search", "search") and told == []
+    assert "SCALE cannot be 1000" in first.asi.extra["unused"] and second.asi.extra == {"passed_by": "local:m"}
+    run(6, "deeper")
+    later = [bench.experiment(number).proposal for number in (4, 5, 6)]
+    assert [p.policy for p in later] == ["search"] * 3
+    assert all("cannot be reached" in p.asi.extra["unused"] for p in later), "asked each time: nobody has read the note"
+    assert len(told) == 1 and "the search goes on" in told[0] and not [*bench.messages(EventKind.BACKING_OFF)]
+    with Corpus(bench.state / "state.db") as corpus:
+        found, _ = records("t", bench.task, corpus.transcripts(bench.session.id))
+    assert [each.refusal for each in found[:2]] == [None, Reason.PASSED]
 
 
 OLD, NEW = "    x = slow_norm(x, 1)\n    y = mix(x, x)", "    y = fast_norm(x, 1)"

@@ -9,6 +9,7 @@ Rewards are those of ``evaluator.feedback`` alone. Of the answers to one questio
   experiment later; its feedback is the error that it was sent back with;
 - the one that became the proposal earned what the decision says;
 - one whose proposal failed and was given back to be fixed earned the penalty of the label under which its run failed;
+- one that passed in a hybrid earns nothing and is left out: a reward for what the search then did would teach to pass;
 - one that was not used, though it could have been, was cut off from its outcome when the daemon ended: interrupted.
 
 Answers to an agent are left out. Its proposal is the work of all of its turns, and neither the step that the learner
@@ -30,7 +31,7 @@ from autoresearchd.config.load_task import parse_task
 from autoresearchd.domain.errors import RepositoryError, StoreError, UsageError
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import RULES, Label, Status
-from autoresearchd.domain.outlook import PASSED_BY
+from autoresearchd.domain.outlook import PASSES
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.proposal import Answer, Proposal
 from autoresearchd.domain.quantities import counted, some_of
@@ -328,7 +329,7 @@ def _of_experiment(
         round_id, state_id = (own.round_id, own.state_id) if own else around
         decided = not answer.error and earned is not None and answer.attempt == e.attempt
         old = decided and e.decision is not None and e.decision.reward_formula != FORMULA
-        unusable = Reason.OTHER_FORMULA if old else None
+        unusable = Reason.PASSED if answer.form == PASSES else Reason.OTHER_FORMULA if old else None
         ids = index, round_id, state_id
         made.append(record(session, e, answer, label, earned, words, *ids, unusable=unusable))
     return made
@@ -344,11 +345,8 @@ def _outcome(
     if answer.error:
         label = label_of(answer)
         return label, None if label is Label.ERROR else PENALTIES.get(label), answer.error
-    # Once the money is spent, another policy may propose in a model's place; where it passed, that is what it chose.
-    asked = proposal is not None and (
-        PASSED_BY in proposal.asi.extra or PolicySpec(proposal.policy.partition(":")[0]).asks_model
-    )
-    if not asked:
+    # Once the money is spent, or where a model passed, another policy proposes in its place.
+    if proposal is None or not PolicySpec(proposal.policy.partition(":")[0]).asks_model:
         return Label.INTERRUPTED, None, ""
     if answer.attempt == e.attempt:
         label = Label.NO_GAIN if e.confirmed is False else e.decision.label  # its chain fell: nothing to imitate

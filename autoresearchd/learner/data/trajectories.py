@@ -95,6 +95,7 @@ class Reason(StrEnum):
     OTHER_TOKENIZER = "it comes from another tokenizer, or one that is not known"
     OTHER_TEMPLATE = "it comes from another chat template, or one that is not known"
     OTHER_FORMULA = "its reward was given by another version of the formula, or one that is not known"
+    PASSED = "it passed: what the search then did is no merit of it"
     AGENT_TURN = "it is one turn of an agent, whose outcome belongs to the whole conversation"
     CORRUPT = "it cannot be read from the database any more"
 

@@ -73,9 +73,12 @@ class Outcome:
 def examine(state: HeldOutState, completion: str, held_out: HeldOut) -> Outcome:
     """Read an answer as the loop does: the edit in it, whether it is legal, and whether it was tried before.
 
-    One that is worth a run has no label and no reward yet. What is *nearly* a repetition is no matter for a judge.
+    One that is worth a run has no label and no reward yet. What is *nearly* a repetition is no matter for a judge. One
+    that passes, where the prompt offers it, has no reward and is no valid edit: nobody is promoted for passing more.
     """
     ground = held_out.ground(state.session)
+    if prompts.offers_pass(state.messages) and prompts.passes(completion):
+        return Outcome(state.key, state.session, False, Label.NO_OP, "it leaves the turn to the search")
     try:
         if prompts.is_brief(state.messages):
             edit = prompts.read_answer(completion, state.code, state.profile)

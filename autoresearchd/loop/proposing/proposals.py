@@ -14,7 +14,7 @@ from typing import Any
 from autoresearchd.domain.errors import AutoresearchdError, PolicyError, RepositoryError, SpendCapReached
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
-from autoresearchd.domain.outlook import PASSED_BY
+from autoresearchd.domain.outlook import PASSED_BY, UNUSED
 from autoresearchd.domain.ports import EventKind, ResearchState
 from autoresearchd.domain.proposal import ASI, Cost, Proposal, Repair, Suggestion
 from autoresearchd.domain.quantities import some_of
@@ -326,7 +326,8 @@ class Proposals:
             context.session_id, e.number, proposal, diff=diff, code_hash=code_hash, suggestion=suggestion
         )
         # Who stands in for it, as search does, reads no notes, but where it was asked and passed.
-        if proposal.policy == context.policy.name or PASSED_BY in proposal.asi.extra:
+        passed = PASSED_BY in proposal.asi.extra and UNUSED not in proposal.asi.extra
+        if proposal.policy == context.policy.name or passed:
             self._research.mark_notes_seen(e)
         context.emit(EventKind.PROPOSED, proposal.description or proposal.hypothesis, experiment=e.number)
         return e

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from textwrap import wrap
 from typing import Any
 
 from autoresearchd.domain.errors import PolicyError
@@ -21,6 +22,7 @@ from autoresearchd.domain.experiment import Experiment, Trial
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.outlook import Prospect
 from autoresearchd.domain.ports import ResearchState
+from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Direction, Task
 from autoresearchd.models.client import Count, Message
 from autoresearchd.policy.edits.answer_parts import MAX_ANSWER_LINES, Edit, EditError, show
@@ -35,11 +37,11 @@ from autoresearchd.policy.search.search_policies import SearchPolicy
 BRIEF = "brief"
 """The setting ``prompt`` that asks for it."""
 
-FORM, PASS = "assignment", "pass"
+FORM = "assignment"
 """How such an answer is written, as the store has it."""
 
-MOST_TOKENS, MOST_ANSWER = 1_500, 512
-"""Of the prompt, and of an answer."""
+MOST_TOKENS = 1_500
+"""Of the prompt."""
 TRIED = 10
 """Earlier experiments that are told."""
 MOST_SHOWN = 8
@@ -61,6 +63,8 @@ _GOES_ON = re.compile(
 """Arithmetic after a literal. After a dash words may stand, too: a name counts where it is that of a constant."""
 _PASSES = re.compile(r"[\s`*>\"'-]{0,20}pass\b[\s`*.!\"']{0,20}(?:\n|$)", re.IGNORECASE)
 _COMMENT = re.compile(r"#[^\"'\n]*$")
+_THOUGHTS, _THOUGHTS_END = "<think>", "</think>"
+_WIDTH = 100
 _BEGINS = "You improve a program by giving one of its constants a new value"
 _SAID = {  # structured, may pass
     (False, False): ". Answer with one line, NAME = value, and nothing else.",
@@ -140,7 +144,8 @@ def menu(state: ResearchState, *, anonymous: bool = False) -> Menu:
     outlook = state.outlook or replace(SearchPolicy(_Nothing()).outlook(replace(state, code=code)), proposal={})
     names = {parameter.name: name for name, parameter in known.items()}
     order = [p for p in outlook.constants if p.name in names]
-    Random(state.round_seed).shuffle(order)  # noqa: S311 - a small model takes to what stands first
+    # A small model takes to what stands first. Drawn apart from whose turn it is, which has been decided by now.
+    Random(derive_seed(state.round_seed, 0, "menu")).shuffle(order)  # noqa: S311
     first = [p for p in order if p.name in outlook.proposal]
     if outlook.proposal:
         first += sorted(order, key=lambda p: -p.gain - p.deviation)[: MOST_SHOWN // 2]
@@ -167,8 +172,8 @@ def messages(
 ) -> tuple[Message, ...]:
     """A system message, an example and the question, without secrets; the oldest experiments go first for want of room.
 
-    structured: whether the answer will obey the schema of ``offered``. Raises PolicyError: notes alone have more tokens
-    than the budget, or as ``menu`` does.
+    Then go the ends of the notes, and constants at last. structured: whether the answer will obey the schema of
+    ``offered``. Raises PolicyError: the budget is smaller than any question, or as ``menu`` does.
     """
     quote, offered = Quote(state.redactor), offered or menu(state)
     better = "lower" if state.task.metric.direction is Direction.MINIMIZE else "higher"
@@ -183,9 +188,9 @@ def messages(
     parts = (
         _lines((f"{quote.line(state.task.metric.name, 60)}: {better} is better",)),
         _lines([f"The search would set {', '.join(told)}."] if told else ()),
-        _lines(lines, "Constants, and new values that may be tried:", rank=1, last=True),
+        _lines(lines, "Constants, and new values that may be tried:", rank=2, last=True),
         _lines([*(line for line in best if line not in late), *late], "Tried:", rank=0),
-        _lines(sections.notes(state, quote), "Follow this:"),
+        _lines(_parts(sections.notes(state, quote)), "Follow this:", rank=1, last=True),
         _lines(("Your answer:",)),
     )
     system = _BEGINS + _SAID[structured, bool(offered.proposal)]
@@ -209,6 +214,11 @@ def _lines(lines: Iterable[str], title: str = "", *, rank: int | None = None, la
     return Section(pieces, wrap=(lambda text: f"{title}\n{text}") if title else str)
 
 
+def _parts(notes: Iterable[str]) -> Iterable[str]:
+    """Notes in lines of some words each, of which the last may be left out."""
+    return (part for note in notes for line in note.splitlines() for part in wrap(line, _WIDTH) or [""])
+
+
 def _told(value: Value, structured: bool = False) -> str:
     return json.dumps(value) if structured else repr(value)
 
@@ -226,7 +236,14 @@ def _comment(code: Mapping[str, str], parameter: Parameter, quote: Quote) -> str
 
 def is_brief(messages: Sequence[Message]) -> bool:
     """Whether messages are those of a brief prompt, of this version or of an earlier one."""
-    return bool(messages) and messages[0].get("content", "").startswith(_BEGINS)
+    return bool(messages) and str(messages[0].get("content")).startswith(_BEGINS)
+
+
+def offers_pass(messages: Sequence[Message]) -> bool:
+    """Whether messages, of any prompt, say that the turn may be left to the search."""
+    if is_brief(messages):
+        return str(messages[0].get("content")).endswith((_SAID[False, True], _SAID[True, True]))
+    return any(sections.LEFT_BY_ANSWER in str(message.get("content")) for message in messages)
 
 
 def constants(
@@ -255,8 +272,15 @@ def constants(
 # ---------------------------------------------------------------------- answers
 def passes(text: str) -> bool:
     """Whether an answer leaves the choice to the search."""
+    text = _said(text)
     found = _object(text)
     return found.get("pass") is True if found else bool(_PASSES.match(text[:_MOST_LINE]))
+
+
+def _said(text: str) -> str:
+    """An answer without the thoughts before it; empty where it was cut off in them."""
+    said = text.rpartition(_THOUGHTS_END)[2].lstrip()
+    return "" if said.startswith(_THOUGHTS) else said
 
 
 def read_answer(
@@ -269,7 +293,7 @@ def read_answer(
     known = constants(code, profile, task) if offered is None else offered.known
     changes: dict[str, Value] = {}
     errors: list[EditError] = []
-    for name, given in _pairs(text, known):
+    for name, given in _pairs(_said(text), known):
         if name in changes:
             continue
         try:

@@ -29,6 +29,14 @@ HISTORY = 32
 LATE = 8
 """The latest experiments keep their lines and their side information longer than the older ones."""
 
+LEFT_BY_TOOL = "To have it do what it would, change nothing."
+LEFT_BY_ANSWER = (
+    "Lines NAME = value are enough for that, where the answer is no JSON. To have it do what it would, change nothing "
+    "and answer PASS."
+)
+LEFT_BY_AGENT = "To have it do what it would, submit at once, without a change."
+"""How a turn is left to the search: by a tool that edits files, by who answers once, and by an agent."""
+
 _MOST_CHANGES = 8
 _MOST_TOLD = 30
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -111,8 +119,12 @@ def fit(
     return best
 
 
-def messages(state: ResearchState, *, forms: str, budget: int, count: Count) -> tuple[Message, ...]:
+def messages(
+    state: ResearchState, *, forms: str, budget: int, count: Count, passing: str = LEFT_BY_ANSWER
+) -> tuple[Message, ...]:
     """A system and a user message, without secrets. forms: explains how an edit is to be written.
+
+    passing: how the turn is left to the search, where one stands by (``state.outlook``).
 
     Raises PolicyError: goal, rules, code and notes alone have more tokens than the budget.
     """
@@ -122,13 +134,13 @@ def messages(state: ResearchState, *, forms: str, budget: int, count: Count) -> 
         user = "\n\n".join(texts).encode("utf-8", "replace").decode()
         return {"role": "system", "content": system}, {"role": "user", "content": state.redactor.text(user)}
 
-    return fit(_sections(state), build, budget=budget, count=count)
+    return fit(_sections(state, passing), build, budget=budget, count=count)
 
 
 def render(state: ResearchState) -> str:
     """The whole prompt in one text for a tool that edits files; without secrets."""
     texts = [_system(state, _TOOL.format(files=", ".join(state.task.editable)))]
-    texts += [text for section in _sections(state) if (text := section.text())]
+    texts += [text for section in _sections(state, LEFT_BY_TOOL) if (text := section.text())]
     return state.redactor.text("\n\n".join(texts) + "\n")
 
 
@@ -201,7 +213,7 @@ def _better(state: ResearchState) -> str:
 
 
 # ---------------------------------------------------------------------- the user message
-def _sections(state: ResearchState) -> list[Section]:
+def _sections(state: ResearchState, passing: str) -> list[Section]:
     """All sections, in order; a repair is told nothing of the history, which would only lead it astray."""
     quote = Quote(state.redactor)
     first = [_whole(_goal(state)), _whole(_program(state)), _standing(state, quote)]
@@ -234,7 +246,7 @@ def _sections(state: ResearchState) -> list[Section]:
             Rank.DIGEST,
             "Under way now: propose something else",
         ),
-        *_outlook(state, quote),
+        *_outlook(state, quote, passing),
         _whole(told, Rank.FEEDBACK, f"How experiment {ended.number if ended else ''}, the last, ended", data_block),
         _whole(advice(state.streak, near=learned.near, constants=constants), Rank.ADVICE, "Stuck"),
         *last,
@@ -357,7 +369,7 @@ def _ranks(e: Experiment, i: int, *, late: bool, bare: bool) -> tuple[tuple[int,
     return (Rank.CRASHES, i, 1), (Rank.CRASHES, i, 0)
 
 
-def _outlook(state: ResearchState, quote: Quote) -> tuple[Section, ...]:
+def _outlook(state: ResearchState, quote: Quote, passing: str) -> tuple[Section, ...]:
     """What the search beside the policy would do, and what it believes, the most promising constants first."""
     outlook = state.outlook
     if outlook is None or not outlook.proposal:
@@ -372,8 +384,7 @@ def _outlook(state: ResearchState, quote: Quote) -> tuple[Section, ...]:
     ask = (
         "A search of the program's constants works beside you, and this turn is yours to override it. It knows what "
         "was tried, and nothing of what the program means: change what it cannot, or give one to three constants a "
-        "value that you have a reason for (lines NAME = value are enough, where the answer is no JSON). To have it do "
-        f"what it would, change nothing and answer PASS. It would set {would}. Improvements are positive; it believes:"
+        f"value that you have a reason for. {passing} It would set {would}. Improvements are positive; it believes:"
     )
     return (
         _whole(ask, None, "What the search would do"),

@@ -208,11 +208,12 @@ class Parameter:
         """Whether the value is of the right kind. The range is only advice, but for one that a person gave."""
         if self.kind is Kind.CHOICE:
             return any(type(c) is type(value) and c == value for c in self.range.choices)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        # NaN is below nothing; a whole number too large for a float raises in anything but a comparison.
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e18:
             return False
         if self.range.hard and not self.range.low <= value <= self.range.high:
             return False
-        return abs(value) < 1e18 and (self.kind is Kind.FLOAT or float(value).is_integer())
+        return self.kind is Kind.FLOAT or float(value).is_integer()
 
 
 def write(parameter: Parameter, value: Value) -> str:

@@ -80,6 +80,11 @@ def test_a_file_that_was_asked_for_and_is_not_there_is_told_because_its_caps_wou
 
 
 # ---------------------------------------------------------------------- what it says
+@pytest.mark.parametrize(("said", "most"), [("", 512), ("max_tokens: 8192", 8192), ("max_tokens: 64", 64)])
+def test_a_brief_answer_is_short_unless_the_user_says_how_long_it_may_be(said: str, most: int) -> None:
+    assert read_settings_text(f"prompt: brief\n{said}").max_tokens == most
+
+
 def test_every_key_reaches_the_settings() -> None:
     home = {"HOME": "/home/me"}
     found = read_settings_text(FULL, file="/etc/ar/config.yaml", environment=home)

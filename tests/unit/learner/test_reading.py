@@ -265,9 +265,12 @@ def test_a_proposal_of_a_search_that_stood_in_for_the_model_pays_no_answer_of_th
     assert [each.refusal for each in made] == [None, Reason.INTERRUPTED]
 
 
-def test_an_answer_that_passed_earns_what_the_search_then_proposed() -> None:
+def test_an_answer_that_passed_is_left_out_and_an_unusable_one_earns_its_penalty_and_no_more() -> None:
     made = replace(proposal(policy="search"), asi=ASI(extra={PASSED_BY: "local:m"}))
-    assert earned(transcript(answer(form="pass"), proposals=(made,))) == [(Label.NONE, 2.5)]
+    unused = read(transcript(answer("no edit"), proposals=(made,)))
+    passed = read(transcript(answer(form="pass"), number=2, proposals=(made,)))
+    assert text_of([*unused, *passed]).dropped == {Reason.PASSED: 1}
+    assert unused[0].trajectory.reward == PENALTIES[Label.MALFORMED_ANSWER]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from autoresearchd.domain import errors
 from autoresearchd.domain.labels import Label, SessionState, Status
-from autoresearchd.domain.outlook import PASSED_BY
+from autoresearchd.domain.outlook import PASSED_BY, UNUSED
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop import session as session_module
@@ -179,7 +179,12 @@ def test_stop_now_leaves_the_experiment_open_for_resume(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("stands_in", "extra", "shown"),
-    [(False, {}, [1, 0, 0]), (True, {}, [1, 1, 0]), (True, {PASSED_BY: "it"}, [1, 0, 0])],
+    [
+        (False, {}, [1, 0, 0]),
+        (True, {}, [1, 1, 0]),
+        (True, {PASSED_BY: "it"}, [1, 0, 0]),
+        (True, {PASSED_BY: "it", UNUSED: "no edit"}, [1, 1, 0]),
+    ],
 )
 def test_notes_are_shown_until_the_policy_that_reads_them_has_seen_them(
     bench: Bench, stands_in: bool, extra: dict[str, str], shown: list[int]

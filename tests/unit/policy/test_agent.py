@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.domain.errors import Interrupted, PolicyError
+from autoresearchd.domain.errors import Interrupted, Passed, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.outlook import Outlook
 from autoresearchd.domain.ports import Policy, ResearchState, TrialHistory
 from autoresearchd.domain.proposal import Cost, Proposal, Repair
 from autoresearchd.domain.redaction import Redactor
@@ -126,6 +127,17 @@ def test_an_illegal_submission_gets_its_exact_error_back_and_the_second_ends_it(
     assert agent.fails(PolicyError).label is label
     assert words in agent.told(2) and "the next one is the last" in agent.told(2)
     assert Agent(submit(), say("edit"), submit()).propose().files, "it may be put right"
+
+
+def test_beside_a_search_a_submission_without_a_change_leaves_the_turn_to_it() -> None:
+    state = replace(make_state(CODE), outlook=Outlook((), {"train.py:DEPTH": 5}))
+    agent = Agent(say("ls"), submit(), say("edit"), submit())
+    assert isinstance(agent.fails(Passed, state), Passed) and len(agent.answers.answers) == 2
+    assert "submit at once, without a change" in agent.told(0) and "PASS" not in agent.told(0)
+    broken = Agent(say("spoil"), submit(), say("clean"), submit(), acts={
+        "spoil": writes("DEPTH = = 6\n"), "clean": writes(CODE)
+    })  # fmt: skip
+    assert not isinstance(broken.fails(PolicyError, state), Passed), "it had meant to change something"
 
 
 def test_what_is_not_new_in_a_submission_is_pointed_out_once_and_it_may_be_submitted_again() -> None:

@@ -8,12 +8,19 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from random import Random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import PolicyError, UsageError
+from autoresearchd.domain.errors import (
+    EnvironmentFailure,
+    ModelsRefused,
+    Passed,
+    PolicyError,
+    SpendCapReached,
+    UsageError,
+)
 from autoresearchd.domain.experiment import Decision, Experiment, Trial
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import ModelSettings
@@ -22,7 +29,8 @@ from autoresearchd.domain.ports import Cancel, Policy, ResearchState
 from autoresearchd.domain.proposal import ASI, Proposal, Repair
 from autoresearchd.domain.task import Proposing
 from autoresearchd.models.client import estimate_tokens
-from autoresearchd.policy.hybrid_policy import HybridPolicy
+from autoresearchd.policy.command_policy import CommandPolicy
+from autoresearchd.policy.hybrid_policy import HybridPolicy, luck
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.policy.prompt import brief
 from autoresearchd.policy.search.find_constants import find
@@ -36,10 +44,10 @@ from .synthetic import TOY
 BASE = "a" * 40
 GATED = f"GATE_LR = 0.001\nGATE_SCALE = 1.0\n{TOY}"
 MODEL = "litellm:m"
-SEEDS = [seed for seed in range(999) if Random(seed).random() < 0.1]
+SEEDS = [seed for seed in range(999) if luck(seed) < 0.1]
 """Seeds with which it is the model's turn, however badly it does; and one with which it is not, however well."""
 MODELS = SEEDS[0]
-SEARCHES = next(seed for seed in range(99) if Random(seed).random() > 0.6)
+SEARCHES = next(seed for seed in range(99) if luck(seed) > 0.6)
 BRIEF = ModelSettings(prompt="brief", reasks=0)
 NEVER = threading.Event()
 
@@ -82,6 +90,7 @@ class Session:
         status, label = (Status.KEEP, Label.NONE) if kept else (Status.DISCARD, Label.NO_GAIN)
         self.history.add(Trial(number, self.parent, commit, proposal.changes, status, label, value))
         done = experiment(number, proposal.description, label, value=value, policy=proposal.policy)
+        done = replace(done, parent=self.parent)
         self.recent.append(replace(done, proposal=proposal, decision=Decision(status, label, value), commit=commit))
         if kept:
             self.parent, self.value, self.codes[commit] = commit, value, dict(proposal.files)
@@ -134,6 +143,16 @@ def test_what_only_sets_constants_is_not_tuned() -> None:
     assert session.ask(2).policy == MODEL
     session.recent[-1] = replace(kept, proposal=replace(kept.proposal, changes={}))  # type: ignore[type-var]
     assert session.ask(2).policy == "search"
+
+
+def test_what_was_under_way_before_a_keep_does_not_tune_it() -> None:
+    session = Session([GATED, f"{GATED}# again\n"])
+    session.go(1)
+    late = [replace(e, number=2 + i) for i, e in enumerate(turns("search", Status.DISCARD, 5))]
+    session.recent += [replace(e, parent=BASE) for e in late]
+    assert session.ask(7).policy == "search"
+    session.recent[-5:] = [replace(e, parent=session.parent) for e in late]
+    assert session.ask(7).policy == MODEL
 
 
 # ---------------------------------------------------------------------- whose turn it is
@@ -204,6 +223,7 @@ TRIED = Trial(1, BASE, "c" * 40, {"train.py:DEPTH": 5}, Status.DISCARD, Label.NO
     ("answer", "unused"),
     [
         ("PASS", None),
+        ('<think>{"constant": "DEPTH", "value": 3} is too low.</think>\nPASS', None),
         ("`pass`.\n", None),
         ('{"pass": true}', None),
         ("DEPTH = 5", "was tried already"),
@@ -213,6 +233,9 @@ TRIED = Trial(1, BASE, "c" * 40, {"train.py:DEPTH": 5}, Status.DISCARD, Label.NO
         ("DROPOUT = nan", "DROPOUT cannot be nan"),
         ('{"constant": "DROPOUT", "value": NaN}', "DROPOUT cannot be None"),
         ('{"constant": "DROPOUT", "value": [[[1]]]}', "DROPOUT cannot be"),
+        (f'{{"constant": "DEPTH", "value": {10**400}}}', "DEPTH cannot be 1000"),
+        (f'{{"constant": "DROPOUT", "value": "{10**400}"}}', "DROPOUT cannot be 1000"),
+        ("<think>DEPTH = 3 or 5, say. Or", "no line of the answer"),
         (json.dumps({"DEPTH": 3} | {f"X{i}": i for i in range(9_999)}), "the answer sets 10000 constants"),
         ("\n".join(f"X{i} = {i}" for i in range(10_000)), "there is no constant X0"),
         ("I would go deeper, for depth is what this model lacks.", "no line of the answer"),
@@ -238,6 +261,7 @@ def test_where_a_model_passes_or_its_answer_is_of_no_use_the_search_proposes_at_
     ("answer", "changes"),
     [
         ("DEPTH = 3", {"DEPTH": 3}),
+        ('<think>\n{"pass": true}? DEPTH = 5?\n</think>\n\nDEPTH = 3', {"DEPTH": 3}),
         ('{"constant": "USE_BIAS", "value": false}', {"USE_BIAS": False}),
         ("DEPTH = 3\nDROPOUT = 0.1\nMLP_RATIO = 3\nWARMUP_RATIO = 0.1", {"DEPTH": 3, "DROPOUT": 0.1, "MLP_RATIO": 3}),
         ("DEPTH = 4\nDROPOUT = 0.1\n\nTried:\nDEPTH = 2: worse", {"DROPOUT": 0.1}),
@@ -268,6 +292,57 @@ def test_with_the_full_prompt_it_edits_or_passes(structured: bool) -> None:
     alone = Bench(edits, settings=settings)
     alone.propose(make_state(TOY))
     assert "What the search would do" not in alone.told(0), "there is nobody to pass to"
+
+
+class Server(ScriptedPolicy):
+    """A model whose server is down, or answers that it has no idea."""
+
+    error: Exception = EnvironmentFailure("it cannot be reached", hint="is it running?")
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        raise self.error
+
+
+def test_while_a_server_is_down_the_search_goes_on_and_says_so_once() -> None:
+    server, told = Server([], name=MODEL), list[str]()
+    policy = HybridPolicy(server, SearchPolicy(MemoryHistory()), told.append)
+    state = make_state(TOY, parent=BASE, notes=("wider",))
+    made = [policy.propose(replace(state, seed=seed), NEVER) for seed in range(3)]
+    assert [p.asi.extra for p in made] == [{"unused": "it cannot be reached"}] * 3, "nobody was asked"
+    assert len(told) == 1 and "the search goes on" in told[0] and MODEL in told[0]
+    with pytest.raises(PolicyError, match="not repaired: it cannot be reached"):
+        policy.propose(replace(state, repair=Repair(1, {"train.py": "x"}, "error", "NameError")), NEVER)
+    for error in (SpendCapReached("all is spent", whole_session=True), ModelsRefused("the key is wrong")):
+        server.error = error
+        with pytest.raises(type(error)):
+            policy.propose(state, NEVER)
+    server.error = Passed("it passed", label=Label.NO_OP)
+    assert policy.propose(state, NEVER).asi.extra == {"passed_by": MODEL}
+    assert told[1:] == [f"{MODEL} answers again"]
+
+
+def test_what_an_answer_cost_is_not_lost_where_the_search_has_nothing_either() -> None:
+    class Exhausted(SearchPolicy):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            raise PolicyError("nothing is left")
+
+    with pytest.raises(PolicyError) as caught:
+        HybridPolicy(Bench("?", settings=BRIEF).policy, Exhausted(MemoryHistory())).propose(
+            make_state(TOY, parent=BASE, seed=MODELS), NEVER
+        )
+    assert caught.value.cost == COST and "no line of the answer" in caught.value.what
+
+
+def test_a_tool_passes_by_changing_nothing() -> None:
+    def copy(state: ResearchState, target: Path) -> None:
+        (target / "train.py").write_text(state.code["train.py"])
+
+    state = make_state(TOY, parent=BASE, seed=MODELS)
+    tool = CommandPolicy("tee told | grep 'change nothing[.]' && ! grep PASS told", copy)
+    policy = HybridPolicy(tool, SearchPolicy(MemoryHistory()))
+    assert policy.propose(state, NEVER).asi.extra == {"passed_by": policy.name}
+    with pytest.raises(PolicyError, match="changed nothing"):
+        CommandPolicy("true", copy).propose(state, NEVER)
 
 
 def test_a_service_that_is_down_is_no_pass() -> None:
@@ -329,6 +404,30 @@ def test_few_and_many_constants_fit_into_a_short_prompt(constants: int) -> None:
     assert len(brief.menu(state).offers) == min(constants, brief.MOST_SHOWN)
     orders = {tuple(brief.menu(replace(state, seed=seed)).offers) for seed in range(5)}
     assert len(orders) == 1 if constants == 1 else len(orders) == 5
+
+
+def test_the_order_of_the_menu_tells_nothing_of_whose_turn_it_is() -> None:
+    code = "".join(f"RATE_{i} = {i + 1}.5\n" for i in range(6))
+    state = outlook_of(code, codes={BASE: code})
+    orders = [list(brief.menu(replace(state, seed=seed)).offers) for seed in SEEDS]
+    assert len({order[0] for order in orders}) == len({order[-1] for order in orders}) == 6
+
+
+@pytest.mark.parametrize("note", ["wider " * 2_000, "w" * 10_000, "宽" * 10_000, "wider\n" * 2_000])
+def test_a_long_note_is_cut_and_the_constants_stay(note: str) -> None:
+    state = outlook_of(TOY, notes=("leave LR", note), recent=tuple(turns(MODEL, Status.DISCARD, 9)))
+    for budget in (64_000, 700):
+        asked = brief.messages(state, budget=budget, count=estimate_tokens)
+        assert estimate_tokens(asked) <= min(budget, brief.MOST_TOKENS)
+        told = asked[-1]["content"]
+        assert "Follow this:\n- leave LR\n" in told and "Tried:" not in told
+        assert all(f"\n{name} = " in told for name in brief.menu(state).offers)
+    assert hybrid(Bench("DEPTH = 3", settings=BRIEF)).propose(state, NEVER).policy == "litellm:m/one"
+
+
+def test_messages_that_others_made_are_not_brief() -> None:
+    for content in (None, [{"type": "text", "text": "improve"}]):
+        assert not brief.is_brief([{"role": "user", "content": content}])  # type: ignore[dict-item]
 
 
 def test_without_a_name_nothing_of_the_program_is_told() -> None:

@@ -118,6 +118,16 @@ def test_a_server_in_trouble_keeps_its_schema() -> None:
         assert [asked["response_format"]["type"] for asked in scripted.questions] == ["json_schema"] * 2
 
 
+def test_a_field_that_no_server_names_does_not_cost_the_schema_of_later_questions() -> None:
+    with ScriptedServer([turns.bad_request()] * 5, after=turns.says('{"lr": 0.1}')) as scripted:
+        client = OpenAIClient(scripted.url, "m")
+        with pytest.raises(ModelError, match="like this"):
+            client.ask(replace(QUESTION, schema=SCHEMA), NEVER)
+        assert not scripted.left
+        client.ask(replace(QUESTION, schema=SCHEMA), NEVER)
+        assert scripted.questions[-1]["response_format"]["type"] == "json_schema"
+
+
 def test_without_a_name_the_first_model_of_the_server_is_asked() -> None:
     with ScriptedServer(model="Qwen/Qwen3-4B") as scripted:
         client = OpenAIClient(scripted.url)
