@@ -77,11 +77,11 @@ _EXAMPLE = """\
 loss: lower is better
 
 Constants, and new values that may be tried:
-DROP = 0.1: 0.05, 0.2
-LAYERS = 4: 3, 5, 6
+DROP = 0.05 or 0.2 (now 0.1)
+LAYERS = 3 or 5 or 6 (now 4)
 
 Tried:
-DROP = 0.3: worse
+DROP 0.3: worse
 
 Your answer:"""
 _OUTCOMES: Mapping[Status, str] = {Status.KEEP: "seems better", Status.DISCARD: "no better", Status.CRASH: "it failed"}
@@ -179,7 +179,8 @@ def messages(
     better = "lower" if state.task.metric.direction is Direction.MINIMIZE else "higher"
     lines = []
     for name, p in offered.offers.items():
-        line = f"{name} = {_told(p.value, structured)}: {_listed(p.values, structured)}"
+        values = " or ".join(_told(value, structured) for value in p.values)
+        line = f"{name} = {values} (now {_told(p.value, structured)})"
         line += f"; {_told(p.best, structured)} may gain {p.gain:.2g}" if offered.proposal and p.gain > 0 else ""
         lines.append(line + ("" if offered.anonymous else _comment(state.code, offered.known[name], quote)))
     told = [f"{name} = {_told(value, structured)}" for name, value in offered.proposal.items()]
@@ -385,9 +386,7 @@ def _tried(earlier: Sequence[Experiment], known: Mapping[str, Parameter], quote:
         changes = e.proposal.changes if e.proposal else {}
         if e.decision is None or not changes or not changes.keys() <= names.keys():
             continue
-        what = ", ".join(
-            f"{names[name]} = {quote.line(_told(value, structured), 32)}" for name, value in changes.items()
-        )
+        what = ", ".join(f"{names[name]} {quote.line(_told(value, structured), 32)}" for name, value in changes.items())
         outcome = _OUTCOMES.get(e.decision.status, "not allowed")
         if e.decision.status is Status.DISCARD and e.decision.delta is not None and e.decision.delta < 0:
             outcome = "worse"

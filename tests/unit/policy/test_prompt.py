@@ -383,10 +383,9 @@ def test_the_question_holds_the_constants_and_what_came_of_earlier_ones() -> Non
     )
     state = make_state(CONSTANTS, recent=recent, notes=("leave the width alone",))
     text = brief.messages(state, budget=4000, count=estimate_tokens)[-1]["content"]
-    assert (
-        "\nLEARNING_RATE = 0.001: 0.00044, " in text and "  # of Adam\n" in text and "\nWIDTH = 64: 32, 128\n" in text
-    )
-    assert "Tried:\nLEARNING_RATE = 0.0005: seems better\nWIDTH = 99999: it failed\nWIDTH = 128: worse\n" in text
+    assert "\nLEARNING_RATE = 0.00044 or " in text and " (now 0.001)" in text and "  # of Adam\n" in text
+    assert "\nWIDTH = 32 or 128 (now 64)\n" in text  # a small model copies the start of a line, which is an answer
+    assert "Tried:\nLEARNING_RATE 0.0005: seems better\nWIDTH 99999: it failed\nWIDTH 128: worse\n" in text
     assert "leave the width alone" in text and "DEPTH" not in text
 
 
@@ -458,5 +457,5 @@ def test_a_model_is_asked_briefly_where_the_settings_say_so() -> None:
     bench = Bench("make it wider", "WIDTH = 128", settings=ModelSettings(prompt="brief"))
     assert bench.propose(make_state(CONSTANTS)).changes == {"train.py:WIDTH": 128}
     assert [answer.form for answer in bench.answers.answers] == ["", brief.FORM]
-    assert sum(len(message["content"]) for message in bench.client.questions[0].messages) < 700
+    assert sum(len(message["content"]) for message in bench.client.questions[0].messages) < 750
     assert bench.policy.repairs == 0, "a failed run cannot be fixed by a constant"
