@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +28,8 @@ from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.git import GitWorkspace
 
+_ENDS_WITHIN_S = 30.0
+"""A daemon that was asked to stop at once, for the most part in one."""
 _SENTENCES = {
     "stop": "stops after the running experiment, once what was kept is tested",
     "stop_now": "stops at once; the running experiment is recorded as interrupted",
@@ -166,6 +169,7 @@ def remove(directory: Path, tag: str) -> None:
     project = Project.of_session(directory)
     with project.existing_store() as store:
         session = project.pick(store, tag)
+        _await_end(project, store, session)
         with SessionLock(project.lock(tag), tag), store.leased(tag):
             if session.branch:
                 why = "a branch that is checked out cannot be removed"
@@ -176,6 +180,19 @@ def remove(directory: Path, tag: str) -> None:
                 with disk_errors(f"removing {_runs(project, tag)}"):
                     remove_tree(_runs(project, tag))
             store.delete_session(tag, even_with_keeps=True)
+
+
+def _await_end(project: Project, store: SqlStore, session: Session) -> None:
+    """Wait for a daemon of this machine that was asked to stop at once: it has moments to go."""
+    pid = project.daemon(session.tag)
+    if pid is None or _last_asked(store, session, process_began(pid), ("stop", "stop_now")) != "stop_now":
+        return
+    with contextlib.suppress(OSError):  # it has ended
+        descriptor = os.pidfd_open(pid)
+        try:
+            select.select([descriptor], [], [], _ENDS_WITHIN_S)
+        finally:
+            os.close(descriptor)
 
 
 def _runs(project: Project, tag: str) -> Path:
