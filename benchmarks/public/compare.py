@@ -26,6 +26,11 @@ What is claimed if it holds: `search` is better than random on the mean over pro
 is better than TPE with so few evaluations, of which a confirmation takes a tenth. (The plan did not say on which scale
 a mean is taken; it is the share of what lies between the start and the best score known.)
 
+Added before a model was first asked: hybrid:local:MODEL (Qwen2.5-Coder-0.5B, `prompt: brief`, a JSON schema) beside
+hybrid:local:random, which has the same menu and draws its answer (../random_model.py), on all problems, five repeats,
+differences to `search` pair by pair. Claimed if it holds: the model is better than the drawn answers. What may well not
+hold: that either is better than `search` alone.
+
 What DIR has is not made again. A session that made more runs than it has is made again with fewer experiments (how many
 confirmations take is not known before); its seconds are those of all tries, its tokens those of the last.
 """
