@@ -25,7 +25,7 @@ from autoresearchd.domain.cleaning import one_line, printable
 from autoresearchd.domain.errors import AutoresearchdError, ConfigError, EnvironmentFailure, Interrupted
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.model_settings import NotifySettings
-from autoresearchd.domain.ports import Cancel, Event, EventKind, Policy, ResearchState
+from autoresearchd.domain.ports import HOOK_SAYS, Cancel, Event, EventKind, Policy, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.policy.command_policy import ToolResult, run_tool
@@ -218,7 +218,7 @@ class Hooks:
                 continue
             self._tell(EventKind.HOOK, f"{name}: {facts}")
             said += [text] if (text := printable(out, keep="\n\t", instead="\ufffd").strip()) else []
-        return _cut("\n".join(said), HOOK_BYTES)
+        return HOOK_SAYS + _cut("\n".join(said), HOOK_BYTES) if said else ""
 
 
 class _HookedPolicy:
@@ -307,7 +307,7 @@ class Notifier:
     def _news(self, event: Event) -> Iterator[tuple[tuple[str, ...], str]]:
         """(of which kinds the news of an event are, the first is how they are called; in words)."""
         data = event.data
-        self._worked = self._worked or event.experiment is not None
+        self._worked = self._worked or event.experiment is not None or event.kind is EventKind.BACKING_OFF
         match event.kind:
             case EventKind.CONFIRMED if data.get("better"):
                 yield ("confirmed",), event.message

@@ -7,6 +7,7 @@ What is given back is redacted. Protocol: https://modelcontextprotocol.io/specif
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import subprocess
@@ -80,7 +81,7 @@ class _Tool(Tool):
         try:
             return await super().run(*given, **named)
         except ToolError as error:
-            if isinstance(error.__cause__, ValidationError):
+            if type(error) is ToolError and isinstance(error.__cause__, ValidationError):
                 raise ToolError(_hidden(_in_words(error.__cause__, self.parameters.get("properties", {})))) from error
             if type(error) is ToolError:  # one that nobody expected keeps what the library says of it
                 raise ToolError(str(error).removeprefix(f"Error executing tool {self.name}: ")) from error
@@ -90,7 +91,7 @@ class _Tool(Tool):
 def _in_words(error: ValidationError, properties: dict[str, Any]) -> str:
     told = []
     for one in error.errors(include_url=False)[:_MOST_TOLD]:
-        name, given, ctx = str(one["loc"][0]), repr(one["input"])[:60], one.get("ctx", {})
+        name, given, ctx = str((*one["loc"], "")[0]), repr(one["input"])[:60], one.get("ctx", {})
         match one["type"]:
             case "missing":
                 what = "is missing"
@@ -274,8 +275,11 @@ class Tools:
             parent=parent,
         )
         tag, number = await anyio.to_thread.run_sync(_told(queue))
-        if notes := self._read.pop(tag, []):
-            await anyio.to_thread.run_sync(_told(functools.partial(outside.notes_seen, self._folder, tag, notes)))
+        if notes := self._read.get(tag, []):
+            # It waits by now: told of an error, an agent would propose it again. Notes that come twice do no harm.
+            with contextlib.suppress(AutoresearchdError):
+                await anyio.to_thread.run_sync(functools.partial(outside.notes_seen, self._folder, tag, notes))
+                self._read.pop(tag, None)
         return await self._wait(context, tag, number, wait_s)
 
     async def verdict(

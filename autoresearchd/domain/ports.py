@@ -199,6 +199,10 @@ class Executor(Protocol):
 
 
 # ---------------------------------------------------------------------- what proposes
+HOOK_SAYS = "A hook says: "
+"""What a note begins with that no person has written."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResearchState:
     """Code, history and notes, frozen at one instant.

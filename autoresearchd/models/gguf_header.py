@@ -34,7 +34,7 @@ def _template(data: mmap.mmap) -> str | None:
     for _ in range(_LENGTH.unpack_from(data, 16)[0]):
         begins, place = place + 8, _after(data, place, _STRING)
         kind, place = _TYPE.unpack_from(data, place)[0], place + 4
-        if data[begins : place - 4] == _KEY and kind == _STRING:
+        if kind == _STRING and data[begins : min(place - 4, begins + len(_KEY) + 1)] == _KEY:
             length = _LENGTH.unpack_from(data, place)[0]
             if length > _MAX:
                 raise ValueError(f"its chat template has {length:,} bytes")

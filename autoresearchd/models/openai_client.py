@@ -81,7 +81,7 @@ class OpenAIClient(ModelClient):
         self._listed: Mapping[str, Any] | None = None
         self._context = 0
         self._refused: frozenset[str] = frozenset()
-        self._plain_schema = False
+        self._plain_schema = self._heeded = False
 
     @property
     def name(self) -> str:
@@ -143,8 +143,10 @@ class OpenAIClient(ModelClient):
                 # Only now: what was refused for a reason of its own tells nothing of the fields.
                 self._refused, self._plain_schema = frozenset(refused), plain
                 reply = self._reply(question, sent, self._object(answered), time.monotonic() - began)
-                if _SCHEMA in sent and reply.finish == "stop" and not _is_json(reply.text):
-                    self._unheeded()
+                if _SCHEMA in sent and reply.finish == "stop" and reply.text.strip():
+                    self._heeded = self._heeded or _is_json(reply.text)
+                    if not self._heeded:  # one stray reply later on says nothing of the server
+                        self._unheeded()
                 return reply
             error = self._error(answered)
             left = [fields for fields in optional if fields[0] in sent]

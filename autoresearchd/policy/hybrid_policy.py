@@ -17,7 +17,7 @@ from autoresearchd.domain.errors import EnvironmentFailure, ModelsRefused, Passe
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import NEVER_RUN, Status
 from autoresearchd.domain.outlook import PASSED_BY, UNUSED
-from autoresearchd.domain.ports import Cancel, Policy, ResearchState
+from autoresearchd.domain.ports import HOOK_SAYS, Cancel, Policy, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.policy.answer_words import MAX_LINE
@@ -100,9 +100,9 @@ class HybridPolicy:
         return replace(proposal, asi=replace(proposal.asi, extra={**proposal.asi.extra, **said}))
 
     def _overrides(self, state: ResearchState) -> bool:
-        """Whether it is the other policy's turn: by its share, and always where there are notes, which it alone reads.
+        """Whether it is the other policy's turn: by its share, and always while a person's notes wait for it.
 
-        It is not while the search has its turns after a keep that changed the structure.
+        Of one that is away they wait. It is not while the search has its turns after a keep that changed the structure.
         """
         tuning, search, other = 0, self._search.name, self.name
         parents: set[str] = set()  # of the experiments up to such a keep: who has one of them was under way
@@ -123,8 +123,10 @@ class HybridPolicy:
             if e.decision is not None and who in asked:
                 asked[who] += 1
                 paid[who] += _pay(e, state.sigma) if kept and who == e.proposal.policy else 0.0
-        if state.notes or tuning:
-            return bool(state.notes)
+        if wanted := not self._away and any(not note.startswith(HOOK_SAYS) for note in state.notes):
+            return wanted
+        if tuning:
+            return False
         usual = (sum(paid.values()) + 0.5) / (sum(asked.values()) + 1)
         rate = {who: (paid[who] + _PRIOR * usual) / (asked[who] + _PRIOR) for who in asked}
         share = min(max(_SHARE * rate[other] / rate[search], _LEAST), _MOST)

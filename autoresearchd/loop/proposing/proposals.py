@@ -69,6 +69,7 @@ class EditCheck:
         self._task, self._store, self._session_id, self._pristine = task, store, session_id, pristine
         self._near = NearDuplicates()
         self._removals = Removals(self._texts)
+        self._removing = threading.Lock()  # the loop looks at what comes from outside while a policy's thread looks
         self._last: int | None = None
         self._segment = 0
 
@@ -103,9 +104,10 @@ class EditCheck:
         return {KEY: words} if words else {}
 
     def _brought_back(self, diff: str) -> Back:
-        for number in self._removals.stand(self._store.standing(self._session_id)):
-            self._removals.keep(number, self._store.diff(self._session_id, number))
-        return self._removals.look(diff)
+        with self._removing:
+            for number in self._removals.stand(self._store.standing(self._session_id)):
+                self._removals.keep(number, self._store.diff(self._session_id, number))
+            return self._removals.look(diff)
 
     def _texts(self, number: int) -> Iterable[str]:
         kept = self._store.experiment(self._session_id, number)

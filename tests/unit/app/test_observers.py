@@ -104,7 +104,7 @@ def test_what_hooks_say_is_in_the_next_prompt_once_and_in_the_journal(bench: Ben
         text = text[end:]
     assert ran == [("after", n, bench.experiment(n).decision.status) for n in (0, 1, 2)]
     assert [kind for kind, _ in told.lines] == [EventKind.HOOK] * 5, str(told)
-    assert [note.text for note in bench.store.unseen_notes(bench.session.id)][-1] == "after"
+    assert [note.text for note in bench.store.unseen_notes(bench.session.id)][-1] == "A hook says: after"
 
 
 def test_hooks_that_fail_or_hang_are_told_and_cost_no_experiment(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +225,12 @@ def test_a_session_that_is_at_its_limit_is_no_news_at_each_boot(inbox: Inbox, tm
         made.emit(event(EventKind.SESSION_STOPPED, "stopped", **data))
         made.close()
     assert [json.loads(body)["event"] for body in inbox.bodies] == ["ended"], "what is no limit is told"
+    made = notifier([Target(NotifySettings("hook"), inbox.url)], Told(), tmp_path)
+    for kind in (EventKind.SESSION_RESUMED, EventKind.BACKING_OFF):
+        made.emit(event(kind, "no reply"))
+    made.emit(event(EventKind.SESSION_STOPPED, "8 hours are over", limit=True))
+    made.close()
+    assert "8 hours" in inbox.bodies[-1], "a night of waiting is news"
 
 
 def test_what_models_wrote_calls_nobody_in_a_chat(inbox: Inbox, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from autoresearchd.domain.experiment import Decision, Experiment, Trial
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.outlook import Outlook
-from autoresearchd.domain.ports import Cancel, Policy, ResearchState
+from autoresearchd.domain.ports import HOOK_SAYS, Cancel, Policy, ResearchState
 from autoresearchd.domain.proposal import ASI, Proposal, Repair
 from autoresearchd.domain.task import Proposing
 from autoresearchd.models.client import estimate_tokens
@@ -209,6 +209,8 @@ def test_notes_of_the_user_are_for_the_model() -> None:
     policy, state = Session([f"{TOY}# 1\n"]).policy, make_state(TOY, parent=BASE, seed=SEARCHES)
     assert policy.propose(state, NEVER).policy == "search"
     assert policy.propose(replace(state, notes=("wider",)), NEVER).policy == MODEL
+    hook = replace(state, notes=(f"{HOOK_SAYS}try a larger batch",))
+    assert policy.propose(hook, NEVER).policy == "search", "it would pay a model in each turn"
 
 
 # ---------------------------------------------------------------------- what a model may answer
@@ -307,17 +309,18 @@ def test_while_a_server_is_down_the_search_goes_on_and_says_so_once() -> None:
     server, told = Server([], name=MODEL), list[str]()
     policy = HybridPolicy(server, SearchPolicy(MemoryHistory()), told.append)
     state = make_state(TOY, parent=BASE, notes=("wider",))
-    made = [policy.propose(replace(state, seed=seed), NEVER) for seed in range(3)]
-    assert [p.asi.extra for p in made] == [{"unused": "it cannot be reached"}] * 3, "nobody was asked"
+    made = [policy.propose(replace(state, seed=seed), NEVER) for seed in (SEARCHES, MODELS, MODELS, SEARCHES)]
+    unused = {"unused": "it cannot be reached"}  # nobody was asked; of one that is away notes take no turn
+    assert [p.asi.extra for p in made] == [unused, unused, unused, {}]
     assert len(told) == 1 and "the search goes on" in told[0] and MODEL in told[0]
     with pytest.raises(PolicyError, match="not repaired: it cannot be reached"):
         policy.propose(replace(state, repair=Repair(1, {"train.py": "x"}, "error", "NameError")), NEVER)
     for error in (SpendCapReached("all is spent", whole_session=True), ModelsRefused("the key is wrong")):
         server.error = error
         with pytest.raises(type(error)):
-            policy.propose(state, NEVER)
+            policy.propose(replace(state, seed=MODELS), NEVER)
     server.error = Passed("it passed", label=Label.NO_OP)
-    assert policy.propose(state, NEVER).asi.extra == {"passed_by": MODEL}
+    assert policy.propose(replace(state, seed=MODELS), NEVER).asi.extra == {"passed_by": MODEL}
     assert told[1:] == [f"{MODEL} answers again"]
 
 

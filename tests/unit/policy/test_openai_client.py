@@ -109,6 +109,15 @@ def test_a_schema_that_is_overlooked_is_put_in_the_other_form_and_then_not_at_al
     assert [reply.logprobs is None for reply in replies] == [True, True, False, False]
 
 
+def test_one_stray_reply_does_not_cost_the_schema() -> None:
+    said = [turns.says('{"lr": 0.1}'), turns.says("lr should be lower"), turns.says("")]
+    with ScriptedServer(said, after=turns.says('{"lr": 0.1}')) as scripted:
+        client = OpenAIClient(scripted.url, "m")
+        for _ in range(4):
+            client.ask(replace(QUESTION, schema=SCHEMA), NEVER)
+        assert [asked["response_format"]["type"] for asked in scripted.questions] == ["json_schema"] * 4
+
+
 def test_a_server_in_trouble_keeps_its_schema() -> None:
     with ScriptedServer([turns.server_error(), turns.says('{"lr": 0.1}')]) as scripted:
         client = OpenAIClient(scripted.url, "m")

@@ -87,6 +87,8 @@ def test_sessions_stand_on_one_axis_by_what_each_gained_over_its_own_baseline(wi
     assert higher == Line("up", (Step(0, 0.0), Step(2.5, 10.0), Step(4, 5.0)), 0), "a segment has a baseline of its own"
     nothing = Chart("x", True, 1, (Point(0, 0.0),), (), (), ((0, 0, 0.0),), (), ((Step(0, 0.0),),))
     assert lower is not None and line_of("zero", nothing) is None
+    wild = Chart("x", True, 1, (), (), (), ((0, 0, 1e-310),), (), ((Step(0, 1e-310), Step(1, -1.0)),))
+    assert line_of("wild", wild) == Line("wild", (Step(0, 0.0),), 0), "an imported log could take the page down"
     flat = Line("flat", (Step(0, 0.0),), 0)
     svg = side_by_side([lower, higher, flat][:MOST_LINES], name="together", width=width)
     root = parsed(svg)
