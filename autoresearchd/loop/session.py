@@ -210,6 +210,8 @@ class SessionLoop:
         """
         if not self._free or (self._confirming is not None and self._test.running is None):
             return False
+        if self._under_way and self._slots == 1:  # it has no place yet: looking for one failed
+            return False
         if self._under_way and not any(map(self._context.executor.ready, self._free)):
             return False
         if not self._under_way:
