@@ -68,7 +68,8 @@ def test_a_session_goes_on_on_the_machines_that_its_file_names_now(project: Proj
     assert [run["host"] for run in project.experiments()[-1]["runs"]] == ["gpu-box-2"]
 
 
-def test_hosts_and_daemons_may_die_in_a_session_of_four_slots(project: Project, fleet: Fleet) -> None:
+@pytest.mark.parametrize("least", [18, pytest.param(30, marks=pytest.mark.nightly)])
+def test_hosts_and_daemons_may_die_in_a_session_of_four_slots(project: Project, fleet: Fleet, least: int) -> None:
     """Else a night over a fleet ends with its first reboot, or with experiments that are counted twice."""
     steady, rebooted, mark = fleet.add("gpu-box-1"), fleet.add("gpu-box-2"), uuid.uuid4().hex
     slots = [(f"{host.alias}-{gpu}", host) for host in (steady, rebooted) for gpu in (0, 1)]
@@ -94,7 +95,7 @@ def test_hosts_and_daemons_may_die_in_a_session_of_four_slots(project: Project, 
         daemon.wait()
     wait_until(lambda: not carriers(mark))
     before = project.experiments()
-    count = max(18, before[-1]["experiment"] + 4)
+    count = max(least, before[-1]["experiment"] + 4)
     project.done("resume", "--foreground", "--max-experiments", str(count))
     after = require_whole(project, count)
     decided = [e["experiment"] for e in before if e["status"]]
