@@ -104,8 +104,8 @@ def optuna(bench: Bench, code: Mapping[str, str], seed: int) -> None:
     task, ended, kinds = bench.lab.task, optuna.trial.TrialState, optuna.distributions
     space, bounds = [p for p in constants(task, code).values() if movable(p)], task.scoring.constraints
     axes: dict[str, Any] = {p.name: kinds.CategoricalDistribution(p.range.choices) for p in space if not p.numeric}
-    axes |= {p.name: kinds.FloatDistribution(*p.bounds()) for p in space if p.numeric}
-    home = {p.name: min(max(p.home, p.bounds()[0]), p.bounds()[1]) if p.numeric else p.value for p in space}
+    axes |= {p.name: kinds.FloatDistribution(*p.bounds) for p in space if p.numeric}
+    home = {p.name: min(max(p.home, p.bounds[0]), p.bounds[1]) if p.numeric else p.value for p in space}
     sampler, pruner = optuna.samplers.TPESampler(seed=seed), optuna.pruners.MedianPruner()
     study = optuna.create_study(direction=task.metric.direction.value, sampler=sampler, pruner=pruner)
     best, within = fmean(bench.first), {c.metric: -1.0 for c in bounds}

@@ -334,7 +334,7 @@ def search(count: int, rounds: int) -> tuple[float, dict[str, float]]:
         changes: dict[str, Value] = {}
         for byte in digest[: 1 + digest[9] % 3]:
             parameter = parameters[byte % len(parameters)]
-            low, high = parameter.bounds() if parameter.numeric else (0.0, 0.0)
+            low, high = parameter.bounds if parameter.numeric else (0.0, 0.0)
             value = parameter.at(low + (high - low) * digest[8] / 255) if parameter.numeric else parameter.others()[0]
             changes[parameter.name] = value
         loss = 1.0 + digest[10] / 2560

@@ -31,7 +31,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        said = json.dumps(answer(asked["response_format"]["json_schema"]["schema"], asked.get("seed", 0)))
+        form = asked.get("response_format")  # a session's first question has none
+        said = json.dumps(answer(form["json_schema"]["schema"], asked.get("seed", 0))) if form else "OK"
         message = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         self._send({"id": "r", "object": "chat.completion", "model": "random", "choices": [message], "usage": usage})

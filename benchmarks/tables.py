@@ -11,13 +11,14 @@ A table is one of HPOLib's four (Klein and Hutter 2019, arXiv 1905.04970): a net
 loss under one of the seeds; an arm's result is the mean over the four seeds of the program that it has chosen after 60
 runs, whatever it thought of it, as a share of what lies between the start and the best recipe of the table.
 
-search: a session of the daemon in a repository of its own, and what is confirmed when it ends; its baseline and the
-runs of confirmations are counted as runs. strict: the same proposals, each better run kept. tpe, cmaes, random:
-samplers of Optuna over the same ranges, the start as the first run, the best run is chosen. Starts: `defaults`;
-`two`, each constant two values away from the best recipe's; `far`, each at its other end. Repeat r has the same seed
-in each arm, and differences are taken pair by pair; intervals are Student's t at 95%. What is below DIR is not made
-again; a session takes about twenty seconds. ``--slots``: of `search`, on so many devices that `scale.py` invents; runs
-then last for a quarter of a second for each slot, so that as many are under way as would be with longer ones.
+search, or any other policy of the daemon (with ``--config`` for its model): a session in a repository of its own, and
+what is confirmed when it ends; its baseline and the runs of confirmations are counted as runs. strict: the same
+proposals, each better run kept. tpe, cmaes, random: samplers of Optuna over the same ranges, the start as the first
+run, the best run is chosen. Starts: `defaults`; `two`, each constant two values away from the best recipe's; `far`,
+each at its other end. Repeat r has the same seed in each arm, and differences are taken pair by pair; intervals are
+Student's t at 95%. What is below DIR is not made again; a session takes about twenty seconds. ``--slots``: of `search`,
+on so many devices that `scale.py` invents; runs then last for a quarter of a second for each slot, so that as many are
+under way as would be with longer ones.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +46,12 @@ from scale import invented_devices
 from autoresearchd.app.project import Project
 from autoresearchd.app.start import StartOptions, start
 from autoresearchd.config import load_task
+from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.domain.experiment import Limits, Trial
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.task import Task
+from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.policy.search.find_constants import find
 from autoresearchd.policy.search.search_policies import SearchPolicy
 
@@ -179,7 +183,7 @@ class Chosen:
     number: int
 
 
-def search(problem: Problem, seed: int, runs: int, folder: Path) -> Chosen:
+def session(policy: str, config: str, problem: Problem, seed: int, runs: int, folder: Path) -> Chosen:
     """What is confirmed when a session of the daemon ends that has made so many runs at most.
 
     How many the confirmations take is not known before: a session that took more is made again with fewer experiments.
@@ -188,18 +192,18 @@ def search(problem: Problem, seed: int, runs: int, folder: Path) -> Chosen:
     while True:
         put(problem, folder)
         several = nullcontext(None) if slots == 1 else invented_devices(slots)
-        with several, environment(AUTORESEARCHD_CONFIG="/dev/null"):
+        with several, environment(AUTORESEARCHD_CONFIG=config):
             limits = Limits(max_experiments=experiments)
-            start(StartOptions(None, folder, tag="t", policy="search", limits=limits, foreground=True, seed=seed))
+            start(StartOptions(None, folder, tag="t", policy=policy, limits=limits, foreground=True, seed=seed))
         project = Project.at(folder)
         with project.open_store() as store:
-            session = store.session("t")
-            made = sum(len(e.runs) for e in store.experiments(session.id))
-        words = ["git", "show", f"{session.confirmed}:train.py"]
+            found = store.session("t")
+            made = sum(len(e.runs) for e in store.experiments(found.id))
+        words = ["git", "show", f"{found.confirmed}:train.py"]
         text = subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True).stdout
         shutil.rmtree(folder)
         if made <= runs:
-            return Chosen(recipe_of(text), made, session.confirmed_experiment)
+            return Chosen(recipe_of(text), made, found.confirmed_experiment)
         experiments -= made - runs
 
 
@@ -318,11 +322,18 @@ def suggest(trial: Any, key: str, axis: Sequence[Any], words: bool) -> Any:
     return ask(key, axis[0], axis[-1], log=key in BY_FACTORS)
 
 
-ARMS: Mapping[str, Callable[[Problem, int, int, Path], Chosen]] = {
-    "search": search,
-    "strict": strict,
-    **{name: optuna_arm(name) for name in ("tpe", "cmaes", "random")},
-}
+Arm = Callable[[Problem, int, int, Path], Chosen]
+OTHERS: Mapping[str, Arm] = {"strict": strict, **{name: optuna_arm(name) for name in ("tpe", "cmaes", "random")}}
+
+
+def arm_of(name: str, config: Path | None) -> Arm:
+    """An arm by its name: one of the above, or a policy of the daemon; SystemExit where there is none."""
+    if name in OTHERS:
+        return OTHERS[name]
+    try:
+        return partial(session, str(parse_spec(name)), str(config.resolve()) if config else "/dev/null")
+    except AutoresearchdError as error:
+        raise SystemExit(f"no arm {name!r}: {error}") from error
 
 
 # ---------------------------------------------------------------------- all cells
@@ -332,46 +343,49 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, required=True, help="where results and repositories go")
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--starts", default="defaults,two,far")
-    parser.add_argument("--arms", default=",".join(ARMS))
+    parser.add_argument("--arms", default="search," + ",".join(OTHERS))
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, help="the first repeat's seed")
     parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--slots", type=int, default=1, help="of search")
+    parser.add_argument("--config", type=Path, help="a config.yaml for sessions of the daemon")
     options = parser.parse_args()
-    arms, seeds = options.arms.split(","), range(options.first, options.first + options.repeats)
+    arms = {name: arm_of(name, options.config) for name in options.arms.split(",")}
+    first, seeds = next(iter(arms)), range(options.first, options.first + options.repeats)
     shares: dict[str, dict[tuple[str, str], list[float]]] = {arm: {} for arm in arms}
     for name in options.tables.split(","):
         table = load(name)
         for where in options.starts.split(","):
             problem = Problem(table, begin(table, where), options.slots)
-            for arm in arms:
-                own = f"{arm}{options.slots}" if arm == "search" and options.slots > 1 else arm
+            for arm, make in arms.items():
+                own = "".join(c if c.isalnum() or c in "-_." else "-" for c in arm)
+                own = f"{arm}{options.slots}" if arm == "search" and options.slots > 1 else own
                 cells = [options.dir.resolve() / f"{name}--{where}--{own}--{options.runs}--{seed}" for seed in seeds]
                 found = [
-                    cell_of(problem, arm, seed, options.runs, cell) for seed, cell in zip(seeds, cells, strict=True)
+                    cell_of(problem, make, seed, options.runs, cell) for seed, cell in zip(seeds, cells, strict=True)
                 ]
                 shares[arm][name, where] = found
                 mean, half = interval(found)
-                print(f"{name:26s} {where:9s} {arm:7s} {mean:6.3f} ± {half:.3f}", flush=True)
+                print(f"{name:26s} {where:9s} {arm:28s} {mean:6.3f} ± {half:.3f}", flush=True)
     print("\nshare of the possible gain, mean over tables, and the first arm minus it, pair by pair")
     starts = options.starts.split(",")
     for where in (*starts, "all") if len(starts) > 1 else starts:
         for arm in arms:
             cells = [cell for cell in shares[arm] if where in (cell[1], "all")]
             # A repeat's mean over all cells is one observation: the tables are fixed, the seeds are drawn.
-            pairs = zip(*(np.subtract(shares[arms[0]][c], shares[arm][c]) for c in cells), strict=True)
+            pairs = zip(*(np.subtract(shares[first][c], shares[arm][c]) for c in cells), strict=True)
             mean, half = interval([statistics.fmean(pair) for pair in pairs])
             total = statistics.fmean(statistics.fmean(shares[arm][c]) for c in cells)
-            print(f"  {where:9s} {arm:7s} {total:6.3f}" + (f"   {mean:+.3f} ± {half:.3f}" if arm != arms[0] else ""))
+            print(f"  {where:9s} {arm:28s} {total:6.3f}" + (f"   {mean:+.3f} ± {half:.3f}" if arm != first else ""))
 
 
-def cell_of(problem: Problem, arm: str, seed: int, runs: int, folder: Path) -> float:
+def cell_of(problem: Problem, arm: Arm, seed: int, runs: int, folder: Path) -> float:
     """The share that an arm reached: read, or made; what an interrupted run left is made anew."""
     done = folder.with_suffix(".json")
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)
         done.parent.mkdir(parents=True, exist_ok=True)
-        chosen = ARMS[arm](problem, seed, runs, folder)
+        chosen = arm(problem, seed, runs, folder)
         part = done.with_suffix(".part")
         part.write_text(json.dumps({"share": problem.share(chosen.recipe), **asdict(chosen)}))
         part.replace(done)

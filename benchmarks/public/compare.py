@@ -153,7 +153,7 @@ def optuna_arm(name: str, bench: Bench) -> str:
     code = {"program.py": bench.start}
     space = [p for p in constants(load_task(bench.problem), code).values() if movable(p)]
     words = name != "cmaes"  # it draws what is no number by chance: it is given a number for each word
-    axes: dict[str, Any] = {p.name: kinds.FloatDistribution(*p.bounds()) for p in space if p.numeric}
+    axes: dict[str, Any] = {p.name: kinds.FloatDistribution(*p.bounds) for p in space if p.numeric}
     coded = [p for p in space if not p.numeric]
     axes |= {
         p.name: kinds.CategoricalDistribution(p.range.choices)

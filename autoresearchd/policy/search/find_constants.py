@@ -407,7 +407,7 @@ def nothing_to_tune(task: Task, left_out: Sequence[str] = ()) -> PolicyError:
 
 def movable(parameter: Parameter) -> bool:
     """Whether there is another value that it may have."""
-    low, high = parameter.bounds()
+    low, high = parameter.bounds
     return low < high if parameter.numeric else bool(parameter.others())
 
 

@@ -426,16 +426,35 @@ class Surrogate:
 
     def _kernel(self, a: Array, b: Array) -> Array:
         """Covariance of programs: (n, constants), (m, constants) → (n, m)."""
-        a_bent, b_bent, weight = self._bent(a), self._bent(b), self._weight**2
-        apart = a_bent[:, None, :] - b_bent[None, :, :]
-        square = np.where(self._numeric, (apart / _LENGTH) ** 2, 2.0 * (apart != 0))
-        near = np.where(self._numeric, np.exp(-0.5 * square), apart == 0)
-        line_a, line_b = (np.where(self._numeric, bent / _LENGTH, 0.0) for bent in (a_bent, b_bent))
-        found: Array = near @ (weight * self._own) + (line_a * weight * self._slope) @ line_b.T
+        weight = self._weight**2
+        line_a, line_b = (np.where(self._numeric, self._bent(points) / _LENGTH, 0.0) for points in (a, b))
+        near, apart = self._apart(a, b)
+        found: Array = near + (line_a * weight * self._slope) @ line_b.T
         found += _CURVE * (line_a**2 * weight) @ (line_b**2).T
-        found += _JOINT * np.exp(-0.125 * (square @ self._weight))  # over twice the length
+        found += _JOINT * np.exp(-0.125 * apart)  # over twice the length
         found += np.outer(_COST_DEVIATION * self._far(a), _COST_DEVIATION * self._far(b))
         return found * self.scale**2
+
+    def _apart(self, a: Array, b: Array) -> tuple[Array, Array]:
+        """How alike programs are, constant by constant, and how far apart: both (n, m), weighted sums.
+
+        Few constants of a program are not as now: all but these are the same for all of ``a``.
+        """
+        count, b_bent = len(self._parameters), self._bent(b)
+        rows, names = np.nonzero(np.concatenate((np.ones((1, count)), a)))  # the first row: all as now
+        here = np.concatenate((np.zeros((1, count)), self._bent(a)))[rows, names]
+        steps = np.where(self._numeric, 1 / _LENGTH, 1.0)[names, None] * (here[:, None] - b_bent.T[names])
+        numeric, square = self._numeric[names, None], steps**2
+        near = np.where(numeric, np.exp(-0.5 * square), square == 0) * (self._weight**2 * self._own)[names, None]
+        square = np.where(numeric, square, 2.0 * (square != 0)) * self._weight[names, None]
+        moved, first = np.unique(rows[count:] - 1, return_index=True)
+        found = []
+        for each in (near, square):
+            every = np.repeat(each[:count].sum(axis=0, keepdims=True), len(a), axis=0)
+            if len(moved):
+                every[moved] += np.add.reduceat(each[count:] - each[names[count:]], first, axis=0)
+            found.append(every)
+        return found[0], found[1]
 
     def _variance(self, points: Array) -> Array:
         """The diagonal of the covariance of programs with themselves: (n,)."""

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 
 Value = int | float | str | bool
 """What a parameter may hold."""
@@ -101,7 +102,7 @@ class Range:
     hard: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Parameter:
     """A literal in a file that may be changed.
 
@@ -116,10 +117,16 @@ class Parameter:
     end: int
     source: str = field(repr=False)
 
-    @property
+    @cached_property
     def home(self) -> float:
         """Where its value lies on the axis."""
         return self.place(self.value)
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """The ends of the range, on the axis."""
+        ends = self.place(self.range.low), self.place(self.range.high)
+        return min(ends), max(ends)
 
     @property
     def kind(self) -> Kind:
@@ -153,14 +160,9 @@ class Parameter:
         size = max(abs(number), floor)
         return math.log2(size) if scale is Scale.OCTAVE else math.log(size)
 
-    def bounds(self) -> tuple[float, float]:
-        """The ends of the range, on the axis."""
-        ends = self.place(self.range.low), self.place(self.range.high)
-        return min(ends), max(ends)
-
     def at(self, place: float) -> Value:
         """The legal value nearest to a place on the axis, rounded as a person would write it."""
-        low, high = self.bounds()
+        low, high = self.bounds
         place = min(max(place, low), high)
         scale = self.range.scale
         if scale is Scale.OCTAVE:
@@ -562,7 +564,7 @@ def bounded(usual: Range | None, value: int | float, low: float, high: float) ->
     found = replace(usual, kind=kind, scale=scale, low=low, high=high, hard=True, quantum=quantum)
     if scale is Scale.LOG1P:
         found = replace(found, pivot=min(usual.pivot, high / 10))
-    ends = Parameter("", "", value, found, 0, 0, "").bounds()
+    ends = Parameter("", "", value, found, 0, 0, "").bounds
     across = (ends[1] - ends[0]) / 5
     step = usual.step if scale is usual.scale else math.log(1.5) if scale is Scale.LOG else across
     step = min(step, across)

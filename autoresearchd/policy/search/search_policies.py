@@ -190,7 +190,7 @@ def _anywhere(parameter: Parameter, random: np.random.Generator) -> Value:
     if not parameter.numeric:
         others = parameter.others()
         return others[int(random.integers(len(others)))]
-    low, high = parameter.bounds()
+    low, high = parameter.bounds
     for _ in range(20):
         if (value := parameter.at(float(random.uniform(low, high)))) != parameter.value:
             return value
@@ -361,7 +361,7 @@ class _Turn:
             if not effect.failed and effect.gain is not None and effect.gain > _PAID * self.surrogate.noise:
                 way = 1 if after > before else -1
                 far[way] = max(far[way], _GROWTH * abs(after - before))
-        low, high = ((end - parameter.home) / parameter.range.step for end in parameter.bounds())
+        low, high = ((end - parameter.home) / parameter.range.step for end in parameter.bounds)
         return min(far[-1], -low), min(far[1], high)
 
     def _barred(self, parameter: Parameter, value: Value) -> bool:

@@ -207,7 +207,7 @@ def test_a_file_that_is_not_python_is_a_clear_error(text: str) -> None:
 def test_every_value_in_range_can_be_written_and_read_back(name: str, value: float) -> None:
     text = f"{name} = {value!r}\n"
     for parameter in find(text):
-        low, high = parameter.bounds()
+        low, high = parameter.bounds
         assert low <= parameter.place(parameter.value) + 1e-6
         assert parameter.place(parameter.value) <= high + 1e-6
         for share in (0.0, 0.2, 0.5, 0.9, 1.0):
@@ -280,7 +280,7 @@ def test_a_range_bounds_every_value_that_is_tried_or_allowed(text: str, kind: Ki
     random = np.random.default_rng(0)
     drawn = {draw({found.name: found}, random).get(found.name, found.value) for _ in range(200)}
     stepped = [found.at(found.home + d * found.range.step) for d in (-9, -1, -0.5, 0.5, 1, 9)]
-    for value in (*drawn, *stepped, *map(found.at, found.bounds())):
+    for value in (*drawn, *stepped, *map(found.at, found.bounds)):
         assert isinstance(value, (int, float))
         assert low <= value <= high
         assert found.legal(value)
@@ -409,7 +409,7 @@ def test_scikit_learn_takes_every_value_that_is_proposed_for_its_estimators() ->
     tried = 0
     for line in ESTIMATORS.strip().split("\n"):
         for parameter in find(line):
-            for value in (parameter.value, *map(parameter.at, parameter.bounds())):
+            for value in (parameter.value, *map(parameter.at, parameter.bounds)):
                 made: dict[str, object] = {}
                 exec(f"{line[: parameter.start]}{value!r}{line[parameter.end :]}", dict(names), made)
                 [estimator] = made.values()
@@ -435,7 +435,7 @@ def test_scikit_learn_takes_every_value_that_is_proposed_for_its_estimators() ->
 )
 def test_a_constant_moves_as_far_as_its_name_allows_and_no_further(text: str, low: float, high: float) -> None:
     found = one(text)
-    assert list(map(found.at, found.bounds())) == [pytest.approx(low, rel=0.05), pytest.approx(high, rel=0.05)]
+    assert list(map(found.at, found.bounds)) == [pytest.approx(low, rel=0.05), pytest.approx(high, rel=0.05)]
 
 
 # ---------------------------------------------------------------------- files of settings
