@@ -3,10 +3,18 @@
     python benchmarks/brief.py --base-url http://127.0.0.1:8801/v1 --model NAME --sessions DIR… --states 40
     python benchmarks/brief.py … --text          # without a JSON schema
     python benchmarks/brief.py … --alone         # no search stands by, so that there is nobody to pass to
+    python benchmarks/tables.py --dir DIR --keep --arms search … && python benchmarks/brief.py … --tables
 
 DIR: a repository with a session, which is opened, and upgraded where an older version wrote it: give a copy. An answer
 is usable where it is well formed, in range, a real change, legal, and no program that was run before; a pass is.
 Sampling is the model's own, but for --temperature. Each answer is printed where --show is given.
+
+--tables: the sessions are those of tables.py, whose tables tell without a run what each answer is worth: its true gain
+over the program that it edits, as a share of what lies between the session's start and the best recipe, and nothing
+where it is worse, for that is not kept. Beside it, in the same states: what an answer drawn from the menu is worth on
+average (a constant, then one of its values), the best one on the menu, and what the search would do. Differences are
+taken within a session; ± is half a 95% interval of Student's t over sessions. It tells far more for each answer than
+whole sessions with and without a model.
 """
 
 from __future__ import annotations
@@ -16,9 +24,14 @@ import os
 import statistics
 import sys
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+from policies import interval, show
+from tables import AXES, SEEDS, Problem, recipe_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the fakes are those of the tests
 
@@ -26,6 +39,7 @@ from autoresearchd.app.project import Project
 from autoresearchd.domain.errors import Passed, PolicyError
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.model_settings import MOST_BRIEF, ModelSettings
+from autoresearchd.domain.outlook import Value
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.evaluator.rules.legality import code_hash
@@ -33,12 +47,16 @@ from autoresearchd.learner.gate.held_out_states import Ground
 from autoresearchd.loop.session_view import RECENT
 from autoresearchd.models.openai_client import OpenAIClient
 from autoresearchd.policy.model_policy import ModelPolicy
-from autoresearchd.policy.prompt.brief import BRIEF
+from autoresearchd.policy.prompt.brief import BRIEF, menu
+from autoresearchd.policy.search.find_constants import constants, new_files
+from autoresearchd.policy.search.parameter import Parameter
 from autoresearchd.policy.search.search_policies import SearchPolicy
 from tests.fakes.models import MemoryAnswers, OpenPurse
 from tests.fakes.policies import MemoryHistory
 
-TOP = 5
+TOP, PROGRAM = 5, "train.py"
+Worth = Mapping[str, float]
+"""What something is worth, by what it is: "model", "drawn", "best", "search"."""
 
 
 def state_of(ground: Ground, number: int, *, alone: bool) -> ResearchState:
@@ -77,6 +95,39 @@ def grounds(folders: list[str]) -> list[Ground]:
     return found
 
 
+def worth(ground: Ground, state: ResearchState, answer: Mapping[str, str] | None, *, anonymous: bool) -> Worth:
+    """In a state of a session on a table. answer: the files that the model has changed, None where it gave none."""
+    table = np.fromfile(ground.pristine / "table.f64", "<f8").reshape(*(len(axis) for axis in AXES.values()), SEEDS)
+    problem = Problem(table, recipe_of(ground.programs.code(ground.session.base_commit)[PROGRAM]))
+
+    def gain(files: Mapping[str, str]) -> float:
+        before, after = (problem.share(recipe_of(code[PROGRAM])) for code in (state.code, {**state.code, **files}))
+        return max(after - before, 0.0)
+
+    def moved(names: Mapping[str, Parameter], values: Mapping[str, Value]) -> float:
+        return gain(new_files(state.code, [(names[name], value) for name, value in values.items()]))
+
+    offered = menu(state, anonymous=anonymous)
+    offers = [[moved(offered.known, {n: v}) for v in p.values] for n, p in offered.offers.items()]
+    found = {"drawn": statistics.fmean(map(statistics.fmean, offers)), "best": max(map(max, offers))}
+    if state.outlook is not None and state.outlook.proposal:
+        found["search"] = moved(constants(ground.task, state.code), state.outlook.proposal)
+    return found if answer is None else {**found, "model": gain(answer)}
+
+
+def compared(found: Mapping[str, Sequence[Worth]]) -> None:
+    """Print the means over sessions, and what each thing is worth beyond a drawn answer, where the model gave one."""
+    answered = {tag: own for tag, every in found.items() if (own := [w for w in every if "model" in w])}
+    print(f"worth of {sum(map(len, answered.values()))} answers in {len(answered)} sessions, share of the table:")
+    for what in ("model", "drawn", "search", "best"):
+        there = {tag: own for tag, every in answered.items() if (own := [w for w in every if what in w])}
+        if len(there) > 1:
+            mean = [statistics.fmean(w[what] for w in own) for own in there.values()]
+            beyond = [statistics.fmean(w[what] - w["drawn"] for w in own) for own in there.values()]
+            than = "" if what == "drawn" else f"   beyond a drawn one {show(*interval(beyond))}"
+            print(f"  {what:8} {show(*interval(mean))}{than}")
+
+
 def main() -> int:
     """Ask, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -85,7 +136,7 @@ def main() -> int:
     parser.add_argument("--sessions", nargs="+", required=True)
     parser.add_argument("--states", type=int, default=40)
     parser.add_argument("--temperature", type=float)
-    for flag in ("text", "alone", "anonymous", "show"):
+    for flag in ("text", "alone", "anonymous", "show", "tables"):
         parser.add_argument(f"--{flag}", action="store_true")
     options = parser.parse_args()
     every = [(g, n) for g in grounds(options.sessions) for n in g.experiments if n > 1]
@@ -96,6 +147,7 @@ def main() -> int:
     )  # fmt: skip
     client, answers = OpenAIClient(options.base_url, options.model), MemoryAnswers()
     came, named = Counter[str](), Counter[str]()
+    worths: dict[str, list[Worth]] = defaultdict(list)
     for ground, number in chosen:
         state = state_of(ground, number, alone=options.alone)
         policy = ModelPolicy(
@@ -122,6 +174,9 @@ def main() -> int:
             same = proposal.changes == state.outlook.proposal if state.outlook else False
             result = "tried before" if twin is not None and twin < number else "as the search" if same else "own"
         came[result] += 1
+        if options.tables:
+            given = proposal.files if result in ("own", "as the search") else None
+            worths[str(ground.folder)].append(worth(ground, state, given, anonymous=options.anonymous))
         if options.show:
             last, where = answers.answers[-1], f"{ground.session.tag} {number}"
             print(f"{where}: {last.generation.completion[:100]!r} {last.cost.seconds:.1f} s {result}")
@@ -139,6 +194,8 @@ def main() -> int:
         end="",
     )
     print(f", most {seconds[-1]:.1f}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    if options.tables:
+        compared(worths)
     return 0
 
 

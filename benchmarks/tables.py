@@ -190,6 +190,7 @@ def session(policy: str, config: str, problem: Problem, seed: int, runs: int, fo
     """
     experiments, slots = runs - 3 - _CONFIRMING, problem.slots
     while True:
+        shutil.rmtree(folder, ignore_errors=True)
         put(problem, folder)
         several = nullcontext(None) if slots == 1 else invented_devices(slots)
         with several, environment(AUTORESEARCHD_CONFIG=config):
@@ -201,7 +202,6 @@ def session(policy: str, config: str, problem: Problem, seed: int, runs: int, fo
             made = sum(len(e.runs) for e in store.experiments(found.id))
         words = ["git", "show", f"{found.confirmed}:train.py"]
         text = subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True).stdout
-        shutil.rmtree(folder)
         if made <= runs:
             return Chosen(recipe_of(text), made, found.confirmed_experiment)
         experiments -= made - runs
@@ -349,6 +349,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--slots", type=int, default=1, help="of search")
     parser.add_argument("--config", type=Path, help="a config.yaml for sessions of the daemon")
+    parser.add_argument("--keep", action="store_true", help="leave the sessions' repositories: for brief.py --tables")
     options = parser.parse_args()
     arms = {name: arm_of(name, options.config) for name in options.arms.split(",")}
     first, seeds = next(iter(arms)), range(options.first, options.first + options.repeats)
@@ -362,7 +363,8 @@ def main() -> None:
                 own = f"{arm}{options.slots}" if arm == "search" and options.slots > 1 else own
                 cells = [options.dir.resolve() / f"{name}--{where}--{own}--{options.runs}--{seed}" for seed in seeds]
                 found = [
-                    cell_of(problem, make, seed, options.runs, cell) for seed, cell in zip(seeds, cells, strict=True)
+                    cell_of(problem, make, seed, options.runs, cell, keep=options.keep)
+                    for seed, cell in zip(seeds, cells, strict=True)
                 ]
                 shares[arm][name, where] = found
                 mean, half = interval(found)
@@ -379,8 +381,8 @@ def main() -> None:
             print(f"  {where:9s} {arm:28s} {total:6.3f}" + (f"   {mean:+.3f} ± {half:.3f}" if arm != first else ""))
 
 
-def cell_of(problem: Problem, arm: Arm, seed: int, runs: int, folder: Path) -> float:
-    """The share that an arm reached: read, or made; what an interrupted run left is made anew."""
+def cell_of(problem: Problem, arm: Arm, seed: int, runs: int, folder: Path, *, keep: bool = False) -> float:
+    """The share that an arm reached: read, or made; what an interrupted run left is made anew. keep: its repository."""
     done = folder.with_suffix(".json")
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -389,7 +391,8 @@ def cell_of(problem: Problem, arm: Arm, seed: int, runs: int, folder: Path) -> f
         part = done.with_suffix(".part")
         part.write_text(json.dumps({"share": problem.share(chosen.recipe), **asdict(chosen)}))
         part.replace(done)
-        shutil.rmtree(folder, ignore_errors=True)
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
     share = float(json.loads(done.read_text())["share"])
     if not math.isfinite(share):
         sys.exit(f"{done} has no finite share")
