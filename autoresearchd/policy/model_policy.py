@@ -134,7 +134,8 @@ class _Talk:
             # Secrets go before anything is cut: half of one would not be known any more.
             echo = cut_middle(storable(self._state.redactor.text(reply.text)), MAX_ECHO)
             told = f"Your answer was not used: {verdict.error}\n\nNothing has been changed."
-            again = {"role": "user", "content": f"{told} Answer again, with the whole edit."}
+            whole = ", with the whole edit" if self._menu is None else ""
+            again = {"role": "user", "content": f"{told} Answer again{whole}."}
             self._turns += [answer_turn(echo), again]
         which = "the answer could not be used" if count == 1 else f"none of {count} answers could be used, the last"
         raise PolicyError(f"{which}: {verdict.error}", label=verdict.label)
@@ -181,7 +182,8 @@ class _Talk:
             self._check(self._state, files)
         except (EditError, PolicyError) as error:
             return self._unusable(reply, error.label, str(error), form)
-        if not last and (alike := self._exchange.find_near(files)):
+        # A constant's value is offered only where it may be tried: again, too, since what it was tried on changed.
+        if not last and self._menu is None and (alike := self._exchange.find_near(files)):
             told = (
                 f"the edit {alike}\nPropose something that differs, or the same again if you mean it: it is then run."
             )
