@@ -269,8 +269,10 @@ def _metric_words(metric: Record, paint: Paint) -> str:
     percent, sigma = real(metric.get("improvement_pct")), real(metric.get("sigma"))
     confirmed = metric.get("confirmed") or {}
     side_by_side = real(confirmed.get("gain"))
-    if side_by_side is not None and baseline:
-        percent = 100 * side_by_side / abs(baseline)
+    if side_by_side is not None and best is not None:
+        # What it was compared with, in runs beside its own: the machine may be slower by then than at the baseline.
+        baseline = best + side_by_side * (1 if metric.get("direction") == "minimize" else -1)
+        percent = 100 * side_by_side / abs(baseline) if baseline else None
     whole, noise = all_whole((baseline, best)), f"σ {sigma:.2g}" if sigma else ""
     if best is None or confirmed.get("experiment") == metric.get("baseline_experiment"):
         told = " · ".join(filter(None, ("nothing better is confirmed yet", noise)))

@@ -57,7 +57,7 @@ def test_only_what_is_confirmed_is_called_better(repository: Path, command: Comm
     add_confirmation(repository, Outcome.CONFIRMED)
     lines = command("status").out.splitlines()
     assert lines[2:4] == [
-        "  metric  val_bpb  0.997900 → 0.987300  1.07% better side by side (53.5σ), confirmed in #1 over 2 runs "
+        "  metric  val_bpb  0.998000 → 0.987300  1.07% better side by side (53.5σ), confirmed in #1 over 2 runs "
         "· σ 0.0002  (lower is better)",
         "  tried   4 experiments: 1 kept (1 confirmed) · 2 discarded · 1 crashed  beside the baseline",
     ]
