@@ -115,7 +115,7 @@ def _outcome(
     """The label that an expected gain leads to, and what follows from its numbers."""
     worth = PRICE if larger and posterior is not None else 0.0
     if gain > 0 and gain >= least and (posterior is None or posterior.in_sigma > worth):
-        return Label.NONE, "kept"
+        return Label.NONE, "kept" if posterior is None else "kept, as on average a gain is to be expected"
     if simpler and (gain >= 0 if posterior is None else posterior.bearable >= TIE_AT):
         return Label.SIMPLER, "a tie, kept because its program is simpler"
     if gain <= 0:

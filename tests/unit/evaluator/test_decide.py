@@ -39,7 +39,7 @@ def test_a_clear_improvement_is_kept_after_one_run_and_explained() -> None:
     assert (d.status, d.label, d.value, d.reward) == (Status.KEEP, Label.NONE, -2.0, None)
     assert d.delta == pytest.approx(3.0, abs=0.02) and d.sigma == pytest.approx(0.01, rel=0.5)
     assert "val_bpb -2, where experiment 0 is believed to be at 1 ±" in d.reason
-    assert "better ±" in d.reason and d.reason.endswith("kept.")
+    assert "better ±" in d.reason and d.reason.endswith("kept, as on average a gain is to be expected.")
 
 
 def test_a_value_that_may_be_luck_is_believed_in_part_only() -> None:
