@@ -76,7 +76,7 @@ _PATIENCE_S, _LOOK_EVERY_S = 30.0, 1.0
 _HOPELESS = FINAL | {Trouble.UNREACHABLE, Trouble.NO_QUESTIONS}
 _ENDED = (
     "the server ended, or hung up, under the question: its log tells why "
-    "(Illegal instruction, of a llama.cpp: it was built for another processor)"
+    "('Illegal instruction' from a build of llama.cpp: it was built for another processor)"
 )
 
 
