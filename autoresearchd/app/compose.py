@@ -49,7 +49,7 @@ from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.proposing.session_memo import Memo
 from autoresearchd.loop.upkeep.housekeeping import note_reason
 from autoresearchd.loop.upkeep.service_manager import ServiceStatus
-from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble, absent_key
+from autoresearchd.models.client import FINAL, BrokeOff, ModelClient, ModelError, Question, Reply, Trouble, absent_key
 from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced
 from autoresearchd.policy.exchange import Failure
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
@@ -73,7 +73,11 @@ _PLACED_WITHIN_S = 900.0
 _MOST_TOKENS = 16
 """Of the answer to the first question, whatever it is: some providers refuse to be asked for fewer."""
 _PATIENCE_S, _LOOK_EVERY_S = 30.0, 1.0
-_HOPELESS = FINAL | {Trouble.UNREACHABLE}
+_HOPELESS = FINAL | {Trouble.UNREACHABLE, Trouble.NO_QUESTIONS}
+_ENDED = (
+    "the server ended, or hung up, under the question: its log tells why "
+    "('Illegal instruction' from a build of llama.cpp: it was built for another processor)"
+)
 
 
 def executor_kind(spec: str) -> str:
@@ -632,13 +636,15 @@ def ask_models(
             continue
         tell(f"asking {client.name} …\n")
         try:
-            reply = client.ask(question, threading.Event())
+            reply = _first_reply(client, question)
             charge(reply.cost, client.name, reply.model)
         except ModelError as error:
             if error.cost is not None:
                 charge(error.cost, client.name)
             if error.trouble is not Trouble.REFUSED:  # it answers, whatever it says
                 failures.append(Failure(client.name, error))
+        if client.doubt:
+            tell(f"warning: {client.doubt}\n")
     if len(failures) == len(clients) and all(failure.error.trouble in _HOPELESS for failure in failures):
         advice = "; ".join(
             dict.fromkeys(failure.hint or f"see to the network of {failure.model}" for failure in failures)
@@ -647,6 +653,19 @@ def ask_models(
         raise UsageError(what, hint=f"{advice}. --no-preflight starts all the same")
     for failure in failures:
         tell(f"warning: {failure}\n  → {failure.hint}\n")
+
+
+def _first_reply(client: ModelClient, question: Question) -> Reply:
+    """The reply of a model, asked once more where the connection broke: many a server crashes at its first question."""
+    try:
+        return client.ask(question, threading.Event())
+    except BrokeOff as broken:
+        try:
+            return client.ask(question, threading.Event())
+        except ModelError as error:
+            if not isinstance(error, BrokeOff) and error.trouble is not Trouble.UNREACHABLE:
+                raise
+            raise ModelError(Trouble.UNREACHABLE, f"{broken.what}; then {error.what}", hint=_ENDED) from error
 
 
 def _agent_shell(offer: Offer) -> Callable[[ResearchState], contextlib.AbstractContextManager[SandboxedShell]]:

@@ -96,16 +96,24 @@ class Trouble(StrEnum):
     UNREACHABLE = "not reachable"
     CONTEXT_TOO_LONG = "the context is too long"
     UNAUTHORISED = "the key was refused"
-    NOT_FOUND = "no such model"
+    NOT_FOUND = "not found"
+    NO_QUESTIONS = "takes no questions"
     REFUSED = "the provider refuses to answer"
     BAD_REQUEST = "the request was refused"
     BROKEN_REPLY = "the reply cannot be read"
 
 
 PASSING = frozenset(
-    {Trouble.RATE_LIMITED, Trouble.OVERLOADED, Trouble.TIMEOUT, Trouble.UNREACHABLE, Trouble.BROKEN_REPLY}
+    {
+        Trouble.RATE_LIMITED,
+        Trouble.OVERLOADED,
+        Trouble.TIMEOUT,
+        Trouble.UNREACHABLE,
+        Trouble.BROKEN_REPLY,
+        Trouble.NO_QUESTIONS,
+    }
 )
-"""Worth another try in a moment."""
+"""Worth another try in a moment. What takes no questions may stand in for a server that is being started."""
 FINAL = frozenset({Trouble.UNAUTHORISED, Trouble.NOT_FOUND})
 """Nothing that waiting fixes: the user has to."""
 
@@ -127,10 +135,18 @@ class TooLong(ModelError):
     """A reply that was not read to its end, or not at all, where it would have told what it cost."""
 
 
+class BrokeOff(ModelError):
+    """The connection ended before the reply did."""
+
+
 class ModelClient(ABC):
-    """A language model that can be asked. Not safe for several threads. in_process: whether it is held here."""
+    """A language model that can be asked. Not safe for several threads. in_process: whether it is held here.
+
+    doubt: what speaks against its name, once it was asked; empty: nothing is known.
+    """
 
     in_process = False
+    doubt = ""
 
     @property
     @abstractmethod

@@ -26,7 +26,7 @@ from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 from autoresearchd.domain.ports import Adapters, Cancel
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import client
-from autoresearchd.models.client import ModelClient, ModelError, Question, Reply, TooLong, Trouble, perform
+from autoresearchd.models.client import BrokeOff, ModelClient, ModelError, Question, Reply, TooLong, Trouble, perform
 from autoresearchd.models.model_files import base_model
 from autoresearchd.models.spend import priced
 
@@ -41,6 +41,8 @@ _IDS = ("return_token_ids", "return_tokens_as_token_ids")
 _SCHEMA, _MODEL = "response_format", "model"
 _OF_A_SCHEMA = re.compile(r"schema|grammar|guided|structured", re.IGNORECASE)
 """In the words of an error about a schema that does not name the field: it cannot be made a grammar, for example."""
+_PAGE = re.compile(rb"\s*<(?:!|\?xml|html)", re.IGNORECASE)
+_NO_SERVER = "this is no model's server (it answered an HTML page)"
 _LISTING_BYTES, _LISTING_S = 1_000_000, 10.0
 _LOAD_S = 60.0
 _MAX_NAME = 300
@@ -212,6 +214,12 @@ class OpenAIClient(ModelClient):
         models = [m for m in models if isinstance(name := m.get("id"), str) and name == clean(name, _MAX_NAME) != ""]
         plain = [m for m in models if not m.get("parent")] or models
         self._listed = next((m for m in plain if m["id"] == self._model), plain[0] if plain else {})
+        ids = [m["id"] for m in models]
+        if ids and self._model and self._model not in ids and f"{self._model}:latest" not in ids:  # the tag of Ollama
+            self.doubt = self._hide(
+                f"{self._url} does not list the model {self._model!r} (some servers answer to any name, with what they "
+                f"have); it lists: {', '.join(ids)}"
+            )
         contexts = (m.get("max_model_len") for m in models)
         self._context = next((n for n in contexts if type(n) is int and 0 < n < 10**9), 0)
 
@@ -295,13 +303,15 @@ class OpenAIClient(ModelClient):
             raise ModelError(Trouble.TIMEOUT, f"{self._url} did not reply in time") from error
         except httpx.HTTPError as error:
             said = f"{type(error).__name__}: {self._hide(str(error))}"
-            raise ModelError(Trouble.BROKEN_REPLY, f"the reply of {self._url} broke off: {said}") from error
+            raise BrokeOff(Trouble.BROKEN_REPLY, f"the reply of {self._url} broke off: {said}") from error
 
     def _object(self, answered: httpx.Response) -> dict[str, Any]:
         with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(answered.content)
             if isinstance(found, dict):
                 return found
+        if _PAGE.match(answered.content):
+            raise ModelError(Trouble.NO_QUESTIONS, f"{self._url}: {_NO_SERVER}", hint=self._address_hint())
         said = self._hide(answered.content.decode("utf-8", "replace"))[:200]
         raise ModelError(Trouble.BROKEN_REPLY, f"the reply is not a JSON object: {said!r}")
 
@@ -309,6 +319,8 @@ class OpenAIClient(ModelClient):
         return client.words_of(words, [self._key])
 
     def _words(self, answered: httpx.Response) -> str:
+        if _PAGE.match(answered.content):
+            return "an HTML page"
         text = answered.content.decode("utf-8", "replace")
         with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(text)
@@ -321,15 +333,32 @@ class OpenAIClient(ModelClient):
         return self._hide(text)
 
     def _error(self, answered: httpx.Response) -> ModelError:
-        words = self._words(answered)
-        trouble = client.trouble_of(answered.status_code, words)
-        nameless = trouble in (Trouble.NOT_FOUND, Trouble.BAD_REQUEST) and not self._name
+        words, status, page = self._words(answered), answered.status_code, bool(_PAGE.match(answered.content))
+        trouble = client.trouble_of(status, words)
+        if status in (405, 501) or (page and trouble is Trouble.BAD_REQUEST):
+            trouble = Trouble.NO_QUESTIONS
+        hint = ""
+        if trouble is Trouble.NO_QUESTIONS or (trouble is Trouble.NOT_FOUND and page):
+            # Other pages are those of a gateway: its server is away, or it wants a key.
+            words, hint = _NO_SERVER if page else words, self._address_hint()
+        elif status == 404 and not self._versioned and "model" not in words.lower():
+            hint = self._address_hint()
+        elif trouble in (Trouble.NOT_FOUND, Trouble.BAD_REQUEST) and not self._name:
+            hint = "name the model: --policy local:MODEL"
         return ModelError(
             trouble,
-            f"{self._url} answered {answered.status_code}: {words}",
+            f"{self._url} answered {status}: {words}",
             retry_after=client.retry_after(answered.headers),
-            hint="name the model: --policy local:MODEL" if nameless else "",
+            hint=hint,
         )
+
+    @property
+    def _versioned(self) -> bool:
+        return urlsplit(self._url).path.endswith("/v1")
+
+    def _address_hint(self) -> str:
+        more = ", and to what listens there" if self._versioned else f": it usually ends in /v1 ({self._url}/v1)"
+        return f"see to local.base_url in config.yaml{more}"
 
     def _reply(self, question: Question, sent: Mapping[str, Any], found: Mapping[str, Any], seconds: float) -> Reply:
         cost = self._cost(*client.count_usage(question, found), seconds)

@@ -47,6 +47,7 @@ WAITED = {
     "500": (turns.server_error(), "overloaded"),
     "a hang": (turns.hang(), "timed out"),
     "a cut stream": (turns.cut(), "broke off"),
+    "a web server": (turns.says(status=501, raw=b"<!DOCTYPE HTML><p>Unsupported method"), "takes no questions"),
     "invalid JSON": (turns.invalid_json(), "the reply cannot be read"),
     "2 MB": (turns.too_large(), ""),  # longer than what is read of a reply, or on a busy machine not there in time
 }
