@@ -218,7 +218,7 @@ class OpenAIClient(ModelClient):
         if ids and self._model and self._model not in ids and f"{self._model}:latest" not in ids:  # the tag of Ollama
             self.doubt = self._hide(
                 f"{self._url} does not list the model {self._model!r} (some servers answer to any name, with what they "
-                f"have); it lists: {', '.join(ids)}"
+                f"have); it lists: {', '.join([*ids[:9], *(['…'] if ids[9:] else [])])}"
             )
         contexts = (m.get("max_model_len") for m in models)
         self._context = next((n for n in contexts if type(n) is int and 0 < n < 10**9), 0)
