@@ -384,7 +384,7 @@ def learnings(
     quote = Quote()
     learned = digest_of(recent, top, failures, sigma=sigma, quote=quote)
     tries = [t for e in recent if (t := _try_of(e, quote)) is not None and t.delta < 0]
-    worst = sorted(tries, key=lambda t: (t.delta, -t.number))[:_MOST_HURT]
+    worst = sorted((t for t in tries if t.number not in learned.near), key=lambda t: (t.delta, -t.number))[:_MOST_HURT]
     parts: dict[str, Sequence[str]] = {
         "Kept": learned.kept,
         "Hurt": [f"{t}: {t.delta:+.3g}" for t in worst],

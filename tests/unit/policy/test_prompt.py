@@ -337,6 +337,12 @@ def test_learnings_say_what_is_best_what_was_kept_and_what_hurt() -> None:
     assert learnings((), ()) == "Nothing yet."
 
 
+def test_what_nearly_helped_did_not_hurt() -> None:
+    worse = [e for e in session() if e.decision and (e.decision.delta or 0) < 0 and e.decision.label is Label.NO_GAIN]
+    text = learnings(worse[:3], (), sigma=10.0)
+    assert "Near misses:" in text and "Hurt:" not in text
+
+
 # ---------------------------------------------------------------------- tool state
 def test_the_state_file_is_json_without_secrets() -> None:
     secret = "hunter2-correct-horse-battery"
