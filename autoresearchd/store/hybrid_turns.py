@@ -26,8 +26,8 @@ def hybrid_turns(c: Connection, session: AnyRow) -> dict[str, Any] | None:
     """
     if not session.policy.startswith(_HYBRID):
         return None
-    extra = type_coerce(p.c.asi, JSON)["extra"]
-    passed_by, unused, refused, rebased = (extra[k].as_string() for k in (PASSED_BY, UNUSED, REFUSED, REBASED))
+    said, keys = type_coerce(p.c.asi, JSON), (PASSED_BY, UNUSED, REFUSED, REBASED)
+    passed_by, unused, refused, rebased = (said["extra", key].as_string() for key in keys)
     became = case(
         (and_(passed_by.is_not(None), unused.is_(None)), "passed"),
         (passed_by.is_not(None), "not_usable"),
@@ -39,7 +39,7 @@ def hybrid_turns(c: Connection, session: AnyRow) -> dict[str, Any] | None:
     figures = func.count().label("turns"), func.max(p.c.number), func.count(case((e.c.status == Status.KEEP, 1)))
     its = and_(p.c.session_id == e.c.session_id, p.c.number == e.c.number, p.c.attempt == 0)  # not those of repairs
     made = (e.c.session_id == session.id, p.c.policy.not_in(("baseline", "outside")), rebased.is_(None))
-    found = c.execute(select(became, *figures).join(p, its).where(*made).group_by(became)).all()
+    found = c.execute(select(became, *figures).join(p, its).where(*made).group_by("became")).all()
     turns = {row.became: row.turns for row in found}
     latest, last = max(((row[2], row.became) for row in found if row.became != "search"), default=(0, ""))
     why = select(unused).where(p.c.session_id == session.id, p.c.number == latest, p.c.attempt == 0)

@@ -23,6 +23,7 @@ from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import START, Command, add_confirmation, add_experiment, add_hybrid, add_session
 
+ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.usefixtures("repository")
 
 READING = [
@@ -276,6 +277,9 @@ def test_why_a_hybrids_model_cannot_be_asked_is_a_line_of_its_own(
     assert "1 passed, 1 not asked · 1 kept ·\n          12 s an answer\n" in shown
     (line,) = (line for line in shown.splitlines() if "#7: " in line)
     assert line.startswith("          could not be asked in #7: try a red") and line.endswith("…")
+    asked = json.loads(command("status", "--json", "--session", "mixed").out)["asked"]
+    (page,) = re.findall("### status --json(.*?)### ", (ROOT / "docs/interface.md").read_text("utf-8"), re.DOTALL)
+    assert {*asked, *asked["away"]} <= set(re.findall("`([a-z_]+)`", page)), "who reads JSON is told of each key"
     facts = {"label": "malformed_answer", "metric": 0.98, "delta": 0.017, "description": "wider " * 9}
     long = [
         {"experiment": 100 + n, "status": status, "policy": policy} | facts
