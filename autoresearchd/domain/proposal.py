@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+REBASED = "rebased"
+"""Key of the side information under which an edit that is tried on another parent names the experiment that it was."""
+REFUSED = "refused"
+"""Key of the side information under which a failed proposal keeps its label."""
+
 
 @dataclass(frozen=True, slots=True)
 class ASI:

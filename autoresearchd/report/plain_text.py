@@ -10,7 +10,7 @@ from typing import Any
 
 from autoresearchd.domain.cleaning import printable
 from autoresearchd.domain.confirmation import ABLATION, ablates
-from autoresearchd.domain.quantities import is_whole
+from autoresearchd.domain.quantities import counted, is_whole
 
 # ECMA-48: CSI sequences, then OSC/DCS/SOS/PM/APC strings with their terminator (or to the end), then two-byte escapes.
 _ESCAPES = re.compile(
@@ -116,6 +116,21 @@ def price(usd: Any, unpriced: bool) -> str:
     if not unpriced:
         return money(usd)
     return f"at least {money(usd)}" if real(usd) else "not known"
+
+
+def asked_words(asked: Mapping[str, Any] | None) -> list[str]:
+    """What became of the turns of a hybrid's model, as ``status --json`` has it, and why it could not be asked last."""
+    if not asked or not asked["of"]:
+        return []
+    names = ("used", "passed", "not_usable", "not_asked")
+    became = [f"{asked[key]:,} {key.replace('_', ' ')}" for key in names if asked[key]]
+    told = f"{counted(asked['turns'], 'turn')} of {asked['of']:,}" + (f": {', '.join(became)}" if became else "")
+    told += f" · {asked['kept']:,} kept" if asked["used"] else ""
+    if seconds := real(asked["seconds"]):
+        told += f" · {seconds:,.{int(seconds < 10)}f} s an answer"
+    away = asked["away"]
+    why = [f"could not be asked in #{away['experiment']}: {clean(away['reason'], 300)}"] if away else []
+    return [f"{clean(asked['name'], 60)}: {told}", *why]
 
 
 def short_count(value: Any) -> str:

@@ -19,7 +19,7 @@ from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.labels import LIVING
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.report import charts, story
-from autoresearchd.report.plain_text import clean, diff_lines, measured, number, outcome_words, real
+from autoresearchd.report.plain_text import asked_words, clean, diff_lines, measured, number, outcome_words, real
 from autoresearchd.report.plot import chart_of
 from autoresearchd.store.story_reader import Edit, Origin, StoryReader
 
@@ -170,6 +170,11 @@ class SessionReport:
     @cached_property
     def workers(self) -> list[story.Worker]:
         return story.workers(self.comparable, self.edits, self.latest_credit)
+
+    @property
+    def asked(self) -> list[str]:
+        """What became of the turns of a hybrid's model."""
+        return asked_words(self.status.get("asked"))
 
     @cached_property
     def returned(self) -> list[story.Returned]:

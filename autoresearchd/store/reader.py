@@ -21,6 +21,7 @@ from autoresearchd.domain.labels import LIVING, RULES, Label, Outcome, Phase, Se
 from autoresearchd.domain.proposal import ASI, Answer, Proposal
 from autoresearchd.evaluator.keep.noise import mad_confidence
 from autoresearchd.evaluator.re_added import Removals
+from autoresearchd.store.hybrid_turns import hybrid_turns
 from autoresearchd.store.journal import records
 from autoresearchd.store.journal.confirmation_records import load_confirmations
 from autoresearchd.store.journal.experiment_records import load_unsettled, role_stats
@@ -86,6 +87,7 @@ class Reader(FileReader):
                 "cost": {name: getattr(totals, name) for name in _COSTS},
                 "overhead": _overhead_block(c, session.id),
                 "policy": {"name": session.policy, "adapter": adapter or None},
+                "asked": hybrid_turns(c, session),
                 "roles": [
                     {"name": name, "experiments": decided, "keeps": keeps, "reward": reward / decided}
                     for name, (decided, keeps, reward) in role_stats(c, session.id).items()

@@ -170,6 +170,11 @@ def test_a_hybrid_goes_on_whatever_its_model_says_and_while_its_server_is_down(t
     with Corpus(bench.state / "state.db") as corpus:
         found, _ = records("t", bench.task, corpus.transcripts(bench.session.id))
     assert [each.refusal for each in found[:2]] == [None, Reason.PASSED]
+    execute(bench.state / "state.db", "UPDATE session SET policy = 'hybrid:local:m'")  # as `start` writes it down
+    with StoryReader(bench.state / "state.db") as reader:
+        asked = reader.status("t")["asked"]
+    assert [asked[key] for key in ("of", "passed", "not_usable")] == [6, 1, 1] and asked["seconds"] > 0
+    assert asked["away"]["experiment"] >= 4 and "cannot be reached" in asked["away"]["reason"]
 
 
 OLD, NEW = "    x = slow_norm(x, 1)\n    y = mix(x, x)", "    y = fast_norm(x, 1)"

@@ -31,6 +31,7 @@ from autoresearchd.cli.terminal_text import (
 from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Status
+from autoresearchd.domain.outlook import PASSED_BY, UNUSED
 from autoresearchd.domain.quantities import counted, format_duration, some_of
 from autoresearchd.evaluator.measure.log_text import tells
 from autoresearchd.report.plain_text import diff_lines, money, outcome_words, program_words
@@ -203,6 +204,7 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
         why = ": ".join(filter(None, (clean(before.get("label") or ""), clean(before.get("reason") or "", _CUT))))
         yield "repair", f"attempt {i} of {len(attempts)}: a repair after {why or 'a failure'}"
     role, adapter = text("role"), text("adapter")
+    yield "refused", _refused_words(record)
     yield "policy", text("policy") + (f" as {role}" if role else "") + (f" + {adapter}" if adapter else "")
     yield "commit", text("commit")
     yield "parent", text("parent")
@@ -229,6 +231,15 @@ def _back_words(back: Record) -> str:
     if back.get("values"):
         words.append(f"{counted(back['values'], 'constant')} set back to an earlier value")
     return "; ".join(words)
+
+
+def _refused_words(record: Record) -> str:
+    """Of who passed: what it had proposed before, and was told of it."""
+    said = record.get("asi") or {}
+    refused = [clean(answer["error"], _CUT) for answer in record.get("answers") or [] if answer.get("error")]
+    if not refused or PASSED_BY not in said or UNUSED in said:
+        return ""
+    return f"{counted(len(refused), 'answer')} before {clean(said[PASSED_BY], 40)} passed: {refused[-1]}"
 
 
 def _cost_words(record: Record) -> str:

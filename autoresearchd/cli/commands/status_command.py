@@ -33,7 +33,7 @@ from autoresearchd.domain.experiment import explain_noise, noise_has_grown
 from autoresearchd.domain.labels import LIVING
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.upkeep.session_lock import process_began
-from autoresearchd.report.plain_text import short_count
+from autoresearchd.report.plain_text import asked_words, cut, short_count
 from autoresearchd.store.failed_start import FailedStart
 from autoresearchd.workspace import layout
 
@@ -155,6 +155,7 @@ def _lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: b
     if sigma is not None and first is not None and noise_has_grown(sigma, first):
         noise = explain_noise(sigma, first)
     held_up = clean(session.get("reason") or "") if session["state"] == "running" and not current else ""
+    asked = asked_words(status.get("asked"))
     rows = (
         ("metric", _metric_words(metric, paint)),
         ("tip", _tip_words(metric)),
@@ -165,6 +166,8 @@ def _lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: b
         ("slots", _slots_words(status.get("slots") or {})),
         ("abort", _abort_words(status.get("abort") or {})),
         ("cost", _cost_words(status)),
+        *(("asked", words) for words in asked[:1]),
+        *(("", paint(terminal_text.fit(words, columns - 10), "yellow")) for words in asked[1:]),
     )
     when = _since(session, place.reader.heartbeat(tag), now, paint)
     parts = ["" if held_up else clean(session.get("reason") or "", 120), _policy_words(status.get("policy") or {})]
@@ -203,21 +206,29 @@ def status_words(record: Record, paint: Paint) -> str:
 
 
 def experiment_table(records: Sequence[Record], paint: Paint, *, total: int | None = None) -> list[str]:
-    """Experiments as a table: number, status, label, metric, delta, role where there are any, description."""
+    """Experiments as a table: number, status, label, metric, delta, role and policy where they differ, description."""
     rows, colours = [], []
-    roles = any(record.get("role") for record in records)
+    roles, sources = any(record.get("role") for record in records), {_source(record) for record in records} - {""}
     metrics, deltas = (all_whole(record.get(name) for record in records) for name in ("metric", "delta"))
     for record in records:
         status = record.get("status")
         figures = number(record.get("metric"), whole=metrics), number(record.get("delta"), whole=deltas, sign="+")
         head = str(record.get("experiment", "")), status_words(record, paint)
         role = [clean(record.get("role") or "", 20)] if roles else []
+        source = [_source(record)] if len(sources) > 1 else []
         words = clean(record.get("description") or "")
-        rows.append([*head, clean(record.get("label") or ""), *figures, *role, words])
+        rows.append([*head, clean(record.get("label") or ""), *figures, *role, *source, words])
         colour = COLOURS.get(status or "", "") if status != "keep" else KEEPS[record.get("confirmed")][1]
         colours.append(dict.fromkeys((1, 3, 4) if status == "keep" else (1,), colour))
-    headers = ("#", "status", "label", "metric", "delta", *(("role",) if roles else ()), "description")
+    more = *(("role",) if roles else ()), *(("by",) if len(sources) > 1 else ())
+    headers = ("#", "status", "label", "metric", "delta", *more, "description")
     return terminal_text.table(headers, rows, paint=paint, right=(0, 3, 4), colours=colours, total=total)
+
+
+def _source(record: Record) -> str:
+    """What sort of policy proposed it, in a narrow column's word; empty: no policy did."""
+    kind = clean(record.get("policy") or "", 60).partition(":")[0]
+    return "" if kind == "baseline" else cut(kind, 7)
 
 
 def _head(session: Record, parts: Sequence[str], paint: Paint) -> str:

@@ -16,7 +16,7 @@ from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.outlook import PASSED_BY, UNUSED
 from autoresearchd.domain.ports import EventKind, ResearchState
-from autoresearchd.domain.proposal import ASI, Cost, Proposal, Repair, Suggestion
+from autoresearchd.domain.proposal import ASI, REBASED, REFUSED, Cost, Proposal, Repair, Suggestion
 from autoresearchd.domain.quantities import some_of
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal, sign_of
@@ -40,10 +40,6 @@ from autoresearchd.store.repository import SqlStore
 
 LOG_LINES = 40
 MOST_FLAGGED = 1000
-REBASED = "rebased"
-"""Key of the side information under which an edit that is tried on another parent names the experiment that it was."""
-REFUSED = "refused"
-"""Key of the side information under which a failed proposal keeps its label."""
 _LOG_BYTES = 64 * 1024
 _AT_ONCE = 64
 PATIENT_SLOTS = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +16,8 @@ from autoresearchd.domain.confirmation import Verdict
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
 from autoresearchd.domain.ports import NewSession
-from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.proposal import ASI, Cost, Generation, Proposal
+from autoresearchd.domain.proposal import Answer as Answered
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.fakes.stores import open_store
@@ -83,7 +84,7 @@ def written_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def add_session(
     root: Path, tag: str, *, source: str = "evaluator", state: SessionState = SessionState.STOPPED,
-    pid: int | None = None, reason: str = "",
+    pid: int | None = None, reason: str = "", policy: str = "search",
 ) -> None:  # fmt: skip
     """A session with a baseline, a keep, a discard, a crash and a hostile discard."""
     database = layout.database_path(root)
@@ -91,7 +92,7 @@ def add_session(
     task = {"name": "autoresearch", "scoring": scoring, "execution": {"budget": {"training": 300.0}}}
     with open_store(database) as store:
         session = store.create_session(
-            NewSession(tag, f"autoresearch/{tag}", json.dumps(task), "search", "local", SHA, 7), START
+            NewSession(tag, f"autoresearch/{tag}", json.dumps(task), policy, "local", SHA, 7), START
         )
         store.open_segment(session.id, "f", "first", "cpu", START)
         for values, status, label, description in (
@@ -103,6 +104,19 @@ def add_session(
         ):
             add_experiment(store, session.id, values, status, label, description)
         store.set_state(session.id, state, START + timedelta(hours=3), pid=pid, reason=reason)
+
+
+def add_hybrid(root: Path, *, away: bool = False) -> None:
+    """The session ``mixed``: five experiments of search, a model's keep, a pass, and maybe a turn without it."""
+    add_session(root, "mixed", policy="hybrid:local:m")
+    first = Answered("m", Cost(None, 9, 9, 30.0), Generation(), HOSTILE)
+    then = Answered("m", Cost(None, 9, 9, 12.0), Generation(), form="pass")
+    with open_store(layout.database_path(root)) as store:
+        session, kept, lost = store.session("mixed").id, (Status.KEEP, Label.NONE), (Status.DISCARD, Label.NO_GAIN)
+        add_experiment(store, session, [0.98], *kept, "wider", policy="local:m", answers=[then])
+        add_experiment(store, session, [0.99], *lost, "x 1 → 2", extra={"passed_by": "local:m"}, answers=[first, then])
+        if away:
+            add_experiment(store, session, [0.99], *lost, "x 1 → 3", extra={"unused": f"{HOSTILE} {'far ' * 60}"})
 
 
 def add_confirmation(root: Path, outcome: Outcome | None) -> None:
@@ -120,12 +134,17 @@ def add_confirmation(root: Path, outcome: Outcome | None) -> None:
 
 def add_experiment(
     store: SqlStore, session_id: int, values: list[float], status: Status, label: Label, description: str, *,
-    role: str = "", reward: float | None = None,
+    role: str = "", reward: float | None = None, policy: str = "search", extra: Mapping[str, str] | None = None,
+    answers: Sequence[Answered] = (),
 ) -> None:  # fmt: skip
     """One experiment, taken through all its phases."""
     e = store.open_experiment(session_id, parent=SHA, segment=0, at=START)
     at = START + timedelta(minutes=6 * e.number)
-    proposal = Proposal({"train.py": "x = 1\n"}, "more steps help", "search", description=description, role=role)
+    for answer in answers:
+        store.record_answer(session_id, e.number, answer, at)
+    asi = ASI(hypothesis="more steps help", extra=extra or {"learned": "\x1b[2Jnothing"})
+    words = {"description": description, "role": role, "asi": asi}
+    proposal = Proposal({"train.py": "x = 1\n"}, "more steps help", policy, **words)  # type: ignore[arg-type]
     diff = f"--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-x = 0\n+x = {e.number}  # \x1b[31m\n"
     store.record_proposal(session_id, e.number, proposal, diff=diff, code_hash=f"hash-{e.number}")
     commit = f"{e.number:040x}"
@@ -139,7 +158,7 @@ def add_experiment(
     delta = None if mean is None or e.number == 0 else 0.9979 - mean
     rest = {"reason": "as measured", "reward": reward}
     decision = Decision(status, label, mean, delta, metrics, 2.5 if e.number else None, **rest)
-    asi, then = ASI(hypothesis="more steps help", extra={"learned": "\x1b[2Jnothing"}), at + timedelta(seconds=302)
+    then = at + timedelta(seconds=302)
     incumbent = commit if status is Status.KEEP else None
     store.record_decision(session_id, e.number, decision, asi, then, incumbent=incumbent, confirmed=e.number == 0)
     store.record_overhead(session_id, e.number, 41.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from datetime import timedelta
 from pathlib import Path
@@ -12,14 +13,17 @@ import pytest
 
 from autoresearchd.cli.commands import status_command
 from autoresearchd.cli.commands.logs_command import followed
+from autoresearchd.cli.commands.status_command import experiment_table
+from autoresearchd.cli.terminal_text import Paint
 from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from tests.unit.cli.conftest import START, Command, add_confirmation, add_experiment, add_session
+from tests.unit.cli.conftest import START, Command, add_confirmation, add_experiment, add_hybrid, add_session
 
+ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.usefixtures("repository")
 
 READING = [
@@ -246,6 +250,42 @@ def test_the_log_of_one_session_is_told_from_that_of_its_neighbour(repository: P
     wrong = command("logs", "--session", "mar9")
     assert (wrong.code, wrong.out) == (2, "")
     assert "no line of a session 'mar9'" in wrong.err
+
+
+def test_what_a_hybrids_model_did_is_told_and_who_proposed_what(
+    repository: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_hybrid(repository)
+    told = "  asked   local:m: 2 turns of 7: 1 used, 1 passed · 1 kept · 12 s an answer"
+    lines = command("status", "--session", "mixed").out.splitlines()
+    assert [line for line in lines if "turn" in line or "asked" in line] == [told]
+    assert "asked" not in command("status", "--session", "mar8").out
+    rows = [line.split()[-3:] for line in command("experiments", "--session", "mixed", "--last", "2").out.splitlines()]
+    assert rows == [["delta", "by", "description"], ["+0.017900", "local", "wider"], ["1", "→", "2"]]
+    assert "search  x 1 → 2" in command("experiments", "--session", "mixed").out
+    two = [{"experiment": n, "status": "keep", "policy": policy} for n, policy in enumerate(("baseline", "search"))]
+    assert "by" not in experiment_table(two, Paint(enabled=False))[0].split(), "there is one who proposes"
+
+
+def test_why_a_hybrids_model_cannot_be_asked_is_a_line_of_its_own(
+    repository: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_hybrid(repository, away=True)
+    for name, value in (("COLUMNS", "80"), ("FORCE_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    shown = re.sub("\x1b\\[[0-9;]*m", "", command("status", "--session", "mixed").out)
+    assert "1 passed, 1 not asked · 1 kept ·\n          12 s an answer\n" in shown
+    (line,) = (line for line in shown.splitlines() if "#7: " in line)
+    assert line.startswith("          could not be asked in #7: try a red") and line.endswith("…")
+    asked = json.loads(command("status", "--json", "--session", "mixed").out)["asked"]
+    (page,) = re.findall("### status --json(.*?)### ", (ROOT / "docs/interface.md").read_text("utf-8"), re.DOTALL)
+    assert {*asked, *asked["away"]} <= set(re.findall("`([a-z_]+)`", page)), "who reads JSON is told of each key"
+    facts = {"label": "malformed_answer", "metric": 0.98, "delta": 0.017, "description": "wider " * 9}
+    long = [
+        {"experiment": 100 + n, "status": status, "policy": policy} | facts
+        for n, (status, policy) in enumerate((("checks_failed", "command:./propose.sh"), ("crash", "search")))
+    ]
+    assert max(map(len, [*shown.splitlines(), *experiment_table(long, Paint(enabled=False), total=80)])) <= 80
 
 
 HOSTILE = "da\x1b[31mta\x07\n"

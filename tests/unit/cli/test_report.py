@@ -19,7 +19,7 @@ from autoresearchd.report.story import slots
 from autoresearchd.store.story_reader import Origin, StoryReader
 from autoresearchd.workspace import layout
 from tests.fakes.stores import open_store
-from tests.unit.cli.conftest import START, Command, add_confirmation, add_experiment, add_session
+from tests.unit.cli.conftest import START, Command, add_confirmation, add_experiment, add_hybrid, add_session
 from tests.unit.report.test_story import edit, record
 
 ATTACK = (
@@ -68,6 +68,19 @@ def test_the_report_tells_what_held_with_its_evidence_and_what_failed_and_why(
         assert words in shown, words
     heads = list(re.findall(r"<h2[^>]*>([^<]+)", (repository / "night.html").read_text()))
     assert heads[0] == "What held" and heads[-1] == "Commands" and "What was not kept, and why" in heads
+
+
+@pytest.mark.parametrize("name", ["r.html", "r.md"])
+def test_what_became_of_a_hybrids_turns_stands_below_who_brought_what(
+    repository: Path, command: Command, name: str
+) -> None:
+    add_hybrid(repository, away=True)
+    for session, told in (("mar8", 0), ("mixed", 1)):
+        assert command("report", "--session", session, "-o", name).code == 0
+        text = (repository / name).read_text("utf-8")
+        words = "local:m: 3 turns of 8: 1 used, 1 passed, 1 not asked · 1 kept · 12 s an answer · could not be asked"
+        assert text.count(words) == told
+    assert text.index("Who brought what") < text.index(words)
 
 
 @pytest.mark.parametrize("name", ["r.html", "r.md"])

@@ -20,7 +20,7 @@ from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.evaluator.re_added import KEY
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from tests.unit.cli.conftest import SHA, START, Command, add_confirmation
+from tests.unit.cli.conftest import SHA, START, Command, add_confirmation, add_hybrid
 from tests.unit.store.driver import Driver, asked_again, commit_of, execute, new_answer, new_proposal
 
 ROOT = Path(__file__).parents[3]
@@ -167,6 +167,14 @@ def test_what_an_edit_brings_back_is_told_once(command: Command) -> None:
         "  re-added    3 of 12 added lines (25%) had been removed by #3, #4: `y = layer_0(x)`; `y = layer_1(x)` "
         "and 1 more; 1 constant set back to an earlier value"
     )
+
+
+def test_what_was_refused_before_a_pass_is_said(repository: Path, command: Command) -> None:
+    add_hybrid(repository)
+    lines = command("show", "6", "--session", "mixed").out.splitlines()
+    (line,) = (line for line in lines if line.startswith("  refused"))
+    assert line.startswith("  refused     1 answer before local:m passed: try a red") and "\x1b" not in line
+    assert "  refused" not in command("show", "5", "--session", "mixed").out
 
 
 def test_who_reads_the_json_of_an_experiment_is_told_of_each_key(repository: Path, command: Command) -> None:

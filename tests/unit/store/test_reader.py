@@ -8,6 +8,7 @@ import statistics
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,9 @@ from autoresearchd.domain.confirmation import Verdict
 from autoresearchd.domain.errors import SchemaTooNew, StoreDamaged, StoreError
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
-from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.proposal import ASI, Cost, Proposal
 from autoresearchd.store.reader import Reader
+from autoresearchd.store.repository import SqlStore
 from tests.unit.store.driver import (
     AT,
     Driver,
@@ -26,6 +28,7 @@ from tests.unit.store.driver import (
     execute,
     new_answer,
     new_proposal,
+    new_session,
     result,
 )
 
@@ -84,7 +87,41 @@ def test_status_has_the_documented_form_and_the_right_figures(lab: Driver, journ
     assert status["abort"] == {"aborted": 0, "audited": 0, **rates}
     assert status["cost"] == {"usd": 1.25, "tokens_in": 600, "tokens_out": 120, "gpu_s": 0.0}
     assert status["overhead"] == {"median_ms": 40.0, "p95_ms": 70.0}
-    assert status["policy"] == {"name": "search", "adapter": "v3"}
+    assert status["policy"] == {"name": "search", "adapter": "v3"} and status["asked"] is None
+
+
+def test_what_a_hybrids_model_did_in_its_turns_is_counted(store: SqlStore, journal: Where) -> None:
+    """Else one whose server never answers looks like one that is at work."""
+    session = store.create_session(replace(new_session("mixed"), policy="hybrid:local:m"), AT)
+    store.open_segment(session.id, "f0", "start", "cpu", AT)
+    lab, passed, away = Driver(store, session.id), {"passed_by": "local:m"}, {"unused": "no\x1b[2Jbody is there"}
+    baseline(lab)
+
+    def turn(policy: str, extra: dict[str, Any] | None = None, *seconds: float, keep: bool = False) -> None:
+        e = lab.open()
+        for took in seconds:
+            lab.answer(e, replace(new_answer(), cost=Cost(None, 0, 0, took)))
+        lab.propose(e, Proposal({}, "h", policy, asi=ASI(extra=extra or {})))
+        lab.decide(e, Decision(Status.KEEP if keep else Status.DISCARD, Label.NONE if keep else Label.DUPLICATE, 0.9))
+
+    def asked() -> Any:
+        with Reader(journal) as reader:
+            return reader.status("mixed")["asked"]
+
+    nothing = {"turns": 0, "of": 0, "used": 0, "passed": 0, "not_usable": 0, "not_asked": 0, "kept": 0}
+    assert asked() == {"name": "local:m", **nothing, "seconds": None, "away": None}
+    turn("search", away)
+    assert asked()["away"] == {"experiment": 1, "reason": away["unused"]} and asked()["turns"] == 1
+    turn("search", keep=True)
+    turn("search", passed, 30.0, 2.0, keep=True)
+    turn("search", {**passed, "unused": "out of range"}, 0.0)  # no answer ever came
+    turn("local:m", None, 4.0, keep=True)
+    turn("local:m")  # tried before
+    turn("local:m", {"refused": "error"})
+    turn("local:m", {"rebased": [5]}, keep=True)  # nobody was asked
+    turn("outside", keep=True)
+    counts = {"turns": 6, "of": 7, "used": 1, "passed": 1, "not_usable": 3, "not_asked": 1, "kept": 1}
+    assert asked() == {"name": "local:m", **counts, "seconds": 4.0, "away": None}
 
 
 def test_reader_and_repository_tell_the_same_story(lab: Driver, journal: Where) -> None:

@@ -31,7 +31,7 @@ from autoresearchd.workspace import layout
 from tests.browser.serving import serving
 from tests.fakes.stores import open_store
 from tests.timing import wait_until
-from tests.unit.cli.conftest import Command, add_session, command
+from tests.unit.cli.conftest import Command, add_hybrid, add_session, command
 from tests.unit.learner.sessions import make_root
 
 __all__ = ["command"]
@@ -78,6 +78,12 @@ def test_every_page_is_there_and_lets_nothing_foreign_run(page: httpx.Client, pa
     assert answer.headers["referrer-policy"] == "no-referrer" and answer.headers["cache-control"] == "no-store"
     assert " style=" not in answer.text and "<script>" not in answer.text and " onclick" not in answer.text
     assert "\x1b" not in answer.text and "\u202e" not in answer.text
+
+
+def test_the_page_tells_what_a_hybrids_model_did(tmp_path: Path) -> None:
+    add_hybrid(root := make_root(tmp_path / "r"))
+    with serving(root) as server, httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as page:
+        assert "local:m: 2 turns of 7: 1 used, 1 passed · 1 kept · 12 s" in page.get("/s/mixed/insights").text
 
 
 def test_a_name_that_was_rebound_to_this_machine_reads_nothing(page: httpx.Client, server: Server) -> None:
