@@ -23,7 +23,7 @@ import typer
 from autoresearchd.cli.command_options import JsonOption
 from autoresearchd.cli.repository_here import find_place, here
 from autoresearchd.cli.terminal_text import Paint, clean, json_text
-from autoresearchd.domain.errors import AutoresearchdError, RepositoryError, StoreDamaged, UsageError
+from autoresearchd.domain.errors import AutoresearchdError, ConfigError, RepositoryError, StoreDamaged, UsageError
 from autoresearchd.domain.quantities import counted
 from autoresearchd.workspace.command import OLDEST
 
@@ -83,7 +83,8 @@ def doctor(
 
 def _examine() -> Iterator[Finding]:
     """All findings; one that fails to be found out is a warning and stops no other."""
-    for probe in (_python, _git, _leftovers, _sandbox, _gpu, _torch, _cpu, _memory, _disk, _keys, _store, _session):
+    machine = _python, _git, _leftovers, _sandbox, _gpu, _torch, _cpu, _memory, _disk
+    for probe in (*machine, _keys, _config, _store, _session):
         name = probe.__name__.strip("_")
         try:
             yield Finding(name, *probe())
@@ -208,6 +209,17 @@ def _disk() -> tuple[str, ...]:
 def _keys() -> tuple[str, ...]:
     names = [name for name in _KEYS if os.environ.get(name)]
     return "ok", ", ".join(names) if names else "none set; none is needed for the search policy"
+
+
+def _config() -> tuple[str, ...]:
+    from autoresearchd.config.settings import load_settings, settings_path
+
+    try:
+        load_settings(os.environ)
+    except ConfigError as error:
+        return "missing", clean(error.what, 300), error.hint
+    path = settings_path(os.environ)
+    return "ok", str(path) if path is not None and path.exists() else "no config.yaml; the defaults hold"
 
 
 def _store() -> tuple[str, ...]:

@@ -209,6 +209,18 @@ def test_doctor_finds_out_and_changes_nothing(command: Command, monkeypatch: pyt
     assert sorted(Path().iterdir()) == before
 
 
+def test_doctor_says_what_in_the_users_file_is_wrong(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("policy: search\nstructured: maybe\n")
+    monkeypatch.setenv("AUTORESEARCHD_CONFIG", str(file))
+    told = command("doctor").out
+    assert f"✗ config     {file}:2: structured: true or false is needed" in told
+    file.write_text("policy: search\n")
+    assert f"✓ config     {file}\n" in command("doctor").out
+
+
 def test_an_imported_log_can_be_looked_at_and_leaves_as_it_came(repository: Path, command: Command) -> None:
     log = repository / "results.tsv"
     log.write_text(command("export", "--format", "tsv").out)
