@@ -58,7 +58,6 @@ def _is_http(text: str) -> bool:
 
 
 Whole = Annotated[int, Strict()]
-_Strictly = Annotated[bool, Strict()]
 # Far above what anybody charges or has: what is beyond is a slip, and sums of it would not be money any more.
 Dollars = Annotated[Number, Field(ge=0, le=1e9)]
 PerMillion = Annotated[Number, Field(ge=0, le=1e6)]
@@ -94,6 +93,15 @@ class AgentFile(Section):
     seconds: Seconds = 900.0
     output_bytes: Annotated[Whole, Field(ge=100, le=10_000_000)] = 10_000
     usd: Dollars | None = None
+
+
+def _structured(given: object) -> object:
+    """Of ``auto`` and nothing nothing."""
+    if given is None or given == "auto":
+        return None
+    if not isinstance(given, bool):
+        raise wrong(f"{shown(given)} is not among true, false, auto", "write one of them")
+    return given
 
 
 def _plain_options(given: object) -> object:
@@ -177,7 +185,7 @@ class SettingsFile(Section):
     repairs: Annotated[Whole, Field(ge=0, le=2)] = 2
     feedback: Flag = True
     prompt: Literal["full", "brief"] = "full"
-    structured: Annotated[_Strictly | None, BeforeValidator(lambda value: None if value == "auto" else value)] = None
+    structured: Annotated[bool | None, BeforeValidator(_structured)] = None
     prices: dict[str, PriceFile] = Field(default_factory=dict)
     key_files: dict[str, Line] = Field(default_factory=dict)
     spend: SpendFile = SpendFile()

@@ -216,7 +216,7 @@ def test_doctor_says_what_in_the_users_file_is_wrong(
     file.write_text("policy: search\nstructured: maybe\n")
     monkeypatch.setenv("AUTORESEARCHD_CONFIG", str(file))
     told = command("doctor").out
-    assert f"✗ config     {file}:2: structured: true or false is needed" in told
+    assert f"✗ config     {file}:2: structured: 'maybe' is not among true, false, auto" in told
     file.write_text("policy: search\n")
     assert f"✓ config     {file}\n" in command("doctor").out
 
