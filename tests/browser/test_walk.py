@@ -41,7 +41,8 @@ class Camera:
         self.page.emulate_media(color_scheme="dark" if dark else "light")
         self.page.set_viewport_size(size or {"width": WIDTH, "height": height})
         self.page.goto(self._server.address(path))
-        self.page.wait_for_function("!location.hash")  # the token is taken out of the address, in an open tab, too
+        # The token is taken out of the address, in an open tab, too. A function that polls would be against the policy.
+        self.page.wait_for_url(lambda url: "#" not in url)
         assert not self.page.title()[:3].isdigit(), f"{path}: {self.page.title()}"
         for selector in ("body[data-ready]", ".link-state.live", wait):
             self.page.wait_for_selector(selector)
