@@ -118,6 +118,17 @@ def price(usd: Any, unpriced: bool) -> str:
     return f"at least {money(usd)}" if real(usd) else "not known"
 
 
+def beside(metric: Mapping[str, Any]) -> float | None:
+    """What the baseline would be beside the confirmed program, by all confirmations since: machines get slower.
+
+    As it was measured first where none tell. metric: as ``status --json`` has it.
+    """
+    best, gain = real(metric.get("best")), real((metric.get("confirmed") or {}).get("gain"))
+    if best is None or gain is None:
+        return real(metric.get("baseline"))
+    return best + gain * (1 if metric.get("direction") == "minimize" else -1)
+
+
 def asked_words(asked: Mapping[str, Any] | None) -> list[str]:
     """What became of the turns of a hybrid's model, as ``status --json`` has it, and why it could not be asked last."""
     if not asked or not asked["of"]:

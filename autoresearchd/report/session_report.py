@@ -19,7 +19,16 @@ from autoresearchd.domain.confirmation import ablates
 from autoresearchd.domain.labels import LIVING
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.report import charts, story
-from autoresearchd.report.plain_text import asked_words, clean, diff_lines, measured, number, outcome_words, real
+from autoresearchd.report.plain_text import (
+    asked_words,
+    beside,
+    clean,
+    diff_lines,
+    measured,
+    number,
+    outcome_words,
+    real,
+)
 from autoresearchd.report.plot import chart_of
 from autoresearchd.store.story_reader import Edit, Origin, StoryReader
 
@@ -204,7 +213,7 @@ class SessionReport:
         gain, error = real(confirmed.get("gain")), real(confirmed.get("error"))
         told = f"{name} went from {number(baseline)} to {number(m['best'])}"
         if gain is not None:
-            percent = f", {100 * gain / abs(baseline):.2f}%" if baseline else ""
+            percent = f", {100 * gain / abs(base):.2f}%" if (base := beside(m)) else ""
             spread = f" ± {error:.2g}" if error else ""
             told += f"; side by side it is better by {measured(gain, m['sigma'])}{spread}{percent}"
         else:

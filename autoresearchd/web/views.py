@@ -20,7 +20,7 @@ from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import LIVING, NEVER_RUN, Label, Status
 from autoresearchd.loop.measuring.run_files import open_plain
 from autoresearchd.report import charts, story
-from autoresearchd.report.plain_text import clean, real
+from autoresearchd.report.plain_text import beside, clean, real
 from autoresearchd.report.plot import Chart, chart_of
 from autoresearchd.report.session_report import SessionReport
 from autoresearchd.store.page_reader import OPEN, SORTS, PageReader, Wanted
@@ -269,7 +269,7 @@ def headline(seen: Seen) -> Context:
     return {
         "metric": metric["name"], "better": "lower" if metric["direction"] == "minimize" else "higher",
         "baseline": baseline, "best": metric["best"], "moved": moved, "confirmed": confirmed,
-        "percent": 100 * gain / abs(baseline) if gain is not None and baseline and moved else None,
+        "percent": 100 * gain / abs(base) if gain is not None and (base := beside(metric)) and moved else None,
         "sigmas": gain / sigma if gain is not None and sigma and moved else None, "sigma": sigma,
         "tip": tip if tip and tip.get("experiment") != metric["best_experiment"] else None, "pace": pace,
         "self_reported": metric["source"] == "self-reported", "too_noisy": metric["too_noisy"],

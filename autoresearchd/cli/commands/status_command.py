@@ -33,7 +33,7 @@ from autoresearchd.domain.experiment import explain_noise, noise_has_grown
 from autoresearchd.domain.labels import LIVING
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.upkeep.session_lock import process_began
-from autoresearchd.report.plain_text import asked_words, cut, short_count
+from autoresearchd.report.plain_text import asked_words, beside, cut, short_count
 from autoresearchd.store.failed_start import FailedStart
 from autoresearchd.workspace import layout
 
@@ -280,10 +280,8 @@ def _metric_words(metric: Record, paint: Paint) -> str:
     percent, sigma = real(metric.get("improvement_pct")), real(metric.get("sigma"))
     confirmed = metric.get("confirmed") or {}
     side_by_side = real(confirmed.get("gain"))
-    if side_by_side is not None and best is not None:
-        # What it was compared with, in runs beside its own: the machine may be slower by then than at the baseline.
-        baseline = best + side_by_side * (1 if metric.get("direction") == "minimize" else -1)
-        percent = 100 * side_by_side / abs(baseline) if baseline else None
+    if side_by_side is not None and (baseline := beside(metric)):
+        percent = 100 * side_by_side / abs(baseline)
     whole, noise = all_whole((baseline, best)), f"σ {sigma:.2g}" if sigma else ""
     if best is None or confirmed.get("experiment") == metric.get("baseline_experiment"):
         told = " · ".join(filter(None, ("nothing better is confirmed yet", noise)))

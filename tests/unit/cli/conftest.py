@@ -143,8 +143,7 @@ def add_experiment(
     for answer in answers:
         store.record_answer(session_id, e.number, answer, at)
     asi = ASI(hypothesis="more steps help", extra=extra or {"learned": "\x1b[2Jnothing"})
-    words = {"description": description, "role": role, "asi": asi}
-    proposal = Proposal({"train.py": "x = 1\n"}, "more steps help", policy, **words)  # type: ignore[arg-type]
+    proposal = Proposal({"train.py": "x = 1\n"}, "more steps help", policy, description=description, role=role, asi=asi)
     diff = f"--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-x = 0\n+x = {e.number}  # \x1b[31m\n"
     store.record_proposal(session_id, e.number, proposal, diff=diff, code_hash=f"hash-{e.number}")
     commit = f"{e.number:040x}"
