@@ -27,11 +27,12 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from policies import interval, show
-from tables import AXES, SEEDS, Problem, recipe_of
+from tables import AXES, SEEDS, Problem, Recipe, recipe_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the fakes are those of the tests
 
@@ -95,13 +96,24 @@ def grounds(folders: list[str]) -> list[Ground]:
     return found
 
 
+@cache
+def problem_of(ground: Ground) -> Problem:
+    """The table of a session on one."""
+    table = np.fromfile(ground.pristine / "table.f64", "<f8").reshape(*(len(axis) for axis in AXES.values()), SEEDS)
+    return Problem(table, recipe_of(ground.programs.code(ground.session.base_commit)[PROGRAM]))
+
+
+def recipes(state: ResearchState, files: Mapping[str, str]) -> tuple[Recipe, Recipe]:
+    """Of the program in a state of a session on a table, and of what files make of it."""
+    return recipe_of(state.code[PROGRAM]), recipe_of({**state.code, **files}[PROGRAM])
+
+
 def worth(ground: Ground, state: ResearchState, answer: Mapping[str, str] | None, *, anonymous: bool) -> Worth:
     """In a state of a session on a table. answer: the files that the model has changed, None where it gave none."""
-    table = np.fromfile(ground.pristine / "table.f64", "<f8").reshape(*(len(axis) for axis in AXES.values()), SEEDS)
-    problem = Problem(table, recipe_of(ground.programs.code(ground.session.base_commit)[PROGRAM]))
+    problem, known = problem_of(ground), constants(ground.task, state.code)
 
     def gain(files: Mapping[str, str]) -> float:
-        before, after = (problem.share(recipe_of(code[PROGRAM])) for code in (state.code, {**state.code, **files}))
+        before, after = map(problem.share, recipes(state, files))
         return max(after - before, 0.0)
 
     def moved(names: Mapping[str, Parameter], values: Mapping[str, Value]) -> float:
@@ -111,7 +123,7 @@ def worth(ground: Ground, state: ResearchState, answer: Mapping[str, str] | None
     offers = [[moved(offered.known, {n: v}) for v in p.values] for n, p in offered.offers.items()]
     found = {"drawn": statistics.fmean(map(statistics.fmean, offers)), "best": max(map(max, offers))}
     if state.outlook is not None and state.outlook.proposal:
-        found["search"] = moved(constants(ground.task, state.code), state.outlook.proposal)
+        found["search"] = moved(known, state.outlook.proposal)
     return found if answer is None else {**found, "model": gain(answer)}
 
 
@@ -143,7 +155,7 @@ def main() -> int:
     chosen = [every[i * len(every) // options.states] for i in range(min(options.states, len(every)))]
     settings = ModelSettings(
         prompt=BRIEF, structured=not options.text, reasks=0, retries=0, timeout=3600, temperature=options.temperature,
-        max_tokens=MOST_BRIEF,
+        max_tokens=MOST_BRIEF, anonymous=options.anonymous,
     )  # fmt: skip
     client, answers = OpenAIClient(options.base_url, options.model), MemoryAnswers()
     came, named = Counter[str](), Counter[str]()
@@ -157,7 +169,6 @@ def main() -> int:
             answers=answers,
             purse=OpenPurse(),
             check=lambda s, files, g=ground: g._check.legal(s, files),
-            anonymous=options.anonymous,
         )
         try:
             proposal = policy.propose(state, threading.Event())

@@ -186,6 +186,7 @@ class SettingsFile(Section):
     feedback: Flag = True
     prompt: Literal["full", "brief"] = "full"
     structured: Annotated[bool | None, BeforeValidator(_structured)] = None
+    anonymous: Flag = False
     prices: dict[str, PriceFile] = Field(default_factory=dict)
     key_files: dict[str, Line] = Field(default_factory=dict)
     spend: SpendFile = SpendFile()

@@ -67,7 +67,8 @@ class ModelSettings:
 
     policy: what ``--policy auto`` stands for; empty: ``search``. context_tokens, max_tokens: of a prompt, and of an
     answer. retries: after a passing trouble; reasks: of a malformed answer; repairs: of a failed proposal. structured:
-    None: where the model is known to have it. per_day: US dollars of all sessions together (UTC). base_url,
+    None: where the model is known to have it. anonymous: the brief prompt calls constants C1, C2, …: a control for what
+    their names tell. per_day: US dollars of all sessions together (UTC). base_url,
     local_model, key_file: of the policy ``local``. store: of the journal, a URL of PostgreSQL; empty: a file in each
     repository. hooks_before, hooks_after: commands of the user's own around each experiment. docs/policies.md has them
     all.
@@ -85,6 +86,7 @@ class ModelSettings:
     feedback: bool = True
     prompt: str = "full"
     structured: bool | None = None
+    anonymous: bool = False
     prices: Mapping[str, Price] = field(default_factory=dict)
     per_day: float | None = None
     when_spent: str = "stop"

@@ -45,13 +45,11 @@ class ModelPolicy(AskingPolicy):
     changes nothing goes back to the model with the exact error, at most ``settings.reasks`` times. Passed is raised
     where a search stands by (``state.outlook``) and the model leaves the turn to it.
 
-    outlook: what a search would consider, for the brief prompt of a model that has none beside it. anonymous: the brief
-    prompt calls constants C1, C2, …: a control for what their names tell.
+    outlook: what a search would consider, for the brief prompt of a model that has none beside it.
     """
 
     _: KW_ONLY
     outlook: Callable[[ResearchState], Outlook] | None = None
-    anonymous: bool = False
 
     @property
     def repairs(self) -> int:
@@ -96,7 +94,8 @@ class _Talk:
 
     def __init__(self, means: ModelPolicy, state: ResearchState, exchange: Exchange, cancel: Cancel) -> None:
         self._settings, self._check, self._state, self._exchange = means.settings, means.check, state, exchange
-        self._menu = brief.menu(state, anonymous=means.anonymous) if means.settings.prompt == brief.BRIEF else None
+        asked = means.settings
+        self._menu = brief.menu(state, anonymous=asked.anonymous) if asked.prompt == brief.BRIEF else None
         self._may_pass = state.outlook is not None and bool(state.outlook.proposal)
         self._until, self._ended = Patience(cancel, means.ending, GRACE_S), Patience(cancel, means.ending)
         self._base = {**state.code, **(state.repair.files if state.repair else {})}

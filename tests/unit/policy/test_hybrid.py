@@ -436,7 +436,7 @@ def test_messages_that_others_made_are_not_brief() -> None:
 
 
 def test_without_a_name_nothing_of_the_program_is_told() -> None:
-    bench = Bench('{"constant": "C5", "value": 3}', settings=replace(BRIEF, structured=True), anonymous=True)
+    bench = Bench('{"constant": "C5", "value": 3}', settings=replace(BRIEF, structured=True, anonymous=True))
     made = hybrid(bench).propose(make_state(TOY, parent=BASE, seed=MODELS), NEVER)
     assert made.changes == {"train.py:DEPTH": 3}
     assert not {"LR", "DEPTH", "Muon"} & set(bench.told(0).replace("_", " ").split())

@@ -1,0 +1,259 @@
+"""Does GRPO teach a small model to choose better, on tables of which it has learned nothing?
+
+    python benchmarks/tables.py --dir KEPT --keep --starts defaults,far --arms search --runs 40 --repeats 2 --first 100
+    python benchmarks/learn_to_choose.py --model FILE.gguf --sessions KEPT/*/ --held-out slice_localization --dir DIR
+
+The states are those of sessions of `search` on HPOLib's tables, and what is asked is what a hybrid asks in them, as
+text (a schema's answers cannot be learned from). The model answers each state of the other tables several times; the
+reward is the learner's own, of the true gain that the table tells, so that no reward is luck; `learn`'s GRPO trains an
+adapter on these answers; then it answers other states, and so on, for so many rounds. Passes are left out, as `learn`
+does. In each state of the held-out table it is then computed, not drawn: the probability of each answer on the menu,
+and so the worth (as in brief.py: a share of what the table has to give, nothing where an answer is worse) of an answer
+on the menu, and the share of answers that are on it. Beside it: a draw from the same menus, and the search's choice.
+
+Arms: untrained; grpo; shuffled: the same with outcomes permuted among the answers; rate0: learning rate 0; each also
+with the constants called C1, C2 and so on (``--anonymous``). Intervals: Student's t at 95%, over the held-out states'
+sessions. What DIR has is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from brief import grounds, problem_of, recipes, state_of, worth
+from policies import interval, show
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.ports import ResearchState
+from autoresearchd.domain.randomness import derive_seed
+from autoresearchd.evaluator.feedback import reward
+from autoresearchd.learner.algorithms.learnable import Sample
+from autoresearchd.learner.algorithms.train_options import TrainOptions
+from autoresearchd.learner.data.trajectories import Trajectory
+from autoresearchd.learner.gate.held_out_states import Ground
+from autoresearchd.learner.training.load_model import ModelOptions
+from autoresearchd.learner.training.local_model import LocalModel
+from autoresearchd.learner.training.train import StepFigures, train
+from autoresearchd.models.client import Message, estimate_tokens
+from autoresearchd.policy.edits.answer_parts import EditError
+from autoresearchd.policy.prompt.brief import Menu, menu, messages, passes, read_answer
+from autoresearchd.policy.search.find_constants import new_files
+
+ARMS: Mapping[str, Mapping[str, Any]] = {
+    "grpo": {}, "shuffled": {"shuffle_rewards": True}, "rate0": {"learning_rate": 0.0},
+}  # fmt: skip
+MAX_TOKENS = 24
+BUDGET = 1_500
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A state of a session on a table, and what is asked in it."""
+
+    ground: Ground
+    number: int
+    state: ResearchState
+    offered: Menu
+    asked: tuple[Message, ...]
+
+    @property
+    def session(self) -> str:
+        """The folder's name."""
+        return str(self.ground.folder)
+
+
+def questions(every: Sequence[Ground], count: int, *, first: int, anonymous: bool) -> list[Question]:
+    """So many states of each session, evenly over it, from the first on; the sessions in turn."""
+    found = []
+    for at in range(count):
+        for ground in every:
+            numbers = [n for n in ground.experiments if n > 1]
+            number = numbers[(first + at * len(numbers) // count) % len(numbers)]
+            state = state_of(ground, number, alone=False)
+            offered = menu(state, anonymous=anonymous)
+            asked = messages(state, budget=BUDGET, count=estimate_tokens, offered=offered)
+            found.append(Question(ground, number, state, offered, asked))
+    return found
+
+
+def outcome(question: Question, text: str) -> tuple[Label, float]:
+    """What the learner would be told of an answer: its label, and how much better the true loss is, if it has one."""
+    try:
+        edit = read_answer(text, question.state.code, "cpu", question.ground.task, question.offered)
+    except EditError as error:
+        return error.label, 0.0
+    problem = problem_of(question.ground)
+    before, after = (float(problem.losses(r).mean()) for r in recipes(question.state, edit.files))
+    return Label.NONE if after < before else Label.NO_GAIN, before - after
+
+
+def answers(model: LocalModel, every: Sequence[Question], group: int, round_number: int, seed: int) -> list[Trajectory]:
+    """Answers to each question with their rewards; passes are left out."""
+    made = []
+    for place, question in enumerate(every):
+        prompt = model.encode(question.asked)
+        seeds = [derive_seed(seed, i, f"round {round_number} {place}") for i in range(group)]
+        drawn = model.generate([prompt] * group, max_tokens=MAX_TOKENS, temperature=1.0, seeds=seeds)
+        sigma = question.state.sigma
+        for index, each in enumerate(drawn):
+            if passes(each.text):
+                continue
+            label, gain = outcome(question, each.text)
+            earned = reward(label, gain, sigma, question.state.incumbent_value)
+            assert earned is not None
+            unusable = "" if label in (Label.NONE, Label.NO_GAIN) else label.value
+            one = Trajectory(
+                session=f"{round_number}", number=place, attempt=0, group=f"{place}", state_id=f"{place}",
+                at=BEGAN + timedelta(seconds=place), policy_version="", messages=question.asked, completion=each.text,
+                token_ids=each.ids, logprobs=each.logprobs, reward=earned.total, censored=False, label=label,
+                feedback="", index=index, error=unusable,
+            )  # fmt: skip
+            made.append(one)
+        print(f"\r  round {round_number}: state {place + 1}/{len(every)}", end="", flush=True, file=sys.stderr)
+    return made
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A held-out state. worth: expected, of an answer on the menu; on_menu: its probability; passed: of a pass."""
+
+    session: str
+    worth: float
+    on_menu: float
+    passed: float
+    drawn: float
+    search: float
+    best: float
+
+
+def judge(model: LocalModel, question: Question) -> Judged:
+    """Of the policy in a state, computed over all answers on the menu."""
+    ground, state, offered = question.ground, question.state, question.offered
+    gains = {}
+    for name, offer in offered.offers.items():
+        for value in offer.values:
+            files = new_files(state.code, [(offered.known[name], value)])
+            gains[f"{name} = {value!r}"] = worth(ground, state, files, anonymous=False)["model"]
+    prompt, texts = model.encode(question.asked), [*gains, "PASS"]
+    with torch.no_grad():
+        said = model.statistics([Sample(prompt, model.tokens(text)) for text in texts])
+    chance = dict(zip(texts, said.logprobs.sum(dim=-1).exp().tolist(), strict=True))
+    total = sum(chance[text] for text in gains)
+    beside = worth(ground, state, None, anonymous=False)
+    return Judged(
+        question.session, sum(chance[text] * gain for text, gain in gains.items()) / total, total, chance["PASS"],
+        beside["drawn"], beside.get("search", 0.0), beside["best"],
+    )  # fmt: skip
+
+
+def main() -> int:
+    """Train the arms that are missing, and print what came of each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--sessions", nargs="+", required=True)
+    parser.add_argument("--held-out", required=True, help="the name of a table")
+    parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--arms", default=",".join(ARMS))
+    parser.add_argument("--anonymous", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--states", type=int, default=36, help="of a round")
+    parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=9, help="of a round")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rate", type=float, default=2e-4)
+    parser.add_argument("--judged", type=int, default=40, help="held-out states")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--threads", type=int, default=2)
+    o = parser.parse_args()
+    mine = [f for f in o.sessions if o.held_out not in Path(f).name]
+    others = [f for f in o.sessions if o.held_out in Path(f).name]
+    if not mine or not others:
+        raise SystemExit(f"sessions of {o.held_out} and of other tables are needed")
+    learned_from, held = grounds(mine), grounds(others)
+    test = questions(held, -(-o.judged // len(held)), first=0, anonymous=o.anonymous)[: o.judged]
+    name = f"{o.held_out}{'-anonymous' if o.anonymous else ''}"
+    options = ModelOptions(dtype=o.dtype, threads=o.threads, seed=o.seed, generated=o.group)
+    plain: list[Judged] = []
+    for arm in ("untrained", *o.arms.split(",")):
+        folder = o.dir.resolve() / f"{name}-{arm}" / ("" if arm == "untrained" else str(o.seed))
+        done, learned = folder / f"judged-{len(held)}-{o.judged}.json", folder / "rounds.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        if arm != "untrained" and not learned.exists():
+            model = LocalModel.load(o.model.resolve(), options)
+            learned.write_text(json.dumps(learn(model, learned_from, arm, folder, o)))
+        if not done.exists():
+            adapter = folder if learned.exists() else None
+            model = LocalModel.load(o.model.resolve(), replace(options, adapter=adapter))
+            began = time.monotonic()
+            judged = [judge(model, question) for question in test]
+            print(f"judged {len(test)} states in {time.monotonic() - began:.0f} s", file=sys.stderr)
+            done.write_text(json.dumps([asdict(j) for j in judged], indent=1))
+        judged = [Judged(**row) for row in json.loads(done.read_text())]
+        plain = plain or judged
+        if arm == "untrained":
+            for what in ("drawn", "search", "best"):
+                print(f"{what:12} worth {show(*over_sessions(judged, lambda j, w=what: getattr(j, w)))}")
+        line = f"{arm:12} worth {show(*over_sessions(judged, lambda j: j.worth))}"
+        line += f"   beyond a drawn answer {show(*over_sessions(judged, lambda j: j.worth - j.drawn))}"
+        if arm != "untrained":
+            less = [replace(j, worth=j.worth - p.worth) for j, p in zip(judged, plain, strict=True)]
+            line += f"   beyond untrained {show(*over_sessions(less, lambda j: j.worth))}"
+        line += f"   on the menu {statistics.fmean(j.on_menu for j in judged):.0%}"
+        print(f"{line}, passes {statistics.fmean(j.passed for j in judged):.0%}")
+        for row in json.loads(learned.read_text()) if learned.exists() else ():
+            print(f"    {row}")
+    return 0
+
+
+def over_sessions(every: Sequence[Judged], of: Any) -> tuple[float, float]:
+    """(mean, half the width of its interval), a session's mean being one observation."""
+    sessions: dict[str, list[float]] = {}
+    for each in every:
+        sessions.setdefault(each.session, []).append(of(each))
+    return interval([statistics.fmean(values) for values in sessions.values()])
+
+
+def told(step: StepFigures) -> None:
+    """That a step is done."""
+    print(f"\r  step {step.step}/{step.steps}    ", end="", flush=True, file=sys.stderr)
+
+
+def learn(model: LocalModel, sessions: Sequence[Ground], arm: str, folder: Path, o: argparse.Namespace) -> list[Any]:
+    """Train the model's adapter for some rounds, keep it in a folder; what came of each round."""
+    facts = []
+    for number in range(o.rounds):
+        began = time.monotonic()
+        asked = questions(sessions, -(-o.states // len(sessions)), first=number, anonymous=o.anonymous)[: o.states]
+        made = answers(model, asked, o.group, number, o.seed)
+        drew = time.monotonic()
+        usual = TrainOptions(
+            steps=o.steps, batch=o.batch, learning_rate=o.rate, warmup=1, seed=o.seed + number, micro=o.group,
+            kl_every=o.steps - 1,
+        )  # fmt: skip
+        ended = train(model, made, replace(usual, **ARMS[arm]), on_step=told)
+        labels = Counter(each.label.value or "used" for each in made)
+        facts.append({
+            "answers": len(made), "reward": round(statistics.fmean(t.reward for t in made), 3), **labels,
+            "kl": round(ended.history[-1].get("kl_base", 0.0), 4), "stopped": ended.stopped, "cold": ended.cold_start,
+            "drawn_s": round(drew - began), "trained_s": round(time.monotonic() - drew),
+        })  # fmt: skip
+        print(f"\n{arm} round {number}: {facts[-1]}", file=sys.stderr)
+    model.save(folder)
+    return facts
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
