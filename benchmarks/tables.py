@@ -383,12 +383,12 @@ def main() -> None:
 
 def cell_of(problem: Problem, arm: Arm, seed: int, runs: int, folder: Path, *, keep: bool = False) -> float:
     """The share that an arm reached: read, or made; what an interrupted run left is made anew. keep: its repository."""
-    done = folder.with_suffix(".json")
+    done = folder.with_name(f"{folder.name}.json")  # a model's name may have a dot
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)
         done.parent.mkdir(parents=True, exist_ok=True)
         chosen = arm(problem, seed, runs, folder)
-        part = done.with_suffix(".part")
+        part = done.with_name(f"{done.name}.part")
         part.write_text(json.dumps({"share": problem.share(chosen.recipe), **asdict(chosen)}))
         part.replace(done)
         if not keep:
