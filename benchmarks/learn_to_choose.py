@@ -7,9 +7,9 @@ The states are those of sessions of `search` on HPOLib's tables, and what is ask
 text (a schema's answers cannot be learned from). The model answers each state of the other tables several times; the
 reward is the learner's own, of the true gain that the table tells, so that no reward is luck; `learn`'s GRPO trains an
 adapter on these answers; then it answers other states, and so on, for so many rounds. Passes are left out, as `learn`
-does. In each state of the held-out table it is then computed, not drawn: the probability of each answer on the menu,
-and so the worth (as in brief.py: a share of what the table has to give, nothing where an answer is worse) of an answer
-on the menu, and the share of answers that are on it. Beside it: a draw from the same menus, and the search's choice.
+does. Then states of the held-out table are answered, and what the answers are worth is told as in brief.py: a share of
+what the table has to give, nothing where an answer is worse or cannot be used. Beside it: one drawn from the same
+menus, and the search's choice.
 
 Arms: untrained; grpo; shuffled: the same with outcomes permuted among the answers; rate0: learning rate 0; each also
 with the constants called C1, C2 and so on (``--anonymous``). Intervals: Student's t at 95%, over the held-out states'
@@ -30,7 +30,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
 from brief import grounds, problem_of, recipes, state_of, worth
 from policies import interval, show
 
@@ -38,7 +37,6 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.evaluator.feedback import reward
-from autoresearchd.learner.algorithms.learnable import Sample
 from autoresearchd.learner.algorithms.train_options import TrainOptions
 from autoresearchd.learner.data.trajectories import Trajectory
 from autoresearchd.learner.gate.held_out_states import Ground
@@ -48,7 +46,6 @@ from autoresearchd.learner.training.train import StepFigures, train
 from autoresearchd.models.client import Message, estimate_tokens
 from autoresearchd.policy.edits.answer_parts import EditError
 from autoresearchd.policy.prompt.brief import Menu, menu, messages, passes, read_answer
-from autoresearchd.policy.search.find_constants import new_files
 
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {}, "shuffled": {"shuffle_rewards": True}, "rate0": {"learning_rate": 0.0},
@@ -127,34 +124,41 @@ def answers(model: LocalModel, every: Sequence[Question], group: int, round_numb
 
 @dataclass(frozen=True)
 class Judged:
-    """A held-out state. worth: expected, of an answer on the menu; on_menu: its probability; passed: of a pass."""
+    """A held-out state. worth: mean over the answers, 0 of one that cannot be used; usable: share of them.
+
+    several: share that set more than one constant. drawn, search, best: of one drawn from the menu, of what the search
+    would do, and of the best on the menu, which has single constants.
+    """
 
     session: str
     worth: float
-    on_menu: float
-    passed: float
+    usable: float
+    several: float
     drawn: float
     search: float
     best: float
 
 
-def judge(model: LocalModel, question: Question) -> Judged:
-    """Of the policy in a state, computed over all answers on the menu."""
-    ground, state, offered = question.ground, question.state, question.offered
-    gains = {}
-    for name, offer in offered.offers.items():
-        for value in offer.values:
-            files = new_files(state.code, [(offered.known[name], value)])
-            gains[f"{name} = {value!r}"] = worth(ground, state, files, anonymous=False)["model"]
-    prompt, texts = model.encode(question.asked), [*gains, "PASS"]
-    with torch.no_grad():
-        said = model.statistics([Sample(prompt, model.tokens(text)) for text in texts])
-    chance = dict(zip(texts, said.logprobs.sum(dim=-1).exp().tolist(), strict=True))
-    total = sum(chance[text] for text in gains)
+def judge(model: LocalModel, question: Question, draws: int, seed: int) -> Judged:
+    """Of the policy in a state, by some answers; the same seed draws with the same random numbers for each policy."""
+    ground, state = question.ground, question.state
+    prompt = model.encode(question.asked)
+    seeds = [derive_seed(seed, i, f"judged {question.session} {question.number}") for i in range(draws)]
+    said = model.generate([prompt] * draws, max_tokens=MAX_TOKENS, temperature=1.0, seeds=seeds)
+    worths, usable, several = [], 0, 0
+    for each in said:
+        try:
+            edit = read_answer(each.text, state.code, "cpu", ground.task, question.offered)
+        except EditError:
+            worths.append(0.0)
+            continue
+        before, after = recipes(state, edit.files)
+        usable, several = usable + 1, several + (sum(before[name] != after[name] for name in before) > 1)
+        worths.append(worth(ground, state, edit.files, anonymous=False)["model"])
     beside = worth(ground, state, None, anonymous=False)
     return Judged(
-        question.session, sum(chance[text] * gain for text, gain in gains.items()) / total, total, chance["PASS"],
-        beside["drawn"], beside.get("search", 0.0), beside["best"],
+        question.session, statistics.fmean(worths), usable / draws, several / draws, beside["drawn"],
+        beside.get("search", 0.0), beside["best"],
     )  # fmt: skip
 
 
@@ -174,6 +178,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rate", type=float, default=2e-4)
     parser.add_argument("--judged", type=int, default=40, help="held-out states")
+    parser.add_argument("--draws", type=int, default=4, help="answers to each of them")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=2)
@@ -189,7 +194,7 @@ def main() -> int:
     plain: list[Judged] = []
     for arm in ("untrained", *o.arms.split(",")):
         folder = o.dir.resolve() / f"{name}-{arm}" / ("" if arm == "untrained" else str(o.seed))
-        done, learned = folder / f"judged-{len(held)}-{o.judged}.json", folder / "rounds.json"
+        done, learned = folder / f"judged-{len(held)}-{o.judged}-{o.draws}.json", folder / "rounds.json"
         folder.mkdir(parents=True, exist_ok=True)
         if arm != "untrained" and not learned.exists():
             model = LocalModel.load(o.model.resolve(), options)
@@ -198,7 +203,7 @@ def main() -> int:
             adapter = folder if learned.exists() else None
             model = LocalModel.load(o.model.resolve(), replace(options, adapter=adapter))
             began = time.monotonic()
-            judged = [judge(model, question) for question in test]
+            judged = [judge(model, question, o.draws, 0) for question in test]
             print(f"judged {len(test)} states in {time.monotonic() - began:.0f} s", file=sys.stderr)
             done.write_text(json.dumps([asdict(j) for j in judged], indent=1))
         judged = [Judged(**row) for row in json.loads(done.read_text())]
@@ -208,11 +213,12 @@ def main() -> int:
                 print(f"{what:12} worth {show(*over_sessions(judged, lambda j, w=what: getattr(j, w)))}")
         line = f"{arm:12} worth {show(*over_sessions(judged, lambda j: j.worth))}"
         line += f"   beyond a drawn answer {show(*over_sessions(judged, lambda j: j.worth - j.drawn))}"
+        line += f"   beyond the search {show(*over_sessions(judged, lambda j: j.worth - j.search))}"
         if arm != "untrained":
             less = [replace(j, worth=j.worth - p.worth) for j, p in zip(judged, plain, strict=True)]
             line += f"   beyond untrained {show(*over_sessions(less, lambda j: j.worth))}"
-        line += f"   on the menu {statistics.fmean(j.on_menu for j in judged):.0%}"
-        print(f"{line}, passes {statistics.fmean(j.passed for j in judged):.0%}")
+        line += f"   usable {statistics.fmean(j.usable for j in judged):.0%}"
+        print(f"{line}, several constants {statistics.fmean(j.several for j in judged):.0%}")
         for row in json.loads(learned.read_text()) if learned.exists() else ():
             print(f"    {row}")
     return 0

@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from policies import environment, interval
+from policies import SIGNALLED, environment, interval
 from scale import invented_devices
 
 from autoresearchd.app.project import Project
@@ -195,7 +195,9 @@ def session(policy: str, config: str, problem: Problem, seed: int, runs: int, fo
         several = nullcontext(None) if slots == 1 else invented_devices(slots)
         with several, environment(AUTORESEARCHD_CONFIG=config):
             limits = Limits(max_experiments=experiments)
-            start(StartOptions(None, folder, tag="t", policy=policy, limits=limits, foreground=True, seed=seed))
+            code = start(StartOptions(None, folder, tag="t", policy=policy, limits=limits, foreground=True, seed=seed))
+        if code > SIGNALLED:
+            raise SystemExit("interrupted; the same command makes what is missing")
         project = Project.at(folder)
         with project.open_store() as store:
             found = store.session("t")
