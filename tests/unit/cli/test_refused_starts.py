@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -225,6 +226,8 @@ def test_without_skypilot_no_session_is_opened_that_could_rent_nothing(
 
 def test_a_tier_in_the_executor_is_not_called_by_another_option(toy: Path, command: Command) -> None:
     pytest.importorskip("asyncssh")
+    if shutil.which("rsync") is None:
+        pytest.skip("rsync is not installed")
     write_files(toy, {"task.yaml": TASK + "fleet: {slots: [{host: a, name: a, remote_dir: /a}]}\n"})
     git(toy, "commit", "-qam", "a fleet")
     answer = refused(command, "--executor", "ssh:bubblewarp")
