@@ -176,14 +176,15 @@ def _sha256(path: Path) -> str:
 def write_gguf(adapter: Path, file: Path) -> None:
     """Write a LoRA adapter of Qwen2 as llama.cpp takes it (its convert_lora_to_gguf.py; Qwen2 permutes nothing).
 
-    Raises UsageError: the folder has no adapter that ``learn`` has written.
+    Raises UsageError: the folder has no adapter that ``learn`` has written, or one of another kind of model.
     """
     import gguf
-    from safetensors.numpy import load_file
 
+    from autoresearchd.learner.training.load_model import CONFIG, WEIGHTS, read_tensors
+
+    tensors = read_tensors(adapter / WEIGHTS)
     try:
-        alpha = float(json.loads((adapter / "adapter_config.json").read_text())["lora_alpha"])
-        tensors = load_file(adapter / "adapter_model.safetensors")
+        alpha = float(json.loads((adapter / CONFIG).read_text())["lora_alpha"])
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{adapter} has no adapter: {error}", hint="name the folder of a version") from error
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, n_blocks=200)
@@ -193,7 +194,9 @@ def write_gguf(adapter: Path, file: Path) -> None:
     writer.add_float32("adapter.lora.alpha", alpha)
     for name, tensor in tensors.items():
         place, _, part = name.removeprefix("base_model.model.").removesuffix(".weight").rpartition(".lora_")
-        writer.add_tensor(f"{names.get_name(place)}.weight.lora_{part.lower()}", tensor.astype("float32"))
+        if (known := names.get_name(place)) is None:
+            raise UsageError(f"{adapter}: Qwen2 has no layer {place}", hint="only adapters of Qwen2 are written")
+        writer.add_tensor(f"{known}.weight.lora_{part.lower()}", tensor.float().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
