@@ -38,7 +38,7 @@ from policies import SIGNALLED, TAG, environment, prepare
 from research import FIRST_FRESH_SEED, run_again
 from tables import Strict
 
-from autoresearchd.app.compose import laboratory, make_executor
+from autoresearchd.app.compose import laboratory
 from autoresearchd.app.project import Project
 from autoresearchd.app.start import StartOptions, resume, start
 from autoresearchd.config import Overrides, load_task
@@ -187,7 +187,7 @@ def make(name: str, arm: str, repeat: int, folder: Path) -> dict[str, Any]:
         start(asked)
         with project.open_store() as store:
             session = store.session(TAG)
-            lab = laboratory(project, session, store, project.root, [], make_executor("local"))
+            lab = laboratory(project, session, store, project.root, [])
             base, runs, said = session.base_commit, store.experiments(session.id)[0].runs, list[str]()
             spent = sum(run.duration_s for run in runs)
             if arm == "autoresearchd":

@@ -32,7 +32,7 @@ import yaml
 from research import FIRST_FRESH_SEED, measure_again
 from scipy.stats import t as student
 
-from autoresearchd.app.compose import laboratory, make_executor
+from autoresearchd.app.compose import laboratory
 from autoresearchd.app.project import Project
 from autoresearchd.app.start import StartOptions, resume, start
 from autoresearchd.config import Overrides, load_task
@@ -272,7 +272,7 @@ def so_far(decided: Sequence[Experiment]) -> list[float]:
 def measured_again(project: Project, store: SqlStore, count: int) -> tuple[float, float]:
     """(baseline, best): means over fresh seeds, the same in every cell."""
     found = store.session(TAG)
-    lab = laboratory(project, found, store, project.root, [], make_executor("local"))
+    lab = laboratory(project, found, store, project.root, [])
     programs = {"baseline": found.base_commit, "best": found.confirmed}
     values: dict[str, list[float]] = {name: [] for name in programs}
     again = lab.site.runs / "again"

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from autoresearchd.app.compose import laboratory, make_executor
+from autoresearchd.app.compose import laboratory
 from autoresearchd.app.project import Project
 from autoresearchd.domain.experiment import Measurement
 from autoresearchd.domain.labels import Outcome, Status
@@ -161,7 +161,7 @@ def main() -> int:
     project = Project.at(options.dir.resolve())
     store = project.open_store()
     session = store.session("bench")
-    lab = laboratory(project, session, store, project.root, [], make_executor("local"))
+    lab = laboratory(project, session, store, project.root, [])
     programs = {"baseline": session.base_commit, "confirmed": session.confirmed}
     values: dict[str, list[float]] = {name: [] for name in programs}
     again = lab.site.runs / "again"

@@ -222,9 +222,8 @@ def executor_spec(spec: str, sandbox: str | None, slots: int | None = None) -> s
 
 
 def laboratory(
-    project: Project, session: Session, store: SqlStore, folder: Path, sinks: Sequence[EventSink],
-    executor: Executor | None = None,
-) -> Context:  # fmt: skip
+    project: Project, session: Session, store: SqlStore, folder: Path, sinks: Sequence[EventSink]
+) -> Context:
     """Everything that the loop of this session works with. folder: the task's folder in the user's checkout."""
     task = parse_task(session.task_json)
     workspace = open_workspace(project.root, session.tag, task, folder)
@@ -259,17 +258,15 @@ def laboratory(
         runs=layout.public_dir(project.root) / "runs" / session.tag,
     )
     spec, stop = parse_spec(session.policy), StopSwitch()
-    if isinstance(executor, LocalExecutor):
-        executor.shared = _may_compute_here(spec, settings)
-
     warn = partial(tell, EventKind.WARNING)
 
     def waits(reason: str) -> None:
         note_reason(store, session.tag, clock.now(), reason)
 
-    if executor is None:
-        fleet = _fleet_now(task, folder, tell) if executor_kind(session.executor) == SSH else task
-        executor = make_executor(session.executor, fleet, _terms(project, session, store, stop, tell, waits))
+    fleet = _fleet_now(task, folder, tell) if executor_kind(session.executor) == SSH else task
+    executor = make_executor(session.executor, fleet, _terms(project, session, store, stop, tell, waits))
+    if isinstance(executor, LocalExecutor):
+        executor.shared = _may_compute_here(spec, settings)
     # A server may call its model as it likes: the user says which folder has the same.
     named = (folder / Path(settings.learn.model).expanduser()).resolve() if settings.learn.model else None
     adapters, name = None, str(replace(spec, tuned=False))

@@ -186,7 +186,7 @@ def _serve(root: Path, doom: Doom, *, often: bool, clock_seed: int | None) -> in
 
     often: housekeeping all the time; clock_seed: of a clock that jumps.
     """
-    from autoresearchd.app.compose import ensure_segment, laboratory, make_executor
+    from autoresearchd.app.compose import ensure_segment, laboratory
     from autoresearchd.app.project import Project
     from autoresearchd.app.repair import check_database, check_journal
     from autoresearchd.loop.daemon import serve
@@ -204,7 +204,7 @@ def _serve(root: Path, doom: Doom, *, often: bool, clock_seed: int | None) -> in
     with SessionLock(project.lock(TAG), TAG) as lock:
         check_database(project.database)
         store.take_controls(session.id)
-        lab = laboratory(project, session, store, root, [MortalSink(doom)], make_executor(session.executor))
+        lab = laboratory(project, session, store, root, [MortalSink(doom)])
         workspace = lab.workspace
         check_journal(store, workspace, session)
         mortal = replace(

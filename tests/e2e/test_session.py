@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from autoresearchd.app.compose import laboratory
+from autoresearchd.app.project import Project as AppProject
+from autoresearchd.executor.local import LocalExecutor
 from tests.e2e.conftest import PROGRAM, TASK, Project
 from tests.timing import wait_until
 
@@ -198,3 +203,13 @@ def test_a_task_in_a_subfolder_is_found_again_by_resume(empty: Project) -> None:
     assert [e["experiment"] for e in empty.experiments()] == [0, 1]
     changed = empty.git("diff", "--name-only", "main", "refs/autoresearch/t/1")
     assert changed == "deep/er/train.py"
+
+
+def test_what_a_policys_own_model_computes_on_a_gpu_is_no_stranger_to_a_run(project: Project) -> None:
+    project.session("random", 0)
+    place = AppProject.at(project.root)
+    with closing(place.existing_store()) as store:
+        session = place.pick(store, "t")
+        for policy, shared in (("random", False), ("command:./policy", True)):
+            lab = laboratory(place, replace(session, policy=policy), store, project.root, [])
+            assert isinstance(lab.executor, LocalExecutor) and lab.executor.shared is shared
