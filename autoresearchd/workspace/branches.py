@@ -80,7 +80,7 @@ class Branches:
     def commit(self, tree: str, parent: str, message: str, when: datetime) -> str:
         """Write a commit of the daemon; no ref names it. The same again gives the same."""
         new = NewObjects()
-        made = new.add("commit", serialise_commit(tree, parent, message, int(when.timestamp())))
+        made = new.add("commit", serialise_commit(tree, parent, message, when))
         self._objects.write(new)
         return made
 

@@ -152,7 +152,7 @@ class GitWorkspace:
                 raise RepositoryError(f"the new {path} is not text: {error}", hint="propose text in UTF-8") from error
             blobs[(*self._parts, *self._editable[path])] = new.add("blob", data)
         tree = self._objects.change_tree(base.tree, blobs, new)
-        commit = new.add("commit", _commit(tree, parent, message, when))
+        commit = new.add("commit", serialise_commit(tree, parent, message, when))
         self._objects.write(new)
         self._history.set_experiment(number, commit)
         return commit
@@ -248,10 +248,10 @@ class GitWorkspace:
         """Write the discarded commit on ``tip`` (itself, where that is its parent) and its revert, with ``tree``."""
         tried, written, new = self._objects.commit(commit), commit, NewObjects()
         if tried.parents[:1] != (tip,):
-            written = new.add("commit", _commit(tried.tree, tip, tried.message, when))
+            written = new.add("commit", serialise_commit(tried.tree, tip, tried.message, when))
         subject, trailers = tried.message.split("\n", 1)[0], {"Experiment": str(number), "Status": "discard"}
         message = commit_message(f'Revert "{subject}"', f"This reverts commit {written}.", trailers)
-        reverted = new.add("commit", _commit(tree, written, message, when))
+        reverted = new.add("commit", serialise_commit(tree, written, message, when))
         self._objects.write(new)
         return reverted
 
@@ -263,7 +263,7 @@ class GitWorkspace:
         message = commit_message(f"Fall back to experiment {number}", why, trailers)
         for parent in (before, tip) if before is not None else (tip,):
             new = NewObjects()
-            fallen = new.add("commit", _commit(tree, parent, message, when))
+            fallen = new.add("commit", serialise_commit(tree, parent, message, when))
             if fallen == tip:
                 return tip
         self._objects.write(new)
@@ -320,12 +320,6 @@ class GitWorkspace:
                 f"{path} {kind} in commit {commit[:10]}", hint="commit it as a regular file, not as a link"
             )
         return entry
-
-
-def _commit(tree: str, parent: str, message: str, when: datetime) -> bytes:
-    if when.tzinfo is None:
-        raise ValueError("the time of a commit needs a time zone")
-    return serialise_commit(tree, parent, message, int(when.timestamp()))
 
 
 def open_workspace(root: Path, tag: str, task: Task, folder: Path) -> GitWorkspace:

@@ -20,6 +20,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -107,9 +108,11 @@ def serialise_tree(entries: list[Entry]) -> bytes:
     return b"".join(e.mode + b" " + e.name + b"\0" + bytes.fromhex(e.sha) for e in ordered)
 
 
-def serialise_commit(tree: str, parent: str, message: str, timestamp: int) -> bytes:
+def serialise_commit(tree: str, parent: str, message: str, when: datetime) -> bytes:
     """A commit object; author and committer are the daemon, the time is UTC."""
-    who = f"{IDENTITY} <{ADDRESS}> {timestamp} +0000"
+    if when.tzinfo is None:
+        raise ValueError("the time of a commit needs a time zone")
+    who = f"{IDENTITY} <{ADDRESS}> {int(when.timestamp())} +0000"
     text = message.replace("\0", "").encode("utf-8", "replace")
     return f"tree {tree}\nparent {parent}\nauthor {who}\ncommitter {who}\n\n".encode() + text
 

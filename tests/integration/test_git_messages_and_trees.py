@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def trailers_of(root: Path, message: str) -> tuple[str, str]:
     """The trailers that git finds in a message, and in a commit with it."""
-    data = serialise_commit(git(root, "rev-parse", "HEAD^{tree}"), git(root, "rev-parse", "HEAD"), message, 0).decode()
+    tree, parent = git(root, "rev-parse", "HEAD^{tree}", "HEAD").split()
+    data = serialise_commit(tree, parent, message, datetime.fromtimestamp(0, UTC)).decode()
     commit = git(root, "hash-object", "-w", "-t", "commit", "--stdin", stdin=data)
     logged = git(root, "log", "-1", "--format=%(trailers)", commit)
     return git(root, "interpret-trailers", "--parse", stdin=message), logged
