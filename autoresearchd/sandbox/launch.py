@@ -270,11 +270,16 @@ def _as_data(plan: Plan) -> dict[str, Any]:
     """A plan as `marshal` takes it, its limits as the supervisor knows them."""
     data: dict[str, Any] = json.loads(json.dumps(asdict(plan), default=os.fspath))
     if plan.limits is not None:
-        free = shutil.disk_usage(plan.output).free // 2
-        data["limits"]["bytes"] = plan.limits.size or max(_LEAST_WRITTEN, min(_MOST_WRITTEN, free))
+        room = room_for_a_run(plan.output)
+        data["limits"]["bytes"] = plan.limits.size or room
         most = {str(folder): plan.limits.scratch_files for folder in plan.written}
         data["limits"]["folders"] = {**most, str(plan.output): plan.limits.files}
     return data
+
+
+def room_for_a_run(folder: Path) -> int:
+    """Bytes that a run may write there."""
+    return max(_LEAST_WRITTEN, min(_MOST_WRITTEN, shutil.disk_usage(folder).free // 2))
 
 
 def _spawn() -> tuple[int, int]:

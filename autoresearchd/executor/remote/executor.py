@@ -8,7 +8,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -35,7 +34,7 @@ from autoresearchd.executor.remote.link import Call, HostFull, HostLost, Link, T
 from autoresearchd.executor.remote.remote_supervisor import LOG_NAME
 from autoresearchd.executor.remote.trees import Trees
 from autoresearchd.sandbox.job_files import remove_tree, write_json
-from autoresearchd.sandbox.launch import LOG_LIMIT, read_result
+from autoresearchd.sandbox.launch import LOG_LIMIT, read_result, room_for_a_run
 from autoresearchd.sandbox.tiers import check_name
 
 T = TypeVar("T")
@@ -43,7 +42,6 @@ RECORD = "remote.json"
 """Of a run's folder: where it runs, for whoever finds it after this daemon."""
 _OUTCOMES = ("ok", "failed", "timeout", "budget_overrun", "killed", "oom", "disk_full", "lost", "tampered")
 _STAGE = re.compile(r"training|evaluation|check-\d+")
-_LEAST_WRITTEN, _MOST_WRITTEN = 1 << 30, 64 << 30
 _LOOK_EVERY_S = 0.1
 _SPARE_S = 60.0
 """For folders, interpreters and ends, on top of what a run may take."""
@@ -367,7 +365,7 @@ class RemoteExecutor:
         progress.call = link.begin(
             "run", logs.told, slot=place.folder, gpu=place.slot.gpu_id, run=run, task=request.task, seed=request.seed,
             tree=tree.hash, pristine=prepared.pristine, setup=prepared.setup, data=prepared.data,
-            room=_room(request.run_dir),
+            room=room_for_a_run(request.run_dir),  # for all that it writes to come here
         )  # fmt: skip
         progress.stop()
         try:
@@ -458,11 +456,6 @@ def _clear(run_dir: Path) -> None:
     for path in (run_dir / "output", run_dir / "result.json", *run_dir.glob("*.log*")):
         if not remove_tree(str(path)):
             raise OSError(errno.ENOTEMPTY, "what an earlier run left cannot be removed", str(path))
-
-
-def _room(run_dir: Path) -> int:
-    """Bytes that a run may write, for all of them to come here."""
-    return max(_LEAST_WRITTEN, min(_MOST_WRITTEN, shutil.disk_usage(run_dir).free // 2))
 
 
 def _checked(answer: Mapping[str, Any], run_dir: Path, host: str) -> RunResult:

@@ -42,7 +42,7 @@ from autoresearchd.executor.remote.trees import Trees
 from autoresearchd.executor.visible_files import pointers
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.job_files import FULL, remove_tree
-from autoresearchd.sandbox.launch import RunLimits, end_abandoned
+from autoresearchd.sandbox.launch import RunLimits, end_abandoned, room_for_a_run
 from autoresearchd.sandbox.tiers import Tier, choose
 
 MAGIC = b"\0autoresearchd\n"
@@ -54,7 +54,6 @@ _MOST_AT_ONCE = 1 << 20
 """Of a log at each look; what a flood leaves behind comes when the run has ended."""
 _OLD_S, _OLD_RUN_S = 2 * 86400.0, 14 * 86400.0
 _LEAST_FREE = 64 << 20
-_LEAST_WRITTEN = 1 << 30
 
 BOOT = """
 import json, os, platform, shutil, signal, sys, time
@@ -213,8 +212,7 @@ class Remote:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(place)
         (folder / "source").mkdir(exist_ok=True)
-        size = min(room, max(_LEAST_WRITTEN, shutil.disk_usage(self._top).free // 2))
-        executor = self._executor(gpu, size)
+        executor = self._executor(gpu, min(room, room_for_a_run(self._top)))
         request = RunRequest(
             key=run, task=task, commit="", seed=seed, workspace=folder / "task", pristine=folder / "pristine",
             setup=self._setup(setup), run_dir=self._run_dir(run), source=folder / "source",
