@@ -183,11 +183,9 @@ class Link:
         if not self.lost:
             self._send({"id": call.number, "do": "stop"})
 
-    async def call(
-        self, do: str, told: Told | None = None, *, timeout: float | None = _CALL_S, **arguments: Any
-    ) -> Any:
+    async def call(self, do: str, *, timeout: float | None = _CALL_S, **arguments: Any) -> Any:
         """What ``Remote.do_…`` there gives. Raises what it raised, with the host's name; HostLost; HostFull."""
-        call = self.begin(do, told, **arguments)
+        call = self.begin(do, **arguments)
         try:
             return await asyncio.wait_for(call.done, timeout)
         except TimeoutError as error:

@@ -16,7 +16,6 @@ import errno
 import json
 import os
 import pickle
-import platform
 import queue
 import re
 import select
@@ -32,7 +31,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, MissingCapability
-from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.environment import MARKER, run_setup
@@ -56,7 +54,7 @@ _OLD_S, _OLD_RUN_S = 2 * 86400.0, 14 * 86400.0
 _LEAST_FREE = 64 << 20
 
 BOOT = """
-import json, os, platform, shutil, signal, sys, time
+import json, os, shutil, signal, sys, time
 told = json.loads(os.fsdecode(__import__("base64").b64decode(sys.argv[2])))
 top = os.path.join(os.path.abspath(os.path.expanduser(told["folder"])), ".autoresearchd")
 code = os.path.join(top, "code", told["code"])
@@ -66,8 +64,7 @@ try:
 except OSError as error:
     fault = str(error)
 hello = {"top": top, "there": os.path.isdir(code), "part": code + ".part-%d" % os.getpid(), "fault": fault,
-    "python": "%d.%d.%d" % sys.version_info[:3], "platform": sys.platform, "machine": platform.machine(),
-    "rsync": shutil.which("rsync") is not None, "time": time.time()}
+    "platform": sys.platform, "rsync": shutil.which("rsync") is not None, "time": time.time()}
 os.write(1, told["magic"].encode() + json.dumps(hello).encode() + b"\\n")
 signal.alarm(600)
 if os.read(0, 1) != b"g" or fault:
@@ -124,7 +121,6 @@ class Remote:
         return {
             **described[0],
             "device": ", ".join(devices),
-            "machine": platform.machine(),
             "warnings": self._executor(gpus[0]).warnings(task),
             "free": shutil.disk_usage(self._top).free,
         }
@@ -138,7 +134,7 @@ class Remote:
             part.mkdir(parents=True, mode=0o700)
         return {"there": place.exists(), "part": str(part)}
 
-    def do_adopt(self, call: int, stop: threading.Event, kind: str, tree: str, part: str) -> str:
+    def do_adopt(self, call: int, stop: threading.Event, kind: str, tree: str, part: str) -> None:
         """Take what was written into use, if it is what was sent."""
         place = self._top / kind / tree
         if Trees().read(Path(part)).hash != tree:
@@ -150,7 +146,6 @@ class Remote:
             if not place.exists():
                 raise
             remove_tree(part)  # another daemon was faster
-        return str(place)
 
     def do_found(self, call: int, stop: threading.Event, setup: str, names: Sequence[str]) -> list[str]:
         """Those of the names that set-up has made here, or that are this machine's own: the absolute ones."""
@@ -223,12 +218,12 @@ class Remote:
                 handle.kill()
             logs.look()
         logs.close()
-        return _as_data(result, self._run_dir(run))
+        return asdict(result)
 
     def do_recover(self, call: int, stop: threading.Event, run: str) -> dict[str, Any] | None:
         """The result of a run that has ended by itself, else None; nothing of it is left alive."""
         result = LocalExecutor(devices=Devices()).recover(self._run_dir(run))
-        return None if result is None else _as_data(result, self._run_dir(run))
+        return None if result is None else asdict(result)
 
     def do_forget(self, call: int, stop: threading.Event, run: str) -> None:
         remove_tree(str(self._run_dir(run).parent))
@@ -316,11 +311,6 @@ class _Logs:
     def close(self) -> None:
         for stream in self._open.values():
             stream.close()
-
-
-def _as_data(result: RunResult, run_dir: Path) -> dict[str, Any]:
-    stages = [asdict(stage) | {"log_path": Path(stage.log_path).name} for stage in result.stages]
-    return {**asdict(result), "stages": stages, "run_dir": str(run_dir)}
 
 
 def own_slot(top: Path, cores: int, mine: contextlib.ExitStack) -> str:
