@@ -146,9 +146,10 @@ class Bridge(Cooling):
 
     async def create(self, node: str, options: dict[str, Any]) -> Actor:
         """Ask for an actor. node: where it has to be, empty: anywhere; options: as Ray's, what it needs."""
+        await self.up()
         self._actors += 1
         actor = Actor(self, self._actors)
-        await actor.create(node, options)
+        await self.ask("create", actor=actor.number, node=node, options=options)
         return actor
 
     async def close(self) -> None:
@@ -164,20 +165,14 @@ class Actor:
     """A `carrier.Carrier` of the cluster, which may not be placed yet: a call waits until it is."""
 
     def __init__(self, bridge: Bridge, number: int) -> None:
-        self._bridge, self._number = bridge, number
-        self._process: asyncio.subprocess.Process | None = None
+        self.number, self._bridge, self._process = number, bridge, bridge.process
         self._ends: asyncio.Task[None] | None = None
-
-    async def create(self, node: str, options: dict[str, Any]) -> None:
-        await self._bridge.up()
-        self._process = self._bridge.process
-        await self._bridge.ask("create", actor=self._number, node=node, options=options)
 
     async def call(self, do: str, data: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
         """What ``Carrier.do_…`` gives. Raises HostLost; OSError: of the node."""
         if self._process is not self._bridge.process:
             raise HostLost(self._bridge.reason or "Ray was begun anew")
-        return await self._bridge.ask("call", data, actor=self._number, method=do, arguments=arguments)
+        return await self._bridge.ask("call", data, actor=self.number, method=do, arguments=arguments)
 
     def kill(self) -> None:
         """Give its resources back; what it has started ends with it."""
@@ -186,7 +181,7 @@ class Actor:
     async def _kill(self) -> None:
         if self._process is self._bridge.process:
             with contextlib.suppress(HostLost):
-                await self._bridge.ask("kill", actor=self._number)
+                await self._bridge.ask("kill", actor=self.number)
 
     async def gone(self) -> None:
         if self._ends is not None:
