@@ -181,19 +181,18 @@ class LocalExecutor:
 
     slots: how many runs may be under way at once; None: one for each GPU, else one. Where there is no GPU each has
     cores of its own; MissingCapability where there are fewer than slots. tier: the isolation, or its name,
-    which is probed at the first use. python: the interpreter to describe, where the task names one; None: the daemon's.
+    which is probed at the first use.
     """
 
     def __init__(
-        self, *, slots: int | None = None, tier: Tier | str = AUTO, python: Path | None = None,
-        devices: Devices | None = None, limits: RunLimits | None = None,
+        self, *, slots: int | None = None, tier: Tier | str = AUTO, devices: Devices | None = None,
+        limits: RunLimits | None = None,
     ) -> None:  # fmt: skip
         self._tier = check_name(tier) if isinstance(tier, str) else tier
         self._limits = limits or RunLimits()
         self._devices = devices if devices is not None else find_devices()
         self.slots = slots if slots is not None else max(1, len(self._devices.ids))
         self._cores = () if self._devices.ids else share_cores(self.slots)
-        self._python = python or Path(sys.executable)
         self._interpreters: dict[Path, Interpreter] = {}
         self.shared = False
         """Whether what computes on a GPU may be the policy's, whose processes come and go."""
@@ -270,7 +269,7 @@ class LocalExecutor:
         return None if result is None or result.stages[-1].outcome in ("killed", "lost") else result
 
     def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
-        python = self._python
+        python = Path(sys.executable)
         if task is not None and setup is not None:
             with contextlib.suppress(MissingCapability):  # one that set-up has yet to make
                 python = resolve_python(task, setup)
