@@ -39,9 +39,6 @@ class MergeConflict(RepositoryError):
         super().__init__(self.how)
 
 
-_SAME_PLACE = "both changed the same place of {path}"
-
-
 class Branches:
     """git: of the user's common directory. Made by ``GitWorkspace.branches``."""
 
@@ -169,5 +166,5 @@ class _Merge:
             raise MergeConflict(path, "both changed {path}, which is no text") from None
         merged = None if "\0" in base + ours + theirs else self._text(base, ours, theirs)
         if merged is None:
-            raise MergeConflict(path, _SAME_PLACE)
+            raise MergeConflict(path, "both changed the same place of {path}")
         return self._new.add("blob", merged.encode("utf-8"))

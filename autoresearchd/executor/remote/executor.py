@@ -276,7 +276,8 @@ class RemoteExecutor:
         first = request.slot % len(self._places)
         troubles: dict[str, AutoresearchdError] = {}
         # Those that would have to wait for a machine come last.
-        for place in sorted((*self._places[first:], *self._places[:first]), key=_waits):
+        turn = (*self._places[first:], *self._places[:first])
+        for place in sorted(turn, key=lambda place: not (place.host.cools or place.host.way.ready())):
             host, name = place.host, place.slot.name
             if place.busy or host.cools or place.cools:
                 reason = "it is in use" if place.busy else host.reason if host.cools else place.reason
@@ -444,10 +445,6 @@ class _Logs:
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()
-
-
-def _waits(place: Place) -> bool:
-    return not (place.host.cools or place.host.way.ready())
 
 
 def _clear(run_dir: Path) -> None:
