@@ -9,33 +9,9 @@ from autoresearchd.domain.errors import MissingCapability
 from autoresearchd.domain.task import RemoteSlot
 from autoresearchd.executor.remote.executor import RemoteExecutor
 from autoresearchd.executor.remote.hosts import Host, Times
-from autoresearchd.executor.remote.link import Hello
-from autoresearchd.executor.ssh.connection import Address, SshChannel, no_python, require_asyncssh
-from autoresearchd.executor.ssh.transfers import Transfers, require_programs
+from autoresearchd.executor.ssh.connection import Address, require_asyncssh
+from autoresearchd.executor.ssh.way import SshWay, require_programs
 from autoresearchd.sandbox.tiers import AUTO
-
-
-class SshWay(Transfers):
-    """A `Way` to one host."""
-
-    where_folder = "remote_dir in task.yaml"
-
-    @property
-    def name(self) -> str:
-        return self._address.text
-
-    def ready(self) -> bool:
-        return True
-
-    async def open(self, told: Hello, patience: float) -> SshChannel:
-        return await SshChannel.open(self._address, self._config, told, patience)
-
-    def require_usable(self, hello: Hello) -> None:
-        if not hello["rsync"]:
-            raise MissingCapability(f"{self.name}: there is no rsync", hint="install it: apt install rsync")
-
-    def explain(self, said: str) -> MissingCapability | None:
-        return no_python(self._address, said)
 
 
 class SshExecutor(RemoteExecutor):

@@ -1,4 +1,4 @@
-"""Files to a host and back with rsync over the system's ssh, which checks the host's key as we do."""
+"""How one host is reached by ssh, and files by rsync over the system's ssh, which checks the host's key as we do."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability
-from autoresearchd.executor.remote.link import HostFull, HostLost, Like
+from autoresearchd.executor.remote.link import Hello, HostFull, HostLost, Like
 from autoresearchd.executor.remote.trees import Tree
-from autoresearchd.executor.ssh.connection import Address
+from autoresearchd.executor.ssh.connection import Address, SshChannel, no_python
 
 _LOST = {10, 12, 30, 35, 255}
 """rsync's exit codes for sockets, streams and time, and ssh's own."""
@@ -44,8 +44,10 @@ def require_programs() -> None:
             raise MissingCapability(what, hint=f"apt install {package}")
 
 
-class Transfers:
-    """Between this machine and one host. Who waits for one also watches the connection, and ends it with that."""
+class SshWay:
+    """A `Way` to one host. Who waits for a transfer also watches the connection, and ends it with that."""
+
+    where_folder = "remote_dir in task.yaml"
 
     def __init__(self, address: Address, config: Path | None) -> None:
         self._address, self._config = address, config
@@ -58,9 +60,26 @@ class Transfers:
         words = [*_SSH, f"-oConnectTimeout={_PATIENCE_S}", *known, *(("-F", str(config)) if config else ())]
         words += ["-l", address.user] if address.user else []
         self._shell = " ".join(f'"{word}"' for word in words)
-        name = address.name
-        self._target = f"[{name}]:" if ":" in name else f"{name}:"
+        self._target = f"[{address.name}]:" if ":" in address.name else f"{address.name}:"
 
+    @property
+    def name(self) -> str:
+        return self._address.text
+
+    def ready(self) -> bool:
+        return True
+
+    async def open(self, told: Hello, patience: float) -> SshChannel:
+        return await SshChannel.open(self._address, self._config, told, patience)
+
+    def require_usable(self, hello: Hello) -> None:
+        if not hello["rsync"]:
+            raise MissingCapability(f"{self.name}: there is no rsync", hint="install it: apt install rsync")
+
+    def explain(self, said: str) -> MissingCapability | None:
+        return no_python(self._address, said)
+
+    # -- files -------------------------------------------------------------------------------------------------------
     async def send(self, top: Path, tree: Tree, folder: str, *, like: Like | None = None, follow: bool = False) -> None:
         names = b"".join(os.fsencode(name) + b"\0" for name in tree.names)
         copied = [f"--copy-dest={like.folder}", "--checksum"] if like else ["--whole-file"]
@@ -92,7 +111,7 @@ class Transfers:
         if not there and process.returncode in _IN_PART and unreadable:
             return  # what the job has made unreadable is missed by nobody else, and would be so the next time
         lines = [line for line in complaints.decode("utf-8", "replace").splitlines() if line.strip()]
-        why, host = clean("; ".join(lines[:3]), 300), self._address.text
+        why, host = clean("; ".join(lines[:3]), 300), self.name
         if full:
             if not there:
                 raise OSError(errno.ENOSPC, "no space left", arguments[-1])
