@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,13 @@ def root(tmp_path: Path) -> Path:
     """A repository of a user's, with one commit."""
     make_repository(tmp_path / "repository")
     return tmp_path / "repository"
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Any], Any]]:
+    """Closes what a test opens."""
+    with contextlib.ExitStack() as stack:
+        yield lambda executor: stack.enter_context(contextlib.closing(executor))
 
 
 @pytest.fixture

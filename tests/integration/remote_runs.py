@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from pathlib import Path
 
 from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import RunResult
-from autoresearchd.domain.ports import RunRequest
+from autoresearchd.domain.ports import Executor, RunRequest
+from autoresearchd.domain.task import Task
 from autoresearchd.executor.remote.executor import RemoteExecutor, RemoteRun
-from tests.contract.executor_contract import PATIENCE_S, ended
-from tests.integration.local_jobs import text_of
+from autoresearchd.executor.remote.hosts import setup_key
+from autoresearchd.executor.remote.trees import Trees
+from tests.contract.executor_contract import PATIENCE_S, JobContract, ended, make_request, make_task
+from tests.integration.local_jobs import ESCAPE, carriers, marked, text_of, write_job
 from tests.timing import wait_until
 
 
@@ -44,3 +49,46 @@ def ended_well(executor: RemoteExecutor, request: RunRequest) -> RunResult:
 
     found: RunResult = wait_until(attempt)
     return found
+
+
+class RemoteContract(JobContract):
+    """What an executor for other machines promises on top. It has one host, which serves nobody else."""
+
+    def place(self, executor: Executor, task: Task, pristine: Path, setup: Path) -> Path:
+        return top_of(executor) / "setup" / setup_key(task, Trees().read(pristine))
+
+    def test_a_log_comes_while_the_job_runs_and_a_kill_ends_all_of_it(
+        self, executor: RemoteExecutor, mark: str, tmp_path: Path
+    ) -> None:
+        """Else nothing can be ended early, and an ended run goes on in the GPU that the next one gets."""
+        runs = top_of(executor) / "runs"
+        before = set(runs.glob("*"))
+        request = make_request(tmp_path, marked(mark, write_job(tmp_path, ESCAPE.format(rest=600))))
+        handle = begun(executor, request)
+        assert text_of(handle.run_dir / "training.log") == "escaped\n"
+        assert carriers(mark)
+        handle.kill()
+        assert outcome(handle) == "killed"
+        assert carriers(mark) == []
+        assert set(runs.glob("*")) <= before, "what is fetched is removed there"
+
+    def test_what_leads_out_of_the_output_does_not_come_here(self, executor: RemoteExecutor, tmp_path: Path) -> None:
+        """Else a hostile program has the daemon read what it may not, by a link in what is fetched."""
+        command = (
+            "cd $AUTORESEARCHD_OUTPUT_DIR; ln -s /etc/passwd a; ln -s ../../.. b; mkfifo c; echo x > d; ln -s d e;"
+            " mkdir f; head -c 9000000 /dev/zero > f/large; chmod +x d"
+        )
+        request = make_request(tmp_path, make_task(command))
+        result = ended(executor, request)
+        assert (result.stages[-1].outcome, result.device) == ("ok", "cpu")
+        output = request.run_dir / "output"
+        assert sorted(path.name for path in output.iterdir()) == ["d", "e", "f"]
+        assert (output / "e").read_text() == "x\n"
+        assert (output / "f" / "large").read_bytes() == bytes(9_000_000)
+        assert os.access(output / "d", os.X_OK)
+
+
+def top_of(executor: Executor) -> Path:
+    """The folder on its host that all is in."""
+    assert isinstance(executor, RemoteExecutor)
+    return Path(executor.given[0].remote_dir) / ".autoresearchd"

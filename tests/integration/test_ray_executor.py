@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,25 +16,15 @@ import pytest
 
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability
 from autoresearchd.domain.ports import Executor
-from autoresearchd.domain.task import Task
 from autoresearchd.executor.ray.executor import RayExecutor
 from autoresearchd.executor.ray.wanted import Wanted
-from autoresearchd.executor.remote.hosts import setup_key
-from autoresearchd.executor.remote.trees import Trees
-from tests.contract.executor_contract import HANG, SUCCEED, JobContract, ended, make_request, make_task
+from tests.contract.executor_contract import HANG, SUCCEED, make_request, make_task
 from tests.integration.local_jobs import ESCAPE, carriers, marked, text_of, write_job
 from tests.integration.ray_cluster import BUSY, Cluster, make_cluster, needs_ray, two_cores
-from tests.integration.remote_runs import begun, ended_well, outcome
+from tests.integration.remote_runs import RemoteContract, begun, ended_well, outcome
 from tests.timing import wait_until
 
 pytestmark = [needs_ray, pytest.mark.slow]
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[[RayExecutor], RayExecutor]]:
-    """Closes what a test opens."""
-    with contextlib.ExitStack() as stack:
-        yield lambda executor: stack.enter_context(contextlib.closing(executor))
 
 
 @pytest.fixture(scope="module")
@@ -51,50 +40,15 @@ def placed(cluster: Cluster) -> Iterator[RayExecutor]:
         yield executor
 
 
-class TestContract(JobContract):
+class TestContract(RemoteContract):
     """What every executor promises, over a real cluster."""
 
     @pytest.fixture
     def executor(self, placed: RayExecutor) -> Executor:
         return placed
 
-    def place(self, executor: Executor, task: Task, pristine: Path, setup: Path) -> Path:
-        assert isinstance(executor, RayExecutor)
-        return Path(executor.given[0].remote_dir) / ".autoresearchd" / "setup" / setup_key(task, Trees().read(pristine))
-
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-
-
-def test_a_log_comes_at_once_and_a_kill_ends_all_of_a_run(
-    cluster: Cluster, opened: Any, mark: str, tmp_path: Path
-) -> None:
-    """Else nothing can be ended early, and an ended run goes on in the GPU that the next one gets."""
-    executor = opened(cluster.executor())
-    request = make_request(tmp_path, marked(mark, write_job(tmp_path, ESCAPE.format(rest=600))))
-    handle = begun(executor, request)
-    assert text_of(handle.run_dir / "training.log") == "escaped\n"
-    assert carriers(mark)
-    handle.kill()
-    assert outcome(handle) == "killed"
-    assert carriers(mark) == []
-    assert not list((cluster.top / "runs").iterdir()), "what is fetched is removed there"
-
-
-def test_what_leads_out_of_the_output_does_not_come_here(cluster: Cluster, opened: Any, tmp_path: Path) -> None:
-    """Else a hostile program has the daemon read what it may not, by a link in what is fetched."""
-    command = (
-        "cd $AUTORESEARCHD_OUTPUT_DIR; ln -s /etc/passwd a; ln -s ../../.. b; mkfifo c; echo x > d; ln -s d e;"
-        " mkdir f; head -c 9000000 /dev/zero > f/large; chmod +x d"
-    )
-    request = make_request(tmp_path, make_task(command))
-    result = ended(opened(cluster.executor()), request)
-    assert (result.stages[-1].outcome, result.device) == ("ok", "cpu")
-    output = request.run_dir / "output"
-    assert sorted(path.name for path in output.iterdir()) == ["d", "e", "f"]
-    assert (output / "e").read_text() == "x\n"
-    assert (output / "f" / "large").read_bytes() == bytes(9_000_000)
-    assert os.access(output / "d", os.X_OK)
 
 
 @pytest.mark.nightly
