@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,8 +78,6 @@ class Here:
         self.carrier, self.sent = Carrier(), 0
 
     async def call(self, do: str, data: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
-        import json
-
         self.sent += len(data)
         text, data = self.carrier.call(do, json.dumps(arguments), data)
         answer = json.loads(text)
@@ -111,11 +110,7 @@ def test_what_a_job_has_put_out_of_reach_is_missed_and_the_rest_comes(tmp_path: 
         folder = inner
     os.close(folder), os.close(top)
     (tmp_path / "here").mkdir()
-
-    async def fetch() -> None:
-        await Way().fetch(str(tmp_path / "there"), tmp_path / "here")
-
-    asyncio.run(fetch())
+    asyncio.run(_fetch(tmp_path / "there", tmp_path / "here"))
     assert (tmp_path / "here/output/kept").read_text() == "x"
 
 
