@@ -220,12 +220,12 @@ def _parts(notes: Iterable[str]) -> Iterable[str]:
     return (part for note in notes for line in note.splitlines() for part in wrap(line, _WIDTH) or [""])
 
 
-def _told(value: Value, structured: bool = False) -> str:
+def _told(value: Value, structured: bool) -> str:
     return json.dumps(value) if structured else repr(value)
 
 
-def _listed(values: Iterable[Value], structured: bool = False) -> str:
-    return ", ".join(_told(value, structured) for value in values)
+def _listed(values: Iterable[Value]) -> str:
+    return ", ".join(map(repr, values))
 
 
 def _comment(code: Mapping[str, str], parameter: Parameter, quote: Quote) -> str:
@@ -298,21 +298,16 @@ def read_answer(
         if name in changes:
             continue
         try:
-            changes[name] = _value(given, name, known)
+            value = _value(given, name, known)
             if offered is not None:
-                offered.check(name, changes[name])
+                offered.check(name, value)
+            changes[name] = value
         except EditError as error:
-            changes.pop(name, None)
             errors.append(error)
     if not changes:
         none = EditError("no line of the answer is NAME = value", hint="answer with one such line")
         raise errors[0] if errors else none
-    files: dict[str, str] = {}
-    for path in {known[name].path for name in changes}:
-        own = {p.name: p for p in known.values() if p.path == path}
-        set_here = {known[n].name: value for n, value in changes.items() if known[n].path == path}
-        files[path] = find_constants.replace(code[path], own.values(), set_here)
-    return Edit(files, FORM)
+    return Edit(find_constants.new_files(code, ((known[name], value) for name, value in changes.items())), FORM)
 
 
 def _pairs(text: str, known: Mapping[str, Parameter]) -> list[tuple[str, Any]]:
