@@ -21,6 +21,7 @@ from rapidfuzz.distance import Levenshtein
 from autoresearchd.domain.cleaning import one_line
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import NEVER_RUN, Label
+from autoresearchd.domain.quantities import some_of
 from autoresearchd.evaluator.feedback import changed_lines
 
 WINDOW = 500
@@ -133,9 +134,7 @@ def _close(a: Any, b: Any) -> bool:
 
 def _what(entry: _Entry) -> str:
     moves = []
-    for name in sorted(entry.constants)[:_MOST_NAMED]:
-        value = entry.constants[name]
+    for name, value in sorted(entry.constants.items()):
         shown = f"{value:.6g}" if isinstance(value, float) else one_line(str(value)[:240], 60)
         moves.append(f"{one_line(name.rpartition(':')[2], 60)} to {shown}")
-    more = len(entry.constants) - len(moves)
-    return f"changed {', '.join(moves)}" + (f" and {more} more" if more else "")
+    return f"changed {some_of(moves, _MOST_NAMED)}"
