@@ -28,7 +28,6 @@ _MOST_STEPS = 30_000
 _OF_A_MODEL = re.compile(r"(?:^|_)(?:init|forward|predict|model|network|net)(?:$|_(?!_))")
 _ON_THE_WAY = ("to", "cuda", "cpu", "eval", "train", "compile", "half", "wrap")
 """What a model is after such a call, it was before."""
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Way(StrEnum):
@@ -196,7 +195,7 @@ class _Flow:
                 self._statement(statement)
 
     def _function(self, scope: _Scope) -> None:
-        assert isinstance(scope.node, _FUNCTIONS)
+        assert isinstance(scope.node, Definition)
         kept = self._control, self._training
         self._control, self._training = [], 0
         for name, default in defaults_of(scope.node):
