@@ -15,7 +15,6 @@ from autoresearchd.domain.redaction import Redactor, secrets_of_environment
 from autoresearchd.evaluator.rules.legality import check_edit, check_no_secret
 from autoresearchd.keys import redactor
 from autoresearchd.loop.context import SystemClock
-from autoresearchd.policy.edits.answer_parts import EditError
 from autoresearchd.policy.edits.read_answer import read_parts
 from autoresearchd.policy.policy_names import OUTSIDE
 from autoresearchd.store.reader import Reader
@@ -88,7 +87,7 @@ def propose(
             changed = read_parts(edits, files, code)
             check_edit(task, code, {**code, **changed}, required={})
             check_no_secret(redactor(folder=project.root), code, changed)
-        except (EditError, errors.PolicyError) as error:
+        except errors.PolicyError as error:
             raise errors.UsageError(error.what, hint=error.hint) from error
         if project.daemon(session.tag) is None and store.holder(session.tag) is None:
             what, hint = f"no daemon works on session {session.tag}", f"`autoresearchd resume {session.tag}` goes on"

@@ -179,7 +179,7 @@ class _Talk:
             if not files:
                 raise PolicyError("the edit changes nothing", label=Label.NO_OP)
             self._check(self._state, files)
-        except (EditError, PolicyError) as error:
+        except PolicyError as error:
             return self._unusable(reply, error.label, str(error), form)
         # A constant's value is offered only where it may be tried: again, too, since what it was tried on changed.
         if not last and self._menu is None and (alike := self._exchange.find_near(files)):

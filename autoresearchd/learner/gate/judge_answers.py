@@ -33,7 +33,6 @@ from autoresearchd.loop.deciding import resources
 from autoresearchd.loop.measuring.run_files import ProtectedFiles
 from autoresearchd.loop.messages import commit_of, unified_diff
 from autoresearchd.loop.run import RunningProgram, launch
-from autoresearchd.policy.edits.answer_parts import EditError
 from autoresearchd.policy.edits.read_answer import read_answer
 from autoresearchd.policy.prompt import brief as prompts
 from autoresearchd.policy.workspace_copy import put
@@ -85,7 +84,7 @@ def examine(state: HeldOutState, completion: str, held_out: HeldOut) -> Outcome:
         else:
             edit = read_answer(completion, state.code)
         ground.legal(state, edit.files)
-    except (EditError, PolicyError) as error:
+    except PolicyError as error:
         words = shorten(str(error), _MAX_ERROR)
         return Outcome(state.key, state.session, False, error.label, words, PENALTIES.get(error.label))
     after = {**state.code, **edit.files}

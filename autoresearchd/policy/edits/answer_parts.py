@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from autoresearchd.domain.errors import AutoresearchdError
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
 
 MAX_ANSWER_LINES = 100_000
@@ -57,15 +57,14 @@ class Edit:
     words: Mapping[str, Any] = field(default_factory=dict)
 
 
-class EditError(AutoresearchdError):
+class EditError(PolicyError):
     """An answer that cannot be used, in words that the model can be told.
 
     label: ``malformed_answer``, ``illegal_edit`` (a file that may not be edited) or ``no_op`` (nothing changes).
     """
 
     def __init__(self, what: str, *, label: Label = Label.MALFORMED_ANSWER, hint: str = "") -> None:
-        super().__init__(what, hint=hint)
-        self.label = label
+        super().__init__(what, label=label, hint=hint)
 
 
 def show(text: object, most: int = _SHOWN) -> str:
