@@ -306,14 +306,6 @@ _WORST = 4.0
 """A failure counts as so many scales below the present program."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A value that a constant might take."""
-
-    parameter: Parameter
-    value: Value
-
-
 class Surrogate:
     """Beliefs about all constants of one incumbent together.
 

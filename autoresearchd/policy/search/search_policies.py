@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,20 +23,8 @@ from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
 from autoresearchd.evaluator.rules.run_time import reads_budget
 from autoresearchd.policy.search.find_constants import constants, movable, new_files, spaces
-from autoresearchd.policy.search.memory import (
-    Array,
-    Candidate,
-    Coupling,
-    Effect,
-    Memory,
-    Surrogate,
-    expected_gain,
-    key,
-    where,
-)
+from autoresearchd.policy.search.memory import Array, Coupling, Effect, Memory, Surrogate, expected_gain, key, where
 from autoresearchd.policy.search.parameter import BATCH, CONTEXT, PER_PASS, Parameter, Value, words_of
-
-Move = tuple[Parameter, Value]
 
 _MOST_CHANGES = 3
 _LADDER = tuple(way * size for size in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0) for way in (-1, 1))
@@ -75,6 +64,13 @@ _MEANING = {  # of a higher and of a lower value, by family
 _ARCHITECTURE = frozenset({"width", "depth", "context", "count", "choice", "flag"})
 
 
+class Move(NamedTuple):
+    """A constant, and the value that it is given."""
+
+    parameter: Parameter
+    value: Value
+
+
 class SearchPolicy:
     """Searches the constants of the editable files.
 
@@ -101,8 +97,7 @@ class SearchPolicy:
         ahead, self._ahead = self._ahead, None
         turn = ahead[1] if ahead is not None and ahead[0] == _key(state) else self._turn(state)
         chosen = turn.chosen
-        moves = [(c.parameter, c.value) for c in chosen]
-        return _proposal(self.name, state, moves, turn.reason(chosen), turn.expected(chosen))
+        return _proposal(self.name, state, chosen, turn.reason(chosen), turn.expected(chosen))
 
     def outlook(self, state: ResearchState) -> Outlook:
         """What it would propose now, and what it believes of each constant; members of a round are given the same.
@@ -172,7 +167,7 @@ class RandomPolicy:
         random = np.random.default_rng(state.seed)
         for _ in range(100):
             if changes := draw(parameters, random):
-                moves = [(parameters[name], value) for name, value in changes.items()]
+                moves = [Move(parameters[name], value) for name, value in changes.items()]
                 return _proposal(self.name, state, moves, "drawn at random")
         raise PolicyError("no constant has another value in its range", label=Label.NO_OP)
 
@@ -265,15 +260,15 @@ class _Turn:
         self._threshold = _MARGIN * self.surrogate.noise
 
     @cached_property
-    def chosen(self) -> list[Candidate]:
+    def chosen(self) -> list[Move]:
         """One to three changes."""
         for changes in self.coupling.untried:
-            together = [Candidate(self.all[name], value) for name, value in changes.items()]
+            together = [Move(self.all[name], value) for name, value in changes.items()]
             if self._new(together):
                 return together
         moves = self._moves
         firsts, gains, means, _ = self._firsts
-        helpful: dict[str, list[Candidate]] = {}  # by constant, the best first
+        helpful: dict[str, list[Move]] = {}  # by constant, the best first
         for i in np.argsort(-means):
             if means[i] > _HELPS * self.surrogate.noise and self._joins(firsts[i]):
                 helpful.setdefault(firsts[i][0].parameter.name, firsts[i])
@@ -333,11 +328,11 @@ class _Turn:
     # -- candidates
 
     @cached_property
-    def _moves(self) -> list[Candidate]:
-        return [Candidate(p, value) for p in self._parameters.values() for value in self._values(p)]
+    def _moves(self) -> list[Move]:
+        return [Move(p, value) for p in self._parameters.values() for value in self._values(p)]
 
     @cached_property
-    def _firsts(self) -> tuple[list[list[Candidate]], Array, Array, Array]:
+    def _firsts(self) -> tuple[list[list[Move]], Array, Array, Array]:
         """Each move with what goes with it; expected improvement, mean and deviation of the gain of each."""
         firsts = [[move, *self._together(move), *self._beside(move)] for move in self._moves]
         return (firsts, *self._judge(firsts))
@@ -379,7 +374,7 @@ class _Turn:
                 return True
         return False
 
-    def _judge(self, bundles: Sequence[Sequence[Candidate]]) -> tuple[Array, Array, Array]:
+    def _judge(self, bundles: Sequence[Sequence[Move]]) -> tuple[Array, Array, Array]:
         """Expected improvement, mean and deviation of the gain of each."""
         if not bundles:
             return np.zeros(0), np.zeros(0), np.zeros(0)
@@ -390,7 +385,7 @@ class _Turn:
 
     # -- the choice
 
-    def _combine(self, chosen: list[Candidate], gain: float, helpful: Mapping[str, list[Candidate]]) -> list[Candidate]:
+    def _combine(self, chosen: list[Move], gain: float, helpful: Mapping[str, list[Move]]) -> list[Move]:
         """Add what is thought to help, where that makes success likelier."""
         if self.coupling.doubtful.isdisjoint(c.parameter.name for c in chosen):
             for name, more in helpful.items():
@@ -400,26 +395,26 @@ class _Turn:
                         gain, chosen = better, [*chosen, *more]
         return chosen
 
-    def _joins(self, first: Sequence[Candidate]) -> bool:
+    def _joins(self, first: Sequence[Move]) -> bool:
         """Whether a move may be put beside another one."""
         return len(first) == 1 and first[0].parameter.name not in self.coupling.doubtful and not self._rests(first[0])
 
-    def _together(self, first: Candidate) -> list[Candidate]:
+    def _together(self, first: Move) -> list[Move]:
         """What has to have the same value."""
         names = self.coupling.together.get(first.parameter.name, ())
-        return [Candidate(self.all[name], first.value) for name in names]
+        return [Move(self.all[name], first.value) for name in names]
 
-    def _rests(self, candidate: Candidate) -> bool:
+    def _rests(self, move: Move) -> bool:
         """Whether a move was discarded twice here, in a bundle lately, and one (lucky) trial at most favours it."""
-        place = where(candidate.parameter, candidate.value)
-        rises = self.surrogate.rises(candidate.parameter.name)
+        place = where(move.parameter, move.value)
+        rises = self.surrogate.rises(move.parameter.name)
         same = [e for before, after, e in rises if (after - before) * place > 0]
         here = [e for e in same if e.parent == self.state.parent and not e.kept]
         lately = [len(e.changes) for e in here if self.state.number - e.number <= _RESTS]
         bundled = max(lately, default=0) > 1 and len(here) > 1
         return bundled and sum(e.kept or (e.gain or 0.0) > 0 for e in same) < _FAVOURED
 
-    def _beside(self, first: Candidate) -> Iterator[Candidate]:
+    def _beside(self, first: Move) -> Iterator[Move]:
         """Rows per pass, moved against a context length: as many tokens fit into the memory as before."""
         moved = first.parameter
         if moved.range.family != CONTEXT or not isinstance(first.value, int) or isinstance(moved.value, (str, bool)):
@@ -430,19 +425,19 @@ class _Turn:
                 exact = parameter.value * moved.value / first.value
                 whole = exact >= 1 and exact.is_integer() and parameter.legal(exact)
                 if whole and not self._barred(parameter, int(exact)):
-                    yield Candidate(parameter, int(exact))
+                    yield Move(parameter, int(exact))
                 return
 
-    def _new(self, chosen: Sequence[Candidate]) -> bool:
+    def _new(self, chosen: Sequence[Move]) -> bool:
         changes = {c.parameter.name: c.value for c in chosen}
         fit = all(c.parameter.legal(c.value) for c in chosen)  # a partner may have a range of its own
         return fit and key(self.state.parent, changes) not in self.memory.tried
 
-    def _anything(self) -> list[Candidate]:
+    def _anything(self) -> list[Move]:
         free = {n: p for n, p in self._parameters.items() if n not in self.coupling.together}
         for _ in range(200):
             drawn = draw(free, self._random)
-            chosen = [Candidate(self._parameters[name], value) for name, value in drawn.items()]
+            chosen = [Move(self._parameters[name], value) for name, value in drawn.items()]
             fits = all(self.coupling.fits(c.parameter, c.value) for c in chosen)
             if chosen and fits and self._new(chosen):
                 return chosen
@@ -454,7 +449,7 @@ class _Turn:
 
     # -- words
 
-    def expected(self, chosen: Sequence[Candidate]) -> float | None:
+    def expected(self, chosen: Sequence[Move]) -> float | None:
         """Expected improvement: what the surrogate believes, else what keeps brought so far, else nothing."""
         mean = float(self._judge([chosen])[1][0])
         if mean > 0 and all(self.surrogate.rises(c.parameter.name) for c in chosen):
@@ -462,7 +457,7 @@ class _Turn:
         keeps = [e.gain for e in self.effects if e.kept and e.gain is not None]
         return statistics.median(keeps) if keeps else None
 
-    def reason(self, chosen: Sequence[Candidate]) -> str:
+    def reason(self, chosen: Sequence[Move]) -> str:
         """Why this and why now, from the history, and what was given up since the last time."""
         news = self._left_alone(since=max((m.number for m in self.memory.misfits), default=0))
         return f"{self._why(chosen)}{news}".removeprefix("; ")
@@ -473,7 +468,7 @@ class _Turn:
         names = [self.all[n].label for n, last in self.coupling.dropped.items() if last >= since and latest]
         return f"; left alone, for it fits no other value: {', '.join(sorted(names))}" if names else ""
 
-    def _why(self, chosen: Sequence[Candidate]) -> str:
+    def _why(self, chosen: Sequence[Move]) -> str:
         if any(c.parameter.name in self.coupling.together for c in chosen):
             return "one alone failed for the other, which has the same value"
         if len(chosen) > 1:
