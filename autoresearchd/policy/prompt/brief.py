@@ -23,10 +23,11 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.outlook import Prospect
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.randomness import derive_seed
-from autoresearchd.domain.task import Direction, Task
+from autoresearchd.domain.task import Task
 from autoresearchd.models.client import Count, Message
 from autoresearchd.policy.edits.answer_parts import MAX_ANSWER_LINES, Edit, EditError, show
 from autoresearchd.policy.prompt import sections
+from autoresearchd.policy.prompt.digest import better
 from autoresearchd.policy.prompt.quote import Quote
 from autoresearchd.policy.prompt.sections import Piece, Section, fit
 from autoresearchd.policy.search import find_constants
@@ -176,7 +177,6 @@ def messages(
     ``offered``. Raises PolicyError: the budget is smaller than any question, or as ``menu`` does.
     """
     quote, offered = Quote(state.redactor), offered or menu(state)
-    better = "lower" if state.task.metric.direction is Direction.MINIMIZE else "higher"
     lines = []
     for name, p in offered.offers.items():
         values = " or ".join(_told(value, structured) for value in p.values)
@@ -187,7 +187,7 @@ def messages(
     late, best = (_tried(earlier, offered.known, quote, structured) for earlier in (state.recent, state.top))
     late = late[-TRIED:]
     parts = (
-        _lines((f"{quote.line(state.task.metric.name, 60)}: {better} is better",)),
+        _lines((f"{quote.line(state.task.metric.name, 60)}: {better(state.task)} is better",)),
         _lines([f"The search would set {', '.join(told)}."] if told else ()),
         _lines(lines, "Constants, and new values that may be tried:", rank=2, last=True),
         _lines([*(line for line in best if line not in late), *late], "Tried:", rank=0),

@@ -296,7 +296,6 @@ def _combine(near: Sequence[str]) -> str:
 # ---------------------------------------------------------------------- autoresearch.md
 def render_memo(task: Task) -> str:
     """The memo of a new session."""
-    metric, better = task.metric.name, "lower" if task.metric.direction is Direction.MINIMIZE else "higher"
     protected = f"; {', '.join(task.protected)} may not." if task.protected else "."
     constraints = [
         f"Only {', '.join(task.editable)} may be edited{protected}",
@@ -313,7 +312,7 @@ only the text between the marks is rewritten.
 
 ## Goal
 
-Improve {metric} ({better} is better).
+Improve {task.metric.name} ({better(task)} is better).
 
 ## Constraints
 
@@ -323,6 +322,11 @@ Improve {metric} ({better} is better).
 
 """
     return update(text, _NOTHING)
+
+
+def better(task: Task) -> str:
+    """Which values of the metric are better, in a word."""
+    return "lower" if task.metric.direction is Direction.MINIMIZE else "higher"
 
 
 def bounds(constraint: Constraint) -> str:

@@ -15,10 +15,10 @@ from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import ResearchState
-from autoresearchd.domain.task import Budget, Direction, MetricSource
+from autoresearchd.domain.task import Budget, MetricSource
 from autoresearchd.evaluator.feedback import MAX_REASON, feedback, fill
 from autoresearchd.models.client import Count, Message
-from autoresearchd.policy.prompt.digest import KEPT, advice, bounds, digest_of, show_in_prompt, stuck_mode
+from autoresearchd.policy.prompt.digest import KEPT, advice, better, bounds, digest_of, show_in_prompt, stuck_mode
 from autoresearchd.policy.prompt.quote import Quote, data_block, fence_block, fence_length
 from autoresearchd.policy.search.find_constants import rule
 
@@ -190,7 +190,7 @@ def _rules(state: ResearchState) -> list[str]:
         "not for data that a run should read or compute."
     )
     rules = (
-        f"{metric} decides: {_better(state)} is better. {measured}. Edits that touch the measurement, the clock or the "
+        f"{metric} decides: {better(task)} is better. {measured}. Edits that touch the measurement, the clock or the "
         "checks are found and recorded as failed.",
         _time(task.execution.budget),
         f"Only these files may be edited: {', '.join(task.editable)}.{protected}",
@@ -206,10 +206,6 @@ def _rules(state: ResearchState) -> list[str]:
         "One idea in each experiment, so that its result says something.",
     )
     return [rule for rule in rules if rule]
-
-
-def _better(state: ResearchState) -> str:
-    return "lower" if state.task.metric.direction is Direction.MINIMIZE else "higher"
 
 
 # ---------------------------------------------------------------------- the user message
@@ -267,7 +263,7 @@ def _goal(state: ResearchState) -> str:
     metric = state.task.metric.name
     role = next((role for role in state.task.roles if role.name == state.role), None)
     # Without the number of the experiment: members of a round are shown the same, to the letter.
-    lines = [f"# Task {state.task.name}: make {metric} {_better(state)}"]
+    lines = [f"# Task {state.task.name}: make {metric} {better(state.task)}"]
     if role is not None:
         lines += ["", f"Your part of the recipe is {role.name}: {role.surface}".rstrip(": ")]
         lines += [role.instructions.strip()] if role.instructions.strip() else []
