@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from autoresearchd.domain.ports import Policy, ResearchState, TrialHistory
+from autoresearchd.domain.ports import Policy, TrialHistory
 from autoresearchd.policy.command_policy import CommandPolicy
 from autoresearchd.policy.search.search_policies import RandomPolicy, SearchPolicy
 from tests.contract.policy_contract import PolicyContract
+from tests.fakes.repositories import write_files
 
 
 class TestSearch(PolicyContract):
@@ -22,11 +21,7 @@ class TestRandom(PolicyContract):
 
 class TestCommand(PolicyContract):
     def make_policy(self, history: TrialHistory) -> Policy:
-        def materialise(state: ResearchState, folder: Path) -> None:
-            for path, text in state.code.items():
-                (folder / path).write_text(text, encoding="utf-8")
-
         command = (
             """sed -i 's/DEPTH = 4/DEPTH = 5/' train.py; echo '{"hypothesis": "deeper", "description": "DEPTH 5"}'"""
         )
-        return CommandPolicy(command, materialise)
+        return CommandPolicy(command, lambda state, folder: write_files(folder, state.code))
