@@ -40,6 +40,7 @@ svg.chart{display:block;max-width:100%;height:auto;font:12px system-ui,sans-seri
 """Of a page with charts, which it serves, too: texts in ``--ink``, ``--soft``, ``--ok-ink``, ``--fail-ink``."""
 
 Link = Callable[[int], str]
+Scale = Callable[[float], float]
 _LEFT, _FONT_WIDTH, _ROW = 64.0, 7.2, 18.0
 _MOST_LABELS = 14
 _MOST_NAMED = 200
@@ -122,18 +123,8 @@ def staircase(
     legend += [(f"{words} ({counts[k]:,})", shape, cls) for k, (words, shape, cls) in _KINDS.items() if counts[k]]
     if explained:
         svg.legend(legend)
-    top, bottom, right = svg.y + 28, svg.y + height - 30, width - 14.0
-
-    def x(number: float) -> float:
-        return _LEFT + 8 + (right - _LEFT - 16) * number / last
-
-    def y(value: float) -> float:
-        return bottom - (bottom - top) * (min(high, max(low, value)) - low) / (high - low)
-
-    svg.value_axis(low, high, y, right)
-    svg.count_axis(last, x, bottom, right)
-    better = "lower" if chart.minimize else "higher"
-    svg.text(8, top - 12, f"{clean(chart.metric, 40)} ({better} is better)", "soft")
+    what = f"{clean(chart.metric, 40)} ({'lower' if chart.minimize else 'higher'} is better)"
+    x, y, top, bottom = svg.frame(what, low, high, last, height)
     for index, (begin, end, value) in enumerate(chart.baselines):
         stop = float(last if index == len(chart.baselines) - 1 else end)
         svg.path(f"M{_n(x(begin))} {_n(y(value))}H{_n(x(stop))}", "base thin")
@@ -154,7 +145,6 @@ def staircase(
         for point in own[-_MOST_NAMED:]:
             svg.keep(kind, point, x(point.number), y(point.value), link)
     _label_keeps(svg, chart, x, y, bottom - 24)
-    svg.y = bottom + 38
     return svg.close("Progress", _words(chart))
 
 
@@ -178,9 +168,8 @@ def _words(chart: Chart) -> str:
 
 
 def _draw_steps(
-    svg: _Svg, steps: Sequence[Step], classes: str, spread: float | None, stop: float,
-    x: Callable[[float], float], y: Callable[[float], float],
-) -> None:  # fmt: skip
+    svg: _Svg, steps: Sequence[Step], classes: str, spread: float | None, stop: float, x: Scale, y: Scale
+) -> None:
     """A line in steps with its band; of several steps within a pixel the last one is drawn."""
     if not steps:
         return
@@ -198,9 +187,7 @@ def _draw_steps(
     svg.path(line, classes)
 
 
-def _label_keeps(
-    svg: _Svg, chart: Chart, x: Callable[[float], float], y: Callable[[float], float], lowest: float
-) -> None:
+def _label_keeps(svg: _Svg, chart: Chart, x: Scale, y: Scale, lowest: float) -> None:
     """Numbers at the largest steps, where there is room; lowest: below it are the marks of crashes."""
     steps = zip(chart.keeps, chart.keeps[1:], strict=False)
     by_size = sorted(steps, key=lambda pair: -abs(pair[0].value - pair[1].value))
@@ -243,7 +230,7 @@ def line_of(label: str, chart: Chart) -> Line | None:
     return Line(label, tuple(steps), chart.last) if steps else None
 
 
-def side_by_side(lines: Sequence[Line], *, name: str, width: int = 960, height: int = 300) -> str:
+def side_by_side(lines: Sequence[Line], *, name: str, width: int = 960) -> str:
     """Sessions on common axes, at most ``MOST_LINES``: a mark at the end of each tells it apart without its colour."""
     svg = _Svg(name, width)
     svg.y = 8.0
@@ -253,22 +240,11 @@ def side_by_side(lines: Sequence[Line], *, name: str, width: int = 960, height: 
     reach = (high - low) or 1.0
     low, high = low - 0.06 * reach, high + 0.1 * reach
     last = max([1, *(math.ceil(max(one.last, one.steps[-1].at)) for one in lines)])
-    top, bottom, right = svg.y + 28, svg.y + height - 30, width - 14.0
-
-    def x(number: float) -> float:
-        return _LEFT + 8 + (right - _LEFT - 16) * number / last
-
-    def y(value: float) -> float:
-        return bottom - (bottom - top) * (value - low) / (high - low)
-
-    svg.value_axis(low, high, y, right)
-    svg.count_axis(last, x, bottom, right)
-    svg.text(8, top - 12, "% better than its own baseline, confirmed", "soft")
+    x, y, _, _ = svg.frame("% better than its own baseline, confirmed", low, high, last, 300)
     for one, (shape, cls) in zip(lines, _LINES, strict=False):
         end = max(float(one.last), one.steps[-1].at)
         _draw_steps(svg, one.steps, f"{cls.split()[0]} mark", None, end, x, y)
         svg.shapes(shape, cls, [(x(end), y(one.steps[-1].value))])
-    svg.y = bottom + 38
     told = "; ".join(f"{one.label}: {one.steps[-1].value:+.3g}% after {one.last:,} experiments" for one in lines)
     return svg.close("Sessions side by side", told)
 
@@ -390,12 +366,12 @@ class _Svg:
             mark = f'<a href="{escape(link(point.number))}" aria-label="{escape(clean(words))}">{mark}</a>'
         self._parts.append(mark)
 
-    def legend(self, entries: Iterable[tuple[str, str, str]], *, left: float = 8.0) -> None:
-        x, self.y = left, self.y + 12
+    def legend(self, entries: Iterable[tuple[str, str, str]]) -> None:
+        x, self.y = 8.0, self.y + 12
         for words, shape, classes in entries:
             length = 24 + len(words) * _FONT_WIDTH
-            if x > left and x + length > self.width:
-                x, self.y = left, self.y + _ROW
+            if x > 8 and x + length > self.width:
+                x, self.y = 8.0, self.y + _ROW
             if shape in ("line", "lane"):
                 self.path(f"M{_n(x)} {_n(self.y)}h14", classes)
             else:
@@ -404,7 +380,20 @@ class _Svg:
             x += length + 12
         self.y += 12
 
-    def value_axis(self, low: float, high: float, y: Callable[[float], float], right: float) -> None:
+    def frame(self, what: str, low: float, high: float, last: int, height: int) -> tuple[Scale, Scale, float, float]:
+        """The axes, of values and of experiments: the places of both on them, and the upper and the lower edge.
+
+        What is beyond the values from ``low`` to ``high`` is at the edge.
+        """
+        top, bottom, right = self.y + 28, self.y + height - 30, self.width - 14.0
+        self.y = bottom + 38
+
+        def x(number: float) -> float:
+            return _LEFT + 8 + (right - _LEFT - 16) * number / last
+
+        def y(value: float) -> float:
+            return bottom - (bottom - top) * (min(high, max(low, value)) - low) / (high - low)
+
         ticks = _ticks(low, high, 6)
         step = ticks[1] - ticks[0] if len(ticks) > 1 else abs(high) or 1.0
         decimals = max(0, -math.floor(math.log10(step) + 1e-9))
@@ -412,12 +401,12 @@ class _Svg:
             self.path(f"M{_n(_LEFT)} {_n(y(tick))}H{_n(right)}", "grid")
             shown = f"{tick:.{decimals}f}" if decimals <= 6 and abs(tick) < 1e6 else f"{tick:.3g}"
             self.text(_LEFT - 6, y(tick) + 4, shown, "soft", anchor="end")
-
-    def count_axis(self, last: int, x: Callable[[float], float], bottom: float, right: float) -> None:
         for tick in _ticks(0, last, max(2, int(self.width) // 110)):
             if tick == int(tick):
                 self.text(x(tick), bottom + 16, f"{tick:,.0f}", "soft", anchor="middle")
         self.text(right, bottom + 31, "experiment", "soft", anchor="end")
+        self.text(8, top - 12, what, "soft")
+        return x, y, top, bottom
 
     def close(self, title: str, words: str) -> str:
         ids = f"{self.name}-t {self.name}-d"
