@@ -102,10 +102,6 @@ class SessionReport:
         return self.status["metric"]  # type: ignore[no-any-return]
 
     @cached_property
-    def by_number(self) -> dict[int, Record]:
-        return {int(record["experiment"]): record for record in self.records}
-
-    @cached_property
     def edit(self) -> dict[int, Edit]:
         return {edit.number: edit for edit in self.edits}
 

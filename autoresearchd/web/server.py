@@ -39,10 +39,10 @@ Page = Callable[[Request], Mapping[str, Any]]
 
 
 class Site:
-    """The pages of a repository. token: who sends it may ask for something."""
+    """The pages of a repository. token: who sends it may ask for something; stopping: whether the server is to end."""
 
-    def __init__(self, project: Project, *, token: str = "", stopping: Callable[[], bool] = lambda: False) -> None:
-        self.token, self.warm = token or new_token(), False
+    def __init__(self, project: Project, stopping: Callable[[], bool]) -> None:
+        self.token, self.warm = new_token(), False
         self._source = Source(project)
         self._views, self._curves = Views(self._source), LiveCurves(self._source)
         self._changes = Changes(self._source, stopping)
@@ -216,7 +216,7 @@ class Server(uvicorn.Server):
     def __init__(self, project: Project, port: int) -> None:
         self._socket = _listen(port)
         self.port = self._socket.getsockname()[1]
-        self.site = Site(project, stopping=lambda: self.should_exit)
+        self.site = Site(project, lambda: self.should_exit)
         config = uvicorn.Config(
             self.site.app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=2,
             proxy_headers=False, ws="none",

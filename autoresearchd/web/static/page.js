@@ -115,7 +115,6 @@ async function refresh() {
     const mine = turn, answer = await fetch(here(), { headers: { accept: "text/html" } });
     const text = answer.ok ? await answer.text() : "";
     if (text && mine === turn) put(new DOMParser().parseFromString(text, "text/html"));
-    body.dataset.refreshed = String(Number(body.dataset.refreshed || 0) + 1);
   } catch { /* the connection is lost; the events tell when it is back */ }
   pause = Math.max(50, (performance.now() - begun) / 2); // a page that is slow to make is asked for less often
   setTimeout(() => { busy = false; if (again) { again = false; refresh(); } }, pause);
@@ -174,9 +173,9 @@ addEventListener("popstate", () => { if (location.pathname + location.search !==
 // -- learning curves (uPlot)
 const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
 const plots = new Map();
-function axes(unit) {
+function axes() {
   const look = { stroke: colour("soft"), grid: { stroke: colour("line"), width: 0.5 }, ticks: { stroke: colour("line"), width: 0.5 }, font: "11px Inter, sans-serif" };
-  return [{ ...look, size: 28, values: (_, ticks) => ticks.map((t) => `${t}%`) }, { ...look, size: 58, label: unit || undefined }];
+  return [{ ...look, size: 28, values: (_, ticks) => ticks.map((t) => `${t}%`) }, { ...look, size: 58 }];
 }
 function panel(title, place) {
   const box = document.createElement("div"), head = document.createElement("p"), name = document.createElement("span");
