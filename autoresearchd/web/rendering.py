@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name, get_lexer_for_filename
-from pygments.token import Comment, Keyword, Name, Number, Operator, String, _TokenType
+from pygments.token import Comment, Keyword, Name, Number, Operator, String
 from pygments.util import ClassNotFound
 
 from autoresearchd.domain.confirmation import ablates
@@ -174,9 +174,5 @@ def coloured(line: str, lexer: Lexer) -> Markup:
 def _spans(line: str, lexer: Lexer) -> Iterator[Markup]:
     for kind, words in lexer.get_tokens(line):
         words = words.rstrip("\n")
-        name = _class(kind)
+        name = next((name for family, name in _TOKENS if kind in family), "")
         yield Markup('<span class="t-{}">{}</span>').format(name, words) if name else Markup.escape(words)
-
-
-def _class(kind: _TokenType) -> str:
-    return next((name for family, name in _TOKENS if kind in family), "")

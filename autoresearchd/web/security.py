@@ -43,14 +43,12 @@ def new_token() -> str:
 def may_ask(request: Request, token: str) -> bool:
     """Whether a request has the token and does not come from a page of another origin."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
-    if site not in ("same-origin", "none") or (origin is not None and origin.partition("://")[2] != _host(request)):
+    if site not in ("same-origin", "none"):
+        return False
+    if origin is not None and origin.partition("://")[2] != request.headers.get("host", ""):
         return False
     given = request.headers.get(TOKEN_HEADER, "")
     return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
-
-
-def _host(request: Request) -> str:
-    return request.headers.get("host", "")
 
 
 class Guard:

@@ -245,12 +245,6 @@ def _word(tag: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in tag)
 
 
-def _pace(status: Record, seconds: float) -> float | None:
-    """Experiments an hour of work."""
-    hours = seconds / 3600
-    return status["session"]["experiments"] / hours if hours > 0.02 else None
-
-
 def _rows(records: Sequence[Record]) -> list[dict[str, Any]]:
     return [{**record, "baseline": _is_baseline(record)} for record in records]
 
@@ -258,8 +252,8 @@ def _rows(records: Sequence[Record]) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------- the headline
 def headline(seen: Seen) -> Context:
     """The figures that matter most."""
-    status, pace = seen.status, _pace(seen.status, seen.reader.active_seconds(seen.tag))
-    metric = status["metric"]
+    status, hours = seen.status, seen.reader.active_seconds(seen.tag) / 3600
+    metric, counts = status["metric"], status["session"]
     confirmed, baseline, sigma = metric["confirmed"] or {}, metric["baseline"], real(metric["sigma"])
     moved = baseline is not None and confirmed.get("experiment") not in (None, metric["baseline_experiment"])
     gain = real(confirmed.get("gain"))
@@ -271,9 +265,10 @@ def headline(seen: Seen) -> Context:
         "baseline": baseline, "best": metric["best"], "moved": moved, "confirmed": confirmed,
         "percent": 100 * gain / abs(base) if gain is not None and (base := beside(metric)) and moved else None,
         "sigmas": gain / sigma if gain is not None and sigma and moved else None, "sigma": sigma,
-        "tip": tip if tip and tip.get("experiment") != metric["best_experiment"] else None, "pace": pace,
+        "tip": tip if tip and tip.get("experiment") != metric["best_experiment"] else None,
+        "pace": counts["experiments"] / hours if hours > 0.02 else None,  # experiments an hour of work
         "self_reported": metric["source"] == "self-reported", "too_noisy": metric["too_noisy"],
-        "counts": status["session"], "aborted": status["abort"]["aborted"], "cost": status["cost"],
+        "counts": counts, "aborted": status["abort"]["aborted"], "cost": status["cost"],
         "unpriced": seen.reader.unpriced(seen.tag),
     }  # fmt: skip
 

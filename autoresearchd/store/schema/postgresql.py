@@ -117,17 +117,13 @@ class ServerDatabase(Database):
     @contextmanager
     def write(self) -> Iterator[Connection]:
         with self._writer() as connection, connection.begin():
-            connection.exec_driver_sql(f"SELECT {self._patience()}, {self._turn()}")
+            patience = f"set_config('idle_in_transaction_session_timeout', '{IDLE_S}s', true)"
+            turn = f"pg_advisory_xact_lock({_number(self._place.schema, 8)})"
+            connection.exec_driver_sql(f"SELECT {patience}, {turn}")
             yield connection
 
     write_lazily = write
     """A server may lose what it has not flushed and go on, while the daemon relies on it: nothing is lazy here."""
-
-    def _patience(self) -> str:
-        return f"set_config('idle_in_transaction_session_timeout', '{IDLE_S}s', true)"
-
-    def _turn(self) -> str:
-        return f"pg_advisory_xact_lock({_number(self._place.schema, 8)})"
 
     @contextmanager
     def _writer(self) -> Iterator[Connection]:
