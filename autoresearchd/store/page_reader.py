@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, func, or_, select
+from sqlalchemy import ColumnElement, func, or_, select
 
-from autoresearchd.domain.experiment import CurvePoint
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.store.journal import records
 from autoresearchd.store.reader import documents, find_session
@@ -102,7 +101,8 @@ class PageReader(StoryReader):
             which = select(e.c.number).outerjoin_from(e, p, records.CURRENT).where(*_which(session_id, wanted))
             numbers = c.execute(which.order_by(*order).limit(limit).offset(offset)).scalars().all()
             these = records.LISTED.where(e.c.session_id == session_id, e.c.number.in_(numbers))
-            found = {one["experiment"]: one for one in _listed(c, session_id, these)}
+            listed = documents(c, session_id, records.load_experiments(c, session_id, these))
+            found = {one["experiment"]: one for one in listed}
             return [found[number] for number in numbers]
 
     def labels(self, tag: str) -> list[str]:
@@ -165,13 +165,6 @@ class PageReader(StoryReader):
                 seen[run_id].append(details)
             return [OpenRun(*row[:4], seen[row.id], row.attempt < 0) for row in rows]
 
-    def curves(self, tag: str, number: int) -> list[tuple[int, Sequence[CurvePoint]]]:
-        """The learning curves of the runs of an experiment's own program with their seeds."""
-        with self._db.read() as c:
-            of_it = select(r.c.seed, r.c.curve).filter_by(session_id=find_session(c, tag).id, number=number)
-            own = of_it.where(r.c.program.is_(None), r.c.attempt >= 0, r.c.curve.is_not(None)).order_by(r.c.run_index)
-            return [(seed, tuple(curve or ())) for seed, curve in c.execute(own)]
-
     def programs(self, tag: str, number: int) -> dict[int, tuple[int, int | None, int]]:
         """Of each run with the number of an experiment, by the name of its folder: seed, program and attempt.
 
@@ -216,10 +209,6 @@ class PageReader(StoryReader):
         """The task as JSON."""
         with self._db.read() as c:
             return str(find_session(c, tag).task_json)
-
-
-def _listed(c: Connection, session_id: int, which: Select[Any]) -> Iterator[dict[str, Any]]:
-    return documents(c, session_id, records.load_experiments(c, session_id, which))
 
 
 def _which(session_id: int, wanted: Wanted) -> Iterator[ColumnElement[bool]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from sqlalchemy import select
 from autoresearchd.domain.experiment import CurvePoint
 from autoresearchd.domain.labels import Label
 from autoresearchd.store.journal import records
-from autoresearchd.store.reader import Reader
+from autoresearchd.store.reader import Reader, find_session
 from autoresearchd.store.schema import tables as t
 
 e, p, b, r = t.experiments, t.proposals, t.proposal_bodies, t.runs
@@ -69,11 +69,15 @@ class StoryReader(Reader):
         newest = self._db.rows(of_it.order_by(r.c.id.desc()).limit(last))
         return sorted((SlotRun(*row) for row in newest[::-1]), key=lambda run: run.start)
 
-    def curve(self, tag: str, number: int) -> tuple[CurvePoint, ...]:
-        """The learning curve of the last run of an experiment's own program that has one."""
-        own = (r.c.session_id == self._id(tag), r.c.number == number, r.c.program.is_(None), r.c.attempt >= 0)
-        rows = self._db.rows(select(r.c.curve).where(*own, r.c.curve.is_not(None)).order_by(r.c.run_index.desc()))
-        return next((tuple(row.curve) for row in rows if row.curve), ())
+    def curves(self, tag: str, number: int) -> list[tuple[int, Sequence[CurvePoint]]]:
+        """The learning curves of the runs of an experiment's own program with their seeds."""
+        of_it = select(r.c.seed, r.c.curve).filter_by(session_id=self._id(tag), number=number)
+        own = of_it.where(r.c.program.is_(None), r.c.attempt >= 0, r.c.curve.is_not(None)).order_by(r.c.run_index)
+        return [(seed, curve) for seed, curve in self._db.rows(own)]
+
+    def curve(self, tag: str, number: int) -> Sequence[CurvePoint]:
+        """The last one of these; empty where there is none."""
+        return next((curve for _, curve in reversed(self.curves(tag, number)) if curve), ())
 
     def files(self, tag: str, number: int) -> Mapping[str, str]:
         """The new text of each file that an experiment changed, by its path in the task's folder."""
@@ -82,14 +86,13 @@ class StoryReader(Reader):
         return row.files or {} if row else {}
 
     def origin(self, tag: str) -> Origin:
-        s, g = t.sessions.c, t.segments.c
-        columns = (s.base_commit, s.executor, s.seed)
-        row = records.require(self._db.row(select(*columns).where(s.tag == tag)), f"no session {tag!r}")
-        latest = select(g.hardware).where(g.session_id == self._id(tag)).order_by(g.number.desc()).limit(1)
-        hardware = self._db.row(latest)
-        base, executor, seed = row
-        return Origin(base, executor, seed, hardware.hardware if hardware else "")
+        g = t.segments.c
+        with self._db.read() as c:
+            session = find_session(c, tag)
+            latest = select(g.hardware).where(g.session_id == session.id).order_by(g.number.desc()).limit(1)
+            hardware = c.execute(latest).scalar()
+        return Origin(session.base_commit, session.executor, session.seed, hardware or "")
 
     def _id(self, tag: str) -> int:
-        row = self._db.row(select(t.sessions.c.id).where(t.sessions.c.tag == tag))
-        return int(records.require(row, f"no session {tag!r}").id)
+        with self._db.read() as c:
+            return int(find_session(c, tag).id)

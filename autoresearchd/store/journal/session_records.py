@@ -165,8 +165,7 @@ class SessionRecords:
     def waiting_suggestions(self, session_id: int) -> int:
         """How many wait for an experiment."""
         waiting = select(func.count()).select_from(t.suggestions).filter_by(session_id=session_id, taken_in=None)
-        row = self._db.row(waiting)
-        return 0 if row is None else int(row[0])
+        return int(self._db.row(waiting)[0])
 
     def next_suggestion(self, session_id: int) -> Suggestion | None:
         """The one that has waited longest."""
