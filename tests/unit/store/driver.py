@@ -113,11 +113,11 @@ class Driver:
     def begin_confirmation(self, experiment: int, against: int = 0) -> Confirmation:
         return self.store.open_confirmation(self.id, experiment=experiment, against=against, why="gain", at=AT)
 
-    def confirm(self, number: int, *runs: tuple[int | None, int, float]) -> Confirmation:
+    def confirm(self, number: int, *runs: tuple[int | None, int, float], device: str = "cpu") -> Confirmation:
         """Runs of a confirmation: of which program, on which seed, with which value."""
         for of, seed, value in runs:
             run = self.store.open_confirmation_run(self.id, number, seed, AT, of=of)
-            found = self.store.close_confirmation_run(run.id, Measurement(Label.NONE, value), result(), AT)
+            found = self.store.close_confirmation_run(run.id, Measurement(Label.NONE, value), result(device), AT)
         return found
 
     def decided(self, status: Status, value: float | None, segment: int = 0) -> Experiment:

@@ -13,7 +13,6 @@ from autoresearchd.domain.confirmation import Confirmation, Verdict
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Session
 from autoresearchd.domain.labels import Label, Outcome, Phase, Status
-from autoresearchd.domain.proposal import ASI
 from autoresearchd.store.repository import SqlStore
 from tests.unit.store.driver import AT, PARENT, Driver, commit_of, execute, result
 
@@ -33,19 +32,7 @@ def chain(lab: Driver) -> Driver:
 
 def baseline(lab: Driver, segment: int) -> Experiment:
     e = lab.measured(1.0, segment)
-    kept = Decision(Status.KEEP, Label.NONE, 1.0)
-    return lab.store.record_decision(
-        lab.id, e.number, kept, ASI("b"), AT, incumbent=commit_of(e.number), confirmed=True
-    )
-
-
-def begin(lab: Driver, experiment: int = 3, against: int = 0) -> Confirmation:
-    return lab.store.open_confirmation(lab.id, experiment=experiment, against=against, why="gain", at=AT)
-
-
-def run(lab: Driver, number: int, of: int | None, value: float, device: str = "cpu") -> Confirmation:
-    begun = lab.store.open_confirmation_run(lab.id, number, 7, AT, of=of)
-    return lab.store.close_confirmation_run(begun.id, Measurement(Label.NONE, value), result(device), AT)
+    return lab.decide(e, Decision(Status.KEEP, Label.NONE, 1.0), commit_of(e.number), confirmed=True)
 
 
 def confirmed(lab: Driver) -> list[bool | None]:
@@ -65,11 +52,10 @@ def test_a_keep_moves_the_tip_and_only_a_baseline_is_confirmed_at_once(chain: Dr
 
 
 def test_a_confirmation_comes_back_with_its_runs_in_order(chain: Driver) -> None:
-    begun = begin(chain)
+    begun = chain.begin_confirmation(3)
     assert begun == Confirmation(chain.id, 0, 0, 3, 0, 3, "gain", AT)
     assert chain.store.open_confirmation_of(chain.id) == begun
-    for of, value in ((None, 0.8), (0, 1.0), (0, 1.1), (None, 0.7)):
-        found = run(chain, 0, of, value, "NVIDIA H100")
+    found = chain.confirm(0, (None, 7, 0.8), (0, 7, 1.0), (0, 7, 1.1), (None, 7, 0.7), device="NVIDIA H100")
     assert [(r.of, r.value, r.attempt) for r in found.runs] == [
         (None, 0.8, -1), (0, 1.0, -1), (0, 1.1, -1), (None, 0.7, -1),
     ]  # fmt: skip
@@ -84,9 +70,8 @@ def test_a_confirmation_comes_back_with_its_runs_in_order(chain: Driver) -> None
 def test_what_an_experiment_was_judged_by_stays_its_own(chain: Driver) -> None:
     """Runs of a confirmation count neither as runs of the experiment nor as values of the session."""
     store, before = chain.store, chain.store.experiment(chain.id, 3)
-    begin(chain)
-    run(chain, 0, None, -9.0)
-    run(chain, 0, 0, 9.0)
+    chain.begin_confirmation(3)
+    chain.confirm(0, (None, 7, -9.0), (0, 7, 9.0))
     after = store.experiment(chain.id, 3)
     assert (after.current_runs, after.phase, after.decision) == (before.runs, Phase.DECIDED, before.decision)
     assert len(after.runs) == 3 and after.last_own == before.last_own
@@ -101,7 +86,7 @@ def test_what_an_experiment_was_judged_by_stays_its_own(chain: Driver) -> None:
 def test_a_verdict_is_about_the_whole_chain(
     chain: Driver, verdict: Verdict, expected: list[bool | None], tip: int, proven: int
 ) -> None:
-    begin(chain)
+    chain.begin_confirmation(3)
     first = chain.store.decide_confirmation(chain.id, 0, verdict, AT)
     assert chain.store.decide_confirmation(chain.id, 0, verdict, AT + timedelta(hours=1)) == first, "as after a kill"
     assert confirmed(chain) == expected
@@ -114,11 +99,11 @@ def test_a_verdict_is_about_the_whole_chain(
 
 def test_half_a_chain_may_be_confirmed(chain: Driver) -> None:
     """A chain is bisected: what is proven is on the branch, the tip stays where it is."""
-    begin(chain, experiment=1)
+    chain.begin_confirmation(1)
     chain.store.decide_confirmation(chain.id, 0, BETTER, AT)
     assert confirmed(chain) == [True, True, None, None]
     assert places(chain) == ((commit_of(3), 3), (commit_of(1), 1))
-    assert begin(chain, against=1).number == 1
+    assert chain.begin_confirmation(3, against=1).number == 1
     chain.store.decide_confirmation(chain.id, 1, WORSE, AT)
     assert confirmed(chain) == [True, True, None, False]
     assert places(chain) == ((commit_of(1), 1), (commit_of(1), 1))
@@ -126,7 +111,7 @@ def test_half_a_chain_may_be_confirmed(chain: Driver) -> None:
 
 def test_the_last_keep_alone_is_taken_back_without_a_run(chain: Driver) -> None:
     """The rest of the chain stays open, and the tip is the keep before it."""
-    begin(chain, against=1)
+    chain.begin_confirmation(3, against=1)
     chain.store.decide_confirmation(chain.id, 0, WORSE, AT)
     assert confirmed(chain) == [True, None, None, False]
     assert places(chain) == ((commit_of(1), 1), (commit_of(0), 0))
@@ -139,7 +124,7 @@ def test_asking_about_an_experiment_outside_of_the_chain_moves_nothing(
 ) -> None:
     """`confirm 2` of a discarded one answers a question; the work since the confirmed program is not lost by it."""
     before = confirmed(chain), places(chain)
-    begin(chain, experiment=experiment)
+    chain.begin_confirmation(experiment)
     assert chain.store.decide_confirmation(chain.id, 0, verdict, AT).verdict == verdict
     assert (confirmed(chain), places(chain)) == before
 
@@ -159,17 +144,17 @@ def test_a_question_about_a_larger_budget_survives_a_kill_and_moves_nothing(
 
 
 def test_a_chain_that_fell_is_not_brought_back_by_the_next_verdict(chain: Driver) -> None:
-    begin(chain)
+    chain.begin_confirmation(3)
     chain.store.decide_confirmation(chain.id, 0, WORSE, AT)
     chain.decided(Status.KEEP, 0.7)
-    begin(chain, experiment=4)
+    chain.begin_confirmation(4)
     chain.store.decide_confirmation(chain.id, 1, BETTER, AT)
     assert confirmed(chain) == [True, False, None, False, True]
     assert [k.number for k in chain.store.confirmations(chain.id)] == [0, 1]
 
 
 def test_a_chain_that_later_runs_cannot_confirm_falls_with_the_segment_that_begins(chain: Driver) -> None:
-    begun = begin(chain)
+    begun = chain.begin_confirmation(3)
     chain.store.open_segment(chain.id, "f1", "another machine", "cpu", AT)
     assert confirmed(chain) == [True, False, None, False]
     assert chain.store.open_confirmation_of(chain.id) is None and chain.store.open_keeps(chain.id) == []
@@ -185,8 +170,8 @@ def test_a_verdict_confirms_nothing_that_was_measured_under_other_conditions(cha
     baseline(chain, 1)
     chain.decided(Status.KEEP, 0.7, segment=1)
     with pytest.raises(StoreError, match="different conditions"):
-        begin(chain, experiment=5, against=0)
-    assert begin(chain, experiment=5, against=4).segment == 1
+        chain.begin_confirmation(5, against=0)
+    assert chain.begin_confirmation(5, against=4).segment == 1
     chain.store.decide_confirmation(chain.id, 0, BETTER, AT)
     assert confirmed(chain) == [True, False, None, False, True, True]
     assert [k.number for k in chain.store.confirmations(chain.id, 1)] == [0]
@@ -196,15 +181,15 @@ def test_a_verdict_confirms_nothing_that_was_measured_under_other_conditions(cha
 def test_steps_out_of_order_are_refused(chain: Driver) -> None:
     store = chain.store
     with pytest.raises(KeyError):
-        begin(chain, experiment=9)
+        chain.begin_confirmation(9)
     with pytest.raises(KeyError):
         store.decide_confirmation(chain.id, 0, BETTER, AT)
     undecided = chain.measured()
     with pytest.raises(StoreError, match="measured"):
-        begin(chain, experiment=undecided.number)
-    begin(chain)
+        chain.begin_confirmation(undecided.number)
+    chain.begin_confirmation(3)
     with pytest.raises(StoreError, match="still open"):
-        begin(chain)
+        chain.begin_confirmation(3)
     with pytest.raises(StoreError, match="not 1"):
         store.open_confirmation_run(chain.id, 0, 7, AT, of=1)
     first = store.open_confirmation_run(chain.id, 0, 7, AT, of=None)
@@ -227,8 +212,8 @@ def test_steps_out_of_order_are_refused(chain: Driver) -> None:
 
 
 def test_a_confirmation_that_a_kill_cut_off_is_found_as_it_was(chain: Driver, reopen: Callable[[], SqlStore]) -> None:
-    begin(chain)
-    run(chain, 0, None, 0.8)
+    chain.begin_confirmation(3)
+    chain.confirm(0, (None, 7, 0.8))
     cut = chain.store.open_confirmation_run(chain.id, 0, 8, AT, of=0)
     with closing(reopen()) as again:
         found = again.open_confirmation_of(chain.id)
@@ -241,13 +226,13 @@ def test_a_confirmation_that_a_kill_cut_off_is_found_as_it_was(chain: Driver, re
 def test_a_confirmation_can_be_run_after_a_repair_that_found_few_of_the_runs(chain: Driver, path: Path) -> None:
     """Of an experiment rebuilt from its logs a first run may be missing, and the second is number 1 all the same."""
     execute(path, "UPDATE run SET run_index = 4 WHERE number = 3")
-    begin(chain)
-    assert [run(chain, 0, None, 0.8).runs[-1].index for _ in range(2)] == [5, 6]
+    chain.begin_confirmation(3)
+    assert [chain.confirm(0, (None, 7, 0.8)).runs[-1].index for _ in range(2)] == [5, 6]
 
 
 def test_a_session_goes_with_its_confirmations(chain: Driver) -> None:
-    begin(chain)
-    run(chain, 0, None, 0.8)
+    chain.begin_confirmation(3)
+    chain.confirm(0, (None, 7, 0.8))
     chain.store.delete_session("nov21", even_with_keeps=True)
     assert chain.store.confirmations(chain.id) == []
 
