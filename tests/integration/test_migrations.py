@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -24,20 +23,9 @@ from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import Database, alembic_config, upgrade
 from autoresearchd.store.schema.health import HEAD_REVISION
 from autoresearchd.store.schema.tables import metadata
+from tests.fakes.upgrades import by_two_at_once, later_migrations
 from tests.integration.bench import Bench
 from tests.unit.store.driver import AT, begin, commit_of, execute, new_session
-
-NEXT = """
-from alembic import op
-import sqlalchemy as sa
-revision = "9999"
-down_revision = "{head}"
-def upgrade():
-    op.add_column("session", sa.Column("colour", sa.Text(), nullable=True))
-    {more}
-def downgrade():
-    op.drop_column("session", "colour")
-"""
 
 
 @pytest.fixture
@@ -48,10 +36,7 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def later(tmp_path: Path) -> Path:
     """The migrations of a later version."""
-    folder = tmp_path / "migrations"
-    shutil.copytree(bundled("migrations"), folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "versions" / "9999_colour.py").write_text(NEXT.format(more="", head=HEAD_REVISION))
-    return folder
+    return later_migrations(tmp_path / "migrations")
 
 
 def back(url: str, revision: str) -> None:
@@ -163,13 +148,12 @@ def test_a_session_of_an_older_version_goes_on_and_is_shown(
     assert (found["confirmed"], len(found["runs"])) == (True, 3)
 
 
-def test_a_migration_that_fails_leaves_the_database_as_it_was(url: str, later: Path, tmp_path: Path) -> None:
+def test_a_migration_that_fails_leaves_the_database_as_it_was(url: str, tmp_path: Path) -> None:
     with SqlStore.open(url) as store:
         store.create_session(new_session(), AT)
-    bad = NEXT.format(more='op.execute("INSERT INTO no_such_table VALUES (1)")', head=HEAD_REVISION)
-    (later / "versions" / "9999_colour.py").write_text(bad)
+    bad = later_migrations(tmp_path / "migrations", 'op.execute("INSERT INTO no_such_table VALUES (1)")')
     with pytest.raises(StoreError, match=f"{HEAD_REVISION} to 9999") as caught:
-        upgrade(url, migrations=later, head="9999")
+        upgrade(url, migrations=bad, head="9999")
     assert f"state.db.backup-{HEAD_REVISION}" in str(caught.value)
     assert "colour" not in columns(tmp_path / "state.db", "session")
     with SqlStore.open(url) as store:
@@ -192,14 +176,7 @@ def test_somebody_elses_database_is_not_touched(url: str, tmp_path: Path) -> Non
 
 
 def test_two_processes_may_create_the_database_at_the_same_moment(url: str) -> None:
-    code = f"from autoresearchd.store.schema.database import upgrade; input(); upgrade({url!r})"
-    command = [sys.executable, "-c", code]
-    both = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    for process in both:
-        process.stdin.write("now\n")
-        process.stdin.flush()
-    said = [process.communicate()[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
+    by_two_at_once(f"from autoresearchd.store.schema.database import upgrade; input(); upgrade({url!r})")
     with SqlStore.open(url) as store:
         assert store.sessions() == []
 

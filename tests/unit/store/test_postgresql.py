@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -37,9 +36,9 @@ from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import postgresql as postgresql_module
 from autoresearchd.store.schema.database import alembic_config, connect, upgrade
-from autoresearchd.store.schema.health import HEAD_REVISION
 from autoresearchd.store.schema.tables import metadata
 from autoresearchd.store.shared import Holder, Shared
+from tests.fakes.upgrades import by_two_at_once, later_migrations
 from tests.postgresql import PASSWORD, Server, needs_postgresql, serving
 from tests.timing import wait_until
 from tests.unit.store.driver import AT, Driver, begin, new_session
@@ -77,6 +76,14 @@ def take(store: SqlStore, tag: str, stack: ExitStack) -> bool:
     except (SessionLocked, EnvironmentFailure):  # held, or until just now
         return False
     return True
+
+
+def opened(lab: Driver) -> list[int]:
+    """The number of a new experiment; nothing while the server has yet to see that the old connection is gone."""
+    try:
+        return [lab.open().number]
+    except EnvironmentFailure:
+        return []
 
 
 # ---------------------------------------------------------------------- transactions
@@ -196,17 +203,7 @@ def test_a_connection_that_breaks_is_made_anew_with_the_session(project: Shared,
         cut(postgresql)
         with pytest.raises(EnvironmentFailure, match=r"terminat|closed"):
             lab.open()
-        numbers: list[int] = []
-
-        def goes_on() -> bool:
-            try:
-                numbers.append(lab.open().number)
-            except EnvironmentFailure:  # the server has yet to end what it was told to
-                return False
-            return True
-
-        wait_until(goes_on)
-        assert numbers == [0]
+        assert wait_until(lambda: opened(lab)) == [0]
         assert pid_of(store.holder("nov21")) == os.getpid()
 
 
@@ -242,17 +239,7 @@ def test_a_server_that_answers_nothing_any_more_is_a_server_that_is_away(monkeyp
                     ) as caught:
                         step()
                     assert "see that the server runs" in caught.value.hint
-            opened: list[int] = []
-
-            def goes_on() -> bool:
-                try:
-                    opened.append(lab.open().number)
-                except EnvironmentFailure:  # the server has yet to see that the old connection is gone
-                    return False
-                return True
-
-            wait_until(goes_on)
-            assert opened == [1], "what was cut off has not happened"
+            assert wait_until(lambda: opened(lab)) == [1], "what was cut off has not happened"
             assert pid_of(store.holder("nov21")) == os.getpid()
 
 
@@ -361,42 +348,20 @@ def test_repositories_see_only_their_own(postgresql: Server) -> None:
 
 
 # ---------------------------------------------------------------------- the schema
-@pytest.fixture
-def later(tmp_path: Path) -> Path:
-    """The migrations of a later version."""
-    folder = tmp_path / "migrations"
-    shutil.copytree(bundled("migrations"), folder, ignore=shutil.ignore_patterns("__pycache__"))
-    text = f"""
-from alembic import op
-import sqlalchemy as sa
-revision, down_revision = "9999", "{HEAD_REVISION}"
-def upgrade():
-    op.add_column("session", sa.Column("colour", sa.Text(), nullable=True))
-"""
-    (folder / "versions" / "9999_colour.py").write_text(text)
-    return folder
-
-
 def test_migrations_and_tables_agree(postgresql: Server) -> None:
     with closing(connect(new_project(postgresql))) as database, database.read() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata) == []
 
 
-def test_processes_may_make_or_upgrade_it_at_the_same_moment(postgresql: Server, later: Path) -> None:
+def test_processes_may_make_or_upgrade_it_at_the_same_moment(postgresql: Server, tmp_path: Path) -> None:
     project = new_project(postgresql)
     code = (
         "import sys; from pathlib import Path; from autoresearchd.store.shared import Shared\n"
         "from autoresearchd.store.schema.database import upgrade; input()\n"
         "upgrade(Shared(*sys.argv[1:3]), migrations=Path(sys.argv[3]), head='9999')"
     )
-    arguments = [sys.executable, "-c", code, project.url, project.project, str(later)]
-    both = [subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    for process in both:
-        process.stdin.write("now\n")
-        process.stdin.flush()
-    said = [process.communicate()[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
+    by_two_at_once(code, project.url, project.project, str(later_migrations(tmp_path / "migrations")))
     with pytest.raises(SchemaTooNew, match="9999"):
         SqlStore.open(project)
     with pytest.raises(SchemaTooNew, match="9999"):
