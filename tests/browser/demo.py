@@ -65,12 +65,12 @@ ANSWER += "=======\nMATRIX_LR = 0.03\n>>>>>>> REPLACE"
 class Demo:
     """A session in the making. alive: whether its daemon seems to run: this process holds its lock."""
 
-    def __init__(self, root: Path, tag: str = "nov21", *, at: datetime | None = None, seed: int = 3) -> None:
+    def __init__(self, root: Path, tag: str = "nov21", *, seed: int = 3) -> None:
         if not (root / ".git").exists():
             make_root(root)
         self.root, self.tag, self._stack, self._lock = root, tag, ExitStack(), ExitStack()
         self.store = self._stack.enter_context(open_store(layout.database_path(root)))
-        self.now, self._dice = at or datetime.now(UTC) - timedelta(hours=3, minutes=10), random.Random(seed)
+        self.now, self._dice = datetime.now(UTC) - timedelta(hours=3, minutes=10), random.Random(seed)
         scoring = {"metric": "val_bpb", "direction": "minimize", "source": "evaluator"}
         task = {"name": "autoresearch", "scoring": scoring, "execution": {"budget": {"training": BUDGET}}}
         new = NewSession(
@@ -249,8 +249,8 @@ class Demo:
             log.write(words)
 
     # ------------------------------------------------------------------ what follows
-    def confirm(self, outcome: Outcome | None) -> None:
-        """A test of the tip beside the confirmed program; None: it is under way."""
+    def confirm(self, outcome: Outcome) -> None:
+        """A test of the tip beside the confirmed program."""
         tip, against = self._tip, self._confirmed
         found = self.store.open_confirmation(self.id, experiment=tip, against=against, why="gain", at=self.now)
         gain = self._proven - self.level if outcome is not Outcome.FELL else -0.0004
@@ -262,8 +262,6 @@ class Demo:
                 stage = StageResult("training", "ok", 0, BUDGET + 12, "training.log")
                 took = RunResult((stage,), BUDGET + 12, "bubblewrap", "gpu-box", "cuda:0")
                 self.store.close_confirmation_run(run.id, Measurement(Label.NONE, value), took, self.now)
-        if outcome is None:
-            return
         better = outcome is Outcome.CONFIRMED
         words = f"Over 3 pairs of runs experiment {tip} is {abs(gain):.4f} {'better' if better else 'worse'} than"
         words += f" experiment {against}."

@@ -22,6 +22,7 @@ from tests.browser.demo import Demo, multiply
 from tests.browser.serving import chromium, needs_chromium, serving
 from tests.fakes.stores import open_store
 from tests.timing import wait_until
+from tests.unit.store.driver import execute
 
 pytestmark = needs_chromium
 AXE = Path(__file__).with_name("axe.min.js")
@@ -217,7 +218,7 @@ def test_nothing_that_a_model_a_log_or_a_file_name_holds_is_run(page: Any, tmp_p
             store.set_state(demo.id, SessionState.RUNNING, demo.now, pid=1, reason=HOSTILE)
         demo.log(e.number, [0.1, 0.2], f"{HOSTILE}\n\x1b]0;owned\x07{HOSTILE}\n")
         (layout.run_dir(demo.root, "evil", e.number, 0) / "<img src=x onerror=alarm(1)>.log").write_text(HOSTILE)
-        set_task(demo, hostile_task)
+        execute(layout.database_path(demo.root), "UPDATE session SET task_json = ?", hostile_task)
         with serving(demo.root) as server:
             for path in ("/", *(f"/s/evil{tab}" for tab in TABS), f"/s/evil/x/{number}", f"/s/evil/x/{e.number}",
                          "/s/evil/experiments?text=<script>alarm(1)</script>",
@@ -232,22 +233,12 @@ def test_nothing_that_a_model_a_log_or_a_file_name_holds_is_run(page: Any, tmp_p
             assert page.alarms == []
 
 
-def set_task(demo: Demo, task: str) -> None:
-    import sqlite3
-
-    with sqlite3.connect(layout.database_path(demo.root)) as db:
-        db.execute("UPDATE session SET task_json = ?", (task,))
-    db.close()
-
-
 # ---------------------------------------------------------------------- many, small, and for everybody
-def test_ten_thousand_experiments_stay_smooth(page: Any, demo: Demo, tmp_path: Path) -> None:
-    database = layout.database_path(demo.root)
+def test_ten_thousand_experiments_stay_smooth(page: Any, tmp_path: Path) -> None:
     with Demo(tmp_path / "many") as many:
         many.baseline()
         many.night(12)
         multiply(many, 10_000)
-        assert database != layout.database_path(many.root)
         with serving(many.root) as server:
             go(page, server, f"/s/{many.tag}")
             assert "10,000" in page.inner_text("#facts")
