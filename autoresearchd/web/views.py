@@ -351,8 +351,7 @@ def _insights(seen: Seen) -> Context:
     told = SessionReport.read(seen.reader, seen.tag, seen.status, datetime.now(UTC))
     moving = any(constant.moved.value > 0 for constant in told.constants)
     return {
-        "workers": told.workers, "asked": told.asked, "themes": told.themes[:_MOST_THEMES],
-        "failures": [(one, rendering.outcome({"status": one.status, "label": one.label})) for one in told.failures],
+        "workers": told.workers, "asked": told.asked, "themes": told.themes[:_MOST_THEMES], "failures": told.failures,
         "importance": Markup(told.constants_chart(_BARS)) if moving else None,  # noqa: S704 it escapes
         "parts": Markup(told.shares_chart(_BARS)) if told.latest_credit else None,  # noqa: S704 it escapes
     }  # fmt: skip
