@@ -159,7 +159,7 @@ def _counts(chart: Chart, low: float, high: float) -> dict[str, int]:
 
 def _words(chart: Chart) -> str:
     """What the picture tells, for those who cannot see it."""
-    told = f"{chart.tried:,} experiments beside the baseline, {chart.improvements:,} kept, {chart.proven:,} confirmed"
+    told = f"{chart.tried:,} experiments beside the baseline, {len(chart.kept):,} kept, {chart.proven:,} confirmed"
     told += f", {len(chart.aborted):,} ended early, {len(chart.crashes):,} crashed or failed a check."
     if chart.baselines and chart.confirmed:
         told += f" The baseline is at {chart.baselines[-1][2]:.6g}, the confirmed program"

@@ -87,12 +87,8 @@ class Chart:
         return max([p.number for p in (*self.keeps, *self.discards)] + [*self.crashes, *self.aborted], default=0)
 
     @property
-    def improvements(self) -> int:
-        """Kept experiments beside the baselines."""
-        return len(self.kept)
-
-    @property
     def kept(self) -> list[Point]:
+        """Kept experiments beside the baselines."""
         first = {begin for begin, _, _ in self.baselines}
         return [point for point in self.keeps if point.number not in first]
 
@@ -270,7 +266,7 @@ def _set_axes(chart: Chart, axes: Axes) -> None:
     axes.set_xlim(-max(0.25, 0.012 * last), last + max(0.9, (0.22 if late else 0.1) * last))
     axes.set_ylim(low, high)
     counts = f"{chart.tried:,} Experiment{'' if chart.tried == 1 else 's'}"
-    kept = f"{chart.improvements:,} Kept, {chart.proven:,} Confirmed"
+    kept = f"{len(chart.kept):,} Kept, {chart.proven:,} Confirmed"
     axes.set_title(f"Autoresearch Progress: {counts}, {kept}", fontsize=15, color=_INK, pad=12)
     axes.set_xlabel("Experiment", color=_INK)
     axes.set_ylabel(

@@ -44,7 +44,7 @@ def plot(
         confirmations=place.reader.confirmations(tag),
         beliefs=place.reader.beliefs(tag),
     )
-    kept = f"{chart.improvements:,} kept, {chart.proven:,} confirmed"
+    kept = f"{len(chart.kept):,} kept, {chart.proven:,} confirmed"
     say(f"wrote {output}: {counted(chart.tried, 'experiment')} beside the baseline, {kept}")
 
 

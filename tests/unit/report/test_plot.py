@@ -61,7 +61,7 @@ def test_the_lines_tell_what_is_confirmed_from_what_is_believed(tmp_path: Path) 
     chart = chart_of(TESTED, **facts)
     assert chart.confirmed == ((Step(0, 1.0), Step(3.5, 0.87)),)
     assert chart.tips == (tuple(BELIEFS),)
-    assert (chart.improvements, chart.proven) == (4, 2)
+    assert (len(chart.kept), chart.proven) == (4, 2)
     target = tmp_path / "progress.svg"
     draw(TESTED, target, **facts)
     drawn = target.read_text("utf-8")
@@ -123,7 +123,7 @@ def test_a_new_segment_has_its_own_baseline() -> None:
     records = [*NIGHT, record(7, "keep", 0.7, "baseline", segment=1), record(8, "keep", 0.6, "x", segment=1)]
     chart = chart_of(records, metric="loss", direction="minimize")
     assert [(begin, value) for begin, _, value in chart.baselines] == [(0, 1.0), (7, 0.7)]
-    assert chart.improvements == 3
+    assert len(chart.kept) == 3
 
 
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
