@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from autoresearchd.domain.confirmation import Confirmation
@@ -101,6 +102,13 @@ class Driver:
 
     def measured(self, value: float | None = 1.0, segment: int = 0) -> Experiment:
         return self.run(self.committed(segment), Measurement(Label.NONE, value))
+
+    def baseline(self, values: tuple[float, ...] = (1.0, 1.02, 0.98), segment: int = 0) -> Experiment:
+        e = self.commit(self.propose(self.open(segment), Proposal({}, "as it is", "baseline")))
+        for value in values:
+            e = self.run(e, Measurement(Label.NONE, value), last=value == values[-1])
+        kept = Decision(Status.KEEP, Label.NONE, fmean(values))
+        return self.decide(e, kept, commit_of(e.number), confirmed=True)
 
     def decide(
         self, e: Experiment, decision: Decision, incumbent: str | None = None, *, confirmed: bool = False

@@ -11,7 +11,7 @@ import pytest
 
 from autoresearchd.domain.confirmation import Confirmation, Verdict
 from autoresearchd.domain.errors import StoreError
-from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Session
+from autoresearchd.domain.experiment import Measurement, Session
 from autoresearchd.domain.labels import Label, Outcome, Phase, Status
 from autoresearchd.store.repository import SqlStore
 from tests.unit.store.driver import AT, PARENT, Driver, commit_of, execute, result
@@ -24,15 +24,10 @@ UNKNOWN = Verdict(Outcome.UNDECIDED, None, None, None, "the confirmed program fa
 @pytest.fixture
 def chain(lab: Driver) -> Driver:
     """A baseline, and on it a chain of two keeps with a discard between them."""
-    baseline(lab, 0)
+    lab.baseline((1.0,))
     for status, value in ((Status.KEEP, 0.9), (Status.DISCARD, 1.2), (Status.KEEP, 0.8)):
         lab.decided(status, value)
     return lab
-
-
-def baseline(lab: Driver, segment: int) -> Experiment:
-    e = lab.measured(1.0, segment)
-    return lab.decide(e, Decision(Status.KEEP, Label.NONE, 1.0), commit_of(e.number), confirmed=True)
 
 
 def confirmed(lab: Driver) -> list[bool | None]:
@@ -167,7 +162,7 @@ def test_a_chain_that_later_runs_cannot_confirm_falls_with_the_segment_that_begi
 
 def test_a_verdict_confirms_nothing_that_was_measured_under_other_conditions(chain: Driver) -> None:
     chain.store.open_segment(chain.id, "f1", "budget", "cpu", AT)
-    baseline(chain, 1)
+    chain.baseline((1.0,), segment=1)
     chain.decided(Status.KEEP, 0.7, segment=1)
     with pytest.raises(StoreError, match="different conditions"):
         chain.begin_confirmation(5, against=0)

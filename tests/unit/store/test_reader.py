@@ -14,7 +14,7 @@ import pytest
 
 from autoresearchd.domain.confirmation import Verdict
 from autoresearchd.domain.errors import SchemaTooNew, StoreDamaged, StoreError
-from autoresearchd.domain.experiment import Decision, Experiment, Measurement
+from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Cost, Proposal
 from autoresearchd.store.reader import Reader
@@ -33,17 +33,9 @@ from tests.unit.store.driver import (
 )
 
 
-def baseline(lab: Driver, values: tuple[float, ...] = (1.0, 1.02, 0.98), segment: int = 0) -> Experiment:
-    e = lab.commit(lab.propose(lab.open(segment), Proposal({}, "as it is", "baseline")))
-    for value in values:
-        e = lab.run(e, Measurement(Label.NONE, value), last=value == values[-1])
-    mean = statistics.fmean(values)
-    return lab.decide(e, Decision(Status.KEEP, Label.NONE, mean), commit_of(e.number), confirmed=True)
-
-
 def fill(lab: Driver) -> None:
     """A session with every kind of experiment in it."""
-    baseline(lab)
+    lab.baseline()
     lab.decided(Status.DISCARD, 1.1)
     lab.decided(Status.KEEP, 0.9)
     e = lab.measured(None)
@@ -95,7 +87,7 @@ def test_what_a_hybrids_model_did_in_its_turns_is_counted(store: SqlStore, journ
     session = store.create_session(replace(new_session("mixed"), policy="hybrid:local:m"), AT)
     store.open_segment(session.id, "f0", "start", "cpu", AT)
     lab, passed, away = Driver(store, session.id), {"passed_by": "local:m"}, {"unused": "no\x1b[2Jbody is there"}
-    baseline(lab)
+    lab.baseline()
 
     def turn(policy: str, extra: dict[str, Any] | None = None, *seconds: float, keep: bool = False) -> None:
         e = lab.open()
@@ -203,7 +195,7 @@ def test_show_tells_answers_and_attempts(lab: Driver, journal: Where) -> None:
 
 def test_the_best_is_what_runs_that_had_no_part_in_keeping_it_have_shown(lab: Driver, journal: Where) -> None:
     """0.7 was the luck of the run that it was kept for: `status` must not promise that."""
-    baseline(lab)
+    lab.baseline()
     lab.decided(Status.KEEP, 0.8)
     lab.decided(Status.KEEP, 0.7)
     lab.store.record_belief(lab.id, 2, 0.78, 0.03)
@@ -243,7 +235,7 @@ def test_the_best_is_what_runs_that_had_no_part_in_keeping_it_have_shown(lab: Dr
 def test_a_keep_of_a_session_before_confirmations_has_the_value_that_it_was_kept_with(
     lab: Driver, journal: Where
 ) -> None:
-    baseline(lab)
+    lab.baseline()
     e = lab.run(lab.committed(), Measurement(Label.NONE, 0.8), last=False)
     e = lab.run(e, Measurement(Label.NONE, 0.9))
     lab.decide(e, Decision(Status.KEEP, Label.NONE, 0.85), commit_of(e.number), confirmed=True)
@@ -256,7 +248,7 @@ def test_a_keep_of_a_session_before_confirmations_has_the_value_that_it_was_kept
 
 def test_runs_with_another_budget_say_nothing_of_the_best(lab: Driver, journal: Where) -> None:
     """`confirm --budget 20m` asks whether a gain lasts; its values are those of other runs."""
-    baseline(lab)
+    lab.baseline()
     lab.decided(Status.KEEP, 0.8)
     for number, budget in ((0, None), (1, 1200.0)):
         lab.store.open_confirmation(lab.id, experiment=1, against=0, why="asked", at=AT, budget=budget)
@@ -270,7 +262,7 @@ def test_runs_with_another_budget_say_nothing_of_the_best(lab: Driver, journal: 
 
 
 def test_a_confirmation_under_way_is_what_goes_on_now(lab: Driver, journal: Where) -> None:
-    baseline(lab)
+    lab.baseline()
     kept = lab.decided(Status.KEEP, 0.8)
     for number in range(kept.number + 1):
         lab.store.record_overhead(lab.id, number, 1.0)
@@ -289,7 +281,7 @@ def test_a_confirmation_under_way_is_what_goes_on_now(lab: Driver, journal: Wher
 
 
 def test_show_tells_which_runs_were_of_which_confirmation_and_what_came_of_it(lab: Driver, journal: Where) -> None:
-    baseline(lab)
+    lab.baseline()
     for status in (Status.KEEP, Status.DISCARD, Status.KEEP):
         lab.decided(status, 0.8)
     lab.begin_confirmation(3)
@@ -379,7 +371,7 @@ def test_a_session_without_a_baseline_shows_no_figures_instead_of_wrong_ones(lab
         assert [metric[k] for k in ("baseline", "best", "best_experiment", "sigma", "confidence")] == [None] * 5
         assert reader.status("nov21")["current"] is None
         assert list(reader.experiments("nov21")) == []
-        baseline(lab, (1.0,))
+        lab.baseline((1.0,))
         metric = reader.status("nov21")["metric"]
         assert (metric["baseline"], metric["best"], metric["improvement_pct"]) == (1.0, 1.0, 0.0)
         assert (metric["sigma"], metric["confidence"]) == (None, None)
@@ -390,7 +382,7 @@ def test_figures_are_those_of_the_current_segment(lab: Driver, journal: Where) -
     lab.store.open_segment(lab.id, "f1", "budget changed", "cpu", AT)
     with Reader(journal) as reader:
         assert reader.status("nov21")["metric"]["best"] is None
-        e = baseline(lab, (5.0, 5.5, 4.5), segment=1)
+        e = lab.baseline((5.0, 5.5, 4.5), segment=1)
         metric = reader.status("nov21")["metric"]
     assert (metric["baseline"], metric["best"], metric["best_experiment"]) == (5.0, 5.0, e.number)
     assert metric["sigma"] == pytest.approx(0.5)
