@@ -314,11 +314,12 @@ def tree(points: Sequence[Record], tip: int | None) -> tuple[list[Context], int]
         if point["commit"]:
             by_commit.setdefault(point["commit"], point)
     by_number = {point["experiment"]: point for point in points}
-    children: dict[int | None, list[Record]] = defaultdict(list)
+    parents, children = dict[int, int](), defaultdict[int, list[Record]](list)
     for point in points:
         parent = by_commit.get(point["parent"])
-        parent = parent if parent is not None and parent["experiment"] < point["experiment"] else None
-        children[parent["experiment"] if parent else None].append(point)
+        if parent is not None and parent["experiment"] < point["experiment"]:
+            parents[point["experiment"]] = parent["experiment"]
+            children[parent["experiment"]].append(point)
     line, at = set[int](), by_number.get(tip) if tip is not None else None
     while at is not None and at["experiment"] not in line:
         line.add(at["experiment"])
@@ -331,13 +332,11 @@ def tree(points: Sequence[Record], tip: int | None) -> tuple[list[Context], int]
         marks = [rendering.outcome(c)[1] for c in own]
         told = Counter(rendering.outcome(c)[0] for c in own)
         words = ", ".join(f"{n:,} {name}" for name, n in told.most_common())
-        parent = by_commit.get(program["parent"])
-        before = parent["experiment"] if parent and parent["experiment"] < program["experiment"] else None
         found.append(
             {
                 **program,
-                "baseline": _is_baseline(program) or parent is None,
-                "parent_number": before,
+                "baseline": _is_baseline(program) or program["parent"] not in by_commit,
+                "parent_number": parents.get(program["experiment"]),
                 "depth": int(program["experiment"] not in line),
                 "tried": words,
                 "strip": small_charts.strip(marks, f"strip-{program['experiment']}", words) if marks else "",
