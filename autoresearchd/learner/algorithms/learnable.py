@@ -145,10 +145,10 @@ def token_statistics(
         checkpoint(piece, *each, use_reentrant=False, preserve_rng_state=False) if again else piece(*each)
         for each in zip(*parts, others, strict=True)
     ]
-    return Statistics(batch, *(_spread(torch.cat(column), mask) for column in zip(*found, strict=True)))
+    return Statistics(batch, *(spread(torch.cat(column), mask) for column in zip(*found, strict=True)))
 
 
-def _spread(values: Tensor, mask: Tensor) -> Tensor:
+def spread(values: Tensor, mask: Tensor) -> Tensor:
     """Values of the masked tokens [n, …] in their places, zero elsewhere."""
     wide = values.new_zeros((*mask.shape, *values.shape[1:]))
     return wide.masked_scatter(mask.reshape(*mask.shape, *(1 for _ in values.shape[1:])), values)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from autoresearchd.domain.randomness import derive_seed
-from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who
+from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who, spread
 from autoresearchd.learner.algorithms.train_options import TOP, Level, Mean, TrainOptions
 from autoresearchd.learner.data.examples import Example
 from autoresearchd.learner.training.prompt_sharing import Sharing, cut
@@ -287,7 +287,7 @@ class Objective(ABC):
         for row, place in enumerate(part):
             if place not in self._began:
                 self._began[place] = current[row][mask[row]]
-        return _placed([self._began[place] for place in part], mask)
+        return spread(torch.cat([self._began[place] for place in part]), mask)
 
     def base(self, part: Sequence[int], said: Statistics) -> Tensor:
         """The base's log-probabilities [B, L−1]; each example is scored once."""
@@ -296,7 +296,7 @@ class Objective(ABC):
             scored = self.model.statistics([self.examples[i].sample for i in missing], who=Who.BASE)
             for row, place in enumerate(missing):
                 self._base[place] = scored.logprobs[row][scored.batch.mask[row]].detach()
-        return _placed([self._base[place] for place in part], said.batch.mask).to(said.logprobs)
+        return spread(torch.cat([self._base[place] for place in part]), said.batch.mask).to(said.logprobs)
 
     def values(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """The value head's values of states, [N], without a gradient. Raises NotFinite: they are not finite."""
@@ -354,9 +354,3 @@ def finite(values: Tensor) -> None:
 def named(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """What of a state begins with a prefix, by the names without it."""
     return {name.removeprefix(prefix): each for name, each in state.items() if name.startswith(prefix)}
-
-
-def _placed(rows: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """One value for each masked token, row by row, in their places; 0 elsewhere."""
-    together = torch.cat(list(rows))
-    return together.new_zeros(mask.shape).masked_scatter(mask, together)

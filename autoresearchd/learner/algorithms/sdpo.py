@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from autoresearchd.learner.algorithms import scoring
-from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who, collate
+from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who, collate, spread
 from autoresearchd.learner.algorithms.train_options import Level, SdpoOptions, TrainOptions
 from autoresearchd.learner.data.examples import Example, fits
 
@@ -151,11 +151,7 @@ class SdpoObjective(scoring.Objective):
         assert indices is not None and own is not None
         # Both batches hold the same completions in the same order: so do their tokens that count, whatever the padding.
         there = collate(samples, padding=self.model.padding).mask.to(mask.device)
-        at = indices.new_zeros((*there.shape, indices.shape[-1]))
-        at[there] = indices[mask]
-        scored = self.model.statistics(samples, who=Who.TEACHER, at=at).top_logprobs
+        scored = self.model.statistics(samples, who=Who.TEACHER, at=spread(indices[mask], there)).top_logprobs
         assert scored is not None
         scoring.finite(scored[there])
-        taught = torch.zeros_like(own)
-        taught[mask] = scored[there].to(taught)
-        return taught
+        return spread(scored[there].to(own), mask)
