@@ -86,8 +86,8 @@ class TinyLearnable:
             for name, each in self._adapter.items():
                 each.copy_(state[name])
 
-    def set_teacher(self, state: Mapping[str, Tensor] | None) -> None:
-        self._teacher = None if state is None else {name: each.clone() for name, each in state.items()}
+    def set_teacher(self, state: Mapping[str, Tensor]) -> None:
+        self._teacher = {name: each.clone() for name, each in state.items()}
 
     def generate(
         self,

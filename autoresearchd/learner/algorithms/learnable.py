@@ -240,5 +240,5 @@ class Learnable(Sampler, Protocol):
     def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
         """Put such copies back."""
 
-    def set_teacher(self, state: Mapping[str, Tensor] | None) -> None:
-        """Weights that ``Who.TEACHER`` uses from now on; None: the base alone."""
+    def set_teacher(self, state: Mapping[str, Tensor]) -> None:
+        """Weights that ``Who.TEACHER`` uses from now on; it scores nothing before."""

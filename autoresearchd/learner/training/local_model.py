@@ -52,7 +52,6 @@ class LocalModel:
         self.ends, self.context = ends_of(self._base), context_of(self._base)
         self._decoder, self._head = self._base.get_decoder(), self._base.get_output_embeddings()
         self._policy = load_model.parameters_of(self._adapted)
-        self._taught = False
         self._value_head: torch.nn.Linear | None = None
         if options.value_head:
             self._value_head = torch.nn.Linear(width, 1, dtype=torch.float32).to(self.device)
@@ -240,7 +239,7 @@ class LocalModel:
         """With the weights of ``who``; afterwards with the policy's again, whatever happens."""
         if who is Who.POLICY:
             yield
-        elif who is Who.BASE or not self._taught:
+        elif who is Who.BASE:
             with self._adapted.disable_adapter():
                 yield
         else:
@@ -250,17 +249,13 @@ class LocalModel:
             finally:
                 self._adapted.set_adapter(load_model.POLICY)
 
-    def set_teacher(self, state: Mapping[str, Tensor] | None) -> None:
-        if state is None:
-            self._taught = False
-            return
+    def set_teacher(self, state: Mapping[str, Tensor]) -> None:
         if TEACHER not in self._adapted.peft_config:
             with torch.random.fork_rng(devices=[]):
                 self._adapted.add_adapter(TEACHER, copy.copy(self._adapted.peft_config[load_model.POLICY]))
             self._adapted.set_adapter(load_model.POLICY)
         kept = {name: each for name, each in state.items() if not name.startswith(_HEAD)}
         load_model.fill(load_model.parameters_of(self._adapted, TEACHER), kept, "the teacher's state")
-        self._taught = True
 
     # -- what is trained
     def trainable(self) -> list[torch.nn.Parameter]:
