@@ -14,7 +14,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -208,19 +208,16 @@ def perform(
     if cancel.is_set():
         raise Interrupted("the model was not asked: a stop was requested")
     outcome: Future[T] = Future()
-    done = threading.Event()
 
     def run() -> None:
         try:
             outcome.set_result(function())
         except BaseException as error:  # noqa: BLE001 - it is raised again where the outcome is taken
             outcome.set_exception(error)
-        finally:
-            done.set()
 
     deadline = time.monotonic() + timeout
     threading.Thread(target=run, name="model-call", daemon=True).start()
-    while not done.wait(max(0.0, min(_LOOK_S, deadline - time.monotonic()))):
+    while not wait([outcome], max(0.0, min(_LOOK_S, deadline - time.monotonic()))).done:
         if cancel.is_set():
             give_up()
             raise Interrupted("the model's reply was not waited for: a stop was requested")
