@@ -32,22 +32,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def trained(folder: Path) -> LocalModel:
-    model = LocalModel.load(folder, ModelOptions(value_head=True, rank=4, alpha=8))
-    model.load_adapter_state(state(model, 1))
-    return model
+def model(folder: Path) -> LocalModel:
+    """With an adapter that is not the fresh one: it changes what the base says."""
+    loaded = LocalModel.load(folder, ModelOptions(value_head=True, rank=4, alpha=8))
+    loaded.load_adapter_state(state(loaded, 1))
+    return loaded
 
 
 @pytest.fixture
-def saved(trained: LocalModel, tmp_path: Path) -> Path:
-    trained.save(tmp_path / "v1")
+def saved(model: LocalModel, tmp_path: Path) -> Path:
+    model.save(tmp_path / "v1")
     return tmp_path / "v1"
 
 
-def test_a_saved_adapter_scores_as_the_one_that_was_trained(folder: Path, trained: LocalModel, saved: Path) -> None:
+def test_a_saved_adapter_scores_as_the_one_that_was_trained(folder: Path, model: LocalModel, saved: Path) -> None:
     again = LocalModel.load(folder, ModelOptions(adapter=saved, value_head=True))
-    assert logprobs(again, *SAMPLES) == logprobs(trained, *SAMPLES)
-    states = trained.adapter_state(), again.adapter_state()
+    assert logprobs(again, *SAMPLES) == logprobs(model, *SAMPLES)
+    states = model.adapter_state(), again.adapter_state()
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
@@ -128,22 +129,22 @@ def test_what_is_no_whole_adapter_is_told(
     assert caught.value.hint
 
 
-def test_writing_that_is_cut_short_leaves_no_adapter(trained: LocalModel, saved: Path) -> None:
+def test_writing_that_is_cut_short_leaves_no_adapter(model: LocalModel, saved: Path) -> None:
     (saved / WEIGHTS).unlink()
     (saved / WEIGHTS).mkdir()  # it cannot be written
     with pytest.raises(EnvironmentFailure, match="cannot be written"):
-        trained.save(saved)
+        model.save(saved)
     assert not (saved / CONFIG).exists()
 
 
-def test_a_state_is_taken_as_a_whole_or_not_at_all(trained: LocalModel) -> None:
-    before = trained.adapter_state()
+def test_a_state_is_taken_as_a_whole_or_not_at_all(model: LocalModel) -> None:
+    before = model.adapter_state()
     for name, value in (("value_head.bias", torch.tensor([float("nan")])), ("value_head.bias", torch.zeros(2))):
         with pytest.raises(UsageError, match=r"value_head\.bias"):
-            trained.load_adapter_state(state(trained, 2) | {name: value})
+            model.load_adapter_state(state(model, 2) | {name: value})
     with pytest.raises(UsageError, match="lacks"):
-        trained.load_adapter_state(dict(list(before.items())[1:]))
-    after = trained.adapter_state()
+        model.load_adapter_state(dict(list(before.items())[1:]))
+    after = model.adapter_state()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -158,14 +159,6 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
 
 
 # ---------------------------------------------------------------------- model
-@pytest.fixture
-def model(folder: Path) -> LocalModel:
-    """With an adapter that is not the fresh one: it changes what the base says."""
-    loaded = LocalModel.load(folder, ModelOptions(value_head=True))
-    loaded.load_adapter_state(state(loaded, 1))
-    return loaded
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_scores_are_those_that_were_recorded_when_the_model_answered(folder: Path, temperature: float) -> None:
     question = Question(MESSAGES, max_tokens=40, temperature=temperature, seed=3)
