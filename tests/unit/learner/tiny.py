@@ -70,17 +70,6 @@ def write_model(place: Path, *, seed: int = 0, template: str | None = TEMPLATE, 
     return place
 
 
-def write_scaled_model(place: Path) -> Path:
-    """Write a model that scales its logits after the output layer."""
-    from transformers import GraniteConfig, GraniteForCausalLM
-
-    config = GraniteConfig(**sizes(write_tokenizer(place)), logits_scaling=3.0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        GraniteForCausalLM(config).save_pretrained(place)
-    return place
-
-
 def state(model: LocalModel, seed: int) -> dict[str, Tensor]:
     """An adapter that changes what the base says."""
     generator = torch.Generator().manual_seed(seed)
