@@ -118,7 +118,7 @@ def saves(weights: bytes = b"weights") -> Callable[[Path], None]:
     """What a model writes when it is told to save its adapter."""
 
     def save(folder: Path) -> None:
-        (folder / "adapter_config.json").write_text("{}")
+        (folder / "adapter_config.json").write_text('{"r": 16}')
         (folder / "adapter_model.safetensors").write_bytes(weights)
 
     return save

@@ -31,7 +31,7 @@ from autoresearchd.models.model_files import base_model
 from autoresearchd.policy.model_policy import ModelPolicy
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import sqlite_url
-from tests.fakes.models import OpenPurse
+from tests.fakes.models import OpenPurse, saves
 from tests.integration.bench import TASK, Bench
 from tests.integration.held_out import older
 from tests.unit.learner import tiny
@@ -191,11 +191,8 @@ def test_a_held_out_session_that_goes_is_left_out_and_the_version_is_kept_with_t
     """On the way it is told which model the version in use is for: another one."""
     other = researched(tmp_path / "other", place, MIXED[:10]).root
 
-    def save(folder: Path) -> None:
-        (folder / "adapter_config.json").write_text("{}")
-
     shelf = AdapterShelf(session.root / ".git/autoresearchd/adapters", session.store, SystemClock().now)
-    version = shelf.add(save, Made(BaseModel("/models/other", "f" * 64), "grpo")).version
+    version = shelf.add(saves(), Made(BaseModel("/models/other", "f" * 64), "grpo")).version
     shelf.promote(version)
     shutil.rmtree(other / ".git/autoresearchd/pristine")
     shutil.rmtree(other / ".git/objects")

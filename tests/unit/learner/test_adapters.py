@@ -22,6 +22,7 @@ from autoresearchd.learner.versions.adapter_shelf import FOUND, AdapterShelf, Ma
 from autoresearchd.learner.versions.live_versions import RollbackOptions, judge, last_look
 from autoresearchd.models.model_files import cached, same_name
 from autoresearchd.store.repository import SqlStore
+from tests.fakes.models import saves
 from tests.fakes.stores import open_store
 from tests.unit.learner.live_rewards import Life, lived, rolled_back
 
@@ -34,17 +35,6 @@ def ticking() -> Callable[[], datetime]:
     """A clock that goes on by a minute each time."""
     minutes = itertools.count(1)
     return lambda: BEGIN + timedelta(minutes=next(minutes))
-
-
-def saves(weights: bytes = b"weights" * 1000) -> Callable[[Path], None]:
-    """What a model writes when it is told to save its adapter."""
-
-    def save(folder: Path) -> None:
-        (folder / "adapter_config.json").write_text('{"r": 16}')
-        (folder / "adapter_model.safetensors").write_bytes(weights)
-        (folder / "value_head.safetensors").write_bytes(b"head")
-
-    return save
 
 
 @pytest.fixture
@@ -84,7 +74,7 @@ def test_a_version_is_kept_with_all_that_is_known_of_it(shelf: AdapterShelf, fol
     written = adapter_shelf.read_manifest(place)
     assert (written.base, written.algo) == (BASE, "grpo")
     assert written.data == {"sessions": ["night1"], "trajectories": 217}
-    assert sorted(written.files) == ["adapter_config.json", "adapter_model.safetensors", "value_head.safetensors"]
+    assert sorted(written.files) == ["adapter_config.json", "adapter_model.safetensors"]
     assert shelf.manifest_of(second).learner_run == run.id
     assert visible(folder) == sorted([first.version, second.version]), "nothing under way is left"
 
