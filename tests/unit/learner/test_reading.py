@@ -22,7 +22,6 @@ from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.evaluator.feedback import FORMULA, PENALTIES
-from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.learner.data.read_sessions import (
     NO_REPLY,
     Reading,
@@ -37,11 +36,11 @@ from autoresearchd.learner.data.read_sessions import (
 from autoresearchd.learner.data.trajectories import Dataset, Reason, Record, Split, dataset, grouped
 from autoresearchd.models.client import Reply
 from autoresearchd.models.model_files import base_model
-from autoresearchd.policy.model_policy import ModelPolicy
 from autoresearchd.store.reader import Transcript
-from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
-from tests.fakes.policies import make_state, make_task
+from tests.fakes.models import Step
+from tests.fakes.policies import make_task
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
+from tests.unit.policy.model_bench import Bench, edit
 
 
 @pytest.fixture
@@ -174,7 +173,6 @@ def test_what_all_ancestors_learned_from_counts(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- answers
-CODE = "LR = 0.1\nDEPTH = 4\n\n\ndef train() -> float:\n    return LR * DEPTH\n"
 START = datetime(2026, 11, 1, tzinfo=UTC)
 TASK = make_task()
 GAIN = Decision(Status.KEEP, Label.NONE, 0.9, delta=0.1, reward=2.5, reason="better.", reward_formula=FORMULA)
@@ -355,15 +353,7 @@ def test_the_first_answer_of_a_repaired_experiment_stays_in_its_round() -> None:
 
 
 # ---------------------------------------------------------------------- the words of errors
-def edit(old: str, new: str, path: str = "train.py") -> str:
-    return f"{path}\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n"
-
-
 GOOD = edit("LR = 0.1", "LR = 0.2")
-
-
-def legal(state: ResearchState, files: Mapping[str, str]) -> None:
-    check_edit(state.task, state.code, {**state.code, **files})
 
 
 def near(state: ResearchState, files: Mapping[str, str], changes: Mapping[str, Any]) -> str:
@@ -389,25 +379,14 @@ def near(state: ResearchState, files: Mapping[str, str], changes: Mapping[str, A
 )
 def test_the_label_of_an_answer_is_the_one_that_the_policy_gave_it(said: Step, label: Label, more: Any) -> None:
     """The store keeps the words of an error alone: were they changed, rewards would be wrong without a sign."""
-    log = MemoryAnswers()
     steps = [said] if not more else [said, "nothing"]
-    policy = ModelPolicy(
-        [ScriptedClient(steps)],
-        ModelSettings(reasks=1 if more else 0),
-        name="litellm:m",
-        answers=log,
-        purse=OpenPurse(),
-        check=legal,
-        **more,
-    )
-    state = make_state(CODE, number=5)
+    bench = Bench(*steps, settings=ModelSettings(reasks=1 if more else 0), **more)
     if label is Label.NONE:
-        policy.propose(state, PatientCancel())
-        assert log.answers[0].error == ""
+        bench.propose()
+        assert bench.errors[0] == ""
         return
-    with pytest.raises(PolicyError) as caught:
-        policy.propose(state, PatientCancel())
-    assert label_of(log.answers[0]) is label
+    refused = bench.fails(PolicyError)
+    assert label_of(bench.answers.answers[0]) is label
     if not more:
-        wrong = (caught.value.label, label)
-        assert caught.value.label is label or PENALTIES[caught.value.label] == PENALTIES[label], wrong
+        wrong = (refused.label, label)
+        assert refused.label is label or PENALTIES[refused.label] == PENALTIES[label], wrong
