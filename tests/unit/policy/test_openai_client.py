@@ -118,19 +118,14 @@ def test_one_stray_reply_does_not_cost_the_schema() -> None:
         assert [asked["response_format"]["type"] for asked in scripted.questions] == ["json_schema"] * 4
 
 
-def test_a_server_in_trouble_keeps_its_schema() -> None:
-    with ScriptedServer([turns.server_error(), turns.says('{"lr": 0.1}')]) as scripted:
+@pytest.mark.parametrize(
+    ("trouble", "times", "words"), [(turns.server_error(), 1, "500"), (turns.bad_request(), 5, "like this")]
+)
+def test_a_question_that_failed_does_not_cost_the_schema_of_later_ones(trouble: Turn, times: int, words: str) -> None:
+    """Neither of a server in trouble, nor of one that refuses a field which it does not name."""
+    with ScriptedServer([trouble] * times, after=turns.says('{"lr": 0.1}')) as scripted:
         client = OpenAIClient(scripted.url, "m")
-        with pytest.raises(ModelError, match="500"):
-            client.ask(replace(QUESTION, schema=SCHEMA), NEVER)
-        client.ask(replace(QUESTION, schema=SCHEMA), NEVER)
-        assert [asked["response_format"]["type"] for asked in scripted.questions] == ["json_schema"] * 2
-
-
-def test_a_field_that_no_server_names_does_not_cost_the_schema_of_later_questions() -> None:
-    with ScriptedServer([turns.bad_request()] * 5, after=turns.says('{"lr": 0.1}')) as scripted:
-        client = OpenAIClient(scripted.url, "m")
-        with pytest.raises(ModelError, match="like this"):
+        with pytest.raises(ModelError, match=words):
             client.ask(replace(QUESTION, schema=SCHEMA), NEVER)
         assert not scripted.left
         client.ask(replace(QUESTION, schema=SCHEMA), NEVER)
