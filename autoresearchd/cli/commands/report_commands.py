@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -48,14 +48,8 @@ def plot(
     say(f"wrote {output}: {counted(chart.tried, 'experiment')} beside the baseline, {kept}")
 
 
-class ReportFormat(StrEnum):
-    """What a report is written as."""
-
-    HTML = "html"
-    MARKDOWN = "markdown"
-
-
-_SUFFIXES = {".html": ReportFormat.HTML, ".htm": ReportFormat.HTML, ".md": ReportFormat.MARKDOWN}
+ReportFormat = Literal["html", "markdown"]
+_SUFFIXES: Mapping[str, ReportFormat] = {".html": "html", ".htm": "html", ".md": "markdown"}
 
 
 def report(
@@ -79,15 +73,15 @@ def report(
     from autoresearchd.report.session_report import SessionReport, render
     from autoresearchd.store.story_reader import StoryReader
 
-    form = format_name or (_SUFFIXES.get(output.suffix.lower()) if output else ReportFormat.HTML)
+    form = format_name or (_SUFFIXES.get(output.suffix.lower()) if output else "html")
     if form is None:
         raise UsageError(f"{output}: a report is a .html or .md file", hint="for example: -o report.html")
     place = find_place(here())
     tag = place.pick(session)
     reader = StoryReader(place.project.journal)
     told = SessionReport.read(reader, tag, place.status(tag), datetime.now(UTC))
-    text = render(told, keys.redactor().text, markdown=form is ReportFormat.MARKDOWN)
-    if output is None and form is ReportFormat.MARKDOWN:
+    text = render(told, keys.redactor().text, markdown=form == "markdown")
+    if output is None and form == "markdown":
         sys.stdout.write(text)
         return
     target = output or Path("report.html")
@@ -102,24 +96,14 @@ def report(
     say(f"wrote {target}: {told.verdict}")
 
 
-class Tracker(StrEnum):
-    """Where experiments can be sent to."""
-
-    MLFLOW = "mlflow"
-    OPTUNA = "optuna"
-    OTEL = "otel"
-    TENSORBOARD = "tensorboard"
-    TRACKIO = "trackio"
-    WANDB = "wandb"
-
-
-_TRACKERS = {
-    Tracker.MLFLOW: ("mlflow_runs", "mlflow.db"),
-    Tracker.OPTUNA: ("optuna_study", "optuna.log"),
-    Tracker.OTEL: ("otel_spans", "otel"),
-    Tracker.TENSORBOARD: ("tensorboard_events", "tensorboard"),
-    Tracker.TRACKIO: ("trackio_runs", "trackio"),
-    Tracker.WANDB: ("wandb_runs", "wandb"),
+Tracker = Literal["mlflow", "optuna", "otel", "tensorboard", "trackio", "wandb"]
+_TRACKERS: Mapping[Tracker, tuple[str, str]] = {
+    "mlflow": ("mlflow_runs", "mlflow.db"),
+    "optuna": ("optuna_study", "optuna.log"),
+    "otel": ("otel_spans", "otel"),
+    "tensorboard": ("tensorboard_events", "tensorboard"),
+    "trackio": ("trackio_runs", "trackio"),
+    "wandb": ("wandb_runs", "wandb"),
 }
 """The module of each, and the file or folder that it writes."""
 
