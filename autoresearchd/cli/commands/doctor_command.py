@@ -20,11 +20,13 @@ from typing import Annotated
 
 import typer
 
+from autoresearchd.app.project import Project
 from autoresearchd.cli.command_options import JsonOption
 from autoresearchd.cli.repository_here import find_place, here
 from autoresearchd.cli.terminal_text import Paint, clean, json_text
 from autoresearchd.domain.errors import AutoresearchdError, ConfigError, RepositoryError, StoreDamaged, UsageError
 from autoresearchd.domain.quantities import counted
+from autoresearchd.store import shared
 from autoresearchd.workspace.command import OLDEST
 
 _LEAST_DISK_GB, _LEAST_MEMORY_GB = 2.0, 2.0
@@ -223,9 +225,6 @@ def _config() -> tuple[str, ...]:
 
 
 def _store() -> tuple[str, ...]:
-    from autoresearchd.app.project import Project
-    from autoresearchd.store import shared
-
     try:
         project = Project.at(here())
         place, notes = project.journal, project.notes()

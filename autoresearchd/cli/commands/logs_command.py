@@ -19,6 +19,7 @@ from autoresearchd.cli.repository_here import here
 from autoresearchd.cli.terminal_text import say, strip_controls
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.redaction import StreamRedactor
+from autoresearchd.workspace import layout
 
 _LONGEST_LINE = 64 * 1024
 _POLL_SECONDS = 0.2
@@ -36,8 +37,6 @@ def logs(
     ] = None,
 ) -> None:
     """Print the daemon's log: that of all sessions here, each line with the tag of its session."""
-    from autoresearchd.workspace import layout
-
     path = layout.daemon_log(layout.find_session_root(here()))
     hide, position, inode = keys.redactor().text, 0, -1
     if path.exists():

@@ -5,18 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from autoresearchd import keys
+from autoresearchd.app.project import Project
 from autoresearchd.cli.command_options import SessionOption
 from autoresearchd.cli.repository_here import Place, find_place, here, shown_path
 from autoresearchd.cli.terminal_text import say
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Direction
-from autoresearchd.report.log_files import Format, SessionHead, write
+from autoresearchd.report.log_files import Format, SessionHead, read_log, store_log, write
 from autoresearchd.workspace import layout
 
 
@@ -67,9 +71,6 @@ def report(
 
     The file needs no script and no network. `autoresearchd report --format markdown | gh pr create --body-file -`
     """
-    from datetime import UTC, datetime
-
-    from autoresearchd import keys
     from autoresearchd.report.session_report import SessionReport, render
     from autoresearchd.store.story_reader import StoryReader
 
@@ -147,9 +148,6 @@ def export(
 
 
 def _send(place: Place, tag: str, to: Tracker, output: Path | None) -> None:
-    from importlib import import_module
-
-    from autoresearchd import keys
     from autoresearchd.report.trackers.book import read_book
     from autoresearchd.store.story_reader import StoryReader
 
@@ -181,9 +179,6 @@ def import_log(
     """
     if not file.is_file():
         raise UsageError(f"there is no file {file}", hint="name a .jsonl, .tsv or .parquet file")
-    from autoresearchd.app.project import Project
-    from autoresearchd.report.log_files import read_log, store_log
-
     project, log = Project.at(here()), read_log(file, metric, direction or "")
     with project.open_store() as store:
         say(store_log(store, log))

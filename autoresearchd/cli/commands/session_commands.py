@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from autoresearchd.app.project import NoSession
 from autoresearchd.cli.command_options import LARGEST, JsonOption, SandboxOption, SessionOption, read_duration
 from autoresearchd.cli.repository_here import find_place, here, way_to
 from autoresearchd.cli.terminal_text import clean, json_text, print_table, read_time, say
@@ -246,8 +247,6 @@ def note(text: Annotated[str, typer.Argument(help="What to say; in quotes.")], s
 
 def list_sessions(as_json: JsonOption = False) -> None:
     """List the sessions of the repository here, oldest first."""
-    from autoresearchd.app.project import NoSession
-
     sessions: list[dict[str, Any]] = []
     try:
         place = find_place(here())

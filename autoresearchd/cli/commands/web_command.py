@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from autoresearchd.app.project import Project
 from autoresearchd.cli.command_options import SessionOption
 from autoresearchd.cli.repository_here import Place, here
 from autoresearchd.cli.terminal_text import clean, say
@@ -21,8 +22,6 @@ def web(
     It reads the store and costs the daemon nothing. The address that it prints has a token: who opens that one may also
     send notes, pause and stop; without it the page only reads. From another machine: ssh -L 8765:127.0.0.1:8765 HOST.
     """
-    from autoresearchd.app.project import Project
-
     project = Project.of_session(here())
     try:
         from autoresearchd.web.server import Server
