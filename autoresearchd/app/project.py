@@ -1,25 +1,20 @@
-"""A repository with sessions in it: where things lie, which session a command means, and whether its daemon lives.
-
-What needs SQLAlchemy is imported where it is used: commands that only read import this module, too.
-"""
+"""A repository with sessions in it: where things lie, which session a command means, and whether its daemon lives."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from autoresearchd import keys
 from autoresearchd.domain.errors import SessionLocked, StoreDamaged, UsageError
+from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import IMPORTED
 from autoresearchd.loop.upkeep.session_lock import already_held, holder, holders, without_store
-from autoresearchd.store import shared
+from autoresearchd.store import backups, shared
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema import health
 from autoresearchd.workspace import layout
-
-if TYPE_CHECKING:
-    from autoresearchd.domain.experiment import Session
-    from autoresearchd.store.repository import SqlStore
 
 
 class NoSession(UsageError):
@@ -73,9 +68,6 @@ class Project:
         Raises StoreDamaged: it was lost; SessionLocked: it would be upgraded under a daemon of the version that wrote
         it.
         """
-        from autoresearchd.store.repository import SqlStore
-        from autoresearchd.store.schema import health
-
         if not self.is_shared:
             self._refuse_gone()
         place = shared.begin(self.database)
@@ -94,8 +86,6 @@ class Project:
 
     def existing_store(self) -> SqlStore:
         """The store of a repository that has sessions already; NoSession when it has none."""
-        from autoresearchd.store.schema import health
-
         self.require_database()
         if not self.is_shared and not health.has_content(self.database):
             raise StoreDamaged(f"{self.database} {health.lack_of(self.database)}", hint=health.HINT)
@@ -115,9 +105,6 @@ class Project:
 
     def _refuse_gone(self) -> None:
         """Raise StoreDamaged where the database is gone that a daemon writes to, or that there are backups of."""
-        from autoresearchd.store import backups
-        from autoresearchd.store.schema import health
-
         lost = None if self.database.exists() else without_store(self.database, self.locks)
         if lost is not None:
             raise lost
