@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from autoresearchd import keys
 from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.domain.quantities import is_whole
 from autoresearchd.report.plain_text import clean as clean
@@ -242,8 +243,6 @@ def say(message: str) -> None:
 
 def _plain(text: str) -> str:
     """Messages quote what models and jobs wrote, and may quote what they must not: no control codes, no secrets."""
-    from autoresearchd import keys
-
     return "\n".join(strip_controls(line) for line in keys.redactor().text(text).split("\n"))
 
 

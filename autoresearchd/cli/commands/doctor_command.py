@@ -26,6 +26,7 @@ from autoresearchd.cli.repository_here import find_place, here
 from autoresearchd.cli.terminal_text import Paint, clean, json_text
 from autoresearchd.domain.errors import AutoresearchdError, ConfigError, RepositoryError, StoreDamaged, UsageError
 from autoresearchd.domain.quantities import counted
+from autoresearchd.sandbox.process_tree import memory_of_machine
 from autoresearchd.store import shared
 from autoresearchd.workspace.command import OLDEST
 
@@ -192,8 +193,6 @@ def _cpu() -> tuple[str, ...]:
 
 
 def _memory() -> tuple[str, ...]:
-    from autoresearchd.sandbox.process_tree import memory_of_machine
-
     total, free = (size / 2**30 for size in memory_of_machine())
     value = f"{free:.1f} of {total:.1f} GiB free"
     if free < _LEAST_MEMORY_GB:

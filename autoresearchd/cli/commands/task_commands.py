@@ -18,6 +18,7 @@ from autoresearchd.cli.terminal_text import Paint, clean, is_terminal, json_text
 from autoresearchd.domain.errors import AutoresearchdError, MissingCapability, PolicyError, RepositoryError, UsageError
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.domain.task import Direction
+from autoresearchd.workspace.files import read_tail
 
 if TYPE_CHECKING:
     from autoresearchd.app.tasks.check_task import Extent, Held, Tried
@@ -384,8 +385,6 @@ def _ask(question: str, usual: str) -> str:
 
 def _printed(directory: Path, draft: Draft) -> str:
     """The first name that the program seems to print with a value."""
-    from autoresearchd.workspace.files import read_tail
-
     for path in draft.target_file:
         if found := _PRINTED.search(read_tail(directory / path, _READ_BYTES)):
             return found[1] or found[2]
