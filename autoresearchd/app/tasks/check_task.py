@@ -58,7 +58,8 @@ from autoresearchd.workspace.git import open_workspace
 SEED = 1
 PROFILE = "cpu"
 """What tasks are held to unless another is asked for: that of every machine."""
-_RUNS = 3
+RUNS = 3
+"""Of the unedited program, where nobody says how many."""
 _AT_ONCE = 2
 """Edits and cheats that run beside each other, where there are as many processors."""
 _TEXT_BYTES = 4 * 2**20
@@ -140,7 +141,7 @@ def check_held(
         for variant in (*wanted.edits, *wanted.cheats):  # before anything is run
             bench.edited(variant, {})
         at_once = at_once or (1 if bench.task.profile == "cuda" else min(_AT_ONCE, len(os.sched_getaffinity(0))))
-        ended = [bench.accepted(_end(bench.begin(SEED + i))) for i in range(extent.runs or _RUNS)]  # nothing beside
+        ended = [bench.accepted(_end(bench.begin(SEED + i))) for i in range(extent.runs or RUNS)]  # nothing beside
         honest = wanted.edits[: extent.edits]
         trials = _Trials(bench, wanted.budget, documented, ended, at_once)
         tried = trials.all((*honest, *wanted.cheats[: extent.cheats]))

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from autoresearchd.app.project import Project
-from autoresearchd.app.tasks.check_task import Extent, Held, check_held
+from autoresearchd.app.tasks.check_task import Held, check_held
 from autoresearchd.app.tasks.job_programs import require_programs
 from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task
 from autoresearchd.config import read_task_text
@@ -23,8 +23,6 @@ from autoresearchd.domain.task import Task
 from autoresearchd.report.log_files import read_log, store_log
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.layout import find_root
-
-RUNS = 3
 
 
 def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) -> None:
@@ -81,7 +79,7 @@ def not_measurable(directory: Path, task: Task) -> str:
 
 def measure_baseline(directory: Path, name: str, layout: Layout | None, draft: Draft, sandbox: str | None) -> Held:
     """Run the program as committed under different seeds, and write what it gave into its task.yaml."""
-    held = check_held(directory, extent=Extent(runs=RUNS), profile=None, sandbox=sandbox)
+    held = check_held(directory, profile=None, sandbox=sandbox)
     words = f"measured: {baseline_words(held)}"
     if layout is not None and layout.text is not None:
         text = f"# Adopted from {layout.kind}, as it was there. Baseline, {words}.\n{layout.text}"

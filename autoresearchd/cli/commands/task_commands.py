@@ -171,7 +171,7 @@ def _run_task(
     folder: Path, task: Task, *, extent: Extent, profile: str | None, sandbox: str | None, once: bool
 ) -> tuple[str, Sequence[str], Held]:
     """(what it gave, notes, how it stood up to its check.yaml). once: one run where it has none."""
-    from autoresearchd.app.tasks.check_task import PROFILE, check_held
+    from autoresearchd.app.tasks.check_task import PROFILE, RUNS, check_held
     from autoresearchd.config.load_task import load_check
 
     wanted = load_check(folder)
@@ -179,9 +179,9 @@ def _run_task(
         parts = f", edits ({len(wanted.edits[: extent.edits])}) and cheats ({len(wanted.cheats[: extent.cheats])})"
     else:
         extent = replace(extent, runs=1) if once else extent
-        often, after = counted(extent.runs or 3, "time"), ", after its set-up" if task.execution.setup_commands else ""
-        wall = format_duration((extent.runs or 3) * task.execution.budget.wall)
-        parts = f" {'once' if often == '1 time' else often}: up to {wall}{after}"
+        runs, after = extent.runs or RUNS, ", after its set-up" if task.execution.setup_commands else ""
+        often = "once" if runs == 1 else counted(runs, "time")
+        parts = f" {often}: up to {format_duration(runs * task.execution.budget.wall)}{after}"
     say(f"running the baseline of {task.name}{parts}")
     profile = profile or (PROFILE if wanted is not None else None)
     held = check_held(folder, extent=extent, profile=profile, sandbox=sandbox)
@@ -393,7 +393,8 @@ def _printed(directory: Path, draft: Draft) -> str:
 
 def _may_measure(directory: Path, task: Task, *, sure: bool) -> bool:
     """Whether to measure the baseline: it is said how long that may take; on a terminal asked, unless it is sure."""
-    from autoresearchd.app.tasks.init_task import RUNS, not_measurable
+    from autoresearchd.app.tasks.check_task import RUNS
+    from autoresearchd.app.tasks.init_task import not_measurable
 
     if reason := not_measurable(directory, task):
         say(f"not measured: {reason}; afterwards `task check --run` measures it, as every session does")
