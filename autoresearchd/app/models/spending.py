@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure
 from autoresearchd.domain.ports import Cancel, Clock, Purse
@@ -66,12 +65,6 @@ class Roomy:
         self.purse.check()
 
 
-class Journal(Protocol):
-    """The part of a store that knows what was spent in its repository."""
-
-    def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]: ...
-
-
 class UsersDay:
     """What all sessions of a user have cost today (UTC), in whatever repository.
 
@@ -83,7 +76,7 @@ class UsersDay:
     """
 
     def __init__(
-        self, book: DailySpend | None, journal: Journal, clock: Clock, warn: Callable[[str], None], what: str
+        self, book: DailySpend | None, journal: SqlStore, clock: Clock, warn: Callable[[str], None], what: str
     ) -> None:
         self._book, self._journal, self._clock, self._warn, self._what = book, journal, clock, warn, what
         self._told = False

@@ -41,8 +41,9 @@ class Repository:
         self.answers: list[tuple[datetime, float]] = []
         self.fails, self.told, self.lost = fails, list[str](), False
         book = DailySpend(state) if isinstance(state, Path) else state
-        self.day = UsersDay(book, self, clock, self.told.append, name)
-        self.log = SessionAnswers(cast(SqlStore, self), 1, clock, self.day.spent)
+        store = cast(SqlStore, self)
+        self.day = UsersDay(book, store, clock, self.told.append, name)
+        self.log = SessionAnswers(store, 1, clock, self.day.spent)
         self.caps = Caps(session_usd=lambda: 0.0, day_usd=self.day.usd, day_cap=1.0)
 
     def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime, *, again: bool = False) -> None:
