@@ -20,7 +20,6 @@ from autoresearchd.store.repository import SqlStore
 
 if TYPE_CHECKING:
     from autoresearchd.learner.learn import LearnRequest
-    from autoresearchd.store.repository import SqlStore
 
 _KILLED = "its process ended before it did"
 

@@ -116,9 +116,9 @@ def find(directory: Path, tag: str | None, *, removed: bool = False) -> Service:
     return Service(root, tag, base / "systemd/user" / f"{name}.service")
 
 
-def install(service: Service, environment: Mapping[str, str] | None = None) -> list[str]:
+def install(service: Service) -> list[str]:
     """Write the unit, and have systemd know it; lines for people: what was done, what is left, how to undo it."""
-    text = service.text(os.environ if environment is None else environment)
+    text = service.text(os.environ)
     with disk_errors(f"writing {service.file}"):
         service.file.parent.mkdir(parents=True, exist_ok=True)
         service.file.write_bytes(text)

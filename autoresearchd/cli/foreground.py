@@ -34,8 +34,8 @@ _REFRESH_SECONDS, _ROWS = 1.0, 50
 class PlainDisplay:
     """One line for each event: the time, the experiment, what happened."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream if stream is not None else sys.stderr
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
         self._lock = threading.Lock()
 
     def emit(self, event: Event) -> None:
@@ -65,8 +65,8 @@ class LiveDisplay:
     Until the session has begun there are lines alone. Use as a context manager.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream if stream is not None else sys.stderr
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
         self._paint = Paint(self._stream)
         self._lock = threading.Lock()
         self._session: tuple[Path, str] | None = None

@@ -321,8 +321,6 @@ def _tried_words(session: Record, paint: Paint) -> str:
 
 def now_words(current: Record, session: Record, paint: Paint) -> str:
     """What is under way, in a line."""
-    if not current:
-        return ""
     words = f"#{current.get('experiment')} {paint(str(current.get('phase') or ''), 'cyan')}"
     if test := current.get("confirmation"):
         doing = "ablating" if ablates(str(test.get("why"))) else "confirming"
