@@ -82,8 +82,8 @@ class LocalFile(Section):
     """The endpoint of the policy ``local``."""
 
     base_url: Annotated[Line, _is_url, AfterValidator(lambda text: text.rstrip("/"))] = "http://127.0.0.1:8000/v1"
-    model: Line | None = None
-    key_file: Line | None = None
+    model: Line = ""
+    key_file: Line = ""
 
 
 class AgentFile(Section):
@@ -139,12 +139,12 @@ class LearnFile(Section):
     """When and how the daemon makes its local policy better."""
 
     every: Annotated[Whole, Field(ge=1, le=1_000_000)] | None = None
-    cron: Annotated[Line, AfterValidator(_schedule)] | None = None
+    cron: Annotated[Line, AfterValidator(_schedule)] = ""
     algo: Literal["grpo", "ppo", "sdpo"] = "grpo"
     steps: Annotated[Whole, Field(ge=1, le=1_000_000)] | None = None
     memory_mb: Annotated[Whole, Field(ge=500, le=100_000_000)] | None = None
     pause: Literal["auto", "always", "never"] = "auto"
-    model: Line | None = None
+    model: Line = ""
     set: Annotated[dict[str, str], BeforeValidator(_plain_options)] = Field(default_factory=dict)
 
 
@@ -174,7 +174,7 @@ class NotifyFile(Section):
 class SettingsFile(Section):
     """All of config.yaml."""
 
-    policy: Line | None = None
+    policy: Line = ""
     fallbacks: tuple[Line, ...] = ()
     context_tokens: Annotated[Whole, Field(ge=1_000, le=10_000_000)] = 64_000
     max_tokens: Annotated[Whole, Field(ge=16, le=1_000_000)] = 8_192
@@ -196,7 +196,7 @@ class SettingsFile(Section):
     roles: Flag = False
     parents: Literal["incumbent", "puct"] = "incumbent"
     group: Annotated[Whole, Field(ge=1, le=64)] = 1
-    store: Line | None = None
+    store: Line = ""
     hooks: HooksFile = HooksFile()
     notify: tuple[NotifyFile, ...] = ()
 
@@ -289,21 +289,15 @@ def _settings(file: SettingsFile, folder: Path, environment: Mapping[str, str]) 
         values["max_tokens"] = MOST_BRIEF
     return ModelSettings(
         **values
-        | {"policy": file.policy or "", "store": file.store or ""}
         | {"prices": {m: Price(p.input, p.output) for m, p in file.prices.items()}}
         | {"key_files": {name: str(_path(place, folder, environment)) for name, place in file.key_files.items()}}
         | {f"agent_{key}": value for key, value in file.agent},
         per_day=file.spend.per_day,
         when_spent=file.spend.when_reached,
         base_url=local.base_url,
-        local_model=local.model or "",
+        local_model=local.model,
         key_file=str(_path(local.key_file, folder, environment)) if local.key_file else "",
-        learn=LearnSettings(
-            **{key: value for key, value in learn if key not in ("set", "cron", "model")},
-            cron=learn.cron or "",
-            model=learn.model or "",
-            options=dict(learn.set),
-        ),
+        learn=LearnSettings(**{key: value for key, value in learn if key != "set"}, options=dict(learn.set)),
         hooks_before=file.hooks.before,
         hooks_after=file.hooks.after,
         notify=tuple(
