@@ -52,11 +52,6 @@ def hidden_path(text: str) -> str:
     return data_path(text)
 
 
-def folder_path(text: str) -> str:
-    """As ``inside_path``, where ``.`` is allowed."""
-    return "." if text in (".", "./") else inside_path(text)
-
-
 def _check_characters(text: str) -> None:
     if not text.strip():
         raise wrong("an empty path", "write a path, or leave the entry out")

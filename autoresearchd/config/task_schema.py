@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
 from autoresearchd.config.problems import Conflict, in_conflict, wrong
-from autoresearchd.config.task_paths import data_path, find_overlaps, folder_path, hidden_path, inside_path
+from autoresearchd.config.task_paths import data_path, find_overlaps, hidden_path, inside_path
 from autoresearchd.config.yaml_document import shown
 from autoresearchd.domain.labels import RULES, Label
 from autoresearchd.domain.quantities import ordered, parse_bounds, parse_duration
@@ -179,7 +179,7 @@ class Section(BaseModel):
 class Workspace(Section):
     """Where the files are, and who may see and change them."""
 
-    source_dir: Annotated[Text, AfterValidator(folder_path)] = "."
+    source_dir: InsidePath = "."
     target_file: Annotated[tuple[InsidePath, ...], BeforeValidator(one_or_many)]
     protected: tuple[InsidePath, ...] = ()
     data: tuple[Annotated[Text, AfterValidator(data_path)], ...] = ()
