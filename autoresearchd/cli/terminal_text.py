@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import re
+import shutil
 import sys
 import traceback
 import unicodedata
@@ -72,11 +73,7 @@ def can_show(text: str) -> bool:
 
 def terminal_width() -> int:
     """Columns of the terminal, 100 where there is none."""
-    try:
-        columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size(sys.stdout.fileno()).columns
-    except (OSError, ValueError, AttributeError):
-        columns = 0
-    return max(40, columns or 100)
+    return max(40, shutil.get_terminal_size((100, 24)).columns)
 
 
 def all_whole(values: Iterable[Any]) -> bool:
