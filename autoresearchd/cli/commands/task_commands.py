@@ -50,13 +50,12 @@ def list_tasks(as_json: JsonOption = False) -> None:
     found: list[dict[str, Any]] = []
     for folder in bundled_tasks():
         (extras, missing), path = needs_of(folder), folder / TASK_FILE
-        root = parse_yaml(read_text(path), str(path)).root
-        task: dict[str, Any] = root.get("task", root)
-        facts = {"name": str(task.get("name") or folder.name), "metric": str(task["scoring"].get("metric") or "")}
-        facts |= {"direction": str(task["scoring"].get("direction") or "minimize"), "path": str(folder)}
-        profiles = sorted(task.get("profiles") or ())
+        task = parse_yaml(read_text(path), str(path)).root
+        scoring, profiles = task["scoring"], sorted(task.get("profiles", ()))
+        facts = {"name": task["name"], "metric": scoring["metric"], "direction": scoring["direction"]}
         words = (", ".join(extras) or "—") + (f" (missing: {', '.join(missing)})" if missing else "")
-        found.append({**facts, "profiles": profiles, "needs": {"extras": extras, "missing": missing, "words": words}})
+        needs = {"extras": extras, "missing": missing, "words": words}
+        found.append({**facts, "path": str(folder), "profiles": profiles, "needs": needs})
     if as_json:
         print(json_text(found, indent=2))
         return
