@@ -139,9 +139,8 @@ _NONE = frozenset({Label.STALE_PARENT, *(label for label, status in RULES.items(
 
 
 def changed_lines(diff: str) -> str:
-    """The lines that a unified diff adds and removes, signs kept, without its headers and its context."""
-    kept = (line for line in diff.split("\n") if line.startswith(("+", "-")) and not line.startswith(("+++ ", "--- ")))
-    return "\n".join(kept)[:MAX_CHARACTERS]
+    """The lines that a unified diff adds and removes, signs kept, as far as they are compared."""
+    return "\n".join(re_added.signed(diff))[:MAX_CHARACTERS]
 
 
 def novelty(diff: str, earlier: Iterable[str]) -> float:

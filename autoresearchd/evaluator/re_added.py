@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from keyword import kwlist
 from typing import Any
 
@@ -157,24 +158,19 @@ class Removals:
 def _changed(diff: str) -> tuple[dict[str, None], dict[str, None]]:
     """The lines that a unified diff removes and adds, those that moved in neither."""
     removed, added = dict[str, None](), dict[str, None]()
-    for sign, line in _signed(diff):
-        if _counts(text := _bare(line)):
-            (removed if sign == "-" else added)[text] = None
+    for line in islice(signed(diff), MOST_LINES):
+        if _counts(text := _bare(line[1 : 1 + MOST_LENGTH])):
+            (removed if line[0] == "-" else added)[text] = None
     return (
         {line: None for line in removed if line not in added},
         {line: None for line in added if line not in removed},
     )
 
 
-def _signed(diff: str) -> Iterator[tuple[str, str]]:
-    count = start = 0
-    while start < len(diff) and count < MOST_LINES:
-        end = diff.find("\n", start)
-        end = len(diff) if end < 0 else end
-        if diff[start] in "+-" and not diff.startswith(("+++ ", "--- "), start):
-            count += 1
-            yield diff[start], diff[start + 1 : min(end, start + 1 + MOST_LENGTH)]
-        start = end + 1
+def signed(diff: str) -> Iterator[str]:
+    """The lines that a unified diff adds and removes, signs kept, without its headers and its context."""
+    lines = (line for line in diff.split("\n") if line.startswith(("+", "-")))
+    return (line for line in lines if not line.startswith(("+++ ", "--- ")))
 
 
 def _bare(line: str) -> str:
