@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +71,15 @@ class Slots(Bench):
 
 
 @pytest.fixture
-def made() -> Iterator[list[Bench]]:
-    benches: list[Bench] = []
-    yield benches
-    for bench in benches:
-        bench.close()
+def make(tmp_path: Path) -> Iterator[Callable[..., Slots]]:
+    """Makes sessions, which are closed at the end."""
+    numbers = count()
+
+    def made(slots: int, kind: type[Slots] = Slots, **more: str) -> Slots:
+        return opened.enter_context(closing(kind(tmp_path / str(next(numbers)), slots, **more)))
+
+    with ExitStack() as opened:
+        yield made
 
 
 def check(bench: Slots, count: int) -> None:
@@ -93,9 +99,8 @@ def check(bench: Slots, count: int) -> None:
 
 
 @pytest.mark.parametrize("slots", [2, 4])
-def test_as_many_experiments_run_at_once_as_there_are_slots(tmp_path: Path, made: list[Bench], slots: int) -> None:
-    bench = Slots(tmp_path, slots)
-    made.append(bench)
+def test_as_many_experiments_run_at_once_as_there_are_slots(make: Callable[..., Slots], slots: int) -> None:
+    bench = make(slots)
     running: Counter[int] = Counter()
     most, scored = [0], bench.scored
 
@@ -113,7 +118,7 @@ def test_as_many_experiments_run_at_once_as_there_are_slots(tmp_path: Path, made
     assert any(len(state.under_way) == slots - 1 for state in bench.policy.seen), "a policy is told what is under way"
 
 
-def test_waiting_for_earlier_decisions_is_no_overhead(tmp_path: Path, made: list[Bench]) -> None:
+def test_waiting_for_earlier_decisions_is_no_overhead(make: Callable[..., Slots]) -> None:
     """Else the daemon looks slow where it only keeps the order: a run of a minute waits for one of two minutes."""
 
     class Passing(SystemClock):
@@ -133,8 +138,7 @@ def test_waiting_for_earlier_decisions_is_no_overhead(tmp_path: Path, made: list
     def minutes() -> None:
         clock.passed += 60.0
 
-    clock, bench = Passing(), Timed(tmp_path, 2)
-    made.append(bench)
+    clock, bench = Passing(), make(2, Timed)
     usual, bench.job, bench.length = bench.scored, scored, lambda request: 40 if "/1/" in f"{request.key}/" else 2
     bench.run(3)
     long, *waited = [e.overhead_ms or 0.0 for e in bench.experiments()[1:]]
@@ -142,17 +146,15 @@ def test_waiting_for_earlier_decisions_is_no_overhead(tmp_path: Path, made: list
     assert min(waited) < 300_000, waited
 
 
-def test_no_more_experiments_than_asked_for_and_none_is_left_open(tmp_path: Path, made: list[Bench]) -> None:
-    bench = Slots(tmp_path, 4)
-    made.append(bench)
+def test_no_more_experiments_than_asked_for_and_none_is_left_open(make: Callable[..., Slots]) -> None:
+    bench = make(4)
     bench.run(5)
     check(bench, 5)
 
 
-def test_the_baseline_is_measured_as_busy_as_all_slots_will_be(tmp_path: Path, made: list[Bench]) -> None:
+def test_the_baseline_is_measured_as_busy_as_all_slots_will_be(make: Callable[..., Slots]) -> None:
     """Runs that share a machine take each other's time: σ and the level of a quiet one would mislead."""
-    bench = Slots(tmp_path, 3)
-    made.append(bench)
+    bench = make(3)
     bench.run(0)
     slots = Counter(request.slot for request in bench.executors[-1].requests)
     assert slots == {0: 3, 1: 3, 2: 3}
@@ -161,7 +163,7 @@ def test_the_baseline_is_measured_as_busy_as_all_slots_will_be(tmp_path: Path, m
     assert not [name for name in left if "beside" in name]
 
 
-def test_a_host_that_cannot_take_part_does_not_hold_the_baseline_up(tmp_path: Path, made: list[Bench]) -> None:
+def test_a_host_that_cannot_take_part_does_not_hold_the_baseline_up(make: Callable[..., Slots]) -> None:
     class Lame(FakeExecutor):
         """Place 1 is known to be away; place 2 fails when it is asked."""
 
@@ -173,16 +175,14 @@ def test_a_host_that_cannot_take_part_does_not_hold_the_baseline_up(tmp_path: Pa
                 raise EnvironmentFailure("the host is away")
             return super().start(request)
 
-    bench = Slots(tmp_path, 3)
-    made.append(bench)
+    bench = make(3)
     lab = replace(bench.laboratory(), executor=Lame(bench.job, slots=3))
     bench.loop(0, lab).run()
     assert len(bench.experiment(0).good_runs) == 3
 
 
-def test_an_edit_that_gained_on_a_tip_of_before_is_tried_on_the_new_one(tmp_path: Path, made: list[Bench]) -> None:
-    bench = Slots(tmp_path, 2)
-    made.append(bench)
+def test_an_edit_that_gained_on_a_tip_of_before_is_tried_on_the_new_one(make: Callable[..., Slots]) -> None:
+    bench = make(2)
     bench.length = lambda request: {1: 2, 2: 6}.get(int(request.key.split("/")[1]), 1)
     view = bench.run(8).view
     check(bench, 8)
@@ -198,10 +198,9 @@ def test_an_edit_that_gained_on_a_tip_of_before_is_tried_on_the_new_one(tmp_path
     assert stale.decision.reward is None, "nobody learns from a comparison that was not made"
 
 
-def test_what_lost_its_place_to_an_edit_on_an_earlier_tip_is_put_on_it(tmp_path: Path, made: list[Bench]) -> None:
+def test_what_lost_its_place_to_an_edit_on_an_earlier_tip_is_put_on_it(make: Callable[..., Slots]) -> None:
     """Else the faster of two good edits is lost for good, as the slower one was better."""
-    bench = Slots(tmp_path, 2)
-    made.append(bench)
+    bench = make(2)
     bench.length = lambda request: {1: 2, 2: 6}.get(int(request.key.split("/")[1]), 1)
 
     def job(request: RunRequest) -> Script:
@@ -225,14 +224,13 @@ def tried_again(bench: Slots, number: int) -> list[Experiment]:
     return [e for e in bench.experiments() if e.proposal and number in e.proposal.asi.extra.get("rebased", ())]
 
 
-def test_an_edit_that_does_not_go_with_what_was_kept_is_not_tried_again(tmp_path: Path, made: list[Bench]) -> None:
+def test_an_edit_that_does_not_go_with_what_was_kept_is_not_tried_again(make: Callable[..., Slots]) -> None:
     class Same(Tuning):
         def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
             text = f"A = {state.number}\n"
             return Proposal({"train.py": text}, text, self.name, description=text)
 
-    bench = Slots(tmp_path, 2, program="A = 0\n")
-    made.append(bench)
+    bench = make(2, program="A = 0\n")
     bench.policy = Same()
     scores = {0: 10.0, 1: 7.0, 2: 8.0}
     bench.length = lambda request: {1: 2, 2: 6}.get(int(request.key.split("/")[1]), 1)
@@ -249,24 +247,22 @@ def test_an_edit_that_does_not_go_with_what_was_kept_is_not_tried_again(tmp_path
 
 
 @pytest.mark.parametrize("named", [5, "5", [[5]], {"5": 5}, None])
-def test_no_side_information_of_a_model_stops_a_session(tmp_path: Path, made: list[Bench], named: object) -> None:
+def test_no_side_information_of_a_model_stops_a_session(make: Callable[..., Slots], named: object) -> None:
     """It may hold the key that the loop itself uses."""
 
     class Sly(Tuning):
         def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
             return replace(super().propose(state, cancel), asi=ASI("x", extra={"rebased": named}))
 
-    bench = Slots(tmp_path, 2)
-    made.append(bench)
+    bench = make(2)
     bench.policy = Sly()
     bench.run(3)
     check(bench, 3)
     assert EventKind.FAULT not in [event.kind for event in bench.events.events]
 
 
-def test_the_tip_is_confirmed_while_experiments_go_on(tmp_path: Path, made: list[Bench]) -> None:
-    bench = Slots(tmp_path, 3)
-    made.append(bench)
+def test_the_tip_is_confirmed_while_experiments_go_on(make: Callable[..., Slots]) -> None:
+    bench = make(3)
     bench.task = replace(bench.task, scoring=replace(bench.task.scoring, confirm_every=20.0))
     believed = bench.run(16).view.best
     check(bench, 16)
@@ -281,17 +277,15 @@ def test_the_tip_is_confirmed_while_experiments_go_on(tmp_path: Path, made: list
     ("slots", "step"), [(4, 61), *(pytest.param(n, 11, marks=pytest.mark.nightly) for n in (2, 4))]
 )
 def test_a_daemon_killed_at_any_instant_loses_and_doubles_nothing(
-    tmp_path: Path, made: list[Bench], slots: int, step: int
+    make: Callable[..., Slots], slots: int, step: int
 ) -> None:
     count = 6
-    undisturbed = Slots(tmp_path / "undisturbed", slots)
-    made.append(undisturbed)
+    undisturbed = make(slots)
     doom = Doom()
     undisturbed.loop(count, undisturbed.laboratory(wrap=lambda port: Mortal(port, doom))).run()
     check(undisturbed, count)
     for at in range(1, doom.count, step):
-        bench = Slots(tmp_path / str(at), slots)
-        made.append(bench)
+        bench = make(slots)
         try:
             bench.loop(count, bench.laboratory(wrap=partial(Mortal, doom=Doom(at)))).run()
         except Killed:
@@ -299,10 +293,9 @@ def test_a_daemon_killed_at_any_instant_loses_and_doubles_nothing(
         check(bench, count)
 
 
-def test_a_confirmation_that_is_asked_for_begins_nothing_else(tmp_path: Path, made: list[Bench]) -> None:
+def test_a_confirmation_that_is_asked_for_begins_nothing_else(make: Callable[..., Slots]) -> None:
     """`confirm` asks no policy, which may cost money, however many slots are free."""
-    bench = Slots(tmp_path, 3)
-    made.append(bench)
+    bench = make(3)
     bench.run(6)
     asked = len(bench.policy.seen)
     tip = bench.store.session("t").incumbent_experiment
@@ -312,10 +305,9 @@ def test_a_confirmation_that_is_asked_for_begins_nothing_else(tmp_path: Path, ma
     assert (last.why, last.experiment, last.pairs) == ("asked", tip, 3)
 
 
-def test_what_a_policy_is_asked_has_all_that_it_proposed_before(tmp_path: Path, made: list[Bench]) -> None:
+def test_what_a_policy_is_asked_has_all_that_it_proposed_before(make: Callable[..., Slots]) -> None:
     """Slots become free together: else all are sent the same way."""
-    bench = Slots(tmp_path, 3)
-    made.append(bench)
+    bench = make(3)
     bench.length = lambda request: 3
     bench.run(9)
     known = [{e.number for e in (*state.recent, *state.under_way)} for state in bench.policy.seen]
