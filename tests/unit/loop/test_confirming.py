@@ -234,12 +234,12 @@ def test_a_confirmation_that_is_stopped_at_once_is_gone_on_with_and_no_run_is_lo
 
 
 # ---------------------------------------------------------------------- what a verdict does
-def doubtful(bench: Bench) -> Job:
-    """Edits that look better once; in confirmations, runs of both sides do not tell."""
+def doubtful(bench: Bench, confirmation: int | None = None) -> Job:
+    """Edits that look better once; in a confirmation (None: in all), runs of both sides do not tell."""
 
     def job(request: RunRequest) -> Script | str:
         run = run_of(bench, request)
-        if run.attempt >= 0:
+        if run.attempt >= 0 or confirmation not in (None, -1 - run.attempt):
             return true(request)
         before = [r for r in bench.experiment(run.experiment).runs if r.attempt == run.attempt and r.good]
         ahead = (0.0 if run.of is not None else 1.2 if len(before) % 4 < 2 else -0.8) * SIGMA
@@ -265,8 +265,7 @@ def test_a_comparison_that_a_user_asked_for_leaves_the_chain_to_be_confirmed(tmp
     """A question about a larger budget, without an answer, is no doubt of what was kept at the usual one."""
     bench = make(tmp_path, NEVER)
     run_until(bench, 3, now=True)
-    doubt = doubtful(bench)
-    bench.job = lambda request: doubt(request) if run_of(bench, request).attempt == -1 else true(request)
+    bench.job = doubtful(bench, confirmation=0)
     asked = Asked(experiment=1, pairs=2, budget=10.0)
     SessionLoop(bench.laboratory(), Limits(), asked=asked).run()
     bench.run(3)
@@ -352,18 +351,6 @@ def test_a_chain_that_falls_to_a_keep_confirmed_below_it_is_believed_to_be_there
 def bombing(state: ResearchState) -> str:
     """The first edit brings a time bomb with it."""
     return building(state) + "# BOMB\n" * (state.number == 1)
-
-
-def bombed(goes_off: int, label: Label = Label.ERROR) -> Job:
-    """All that holds the bomb fails from an experiment on."""
-
-    def job(request: RunRequest) -> Script | str:
-        if "BOMB" in text_of(request) and int(request.key.split("/")[1]) >= goes_off:
-            nan = label is Label.NON_FINITE
-            return prints("score: nan\n") if nan else prints("too late\n", exit_code=1, outcome="failed")
-        return true(request)
-
-    return job
 
 
 def sleeping(bench: Bench, goes_off: int) -> Job:
@@ -733,8 +720,7 @@ def test_a_comparison_of_a_confirmed_keep_is_no_doubt_of_the_tip(tmp_path: Path)
     bench.run(1)
     bench.task = replace(bench.task, scoring=replace(bench.task.scoring, confirm_every=1e6))
     run_until(bench, 3, now=True)
-    doubt, count = doubtful(bench), len(confirmations(bench))
-    bench.job = lambda request: doubt(request) if run_of(bench, request).attempt == -1 - count else true(request)
+    bench.job = doubtful(bench, confirmation=len(confirmations(bench)))
     ask(bench, Asked(experiment=1, pairs=2))
     assert verdicts(bench)[-1] == ("asked", 1, 0, Outcome.UNDECIDED)
     assert "neither confirmed" not in list(bench.messages(EventKind.CONFIRMED))[-1]
@@ -753,8 +739,7 @@ def test_what_is_left_to_be_confirmed_at_a_limit_is_left_to_a_daemon(tmp_path: P
     bench = make(tmp_path, NEVER)
     run_until(bench, 3, now=True)
     assert not at_limit(bench, 3)
-    doubt = doubtful(bench)
-    bench.job = lambda request: doubt(request) if run_of(bench, request).attempt == -1 else true(request)
+    bench.job = doubtful(bench, confirmation=0)
     ask(bench, Asked(experiment=1, pairs=2, budget=10.0))
     assert verdicts(bench) == [("asked", 1, 0, Outcome.UNDECIDED)] and not at_limit(bench, 3), "it was a comparison"
     bench.run(3)
@@ -773,8 +758,7 @@ def test_a_chain_that_the_runs_left_in_doubt_is_nothing_to_go_on_with_at_a_limit
 def test_a_short_test_that_a_user_asked_for_leaves_the_whole_one_to_be_made(tmp_path: Path) -> None:
     bench = make(tmp_path, NEVER)
     run_until(bench, 3, now=True)
-    doubt = doubtful(bench)
-    bench.job = lambda request: doubt(request) if run_of(bench, request).attempt == -1 else true(request)
+    bench.job = doubtful(bench, confirmation=0)
     ask(bench, Asked(pairs=1))
     assert verdicts(bench) == [("asked", 3, 0, Outcome.UNDECIDED)] and not at_limit(bench, 3)
     bench.run(3)
@@ -976,13 +960,19 @@ def test_a_verdict_that_git_could_not_follow_at_once_is_carried_out_and_not_aske
     assert bench.workspace().confirmed() == session.confirmed and bench.workspace().tip() == session.incumbent
 
 
-def test_a_fault_at_every_run_gives_a_confirmation_up_and_the_session_goes_on(bench: Bench) -> None:
+def faulty(bench: Bench) -> Job:
+    """A bug of the daemon's shows in each run of a confirmation."""
+
     def job(request: RunRequest) -> Script | str:
         if run_of(bench, request).attempt < 0:
             raise ZeroDivisionError("a bug")
         return true(request)
 
-    bench.job = job
+    return job
+
+
+def test_a_fault_at_every_run_gives_a_confirmation_up_and_the_session_goes_on(bench: Bench) -> None:
+    bench.job = faulty(bench)
     bench.run(4)
     assert {outcome for *_, outcome in verdicts(bench)} == {Outcome.UNDECIDED}
     assert all("ZeroDivisionError" in c.verdict.reason for c in confirmations(bench) if c.verdict)
@@ -994,13 +984,7 @@ def test_a_fault_at_every_run_gives_a_confirmation_up_and_the_session_goes_on(be
 
 def test_a_confirmation_that_cannot_even_be_given_up_at_once_is_not_left_open(bench: Bench) -> None:
     """Else experiments would begin beside it, and a later verdict be about another chain."""
-
-    def job(request: RunRequest) -> Script | str:
-        if run_of(bench, request).attempt < 0:
-            raise ZeroDivisionError("a bug")
-        return true(request)
-
-    bench.job = job
+    bench.job = faulty(bench)
     fails(bench.store, "decide_confirmation", LOCKED, ZeroDivisionError("another"))
     bench.run(4)
     assert kept(bench) == [1, 2, 3, 4] and not is_open(bench)
