@@ -14,8 +14,7 @@ import pytest
 
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
-from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.ports import EventKind, RunRequest
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.early_abort import EarlyAbort, LogFollower
 from autoresearchd.loop.session_view import SessionView
@@ -25,6 +24,8 @@ from tests.fakes.executors import Script
 
 GOOD = tuple(3.6 - 0.11 * k for k in range(13))
 HOPELESS = 9.0
+VALUES = (HOPELESS, *GOOD)
+"""Of the experiments 0 (not used), 1, …; of the last, whose number is their count, it is the first again."""
 POINTS = 50
 
 
@@ -41,17 +42,6 @@ def log_lines(scale: float, seed: int) -> list[str]:
         loss = final(scale) + 2.0 * (1.0 - share) ** 2 / (0.2 + share) + wobble
         lines.append(f"step {i:05d} ({100 * share:.1f}%) | loss: {loss:.6f} | dt: 1ms\n")
     return lines
-
-
-class Values:
-    """Proposes SCALE = value; a pure function of the number."""
-
-    name = "scripted"
-
-    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        value = VALUES[(state.number - 1) % len(VALUES)]
-        text = re.sub(r"SCALE = .*", f"SCALE = {value}", state.code["train.py"])
-        return Proposal({"train.py": text}, "try it", self.name, description=f"SCALE → {value}")
 
 
 class Ticking:
@@ -79,7 +69,7 @@ def job(request: RunRequest) -> Script | str:
 
 def made(tmp_path: Path, task: str = TASK) -> Bench:
     bench = Bench(tmp_path, task=task, program="SCALE = 3.7\n")
-    bench.policy, bench.job = Values(), job
+    bench.policy.values, bench.job = VALUES, job
     return bench
 
 
@@ -89,9 +79,6 @@ def run(bench: Bench, experiments: int) -> None:
 
 def by_label(bench: Bench, label: Label) -> list[Experiment]:
     return [e for e in bench.experiments() if e.decision and e.decision.label is label]
-
-
-VALUES = (*GOOD, HOPELESS)
 
 
 @pytest.fixture(scope="module")
