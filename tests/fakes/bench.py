@@ -41,6 +41,18 @@ class ByNumber:
         return Proposal({"train.py": text}, f"SCALE {value} may be better", self.name, description=f"SCALE → {value}")
 
 
+class Failing(ByNumber):
+    """Raises one of the errors each time that it is asked (number: for that experiment); then it proposes."""
+
+    def __init__(self, *errors: Exception, number: int | None = None) -> None:
+        self.errors, self.number = list(errors), number
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        if self.errors and self.number in (None, state.number):
+            raise self.errors.pop(0)
+        return super().propose(state, cancel)
+
+
 class Collector:
     """Remembers events."""
 

@@ -13,7 +13,7 @@ from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequ
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session import Backoff
-from tests.fakes.bench import Bench, ByNumber, job
+from tests.fakes.bench import Bench, ByNumber, Failing, job
 from tests.fakes.executors import Script, prints
 
 EXIT_3 = "the command ended with exit code 3:\n    no API key"
@@ -85,20 +85,8 @@ def test_a_session_in_which_no_proposal_could_be_used_is_no_success(bench: Bench
     assert len(waits(bench)) == (label is Label.ERROR), "nothing is waited for once the limit is reached"
 
 
-class Refused(ByNumber):
-    """Raises one of the errors each time that it is asked; then it proposes."""
-
-    def __init__(self, *errors: Exception) -> None:
-        self.errors = list(errors)
-
-    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        if self.errors:
-            raise self.errors.pop(0)
-        return super().propose(state, cancel)
-
-
 def test_models_that_refuse_for_good_end_the_session_instead_of_using_up_the_night(bench: Bench) -> None:
-    bench.policy = policy = Refused(*[ModelsRefused("no model gave a reply: m: the key was refused")] * 99)
+    bench.policy = policy = Failing(*[ModelsRefused("no model gave a reply: m: the key was refused")] * 99)
     with pytest.raises(ModelsRefused, match="the key was refused") as found:
         research(bench, 5)
     assert found.value.exit_code == 1
@@ -108,7 +96,7 @@ def test_models_that_refuse_for_good_end_the_session_instead_of_using_up_the_nig
 
 def test_a_gateway_that_refuses_while_it_restarts_does_not_end_the_session(bench: Bench) -> None:
     refused, down = ModelsRefused("404"), EnvironmentFailure("overloaded")
-    bench.policy = Refused(refused, refused, down, refused, refused)
+    bench.policy = Failing(refused, refused, down, refused, refused)
     research(bench, 1)
     assert len(waits(bench)) == 5
 

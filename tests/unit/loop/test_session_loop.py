@@ -18,25 +18,13 @@ from autoresearchd.loop import session as session_module
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.session_view import SessionView
-from tests.fakes.bench import TASK, Bench, ByNumber, job
+from tests.fakes.bench import TASK, Bench, ByNumber, Failing, job
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.workspaces import Commit
 
 
-class Failing(ByNumber):
-    """Raises the given errors for experiment 2, then proposes as always."""
-
-    def __init__(self, *errors: Exception) -> None:
-        self.errors = list(errors)
-
-    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        if state.number == 2 and self.errors:
-            raise self.errors.pop(0)
-        return super().propose(state, cancel)
-
-
 def test_an_unexpected_exception_is_recorded_with_its_traceback_and_tried_again(bench: Bench) -> None:
-    bench.policy = Failing(ZeroDivisionError("a bug"))
+    bench.policy = Failing(ZeroDivisionError("a bug"), number=2)
     bench.run()
     [fault] = [e for e in bench.events.events if e.kind is EventKind.FAULT]
     assert "ZeroDivisionError" in fault.data["traceback"] and "propose" in fault.data["traceback"]
@@ -44,7 +32,7 @@ def test_an_unexpected_exception_is_recorded_with_its_traceback_and_tried_again(
 
 
 def test_an_experiment_that_always_fails_is_given_up_and_the_next_one_begins(bench: Bench) -> None:
-    bench.policy = Failing(*[ZeroDivisionError("a bug")] * 10)
+    bench.policy = Failing(*[ZeroDivisionError("a bug")] * 10, number=2)
     bench.run()
     second = bench.experiment(2)
     assert (second.decision.status, second.decision.label) == (Status.CRASH, Label.ERROR)
@@ -53,7 +41,7 @@ def test_an_experiment_that_always_fails_is_given_up_and_the_next_one_begins(ben
 
 
 def test_a_failing_surrounding_is_waited_for_and_said(bench: Bench) -> None:
-    bench.policy = Failing(*[errors.EnvironmentFailure("the service is down", hint="wait")] * 3)
+    bench.policy = Failing(*[errors.EnvironmentFailure("the service is down", hint="wait")] * 3, number=2)
     states, real = [], bench.store.set_state
 
     def remember(session_id: int, state: SessionState, *rest: Any, **named: Any) -> None:
@@ -307,7 +295,7 @@ def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_
 
 
 def test_conditions_are_looked_at_once_what_was_open_is_finished(bench: Bench) -> None:
-    bench.policy = Failing(errors.Interrupted("stop"))
+    bench.policy = Failing(errors.Interrupted("stop"), number=2)
     with pytest.raises(errors.Interrupted):
         bench.run(3)
     assert bench.experiment(2).decision is None
