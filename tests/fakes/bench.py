@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.config import dump_task, load_task
+from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.ports import Cancel, Event, EventKind, NewSession, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
@@ -162,6 +163,30 @@ class Bench:
 
     def close(self) -> None:
         self.store.close()
+
+
+# ---------------------------------------------------------------------- ports that fail
+LOCKED = EnvironmentFailure("database is locked", hint="wait")
+
+
+def fails(
+    port: Any, name: str, *raised: Exception, after: bool = False, when: Callable[[], bool] = lambda: True
+) -> list[Exception]:
+    """Have a method raise each of these in turn, while ``when`` holds; those that are left.
+
+    after: what it does is done all the same.
+    """
+    real, left = getattr(port, name), list(raised)
+
+    def failing(*arguments: Any, **named: Any) -> Any:
+        if left and when():
+            if after:
+                real(*arguments, **named)
+            raise left.pop(0)
+        return real(*arguments, **named)
+
+    setattr(port, name, failing)
+    return left
 
 
 # ---------------------------------------------------------------------- daemons that die

@@ -28,7 +28,7 @@ from autoresearchd.loop.context import Context, StopSwitch, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.store.reader import Reader
-from tests.fakes.bench import PROGRAM, TASK, Bench, Doom, run_until_killed
+from tests.fakes.bench import LOCKED, PROGRAM, TASK, Bench, Doom, fails, run_until_killed
 from tests.fakes.executors import Script, prints
 
 Job = Callable[[RunRequest], Script | str]
@@ -895,25 +895,6 @@ def test_a_pause_holds_a_confirmation_between_two_runs_until_it_ends_or_the_sess
     assert started[:2] == [0, 2], "the second run waited"
     assert [c.runs[0].label for c in confirmations(bench)] == [Label.NONE], "the first was not lost"
     assert verdicts(bench) == [("limit", 2, 0, Outcome.CONFIRMED)]
-
-
-def fails(
-    port: Any, name: str, *raised: Exception, after: bool = False, when: Callable[[], bool] = lambda: True
-) -> None:
-    """Have a method raise each of these in turn, while ``when`` holds. after: what it does is done all the same."""
-    real, left = getattr(port, name), list(raised)
-
-    def failing(*arguments: Any, **named: Any) -> Any:
-        if left and when():
-            if after:
-                real(*arguments, **named)
-            raise left.pop(0)
-        return real(*arguments, **named)
-
-    setattr(port, name, failing)
-
-
-LOCKED = errors.EnvironmentFailure("database is locked", hint="wait")
 
 
 def is_open(bench: Bench) -> bool:

@@ -18,7 +18,7 @@ from autoresearchd.loop import session as session_module
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.session_view import SessionView
-from tests.fakes.bench import TASK, Bench, ByNumber, Failing, job
+from tests.fakes.bench import LOCKED, TASK, Bench, ByNumber, Failing, fails, job
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.workspaces import Commit
 
@@ -205,56 +205,28 @@ def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(bench: Ben
 
 
 def test_a_result_is_read_again_when_the_store_fails_once(bench: Bench) -> None:
-    real, failures = bench.store.close_run, [1]
-
-    def close_run(*arguments: Any, **named: Any) -> Any:
-        if failures and arguments[0] == 4:
-            failures.pop()
-            raise errors.EnvironmentFailure("database is locked", hint="wait")
-        return real(*arguments, **named)
-
-    bench.store.close_run = close_run  # type: ignore[method-assign]
+    left = fails(bench.store, "close_run", LOCKED, when=lambda: len(bench.experiments()) == 2)
     bench.run()
-    assert not failures
+    assert not left
     labels = [run.label for e in bench.experiments() for run in e.runs]
     assert Label.INTERRUPTED not in labels, "no run was thrown away"
 
 
 def test_what_the_store_took_as_its_connection_broke_comes_before_anything_new(bench: Bench) -> None:
     """Else the experiment that was just begun is left behind, and those after it are decided without it."""
-    opened, unsettled, away = bench.store.open_experiment, bench.store.unsettled, list[int]()
-
-    def open_experiment(*arguments: Any, **named: Any) -> Any:
-        found = opened(*arguments, **named)
-        if found.number == 2 and not away:
-            away.extend((1, 2))
-            raise errors.EnvironmentFailure("the connection is lost", hint="wait")
-        return found
-
-    def asked(session_id: int) -> Any:
-        if any(away):
-            away[away.index(next(filter(None, away)))] = 0
-            raise errors.EnvironmentFailure("the server is away", hint="wait")
-        return unsettled(session_id)
-
-    bench.store.open_experiment, bench.store.unsettled = open_experiment, asked  # type: ignore[method-assign]
+    away = errors.EnvironmentFailure("the server is away", hint="wait")
+    begun = fails(bench.store, "open_experiment", away, after=True, when=lambda: len(bench.experiments()) == 2)
+    left = fails(bench.store, "unsettled", away, away, when=lambda: not begun)
     bench.run(3)
-    assert away == [0, 0]
+    assert not left
     assert [e.number for e in bench.experiments() if e.decision is not None] == [0, 1, 2, 3]
 
 
 def test_nothing_is_done_before_store_git_and_processes_agree(bench: Bench) -> None:
     bench.run(1)
     lab = bench.laboratory()
-    real, failures = lab.workspace.tip, [errors.EnvironmentFailure("git is locked", hint="wait")] * 2
-
-    def tip() -> str:
-        if failures:
-            raise failures.pop()
-        return real()
-
     bench.repository.branch = bench.repository.write(Commit({}, message="mine"))
-    lab.workspace.tip = tip  # type: ignore[method-assign]
+    fails(lab.workspace, "tip", *[errors.EnvironmentFailure("git is locked", hint="wait")] * 2)
     with pytest.raises(errors.RepositoryError):
         bench.loop(5, lab).run()
     assert len(bench.experiments()) == 2
