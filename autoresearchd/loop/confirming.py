@@ -160,17 +160,14 @@ class Confirming:
         c = context.store.close_confirmation_run(run.id, m, result, context.clock.now())
         if slot is not None:  # not before: should the store have failed, the result is read again
             slot.clear()
-        discard_outputs(run_dir.parent, keep=self._kept_output(c))
+        own = self._view.experiment(c.experiment).good_runs
+        discard_outputs(run_dir.parent, keep=own[0].index if own else None)
         context.emit(EventKind.RUN_FINISHED, messages.run_finished(m, context.task), experiment=c.experiment)
         if m.label is Label.INTERRUPTED and context.stop.now.is_set():
             raise Interrupted(messages.interrupted(context.tag, f"the confirmation of experiment {c.experiment}"))
         if m.label is Label.DISK_FULL or (m.label is Label.HOST_LOST and context.slots == 1):
             raise EnvironmentFailure(f"{m.label.value}: {m.detail}", hint=messages.HINTS[m.label])
         return c
-
-    def _kept_output(self, c: Confirmation) -> int | None:
-        own = self._view.experiment(c.experiment).good_runs
-        return own[0].index if own else None
 
     def decide(self, c: Confirmation, verdict: Verdict) -> Confirmation:
         """Write the verdict down, then carry it out."""

@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from autoresearchd.domain.errors import BaselineError, RepositoryError
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import RULES, Label, Status
-from autoresearchd.evaluator.feedback import Reward, novelty, resources_saved, reward
+from autoresearchd.evaluator.feedback import novelty, resources_saved, reward
 from autoresearchd.evaluator.keep.decide import decide, decide_baseline
 from autoresearchd.evaluator.rules import run_time
 from autoresearchd.evaluator.rules.program_text import is_larger, is_simpler
@@ -219,7 +219,9 @@ class Rewards:
             saved=resources_saved(resources(e), resources(view.tip)),
             distance=novelty(diff, [text for text in earlier if text]) if diff else 0.0,
         )
-        return _with(decision, earned)
+        if earned is None:
+            return decision
+        return replace(decision, reward=earned.total, reward_parts=earned.parts, reward_formula=earned.formula)
 
     def _gain(self, e: Experiment, decision: Decision) -> float | None:
         """The expected improvement; of a member of a round, that over what all of its members were shown."""
@@ -228,12 +230,6 @@ class Rewards:
             return gain
         here = shown.incumbent == self._view.parent
         return gain if here else gain + self._context.task.metric.improvement(now, shown.incumbent_value)
-
-
-def _with(decision: Decision, earned: Reward | None) -> Decision:
-    if earned is None:
-        return decision
-    return replace(decision, reward=earned.total, reward_parts=earned.parts, reward_formula=earned.formula)
 
 
 def resources(e: Experiment) -> dict[str, float]:
