@@ -100,11 +100,10 @@ class StoreDamaged(StoreError):
 class PolicyError(AutoresearchdError):
     """A policy gave no usable proposal: recorded under ``label``; charged: its cost has been counted already."""
 
-    def __init__(
-        self, what: str, *, label: Label = Label.ERROR, hint: str = "", cost: Cost | None = None, charged: bool = True
-    ) -> None:
+    def __init__(self, what: str, *, label: Label = Label.ERROR, hint: str = "") -> None:
         super().__init__(what, hint=hint)
-        self.label, self.cost, self.charged = label, cost, charged
+        self.label, self.charged = label, True
+        self.cost: Cost | None = None
 
 
 class Passed(PolicyError):
