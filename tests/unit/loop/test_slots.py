@@ -50,18 +50,18 @@ def worth(text: str) -> float:
 
 
 class Slots(Bench):
-    """length: for how many looks a run goes on."""
+    """length: for how many looks a run goes on. worth: by how much a program is better than none."""
 
     def __init__(self, folder: Path, slots: int, task: str = TASK, program: str = PROGRAM) -> None:
         super().__init__(folder, task.replace("stdout}", "stdout, confirm_every: 1000}"), program)
         self.slots, self.policy = slots, Tuning()
         self.length: Callable[[RunRequest], int] = lambda request: 1 + 7 * int(request.key.split("/")[1]) % 5
-        self.job = self.scored
+        self.job, self.worth = self.scored, worth
         self.executors: list[FakeExecutor] = []
 
     def scored(self, request: RunRequest) -> Script:
         text = (request.workspace / "train.py").read_text()
-        score = 10.0 - worth(text) + (request.seed % 7) * 0.02
+        score = 10.0 - self.worth(text) + (request.seed % 7) * 0.02
         return Script(pieces=[*[""] * (self.length(request) - 1), f"score: {score:.6f}\n"])
 
     def laboratory(self, wrap: Callable[[Any], Any] = lambda port: port) -> Context:
@@ -202,13 +202,7 @@ def test_what_lost_its_place_to_an_edit_on_an_earlier_tip_is_put_on_it(make: Cal
     """Else the faster of two good edits is lost for good, as the slower one was better."""
     bench = make(2)
     bench.length = lambda request: {1: 2, 2: 6}.get(int(request.key.split("/")[1]), 1)
-
-    def job(request: RunRequest) -> Script:
-        text = (request.workspace / "train.py").read_text()
-        score = 10.0 - worth(text) - 3.0 * ("C = 1\n" in text) + (request.seed % 7) * 0.02
-        return Script(pieces=[*[""] * (bench.length(request) - 1), f"score: {score:.6f}\n"])
-
-    bench.job = job
+    bench.worth = lambda text: worth(text) + 3.0 * ("C = 1\n" in text)
     bench.run(12)
     check(bench, 12)
     first, second = bench.experiment(1), bench.experiment(2)
@@ -232,15 +226,8 @@ def test_an_edit_that_does_not_go_with_what_was_kept_is_not_tried_again(make: Ca
 
     bench = make(2, program="A = 0\n")
     bench.policy = Same()
-    scores = {0: 10.0, 1: 7.0, 2: 8.0}
+    bench.worth = lambda text: {0: 0.0, 1: 3.0, 2: 2.0}.get(int(text.split("=")[1]), -2.0)
     bench.length = lambda request: {1: 2, 2: 6}.get(int(request.key.split("/")[1]), 1)
-
-    def job(request: RunRequest) -> Script:
-        value = int((request.workspace / "train.py").read_text().split("=")[1])
-        score = scores.get(value, 12.0) + (request.seed % 7) * 0.02
-        return Script(pieces=[*[""] * bench.length(request), f"score: {score}\n"])
-
-    bench.job = job
     bench.run(5)
     assert bench.experiment(2).decision.label is Label.STALE_PARENT  # type: ignore[union-attr]
     assert not [e for e in bench.experiments() if e.proposal and "rebased" in e.proposal.asi.extra]
