@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop.confirming import Asked
 from autoresearchd.loop.context import Context, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
-from tests.fakes.bench import TASK, Bench, Doom, Killed, Mortal
+from tests.fakes.bench import TASK, Bench, Doom, run_until_killed
 from tests.fakes.executors import FakeExecutor, FakeHandle, Script
 
 PROGRAM = "A = 0\nB = 0\nC = 0\nD = 0\nE = 0\nF = 0\n"
@@ -268,14 +267,11 @@ def test_a_daemon_killed_at_any_instant_loses_and_doubles_nothing(
 ) -> None:
     count = 6
     undisturbed = make(slots)
-    doom = Doom()
-    undisturbed.loop(count, undisturbed.laboratory(wrap=lambda port: Mortal(port, doom))).run()
+    run_until_killed(undisturbed, doom := Doom(), count)
     check(undisturbed, count)
     for at in range(1, doom.count, step):
         bench = make(slots)
-        try:
-            bench.loop(count, bench.laboratory(wrap=partial(Mortal, doom=Doom(at)))).run()
-        except Killed:
+        if run_until_killed(bench, Doom(at), count):
             bench.run(count)
         check(bench, count)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.proposal import Suggestion
 from autoresearchd.policy.outside_policy import OutsidePolicy
-from tests.fakes.bench import Bench, Doom, Killed, Mortal
+from tests.fakes.bench import Bench, Doom, run_until_killed
 from tests.unit.loop.test_slots import Slots
 
 PROGRAM = "SCALE = 1.0\nFIRST = 1\nSECOND = 2\nTHIRD = 3\n"
@@ -45,13 +44,11 @@ def test_a_daemon_that_is_killed_at_any_instant_neither_loses_nor_doubles_one(
 ) -> None:
     doom = Doom()
     with closing(begun(tmp_path / "undisturbed", slots)) as undisturbed:
-        undisturbed.loop(5, undisturbed.laboratory(wrap=partial(Mortal, doom=doom))).run()
+        run_until_killed(undisturbed, doom, 5)
         check(undisturbed)
     for at in range(1, doom.count, step):
         with closing(begun(tmp_path / str(at), slots)) as bench:
-            try:
-                bench.loop(5, bench.laboratory(wrap=partial(Mortal, doom=Doom(at)))).run()
-            except Killed:
+            if run_until_killed(bench, Doom(at), 5):
                 bench.run(5)
             check(bench)
 
@@ -72,23 +69,22 @@ def check(bench: Bench) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_as_it_takes_one_it_takes_that_one_again_or_goes_on_with_it(bench: Bench, when: str) -> None:
     suggest(bench, "SCALE = 1.95\n")
-    with pytest.raises(Killed):
-        bench.loop(3, bench.laboratory(partial(Mortal, doom=Strike(when)))).run()
+    assert run_until_killed(bench, Strike(when))
     bench.run(3)
     [e] = taken(bench)
     assert e.number == 1 and e.decision.value is not None
 
 
-class Strike:
-    """Kills at the first call that takes a proposal from outside: those before were of the baseline."""
+class Strike(Doom):
+    """Kills at the first call that takes a proposal from outside: the one before was of the baseline."""
 
     def __init__(self, when: str) -> None:
-        self._when, self._seen = when, 0
+        super().__init__(at=2)
+        self._when = when
 
     def instant(self, call: str, moment: str) -> None:
-        self._seen += call.endswith("record_proposal") and moment == self._when
-        if self._seen == 2:
-            raise Killed
+        if call.endswith("record_proposal") and moment == self._when:
+            super().instant(call, moment)
 
 
 def test_what_was_written_on_an_older_tip_goes_together_with_what_was_kept_since(tmp_path: Any) -> None:
