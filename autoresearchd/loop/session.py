@@ -525,12 +525,15 @@ class SessionLoop:
         if self._wait(seconds, str(error), "" if known else f"waiting until it is free: {error}"):
             raise errors.Interrupted(f"stopped while waiting: {error.what}")
 
-    def _wait(self, seconds: float, reason: str, words: str | None = None) -> bool:
-        """Say why, and wait, at most until another slot's run ends; whether somebody asked to stop. words: how."""
+    def _wait(self, seconds: float, reason: str, words: str | None = None, **more: bool) -> bool:
+        """Say why, and wait, at most until another slot's run ends; whether somebody asked to stop.
+
+        words: how; empty: not. more: that the event has.
+        """
         self._set_state(SessionState.BACKING_OFF, reason)
         words = f"waiting {format_duration(seconds)}: {reason}" if words is None else words
         if words:
-            self._context.emit(EventKind.BACKING_OFF, words, seconds=seconds, reason=reason)
+            self._context.emit(EventKind.BACKING_OFF, words, seconds=seconds, reason=reason, **more)
         running = [handle for handle in self._handles() if handle.wait(0.0) is None]
         began = self._context.clock.monotonic()
         ends = began + seconds
@@ -571,13 +574,8 @@ class SessionLoop:
                 what = f"the time limit is reached while waiting for: {error.what}"
                 raise errors.Interrupted(what, hint=error.hint, limit=True)
             seconds = min(seconds, left)
-        if self._state != (SessionState.BACKING_OFF, error.what):
-            self._context.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what, limit=True)
-        self._set_state(SessionState.BACKING_OFF, error.what)
-        began = self._context.clock.monotonic()
-        stopped = self._context.stop.wait(seconds)
-        self._count_wait(began)
-        if stopped:
+        known = self._state == (SessionState.BACKING_OFF, error.what)
+        if self._wait(seconds, error.what, "" if known else str(error), limit=True):
             raise errors.Interrupted(f"stopped while waiting for: {error.what}")
 
     def _wait_for_policy(self) -> bool:

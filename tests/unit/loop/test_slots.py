@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import EnvironmentFailure
+from autoresearchd.domain.errors import EnvironmentFailure, SpendCapReached
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop.confirming import Asked
-from autoresearchd.loop.context import Context, SystemClock
+from autoresearchd.loop.context import Context, StopSwitch, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from tests.fakes.bench import TASK, Bench, Doom, run_until_killed
 from tests.fakes.executors import FakeExecutor, FakeHandle, Script
@@ -46,6 +46,15 @@ class Tuning:
 def worth(text: str) -> float:
     """Each constant is worth a whole σ times ten, once; more of it harms."""
     return sum(1.0 if int(v) == 1 else -abs(int(v)) for v in re.findall(r"= (\d+)", text) if int(v))
+
+
+class Passing(SystemClock):
+    """passed: seconds of which nothing was waited for."""
+
+    passed = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.passed
 
 
 class Slots(Bench):
@@ -120,12 +129,6 @@ def test_as_many_experiments_run_at_once_as_there_are_slots(make: Callable[..., 
 def test_waiting_for_earlier_decisions_is_no_overhead(make: Callable[..., Slots]) -> None:
     """Else the daemon looks slow where it only keeps the order: a run of a minute waits for one of two minutes."""
 
-    class Passing(SystemClock):
-        passed = 0.0
-
-        def monotonic(self) -> float:
-            return super().monotonic() + self.passed
-
     class Timed(Slots):
         def laboratory(self, wrap: Callable[[Any], Any] = lambda port: port) -> Context:
             return replace(super().laboratory(wrap), clock=clock)
@@ -143,6 +146,29 @@ def test_waiting_for_earlier_decisions_is_no_overhead(make: Callable[..., Slots]
     long, *waited = [e.overhead_ms or 0.0 for e in bench.experiments()[1:]]
     assert clock.passed > 600 and long > 600_000, "its run says that it took a second"
     assert min(waited) < 300_000, waited
+
+
+def test_a_run_under_way_is_looked_after_while_money_is_waited_for(make: Callable[..., Slots]) -> None:
+    """At a day's cap each wait is of ten minutes, and a run may end in them."""
+
+    class Spent(Tuning):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            if state.under_way:
+                raise SpendCapReached("the cap of the day is reached", whole_session=False)
+            return super().propose(state, cancel)
+
+    class Watched(StopSwitch):
+        def wait(self, timeout: float | None = None) -> bool:
+            if any(handle._result is None for handle in bench.executors[-1].handles):
+                waits.append(timeout or 0.0)
+            clock.passed += timeout or 0.0
+            return self.is_set()
+
+    clock, bench, waits = Passing(), make(2), list[float]()
+    bench.policy = Spent()
+    bench.loop(4, replace(bench.laboratory(), clock=clock, stop=Watched())).run()
+    check(bench, 4)
+    assert waits and max(waits) < 1.0
 
 
 def test_no_more_experiments_than_asked_for_and_none_is_left_open(make: Callable[..., Slots]) -> None:
