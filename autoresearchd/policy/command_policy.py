@@ -97,7 +97,7 @@ class CommandPolicy:
             if result.timed_out:
                 raise PolicyError(
                     f"the command did not end within {self._timeout:.0f} s and was killed{complaint}",
-                    hint="make it faster, or allow it more time",
+                    hint="make it faster: no setting gives it more",
                 )
             if result.exit_code != 0:
                 raise PolicyError(f"the command ended with exit code {result.exit_code}{complaint}")

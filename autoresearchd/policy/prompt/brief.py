@@ -254,16 +254,18 @@ def constants(
 
     task: whose bounds hold; without it, as of an answer in the records, only the program's comments do.
     """
-    every = [
-        parameter
-        for path, text in code.items()
-        if find_constants.searchable(path)
-        for parameter in (
-            find_constants.find(text, path=path, profile=profile or "cpu")
-            if task is None
-            else space_of(task, path, text).parameters
-        )
-    ]
+    every = list[Parameter]()
+    for path, text in code.items():
+        if not find_constants.searchable(path):
+            continue
+        try:
+            if task is None:
+                every += find_constants.find(text, path=path, profile=profile or "cpu")
+            else:
+                every += space_of(task, path, text).parameters
+        except PolicyError:  # a template of a configuration file, say: the search passes it over, too
+            if path.endswith(".py"):
+                raise
     if anonymous:
         return {f"C{i}": parameter for i, parameter in enumerate(every, 1)}
     labels = [parameter.label for parameter in every]

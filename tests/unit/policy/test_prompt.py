@@ -424,6 +424,13 @@ def test_a_line_sets_its_constant_and_nothing_else(answer: str, line: str) -> No
     assert edit.form == brief.FORM
 
 
+def test_a_template_of_a_settings_file_takes_no_constant_away() -> None:
+    edit = brief.read_answer("WIDTH = 128", {"conf.yaml": "rate: {{ rate }\n", **CONSTANT_FILES}, "cpu")
+    assert set(edit.files) == {"train.py"}
+    with pytest.raises(PolicyError, match=r"train\.py"):
+        brief.read_answer("WIDTH = 128", {"train.py": "WIDTH = (\n"}, "cpu")
+
+
 @pytest.mark.parametrize(
     ("answer", "label", "words"),
     [
