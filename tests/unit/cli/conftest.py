@@ -83,12 +83,12 @@ def written_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def add_session(
-    root: Path, tag: str, *, source: str = "evaluator", state: SessionState = SessionState.STOPPED,
+    root: Path, tag: str, *, state: SessionState = SessionState.STOPPED,
     pid: int | None = None, reason: str = "", policy: str = "search",
 ) -> None:  # fmt: skip
     """A session with a baseline, a keep, a discard, a crash and a hostile discard."""
     database = layout.database_path(root)
-    scoring = {"metric": "val_bpb", "direction": "minimize", "source": source}
+    scoring = {"metric": "val_bpb", "direction": "minimize", "source": "evaluator"}
     task = {"name": "autoresearch", "scoring": scoring, "execution": {"budget": {"training": 300.0}}}
     with open_store(database) as store:
         session = store.create_session(

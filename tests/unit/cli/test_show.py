@@ -86,7 +86,7 @@ def test_a_run_that_was_ended_says_when_and_why() -> None:
 
 
 HOSTILE = "\x1b]0;owned\x07 \x1b[2J\x9b31m\u202egnirts\r\n\x00 end"
-ASKED, ANSWERED, FREE = 5, 6, 7
+ASKED, ANSWERED = 5, 6
 
 
 @pytest.fixture

@@ -41,7 +41,6 @@ def add_session(
     policy: str = "local:m",
     model_hash: str = "aa11",
     tokens: bool = True,
-    task_json: str = "",
     days: int = 0,
     seed: int = 7,
 ) -> None:
@@ -49,7 +48,7 @@ def add_session(
     database = layout.database_path(root)
     with open_store(database) as store:
         at = START + timedelta(days=days)
-        new = NewSession(tag, f"autoresearch/{tag}", task_json or dump_task(make_task()), policy, "local", SHA, seed)
+        new = NewSession(tag, f"autoresearch/{tag}", dump_task(make_task()), policy, "local", SHA, seed)
         session = store.create_session(new, at)
         store.open_segment(session.id, "f", "first", "cpu", at)
         for number, (reward, label) in enumerate(((0.0, Label.NONE), *outcomes)):

@@ -188,11 +188,11 @@ def with_values(seed: int) -> dict[str, Any]:
     return batch | extra | {"entropy": draw.uniform(0.1, 2.0, (6, 5))}
 
 
-def with_tops(seed: int, rows: int = 4, width: int = 3) -> dict[str, Any]:
+def with_tops(seed: int) -> dict[str, Any]:
     """For SDPO: the likeliest 3 of 9 tokens."""
-    draw, batch = np.random.default_rng(seed), random_batch(seed, rows, width)
+    draw, batch = np.random.default_rng(seed), random_batch(seed, rows=4, width=3)
     for name in ("student_top", "teacher_top"):
-        batch[name] = np.array([[softmax_logs(2 * draw.normal(size=9))[:3] for _ in range(width)] for _ in range(rows)])
+        batch[name] = np.array([[softmax_logs(2 * draw.normal(size=9))[:3] for _ in range(3)] for _ in range(4)])
     return batch
 
 

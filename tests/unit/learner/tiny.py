@@ -27,7 +27,7 @@ SAMPLES = (
 )
 
 
-def write_tokenizer(place: Path, template: str | None = TEMPLATE) -> int:
+def write_tokenizer(place: Path) -> int:
     """Write a tokenizer over bytes; how many tokens it knows."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -40,7 +40,7 @@ def write_tokenizer(place: Path, template: str | None = TEMPLATE) -> int:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=raw, pad_token="<|pad|>", eos_token="<|stop|>", additional_special_tokens=list(SPECIAL[1:5])
     )
-    tokenizer.chat_template = template
+    tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(place)
     return len(vocabulary)
 
@@ -54,11 +54,11 @@ def sizes(vocabulary: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_model(place: Path, *, seed: int = 0, template: str | None = TEMPLATE, context: int = CONTEXT) -> Path:
+def write_model(place: Path, *, seed: int = 0, context: int = CONTEXT) -> Path:
     """Write a Llama whose distributions are far from even."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    size = sizes(write_tokenizer(place, template)) | {"max_position_embeddings": context}
+    size = sizes(write_tokenizer(place)) | {"max_position_embeddings": context}
     config = LlamaConfig(**size, attention_dropout=0.5)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

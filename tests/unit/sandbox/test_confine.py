@@ -13,7 +13,6 @@ from autoresearchd.sandbox.tiers import Tier, available
 from autoresearchd.sandbox.view import View
 
 CONFINED = [pytest.param(tier, id=tier.name.value) for tier in available() if tier.confines]
-TOP = str(Path(confine.__file__).parents[3])
 
 
 def run(tier: Tier, view: View, *command: str) -> subprocess.CompletedProcess[str]:
