@@ -20,6 +20,7 @@ from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.evaluator.rules.task_variants import changed
 from autoresearchd.policy.search.find_constants import find
 from autoresearchd.resources import bundled
+from tests.templates.programs import load_program
 
 FOLDERS = sorted(path.parent for path in bundled("templates").glob(f"*/{CHECK_FILE}"))
 FAST = ("terrain",)
@@ -79,6 +80,13 @@ def test_weights_and_long_texts_that_were_made_beforehand_have_no_room_in_the_pr
         brought = base64.b85encode(random.Random(1).randbytes(4000)).decode()
         with pytest.raises(PolicyError, match="max_compressed_bytes"):
             check_edit(task, before, {program: f"{before[program]}\nBROUGHT = {brought!r}\n"})
+
+
+@pytest.mark.parametrize("name", ["nanochat-core", "parameter-golf"])
+def test_the_text_that_is_asked_about_is_hidden_from_the_job(name: str) -> None:
+    evaluation = load_task(bundled("templates") / name).evaluation
+    hidden = {path.removeprefix("{purelib}/") for path in evaluation.hide} if evaluation else set()
+    assert hidden == set(load_program(bundled("templates") / name, "python_text").HELD_OUT)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,19 +14,15 @@ from typing import Any
 import pytest
 
 from autoresearchd.resources import bundled
-from tests.templates.programs import load_programs, run_together
+from tests.templates.programs import load_programs, run_together, shortened
 
 FOLDER = bundled("templates") / "liquid-speedup"
-SHORT = ("BATCHES = 160", "BATCHES = 40")
 reference, workload = load_programs(FOLDER, "reference", "workload")
 
 
 def copy(folder: Path, more: str = "") -> Path:
     """The task's files, with a shorter evaluation and `more` at the end of the engine."""
-    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    scorer = (folder / "evaluate.py").read_text()
-    assert SHORT[0] in scorer
-    (folder / "evaluate.py").write_text(scorer.replace(*SHORT))
+    shortened(FOLDER, folder, "BATCHES = 160", "BATCHES = 40")
     (folder / "template.py").write_text((folder / "template.py").read_text() + more)
     return folder
 

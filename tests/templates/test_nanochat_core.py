@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoresearchd.config import load_task
 from autoresearchd.resources import bundled
 from tests.templates.programs import load_programs, score
 
@@ -26,7 +25,7 @@ def load_model(path, device):
 NAMES = ("alpha", "bravo", "charlie", "golfing", "hotels", "juliett", "november", "quebec", "romeos", "uniform")
 
 
-python_text, questions, evaluate = load_programs(FOLDER, "python_text", "questions", "evaluate")
+questions, evaluate = load_programs(FOLDER, "questions", "evaluate")
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +62,6 @@ def scored(pristine: Path, folder: Path, logits: str) -> subprocess.CompletedPro
     counts[list(b" ,_aeinorst()=")] = 20.0
     torch.save({"odds": counts.log()}, folder / "checkpoint.pt")
     return score(pristine, folder, folder)[0]
-
-
-def test_the_text_that_is_asked_about_is_hidden_from_the_job() -> None:
-    evaluation = load_task(FOLDER).evaluation
-    hidden = {path.removeprefix("{purelib}/") for path in evaluation.hide} if evaluation else set()
-    assert hidden == set(python_text.HELD_OUT)
 
 
 def test_the_right_choice_is_what_the_text_says(texts: list[bytes]) -> None:

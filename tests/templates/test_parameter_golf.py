@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoresearchd.config import load_task
 from autoresearchd.resources import bundled
 from tests.templates.programs import environment, evaluated, load_program, metrics_of, score
 
@@ -70,12 +69,6 @@ def known(logit: int) -> bytes:
     for step in (1, 2, 3):
         table[np.arange(256), (np.arange(256) + step) % 256] = logit
     return table.tobytes()
-
-
-def test_the_text_that_is_asked_about_is_hidden_from_the_job() -> None:
-    evaluation = load_task(FOLDER).evaluation
-    hidden = {path.removeprefix("{purelib}/") for path in evaluation.hide} if evaluation else set()
-    assert hidden == set(python_text.HELD_OUT)
 
 
 def test_validation_text_stands_nowhere_in_the_training_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tracemalloc
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from autoresearchd.resources import bundled
-from tests.templates.programs import load_programs, run_together
+from tests.templates.programs import load_programs, run_together, shortened
 
 FOLDER = bundled("templates") / "triton-kernel"
 run = partial(run_together, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
@@ -21,10 +20,7 @@ problem, kernel_cpu = load_programs(FOLDER, "problem", "kernel_cpu")
 
 def copy(folder: Path, more: str = "", changes: tuple[tuple[str, str], ...] = ()) -> Path:
     """The task's files, with a shorter evaluation and an edited kernel."""
-    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    scorer = (folder / "evaluate.py").read_text()
-    assert "CALLS = 16" in scorer
-    (folder / "evaluate.py").write_text(scorer.replace("CALLS = 16", "CALLS = 6"))
+    shortened(FOLDER, folder, "CALLS = 16", "CALLS = 6")
     text = (folder / "kernel_cpu.py").read_text()
     for old, new in changes:
         assert text.count(old) == 1
