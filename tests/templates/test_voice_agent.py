@@ -7,17 +7,16 @@ import os
 import random
 import shutil
 import subprocess
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autoresearchd.resources import bundled
+from tests.fakes.model_server import ScriptedServer
+from tests.fakes.model_turns import overloaded, says
 from tests.integration.smollm2 import model_file, safetensors
 from tests.templates.programs import load_programs, metrics_of, run_program
 
@@ -211,36 +210,6 @@ def test_what_is_no_file_is_no_score(prepared: Path, tmp_path: Path, make: Any) 
 
 
 # ---------------------------------------------------------------------- the model
-@contextmanager
-def endpoint(answers: dict[str, str], asked: list[Any], status: int = 200) -> Iterator[str]:
-    """A server that answers known questions."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(body)
-            said = answers[body["messages"][-1]["content"]]
-            choice = {"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
-            sent = json.dumps({"choices": [choice]}).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(sent)))
-            self.end_headers()
-            self.wfile.write(sent)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def perfect(case: dict[str, Any]) -> str:
     said = {"ask": ASK_DAY if case["topic"] == "day" else ASK_JOB, "decline": DECLINES}
     return said.get(case["kind"], ANSWERS.get(case["topic"], ""))
@@ -255,9 +224,9 @@ EVERY = [case for cases in CASES.values() for case in cases]
 
 
 def test_a_model_of_one_s_own_is_spoken_with_at_a_local_endpoint(prepared: Path) -> None:
-    asked: list[Any] = []
-    with endpoint({case["asked"]: perfect(case) for case in EVERY}, asked) as address:
-        found = metrics_of(scored(prepared, address))
+    replies = {case["asked"]: says(perfect(case)) for case in EVERY}
+    with ScriptedServer(answers=lambda asked: replies[asked["messages"][-1]["content"]]) as scripted:
+        found, asked = metrics_of(scored(prepared, scripted.url)), scripted.questions
     assert found["eval_score"] == found["test_score"] == found["ask_score"] == found["decline_score"] == 1
     assert found["eval_score_low"] > 0.9 and found["unspeakable"] == 0
     assert {body["messages"][0]["content"] for body in asked} == {PROMPT.strip()}
@@ -266,17 +235,17 @@ def test_a_model_of_one_s_own_is_spoken_with_at_a_local_endpoint(prepared: Path)
 
 @pytest.mark.parametrize("said", [DECLINES, ALL, "Yes."])
 def test_one_reply_to_all_scores_nothing(prepared: Path, said: str) -> None:
-    with endpoint({case["asked"]: said for case in EVERY}, []) as address:
-        found = metrics_of(scored(prepared, address))
+    with ScriptedServer(after=says(said)) as scripted:
+        found = metrics_of(scored(prepared, scripted.url))
     assert found["eval_score"] == found["test_score"] == 0
 
 
 def test_an_endpoint_that_does_not_answer_is_named_with_what_helps(prepared: Path) -> None:
-    with endpoint({case["asked"]: "" for case in EVERY}, [], status=503) as address:
-        refused = scored(prepared, address)
-    for done in (refused, scored(prepared, address)):
+    with ScriptedServer(after=overloaded()) as scripted:
+        refused = scored(prepared, scripted.url)
+    for done in (refused, scored(prepared, scripted.url)):
         assert done.returncode == 1 and "METRIC" not in done.stdout
-        assert address in done.stderr and "network: true" in done.stderr
+        assert scripted.url in done.stderr and "network: true" in done.stderr
 
 
 def check_against_transformers(folder: Path, reference: Any, asked: Sequence[str], prompt: str) -> None:
