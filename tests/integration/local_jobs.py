@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,22 @@ time.sleep({rest})
 """
 
 
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that waits to be reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in (b"Z", b"X")
+
+
 def carriers(mark: str) -> list[int]:
     """Living processes that carry a mark in their environment."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (folder / "environ").read_bytes():
-                state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
-                if state not in (b"Z", b"X"):
-                    found.append(int(folder.name))
-        except OSError:
-            continue
+        with suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes() and alive(int(folder.name)):
+                found.append(int(folder.name))
     return found
 
 

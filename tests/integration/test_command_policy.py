@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from autoresearchd.domain.proposal import Proposal
 from autoresearchd.policy.command_policy import CommandPolicy
 from tests.fakes.policies import make_state, make_task
 from tests.fakes.repositories import write_files
+from tests.integration.local_jobs import alive
 from tests.timing import wait_until
 
 CODE = "DEPTH = 4\n"
@@ -40,14 +40,6 @@ def refused(command: str, scratch: Path, **options: float) -> PolicyError:
         run(command, scratch, **options)
     assert not list(scratch.iterdir()), "the private copy was left behind"
     return caught.value
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_its_edit_and_its_words_are_the_proposal(tmp_path: Path) -> None:

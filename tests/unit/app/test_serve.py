@@ -24,6 +24,7 @@ from autoresearchd.models.client import Reply
 from autoresearchd.models.openai_client import OpenAIClient
 from tests.contract.client_contract import QUESTION
 from tests.fakes.models import Chosen
+from tests.integration.local_jobs import alive
 from tests.timing import wait_until
 from tests.unit.learner.sessions import make_root
 
@@ -180,12 +181,3 @@ def test_nothing_of_a_server_outlives_the_serving(tmp_path: Path, served: Served
     stop.set()
     watcher.join(30)
     assert wait_until(lambda: not alive(child), 60)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that waits to be reaped does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
