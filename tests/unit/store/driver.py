@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -66,6 +69,18 @@ def execute(path: Path, statement: str, *values: object) -> None:
     """Change a database as another program would."""
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(statement, values)
+
+
+def opened_at_once(open_one: Callable[[int], int]) -> list[int]:
+    """Numbers of the experiments that four threads open together, ten each. open_one: by the number of the thread."""
+    barrier = threading.Barrier(4)
+
+    def work(n: int) -> list[int]:
+        barrier.wait()
+        return [open_one(n) for _ in range(10)]
+
+    with ThreadPoolExecutor(4) as pool:
+        return sorted(n for found in pool.map(work, range(4)) for n in found)
 
 
 def commit_of(number: int) -> str:

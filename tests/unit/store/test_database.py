@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from autoresearchd.store import backups
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
 from autoresearchd.store.schema.database import sqlite_url
-from tests.unit.store.driver import AT, Driver, execute, new_proposal, new_session
+from tests.unit.store.driver import AT, Driver, execute, new_proposal, new_session, opened_at_once
 
 BOTH = False
 """All of it is about files."""
@@ -82,15 +80,7 @@ def test_a_fault_in_the_middle_of_a_step_leaves_nothing_of_it(lab: Driver, path:
 def test_threads_that_write_at_once_wait_for_each_other(path: Path) -> None:
     with SqlStore.open(sqlite_url(path)) as store:
         lab = Driver(store, store.create_session(new_session(), AT).id)
-        barrier = threading.Barrier(4)
-
-        def work(_: int) -> list[int]:
-            barrier.wait()
-            return [lab.open().number for _ in range(10)]
-
-        with ThreadPoolExecutor(4) as pool:
-            numbers = [n for found in pool.map(work, range(4)) for n in found]
-    assert sorted(numbers) == list(range(40))
+        assert opened_at_once(lambda _: lab.open().number) == list(range(40))
 
 
 def test_a_backup_can_be_opened_and_holds_everything(lab: Driver, tmp_path: Path) -> None:

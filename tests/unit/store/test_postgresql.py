@@ -41,7 +41,7 @@ from autoresearchd.store.shared import Holder, Shared
 from tests.fakes.upgrades import by_two_at_once, later_migrations
 from tests.postgresql import PASSWORD, Server, needs_postgresql, serving
 from tests.timing import wait_until
-from tests.unit.store.driver import AT, Driver, begin, new_session
+from tests.unit.store.driver import AT, Driver, begin, new_session, opened_at_once
 
 pytestmark = needs_postgresql
 HOLDS = """
@@ -90,15 +90,8 @@ def opened(lab: Driver) -> list[int]:
 def test_all_that_write_at_once_wait_for_each_other(project: Shared) -> None:
     with SqlStore.open(project) as one, SqlStore.open(project) as other:
         session = one.create_session(new_session(), AT).id
-        barrier = threading.Barrier(4)
-
-        def work(n: int) -> list[int]:
-            barrier.wait()
-            return [Driver((one, other)[n % 2], session).open().number for _ in range(10)]
-
-        with ThreadPoolExecutor(4) as pool:
-            numbers = [n for found in pool.map(work, range(4)) for n in found]
-    assert sorted(numbers) == list(range(40))
+        numbers = opened_at_once(lambda n: Driver((one, other)[n % 2], session).open().number)
+    assert numbers == list(range(40))
 
 
 def test_a_reader_sees_one_instant_and_waits_for_nobody(project: Shared) -> None:
