@@ -11,12 +11,11 @@ from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, Missing
 from autoresearchd.domain.task import Cloud
 from autoresearchd.executor.cloud.rental import Rental
 from autoresearchd.executor.cloud.skypilot import SkyPilot, find_python
-from tests.fakes.rental import FakeRental
+from tests.fakes.rental import FakeRental, stand_in
 from tests.timing import wait_until
 
 NEVER = threading.Event()
 WANT = Cloud(accelerators="H100:1", max_hourly_cost=40.0, setup=("true",))
-FAKE_SDK = Path(__file__).parents[1] / "fakes" / "skypilot"
 
 
 class RentalContract:
@@ -81,11 +80,9 @@ class TestFakeRental(RentalContract):
 class TestSkyPilot(RentalContract):
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """Where the stand-in keeps its machines."""
-        (folder := tmp_path / "sky").mkdir()
-        for name, value in {"PYTHONPATH": FAKE_SDK, "FAKE_SKY": folder, "HOME": tmp_path}.items():
-            monkeypatch.setenv(name, str(value))
-        monkeypatch.syspath_prepend(str(FAKE_SDK))
+        """Where the stand-in keeps its machines; it holds a launch up while there is a file of that name."""
+        folder = stand_in(tmp_path, monkeypatch)
+        self.held = folder / "hold"
         return folder
 
     @pytest.fixture
@@ -94,10 +91,6 @@ class TestSkyPilot(RentalContract):
 
     def hold(self, rental: Rental) -> None:
         self.held.touch()
-
-    @pytest.fixture(autouse=True)
-    def held_file(self, folder: Path) -> None:
-        self.held = folder / "hold"
 
     def test_what_is_wanted_is_asked_for_and_its_end_is_put_off(self, rental: Rental, folder: Path) -> None:
         """Else the wrong machine is paid for, or a machine ends while it is in use."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_rentals import FAKE_SDK
 from tests.e2e.conftest import PROGRAM, TASK, Project
+from tests.fakes.rental import FAKE_SDK
 from tests.integration.ssh_hosts import AS_ANOTHER, USER, make_fleet, needs_sshd
 from tests.timing import wait_until
 

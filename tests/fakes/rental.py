@@ -1,15 +1,29 @@
-"""A rental without machines: it keeps names, and does at once what providers take minutes for."""
+"""A rental without machines, which does at once what providers take minutes for; and a stand-in for SkyPilot's SDK."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, Interrupted
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.task import Cloud
 from autoresearchd.executor.cloud.rental import Rented
+
+FAKE_SDK = Path(__file__).with_name("skypilot")
+
+
+def stand_in(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a stand-in in the place of SkyPilot's SDK; the folder where it keeps its machines."""
+    (folder := home / "sky").mkdir()
+    for name, value in {"PYTHONPATH": FAKE_SDK, "FAKE_SKY": folder, "HOME": home}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.syspath_prepend(str(FAKE_SDK))
+    return folder
 
 
 class FakeRental:

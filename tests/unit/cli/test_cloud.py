@@ -12,7 +12,7 @@ from autoresearchd.executor.cloud.rental import prefix_of
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from tests.contract.test_rentals import FAKE_SDK
+from tests.fakes.rental import stand_in
 from tests.unit.cli.conftest import Command, add_session
 
 OTHER = "autoresearchd-t-000000-1"
@@ -21,10 +21,7 @@ OTHER = "autoresearchd-t-000000-1"
 @pytest.fixture
 def sky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the stand-in keeps its machines: one of a session ``t`` of another repository, one that is not ours."""
-    (folder := tmp_path / "sky").mkdir()
-    for name, value in {"PYTHONPATH": FAKE_SDK, "FAKE_SKY": folder, "HOME": tmp_path}.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.syspath_prepend(str(FAKE_SDK))
+    folder = stand_in(tmp_path, monkeypatch)
     for name in (OTHER, "autoresearchd-mine"):
         rent(folder, name)
     return folder
