@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,17 +22,16 @@ from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.task import Evaluation
-from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.executor.environment import inspect
 from autoresearchd.executor.visible_files import agent_surroundings, link_data
 from autoresearchd.policy.agent_policy import SENTINEL, AgentPolicy
 from autoresearchd.sandbox.agent_shell import CommandResult, SandboxedShell, Surroundings, open_shell, require_sandbox
 from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, available
-from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient
 from tests.fakes.policies import make_state, make_task
 from tests.fakes.repositories import write_files
 from tests.timing import wait_until
+from tests.unit.policy.model_bench import Bench
 
 TOP = Path(__file__).parents[2]
 TIERS = [tier for tier in available() if tier.isolates]
@@ -75,17 +75,11 @@ def work(
     tier: Tier, scratch: Path, commands: Sequence[str], seconds: float = 60.0
 ) -> tuple[Proposal, Mapping[str, str]]:
     """The proposal of a model that gives these commands, and what it was told of each."""
-
-    def check(state: ResearchState, files: Mapping[str, str]) -> None:
-        check_edit(state.task, state.code, {**state.code, **files})
-
-    client = ScriptedClient([f"Now this.\n````bash\n{command}\n````" for command in commands])
-    policy = AgentPolicy(
-        [client], SETTINGS, name="agent:scripted", answers=MemoryAnswers(), purse=OpenPurse(), check=check,
-        open_shell=lambda state: opened(tier, scratch), command_seconds=seconds,
-    )  # fmt: skip
-    proposal = policy.propose(the_state(), threading.Event())
-    told = [question.messages[-1]["content"] for question in client.questions[1:]]
+    answers = [f"Now this.\n````bash\n{command}\n````" for command in commands]
+    make = partial(AgentPolicy, open_shell=lambda state: opened(tier, scratch), command_seconds=seconds)
+    bench = Bench(*answers, make=make, settings=SETTINGS)
+    proposal = bench.policy.propose(the_state(), threading.Event())
+    told = [question.messages[-1]["content"] for question in bench.client.questions[1:]]
     return proposal, dict(zip(commands, told, strict=False))
 
 
