@@ -16,7 +16,7 @@ import pytest
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.ports import Policy
+from autoresearchd.domain.ports import Policy, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.task import Direction, Metric, Search
 from autoresearchd.policy.search.find_constants import find
@@ -87,27 +87,39 @@ def needle(v: Constants) -> float:
     return float(1.5 + choices + 0.02 * log(v["ROPE_BASE"], 40_000) ** 2 + 0.03 * log(1 - v["MOMENTUM"], 0.12) ** 2)
 
 
+class Night:
+    """A session that begins with a program of some value, and what of it a search looks at."""
+
+    def __init__(self, code: str, value: float, sigma: float, *trials: Trial) -> None:
+        self.code, self.parent, self.value, self.baseline, self.sigma = code, BASE, value, value, sigma
+        self.history, self.codes = MemoryHistory(trials), {BASE: {"train.py": code}}
+
+    def state(self, number: int, **fields: Any) -> ResearchState:
+        now = {"parent": self.parent, "incumbent_value": self.value, "baseline": self.baseline, "sigma": self.sigma}
+        return make_state(self.code, **{"number": number, "seed": number, **now, **fields})
+
+    def decide(self, number: int, proposal: Proposal, value: float, *, keep: bool) -> None:
+        commit = f"{number:040x}"
+        status, label = (Status.KEEP, Label.NONE) if keep else (Status.DISCARD, Label.NO_GAIN)
+        self.history.add(Trial(number, self.parent, commit, proposal.changes, status, label, value))
+        if keep:
+            self.code, self.parent, self.value = proposal.files["train.py"], commit, value
+            self.codes[commit] = dict(proposal.files)
+
+
 def research(make: Callable[..., Policy], loss: Callable[[Constants], float], seed: int) -> float:
     """The true loss of the last program of forty experiments that are measured with noise and honestly judged."""
     noise, sigma = np.random.default_rng([seed, 77]), 0.004
-    history, code, parent, codes = MemoryHistory(), TOY, BASE, {BASE: {"train.py": TOY}}
     true = loss({p.label: p.value for p in find(TOY)})
-    value = baseline = true + sigma / math.sqrt(3) * float(noise.standard_normal())
-    policy = make(history, codes.__getitem__)
+    night = Night(TOY, true + sigma / math.sqrt(3) * float(noise.standard_normal()), sigma)
+    policy = make(night.history, night.codes.__getitem__)
     for number in range(1, 41):
-        state = make_state(
-            code, number=number, seed=number, parent=parent, sigma=sigma, incumbent_value=value, baseline=baseline
-        )
-        proposal = policy.propose(state, threading.Event())
-        new, commit = proposal.files["train.py"], f"{number:040x}"
-        reached = loss({p.label: p.value for p in find(new)})
+        proposal = policy.propose(night.state(number), threading.Event())
+        reached = loss({p.label: p.value for p in find(proposal.files["train.py"])})
         measured = reached + sigma * float(noise.standard_normal())
-        keep = value - measured > 2 * math.sqrt(2) * sigma
-        status, label = (Status.KEEP, Label.NONE) if keep else (Status.DISCARD, Label.NO_GAIN)
-        history.add(Trial(number, parent, commit, proposal.changes, status, label, measured))
-        if keep:
-            code, parent, value, true = new, commit, measured, reached
-            codes[commit] = {"train.py": new}
+        keep = night.value - measured > 2 * math.sqrt(2) * sigma
+        night.decide(number, proposal, measured, keep=keep)
+        true = reached if keep else true
     return true
 
 
@@ -125,23 +137,15 @@ def right_after(seed: int) -> int:
     """How many experiments it takes until four choices of five are right; the score is their count, without noise."""
     slots = {"LOADER": "abcde", "FILTER": "fghij", "SOLVER": "klmno", "WRITER": "pqrst"}
     code = "".join(f'{name} = "{options[0]}"  # one of: {", ".join(options)}\n' for name, options in slots.items())
-    right, parent, value = "djlr", BASE, 0.0
-    history, codes = MemoryHistory([replace(BASELINE, value=0.0)]), {BASE: {"train.py": code}}
-    task = make_task(direction=Direction.MAXIMIZE)
+    night, task = Night(code, 0.0, 0.0, replace(BASELINE, value=0.0)), make_task(direction=Direction.MAXIMIZE)
     for number in range(1, 61):
-        fields = {"parent": parent, "sigma": 0.0, "incumbent_value": value, "baseline": 0.0, "task": task}
-        state = make_state(code, number=number, seed=1000 * seed + number, **fields)
-        proposal = SearchPolicy(history, codes.__getitem__).propose(state, threading.Event())
+        state = night.state(number, seed=1000 * seed + number, task=task)
+        proposal = SearchPolicy(night.history, night.codes.__getitem__).propose(state, threading.Event())
         found = find(proposal.files["train.py"])
-        count = float(sum(p.value == r for p, r in zip(found, right, strict=True)))
+        count = float(sum(p.value == r for p, r in zip(found, "djlr", strict=True)))
         if count == 4:
             return number
-        commit, kept = f"{number:040x}", count > value
-        status, label = (Status.KEEP, Label.NONE) if kept else (Status.DISCARD, Label.NO_GAIN)
-        history.add(Trial(number, parent, commit, proposal.changes, status, label, count))
-        if kept:
-            code, parent, value = proposal.files["train.py"], commit, count
-            codes[commit] = dict(proposal.files)
+        night.decide(number, proposal, count, keep=count > night.value)
     return 61
 
 
@@ -170,25 +174,15 @@ def steps(code: str, *trials: Trial, **fields: Any) -> dict[str, list[float]]:
 
 def experiments_to_find_a_rate(seed: int) -> int:
     """How many it takes until a learning rate that is 1,000 times too low is within a factor of three of the best."""
-    noise, history = np.random.default_rng([seed, 5]), MemoryHistory([replace(BASELINE, value=3.0)])
-    code, parent, value = SMALL, BASE, 3.0
-    codes: dict[str, Mapping[str, str]] = {BASE: {"train.py": SMALL}}
+    noise, night = np.random.default_rng([seed, 5]), Night(SMALL, 3.0, 0.01, replace(BASELINE, value=3.0))
     for number in range(1, 31):
-        policy = SearchPolicy(history, codes.__getitem__)
-        state = make_state(
-            code, number=number, seed=number, parent=parent, sigma=0.01, incumbent_value=value, baseline=3.0
-        )
-        proposal = policy.propose(state, threading.Event())
+        policy = SearchPolicy(night.history, night.codes.__getitem__)
+        proposal = policy.propose(night.state(number), threading.Event())
         v = {p.label: p.value for p in find(proposal.files["train.py"])}
         if abs(away := math.log10(float(v["LEARNING_RATE"]) / 1e-2)) < math.log10(3):
             return number
         measured = 1.0 + 0.67 * abs(away) + 0.01 * float(noise.standard_normal())
-        keep, commit = measured < value - 0.01, f"{number:040x}"
-        status, label = (Status.KEEP, Label.NONE) if keep else (Status.DISCARD, Label.NO_GAIN)
-        history.add(Trial(number, parent, commit, proposal.changes, status, label, measured))
-        if keep:
-            code, parent, value = proposal.files["train.py"], commit, measured
-            codes[commit] = proposal.files
+        night.decide(number, proposal, measured, keep=measured < night.value - 0.01)
     return 99
 
 
