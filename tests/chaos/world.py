@@ -130,9 +130,7 @@ def make_template(folder: Path) -> Path:
     return root
 
 
-def make_world(
-    template: Path, root: Path, *, seed: int, experiments: int, policy: str = "search", history: str = "refs"
-) -> World:
+def make_world(template: Path, root: Path, *, seed: int, experiments: int, history: str = "refs") -> World:
     """A copy of the template with a fresh session on it, as ``start`` leaves it to the daemon.
 
     One with an even seed confirms each keep at once, one with an odd seed what was gained in the end.
@@ -144,7 +142,7 @@ def make_world(
     limits = Limits(max_experiments=experiments)
     with project.open_store() as store:
         workspace = open_workspace(project.root, TAG, task, root)
-        new = NewSession(TAG, workspace.branch, dump_task(task), policy, "local", workspace.head(), seed, limits)
+        new = NewSession(TAG, workspace.branch, dump_task(task), "search", "local", workspace.head(), seed, limits)
         store.create_session(new, WHEN)
         workspace.close()
     (root / ".git/info").mkdir(exist_ok=True)

@@ -166,7 +166,7 @@ def new_answer(
     return Answer("some/model", Cost(usd, 1000, 200, 2.5), generation, error, form, "stop", attempt)
 
 
-def asked_again(answer: Answer, *more: dict[str, Any], completion: str = "<better>", **changed: Any) -> Answer:
+def asked_again(answer: Answer, *more: dict[str, Any], **changed: Any) -> Answer:
     """The next answer of a conversation: all that was said so far, and then ``more``."""
     said = {"role": "assistant", "content": answer.generation.completion}
-    return new_answer(*map(dict, answer.generation.messages), said, *more, completion=completion, **changed)
+    return new_answer(*map(dict, answer.generation.messages), said, *more, completion="<better>", **changed)
