@@ -16,7 +16,7 @@ from autoresearchd.domain.ports import Cancel, Event, EventKind, NewSession, Res
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.loop.context import Context, Site, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
-from tests.fakes.executors import FakeExecutor, Script
+from tests.fakes.executors import FakeExecutor, Job, Script, prints
 from tests.fakes.stores import open_store
 from tests.fakes.workspaces import FakeWorkspace
 
@@ -62,11 +62,24 @@ class Collector:
         self.emit = self.events.append
 
 
+def program_of(request: RunRequest) -> str:
+    return (request.workspace / "train.py").read_text()
+
+
 def job(request: RunRequest) -> Script | str:
     """The program's score: a bowl with its bottom at 2, and a little noise that depends on the seed only."""
-    found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
+    found = re.search(r"SCALE = (.*)", program_of(request))
     score = (float(found[1]) - 2.0) ** 2 + (request.seed % 7) * 1e-3
     return f"score: {score:.6f}\n"
+
+
+def failing(text: str, log: str, others: Job = job) -> Job:
+    """A job that fails where its program holds a text."""
+
+    def run(request: RunRequest) -> Script | str:
+        return prints(log, outcome="failed", exit_code=1) if text in program_of(request) else others(request)
+
+    return run
 
 
 class Bench:
@@ -83,7 +96,7 @@ class Bench:
         self.store = open_store(self.state / "state.db")
         self.events = Collector()
         self.policy: Any = ByNumber()
-        self.job: Callable[[RunRequest], Script | str] = job
+        self.job: Job = job
         now = datetime.now(UTC)
         self.session = self.store.create_session(
             NewSession("t", "autoresearch/t", dump_task(self.task), "scripted", "local", base, seed=7), now

@@ -31,6 +31,9 @@ class Script:
     passing: Callable[[], None] = lambda: None
 
 
+Job = Callable[[RunRequest], Script | str]
+
+
 def prints(log: str, **stage: Any) -> Script:
     """A run whose training prints ``log``."""
     return Script(log, stage)
@@ -72,7 +75,7 @@ class FakeHandle:
 class FakeExecutor:
     """Answers each request by a script; a text stands for a training that prints it and succeeds."""
 
-    def __init__(self, script: Callable[[RunRequest], Script | str], *, slots: int = 1) -> None:
+    def __init__(self, script: Job, *, slots: int = 1) -> None:
         self._script, self.slots = script, slots
         self.requests: list[RunRequest] = []
         self.handles: list[FakeHandle] = []

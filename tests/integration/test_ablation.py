@@ -21,7 +21,7 @@ from autoresearchd.loop.confirming import Asked
 from autoresearchd.loop.messages import BASELINE
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.report.finalize import improvements_of
-from tests.fakes.bench import TASK
+from tests.fakes.bench import TASK, program_of
 from tests.integration.bench import Bench
 
 PROGRAM = "A = 0\nB = 0\nC = 0\nD = 0\nF = 0\nif A:\n    G = [x * x for x in range(9)]\n"
@@ -55,7 +55,7 @@ def confirmed(folder: Path, edits: Sequence[tuple[str, str]] = EDITS) -> Bench:
 
     def job(request: RunRequest) -> str:
         number, index = (int(part) for part in request.key.split("/")[1:])
-        text = (request.workspace / "train.py").read_text()
+        text = program_of(request)
         a, b, c, d = (int(re.search(f"{name} = (.)", text)[1]) for name in "ABCD")  # type: ignore[index]
         luck = bench.experiment(number).runs[index].attempt >= 0
         value = 9.0 - 0.5 * number if luck else 9.0 - max(a, b) - 0.5 * (c == 2) - d

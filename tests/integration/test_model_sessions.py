@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from autoresearchd.app.models.spending import SessionAnswers
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.ports import EventKind, RunRequest
+from autoresearchd.domain.ports import EventKind
 from autoresearchd.evaluator.re_added import KEY
 from autoresearchd.learner.data.read_sessions import label_of, records
 from autoresearchd.learner.data.trajectories import Reason
@@ -28,7 +27,8 @@ from autoresearchd.report.session_report import SessionReport, render
 from autoresearchd.store.reader import Corpus
 from autoresearchd.store.story_reader import StoryReader
 from tests.fakes import model_turns as turns
-from tests.fakes.executors import FakeExecutor, Script, prints
+from tests.fakes.bench import failing
+from tests.fakes.executors import FakeExecutor
 from tests.fakes.model_server import ScriptedServer
 from tests.integration.bench import Bench, job
 from tests.unit.store.driver import execute
@@ -109,17 +109,6 @@ def test_terminal_escapes_of_an_answer_reach_neither_the_words_nor_the_commit(tm
     first = bench.experiment(1)
     assert "\x1b" not in first.proposal.hypothesis + first.proposal.description
     assert "\x1b" not in bench.git("log", "-1", "--format=%B", first.commit)
-
-
-def failing(text: str, log: str) -> Callable[[RunRequest], Script | str]:
-    """A job that fails where its program holds a text."""
-
-    def run(request: RunRequest) -> Script | str:
-        if text in (request.workspace / "train.py").read_text():
-            return prints(log, outcome="failed", exit_code=1)
-        return job(request)
-
-    return run
 
 
 def test_what_a_program_logs_is_no_instruction_to_the_model(tmp_path: Path) -> None:

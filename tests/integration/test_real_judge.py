@@ -14,6 +14,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.learner.gate.held_out_states import HeldOut, HeldOutState
 from autoresearchd.learner.gate.judge_answers import RealJudge
+from tests.fakes.bench import program_of
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.integration.bench import PROGRAM, Bench, job
 from tests.integration.held_out import block, opened, trajectory
@@ -47,10 +48,6 @@ def failing(text: str = "", log: str = "no such device", **how: Any) -> FakeExec
     """An executor whose runs of programs with that text fail."""
     how = {"outcome": "failed", "exit_code": 1, **how}
     return FakeExecutor(lambda asked: prints(log, **how) if text in program_of(asked) else job(asked))
-
-
-def program_of(request: RunRequest) -> str:
-    return (request.workspace / "train.py").read_text()
 
 
 def test_an_edit_earns_what_the_loop_gave_for_it(bench: Bench, held_out: HeldOut) -> None:

@@ -17,7 +17,7 @@ from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError
 from autoresearchd.domain.labels import Outcome, Phase
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.randomness import derive_seed
-from tests.fakes.bench import TASK, Doom, Killed, job, run_until_killed
+from tests.fakes.bench import TASK, Doom, Killed, job, program_of, run_until_killed
 from tests.fakes.executors import Script
 from tests.integration.bench import Bench
 
@@ -54,7 +54,7 @@ class LuckyBench(Bench):
 
 def lucky(request: RunRequest) -> Script | str:
     unlucky = request.seed != derive_seed(7, 0, "run", 0)
-    return "score: 1.5\n" if unlucky and "SCALE = 2.5" in (request.workspace / "train.py").read_text() else job(request)
+    return "score: 1.5\n" if unlucky and "SCALE = 2.5" in program_of(request) else job(request)
 
 
 def check_branch(bench: Bench) -> None:

@@ -28,10 +28,9 @@ from autoresearchd.loop.context import Context, StopSwitch, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.store.reader import Reader
-from tests.fakes.bench import LOCKED, PROGRAM, TASK, Bench, Doom, fails, run_until_killed
-from tests.fakes.executors import Script, prints
+from tests.fakes.bench import LOCKED, PROGRAM, TASK, Bench, Doom, failing, fails, program_of, run_until_killed
+from tests.fakes.executors import Job, Script, prints
 
-Job = Callable[[RunRequest], Script | str]
 NEVER, SOON, AT_ONCE = "confirm_every: 1000000", "confirm_every: 17", "confirm_every: 0"
 SIGMA = 0.03
 
@@ -59,10 +58,6 @@ def _lower(state: ResearchState) -> tuple[str, str]:
     return found[0], f"SCALE = {float(found[1]) - 0.5}"
 
 
-def text_of(request: RunRequest) -> str:
-    return (request.workspace / "train.py").read_text()
-
-
 def score(request: RunRequest, text: str) -> str:
     scale = float(text.split("SCALE = ")[1].split()[0])
     return f"score: {10.0 + scale + random.Random(f'{request.seed}/{text}').gauss(0.0, SIGMA):.6f}\n"
@@ -70,7 +65,7 @@ def score(request: RunRequest, text: str) -> str:
 
 def true(request: RunRequest) -> Script | str:
     """What a program's SCALE says, and σ of ``SIGMA``."""
-    return score(request, text_of(request))
+    return score(request, program_of(request))
 
 
 def make(folder: Path, *scoring: str, job: Job = true, text: Callable[[ResearchState], str] = building) -> Bench:
@@ -161,7 +156,7 @@ def test_runs_of_a_confirmation_are_of_both_programs_on_seeds_that_nothing_was_c
     programs: dict[str, str] = {}
 
     def watched(request: RunRequest) -> Script | str:
-        programs[request.key] = text_of(request)
+        programs[request.key] = program_of(request)
         return true(request)
 
     bench.job = watched
@@ -296,7 +291,7 @@ def poisoned(bench: Bench, how: str = "crash") -> Job:
     """What is poisoned fails whenever it is run to confirm it."""
 
     def job(request: RunRequest) -> Script | str:
-        if "POISON" in text_of(request) and run_of(bench, request).attempt < 0:
+        if "POISON" in program_of(request) and run_of(bench, request).attempt < 0:
             return prints("score: nan\n") if how == "nan" else prints("", exit_code=1)
         return true(request)
 
@@ -341,7 +336,7 @@ def test_a_chain_that_falls_to_a_keep_confirmed_below_it_is_believed_to_be_there
     bench = make(tmp_path, NEVER)
     run_until(bench, 3, now=True)
     SessionLoop(bench.laboratory(), Limits(), asked=Asked(experiment=1)).run()
-    bench.job = lambda request: score(request, "SCALE = 3.0\n") if "V2" in text_of(request) else true(request)
+    bench.job = lambda request: score(request, "SCALE = 3.0\n") if "V2" in program_of(request) else true(request)
     view = bench.run(3).view
     assert verdicts(bench) == [("asked", 1, 0, Outcome.CONFIRMED), ("limit", 3, 1, Outcome.FELL)]
     assert view.tip.number == 1 and view.best == pytest.approx(10.5, abs=4 * SIGMA)
@@ -358,7 +353,7 @@ def sleeping(bench: Bench, goes_off: int) -> Job:
 
     def job(request: RunRequest) -> Script | str:
         latest = bench.store.latest(bench.session.id)
-        if "BOMB" in text_of(request) and latest is not None and latest.number >= goes_off:
+        if "BOMB" in program_of(request) and latest is not None and latest.number >= goes_off:
             return prints("too late\n", exit_code=1, outcome="failed")
         return true(request)
 
@@ -414,7 +409,7 @@ def test_a_tip_that_no_test_could_tell_of_is_tested_again_when_all_that_is_built
 
     def job(request: RunRequest) -> Script | str:
         latest = bench.store.latest(bench.session.id)
-        if "V1" in text_of(request) and latest is not None and latest.number > 2:
+        if "V1" in program_of(request) and latest is not None and latest.number > 2:
             return prints("too late\n", exit_code=1, outcome="failed")
         return doubt(request)
 
@@ -448,10 +443,7 @@ class Breaking:
         return Proposal({"train.py": text}, "It may be better", self.name)
 
 
-def broken(request: RunRequest) -> Script | str:
-    if "BROKEN" in text_of(request):
-        return prints("NameError: name 'x' is not defined\n", outcome="failed", exit_code=1)
-    return true(request)
+broken = failing("BROKEN", "NameError: name 'x' is not defined\n", true)
 
 
 def test_a_tip_is_tested_once_for_all_failures_of_others_and_keeps_its_place_where_it_runs_well(
@@ -666,7 +658,7 @@ def test_a_keep_below_the_tip_that_does_not_pass_leaves_the_tip_where_it_is(tmp_
     bench = make(tmp_path, NEVER)
     run_until(bench, 3, now=True)
     lucky = bench.experiment(1)
-    bench.job = lambda r: f"score: {13.0 + r.seed % 7 / 100}\n" if text_of(r).count("V") == 1 else true(r)
+    bench.job = lambda r: f"score: {13.0 + r.seed % 7 / 100}\n" if program_of(r).count("V") == 1 else true(r)
     ask(bench, Asked(experiment=lucky.number))
     assert verdicts(bench) == [("asked", 1, 0, Outcome.FELL)] and not confirmations(bench)[0].moved
     assert [e.confirmed for e in bench.experiments()[1:]] == [None, None, None]
@@ -780,7 +772,7 @@ def test_what_fails_while_only_a_confirmation_is_asked_for_is_not_given_back_to_
     bench = make(tmp_path, NEVER, job=broken)
     bench.policy = Breaking()
     with pytest.raises(errors.Interrupted):
-        bench.loop(3, stopped_at(bench, broken, lambda request: "BROKEN" in text_of(request))).run()
+        bench.loop(3, stopped_at(bench, broken, lambda request: "BROKEN" in program_of(request))).run()
     ask(bench, Asked())
     assert bench.policy.logs == [] and verdicts(bench) == [("asked", 1, 0, Outcome.CONFIRMED)]
     assert bench.experiment(2).decision.label is Label.ERROR  # type: ignore[union-attr]
@@ -932,9 +924,8 @@ def test_a_verdict_that_git_could_not_follow_at_once_is_carried_out_and_not_aske
 ) -> None:
     bench.policy = Writing(poison if verdict is Outcome.FELL else building)
     bench.job = poisoned(bench)
-    failing = [kind, kind]
     decided = lambda: any(c.verdict for c in confirmations(bench))  # noqa: E731
-    fails(bench.repository, port, *failing, when=decided)
+    fails(bench.repository, port, kind, kind, when=decided)
     bench.run(2)
     assert verdicts(bench) == [("limit", 2, 0, verdict)]
     session = bench.store.session("t")
@@ -1016,7 +1007,7 @@ def lucky_once(bench: Bench) -> Job:
 
     def job(request: RunRequest) -> Script | str:
         run = run_of(bench, request)
-        noise = random.Random(f"{request.seed}/{text_of(request)}/{run.experiment}").gauss(0.0, SIGMA)
+        noise = random.Random(f"{request.seed}/{program_of(request)}/{run.experiment}").gauss(0.0, SIGMA)
         shift = -5.0 * SIGMA - noise if run.experiment == 1 else 0.0
         return f"score: {10.0 + shift + noise:.6f}\n"
 

@@ -19,7 +19,7 @@ from autoresearchd.loop.context import Context
 from autoresearchd.loop.early_abort import EarlyAbort, LogFollower
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.store.reader import Reader
-from tests.fakes.bench import TASK, Bench
+from tests.fakes.bench import TASK, Bench, program_of
 from tests.fakes.executors import Script
 
 GOOD = tuple(3.6 - 0.11 * k for k in range(13))
@@ -59,7 +59,7 @@ class Ticking:
 
 
 def job(request: RunRequest) -> Script | str:
-    found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
+    found = re.search(r"SCALE = (.*)", program_of(request))
     scale = float(found[1])
     score = final(scale) + (request.seed % 7) * 1e-3
     lines = log_lines(scale, request.seed)
@@ -176,7 +176,7 @@ def dying(request: RunRequest) -> Script | str:
     """As ``job``, but a program with SCALE = 9 has no loss from a third of the budget on, and never ends."""
     script = job(request)
     assert isinstance(script, Script)
-    if "SCALE = 9" not in (request.workspace / "train.py").read_text():
+    if "SCALE = 9" not in program_of(request):
         return script
     lines = [line if i < 17 else re.sub(r"loss: \S+", "loss: nan", line) for i, line in enumerate(log_lines(2.0, 1))]
     return replace(script, pieces=["".join(lines[i : i + 5]) for i in range(0, 45, 5)], hang=True)

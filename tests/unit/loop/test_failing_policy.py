@@ -9,12 +9,11 @@ import pytest
 from autoresearchd.domain.errors import EnvironmentFailure, ModelsRefused, PolicyError
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
+from autoresearchd.domain.ports import Cancel, EventKind, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session import Backoff
-from tests.fakes.bench import Bench, ByNumber, Failing, job
-from tests.fakes.executors import Script, prints
+from tests.fakes.bench import Bench, ByNumber, Failing, failing
 
 EXIT_3 = "the command ended with exit code 3:\n    no API key"
 
@@ -130,14 +129,7 @@ class Clumsy:
 
 def run(tmp_path: Path, policy: Clumsy, log: str = NAME_ERROR) -> tuple[Bench, Experiment]:
     bench = Bench(tmp_path)
-    bench.policy = policy
-
-    def broken(request: RunRequest) -> Script | str:
-        if "BROKEN" in (request.workspace / "train.py").read_text():
-            return prints(log, outcome="failed", exit_code=1)
-        return job(request)
-
-    bench.job = broken
+    bench.policy, bench.job = policy, failing("BROKEN", log)
     bench.run(1)
     return bench, bench.experiment(1)
 

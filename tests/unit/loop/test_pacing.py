@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +19,9 @@ from autoresearchd.domain.task import WAITS_S, Budget
 from autoresearchd.executor.gpus import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import Tier
-from tests.fakes.bench import PROGRAM, TASK, Bench, ByNumber
+from tests.fakes.bench import PROGRAM, TASK, Bench, ByNumber, program_of
 from tests.fakes.bench import job as scores
-from tests.fakes.executors import Script, TimedExecutor, prints
+from tests.fakes.executors import Job, Script, TimedExecutor, prints
 from tests.integration.local_jobs import TIERS
 
 PATIENT = TASK.replace("budget: 5", "budget: 5, startup_grace: 100")
@@ -38,11 +38,11 @@ print(f"score: {(SCALE - 2.0) ** 2 + int(os.environ['AUTORESEARCHD_SEED']) % 7 *
 READS = 'import os\nBUDGET = float(os.environ["AUTORESEARCHD_TIME_BUDGET"])\n' + PROGRAM
 
 
-def taking(seconds: float, first: float | None = None) -> Callable[[RunRequest], Script | str]:
+def taking(seconds: float, first: float | None = None) -> Job:
     """A job that takes so long; ``first``: the program as it was takes that."""
 
     def job(request: RunRequest) -> Script | str:
-        as_it_was = "SCALE = 1.0" in (request.workspace / "train.py").read_text()
+        as_it_was = "SCALE = 1.0" in program_of(request)
         took = first if first is not None and as_it_was else seconds
         return prints(str(scores(request)), duration_s=took, cpu_s=took)
 
@@ -51,7 +51,7 @@ def taking(seconds: float, first: float | None = None) -> Callable[[RunRequest],
 
 def session(
     folder: Path,
-    job: Callable[[RunRequest], Script | str],
+    job: Job,
     values: Sequence[float],
     *,
     program: str = PROGRAM,
@@ -98,7 +98,7 @@ class Working(ByNumber):
 
 def by_the_clock(request: RunRequest) -> float:
     """The program as it was takes 5.5 s, any other one 7.5 s."""
-    return 5.5 if (request.workspace / "train.py").read_text() == WORKS else 7.5
+    return 5.5 if program_of(request) == WORKS else 7.5
 
 
 @pytest.mark.parametrize("tier", TIERS[:: max(1, len(TIERS) - 1)])  # the best that there is, and none

@@ -21,7 +21,7 @@ from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop.confirming import Asked
 from autoresearchd.loop.context import Context, StopSwitch, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
-from tests.fakes.bench import TASK, Bench, Doom, run_until_killed
+from tests.fakes.bench import TASK, Bench, Doom, program_of, run_until_killed
 from tests.fakes.executors import FakeExecutor, FakeHandle, Script
 
 PROGRAM = "A = 0\nB = 0\nC = 0\nD = 0\nE = 0\nF = 0\n"
@@ -68,8 +68,7 @@ class Slots(Bench):
         self.executors: list[FakeExecutor] = []
 
     def scored(self, request: RunRequest) -> Script:
-        text = (request.workspace / "train.py").read_text()
-        score = 10.0 - self.worth(text) + (request.seed % 7) * 0.02
+        score = 10.0 - self.worth(program_of(request)) + (request.seed % 7) * 0.02
         return Script(pieces=[*[""] * (self.length(request) - 1), f"score: {score:.6f}\n"])
 
     def laboratory(self, wrap: Callable[[Any], Any] = lambda port: port) -> Context:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from autoresearchd.app.compose import segment_fingerprint
 from autoresearchd.domain.labels import Status
-from autoresearchd.domain.ports import Cancel, ResearchState, RunRequest
+from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.task import Task
 from autoresearchd.models.client import estimate_tokens
 from autoresearchd.policy.edits.read_answer import FORMS
 from autoresearchd.policy.prompt import sections
-from tests.fakes.bench import TASK, Bench, job
-from tests.fakes.executors import FakeExecutor, Script, prints
+from tests.fakes.bench import TASK, Bench, failing, job
+from tests.fakes.executors import FakeExecutor
 
 ROLES = "roles: [{name: a, surface: SCALE}, {name: b, surface: WIDTH}, {name: c}]\n"
 PUCT = "proposing: {parents: puct}\n"
@@ -105,13 +105,7 @@ TRACE = "step 1\nTraceback (most recent call last):\nRuntimeError: CUDA error: a
 
 def test_a_policy_is_told_of_device_memory_throughput_and_the_end_of_the_last_failed_log(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=METRICS)
-
-    def some_fail(request: RunRequest) -> Script | str:
-        if "SCALE = 2.5" in (request.workspace / "train.py").read_text():
-            return prints(TRACE, outcome="failed", exit_code=1)
-        return f"{job(request)}peak_vram_mb: 4711.5\nnum_steps: 77\n"
-
-    bench.job = some_fail
+    bench.job = failing("SCALE = 2.5", TRACE, lambda request: f"{job(request)}peak_vram_mb: 4711.5\nnum_steps: 77\n")
     policy = bench.policy = Endless(4.0, 2.5, 2.0)
     bench.run(3)
     before, after = policy.states[1].diagnostics, policy.states[2].diagnostics
