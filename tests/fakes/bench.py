@@ -42,6 +42,18 @@ class ByNumber:
         return Proposal({"train.py": text}, f"SCALE {value} may be better", self.name, description=f"SCALE → {value}")
 
 
+class Writing:
+    """Proposes the program that a function of the state gives."""
+
+    name, repairs = "scripted", 0
+
+    def __init__(self, text: Callable[[ResearchState], str]) -> None:
+        self.text = text
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        return Proposal({"train.py": self.text(state)}, "It may be better", self.name)
+
+
 class Failing(ByNumber):
     """Raises one of the errors each time that it is asked (number: for that experiment); then it proposes."""
 

@@ -15,13 +15,12 @@ from autoresearchd.domain.confirmation import ABLATED, Verdict, ablates
 from autoresearchd.domain.errors import Interrupted, UsageError
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Outcome
-from autoresearchd.domain.ports import Cancel, ResearchState, RunRequest
-from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.ports import RunRequest
 from autoresearchd.loop.confirming import Asked
 from autoresearchd.loop.messages import BASELINE
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.report.finalize import improvements_of
-from tests.fakes.bench import TASK, program_of
+from tests.fakes.bench import TASK, Writing, program_of
 from tests.integration.bench import Bench
 
 PROGRAM = "A = 0\nB = 0\nC = 0\nD = 0\nF = 0\nif A:\n    G = [x * x for x in range(9)]\n"
@@ -36,22 +35,10 @@ EDITS = (
 )
 
 
-class Editing:
-    """Proposes one edit after the other."""
-
-    name, repairs = "scripted", 0
-
-    def __init__(self, edits: Sequence[tuple[str, str]]) -> None:
-        self._edits = edits
-
-    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        return Proposal({"train.py": state.code["train.py"].replace(*self._edits[state.number - 1])}, "Try", self.name)
-
-
 def confirmed(folder: Path, edits: Sequence[tuple[str, str]] = EDITS) -> Bench:
     """A session that has kept all edits, as each was lucky, and has confirmed them together."""
     bench = Bench(folder, TASK.replace("stdout", "stdout, confirm_every: 1000000"), PROGRAM)
-    bench.policy = Editing(edits)
+    bench.policy = Writing(lambda state: state.code["train.py"].replace(*edits[state.number - 1]))
 
     def job(request: RunRequest) -> str:
         number, index = (int(part) for part in request.key.split("/")[1:])

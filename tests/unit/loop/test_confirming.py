@@ -28,23 +28,11 @@ from autoresearchd.loop.context import Context, StopSwitch, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.store.reader import Reader
-from tests.fakes.bench import LOCKED, PROGRAM, TASK, Bench, Doom, failing, fails, program_of, run_until_killed
+from tests.fakes.bench import LOCKED, PROGRAM, TASK, Bench, Doom, Writing, failing, fails, program_of, run_until_killed
 from tests.fakes.executors import Job, Script, prints
 
 NEVER, SOON, AT_ONCE = "confirm_every: 1000000", "confirm_every: 17", "confirm_every: 0"
 SIGMA = 0.03
-
-
-class Writing:
-    """Proposes the program that a function of the state gives."""
-
-    name, repairs = "scripted", 0
-
-    def __init__(self, text: Callable[[ResearchState], str]) -> None:
-        self.text = text
-
-    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        return Proposal({"train.py": self.text(state)}, "It may be better", self.name)
 
 
 def building(state: ResearchState) -> str:

@@ -13,13 +13,12 @@ import pytest
 
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
-from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
-from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.ports import EventKind, ResearchState, RunRequest
 from autoresearchd.domain.task import WAITS_S, Budget
 from autoresearchd.executor.gpus import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import Tier
-from tests.fakes.bench import PROGRAM, TASK, Bench, ByNumber, program_of
+from tests.fakes.bench import PROGRAM, TASK, Bench, ByNumber, Writing, program_of
 from tests.fakes.bench import job as scores
 from tests.fakes.executors import Job, Script, TimedExecutor, prints
 from tests.integration.local_jobs import TIERS
@@ -85,15 +84,10 @@ def test_what_beats_the_best_by_training_for_longer_is_no_improvement(
     assert told in f"{better.decision.reason} {better.runs[-1].detail}"
 
 
-class Working(ByNumber):
-    """Proposes a better SCALE that computes for 0.1 s, then a better one still that computes for 1.5 s."""
-
-    programs = ((1.0, 0.3), (1.5, 0.1), (1.9, 1.5))
-
-    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        scale, work = self.programs[state.number]
-        text = re.sub(r"WORK = .*", f"WORK = {work}", re.sub(r"SCALE = .*", f"SCALE = {scale}", WORKS))
-        return Proposal({"train.py": text}, f"SCALE {scale} may be better", self.name, description=f"SCALE → {scale}")
+def working(state: ResearchState) -> str:
+    """A better SCALE that computes for 0.1 s, then a better one still that computes for 1.5 s."""
+    scale, work = ((1.0, 0.3), (1.5, 0.1), (1.9, 1.5))[state.number]
+    return re.sub(r"WORK = .*", f"WORK = {work}", re.sub(r"SCALE = .*", f"SCALE = {scale}", WORKS))
 
 
 def by_the_clock(request: RunRequest) -> float:
@@ -105,7 +99,7 @@ def by_the_clock(request: RunRequest) -> float:
 def test_what_a_job_really_computed_tells_training_from_waiting(tier: Tier, tmp_path: Path) -> None:
     """By the clock both took as long; the one was kept waiting by the machine, the other one trained on."""
     bench = Bench(tmp_path, task=PATIENT, program=WORKS)
-    bench.policy = Working()
+    bench.policy = Writing(working)
     executor = LocalExecutor(tier=tier, devices=Devices())
     bench.loop(2, replace(bench.laboratory(), executor=TimedExecutor(executor, by_the_clock))).run()
     first, waited, trained = bench.experiments()

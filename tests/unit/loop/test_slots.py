@@ -21,7 +21,7 @@ from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop.confirming import Asked
 from autoresearchd.loop.context import Context, StopSwitch, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
-from tests.fakes.bench import TASK, Bench, Doom, program_of, run_until_killed
+from tests.fakes.bench import TASK, Bench, Doom, Writing, program_of, run_until_killed
 from tests.fakes.executors import FakeExecutor, FakeHandle, Script
 
 PROGRAM = "A = 0\nB = 0\nC = 0\nD = 0\nE = 0\nF = 0\n"
@@ -243,13 +243,8 @@ def tried_again(bench: Slots, number: int) -> list[Experiment]:
 
 
 def test_an_edit_that_does_not_go_with_what_was_kept_is_not_tried_again(make: Callable[..., Slots]) -> None:
-    class Same(Tuning):
-        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-            text = f"A = {state.number}\n"
-            return Proposal({"train.py": text}, text, self.name, description=text)
-
     bench = make(2, program="A = 0\n")
-    bench.policy = Same()
+    bench.policy = Writing(lambda state: f"A = {state.number}\n")
     bench.worth = lambda text: {0: 0.0, 1: 3.0, 2: 2.0}.get(int(text.split("=")[1]), -2.0)
     bench.length = lambda request: {1: 2, 2: 6}.get(int(request.key.split("/")[1]), 1)
     bench.run(5)

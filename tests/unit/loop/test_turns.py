@@ -15,7 +15,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.models.client import estimate_tokens
 from autoresearchd.policy.edits.read_answer import FORMS
 from autoresearchd.policy.prompt import sections
-from tests.fakes.bench import TASK, Bench, failing, job
+from tests.fakes.bench import TASK, Bench, Writing, failing, job
 from tests.fakes.executors import FakeExecutor
 
 ROLES = "roles: [{name: a, surface: SCALE}, {name: b, surface: WIDTH}, {name: c}]\n"
@@ -57,20 +57,15 @@ def test_with_puct_edits_are_made_on_other_experiments_than_the_best_too(tmp_pat
     assert bench.workspace().confirmed() == bench.store.session("t").incumbent
 
 
-class Climber:
-    """On whatever parent: moves half of the way to the best program."""
-
-    name, repairs = "climber", 0
-
-    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        scale = float(re.search(r"SCALE = (.*)", state.code["train.py"])[1])
-        value = round((scale + 2.0) / 2 + 1e-3 * state.number, 6)
-        return Proposal({"train.py": f"SCALE = {value}\n"}, "h", self.name, f"→ {value}")
+def climbing(state: ResearchState) -> str:
+    """On whatever parent: half of the way to the best program."""
+    scale = float(re.search(r"SCALE = (.*)", state.code["train.py"])[1])
+    return f"SCALE = {round((scale + 2.0) / 2 + 1e-3 * state.number, 6)}\n"
 
 
 def test_a_keep_on_an_older_parent_is_committed_on_the_incumbent(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=TASK + PUCT)
-    bench.policy = Climber()
+    bench.policy = Writing(climbing)
     bench.run(10)
     kept = [e for e in bench.experiments() if e.decision.status is Status.KEEP]
     assert bench.line()[-len(kept) :] == [e.commit for e in kept]
