@@ -66,6 +66,15 @@ class Failing(ByNumber):
         return super().propose(state, cancel)
 
 
+class Passing(SystemClock):
+    """passed: seconds of which nothing was waited for."""
+
+    passed = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.passed
+
+
 class Collector:
     """Remembers events."""
 

@@ -15,10 +15,9 @@ from autoresearchd.domain.outlook import PASSED_BY, UNUSED
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop import session as session_module
-from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.session_view import SessionView
-from tests.fakes.bench import LOCKED, TASK, Bench, ByNumber, Failing, fails, job
+from tests.fakes.bench import LOCKED, TASK, Bench, ByNumber, Failing, Passing, fails, job
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.workspaces import Commit
 
@@ -82,16 +81,10 @@ def test_who_computes_where_a_run_was_to_begin_is_waited_for_and_told_once(
 
 
 def test_a_time_limit_ends_the_wait_for_a_place(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Leaping(SystemClock):
-        hours = 0
-
-        def monotonic(self) -> float:
-            return super().monotonic() + 3600 * self.hours
-
     def leap() -> None:
-        clock.hours += 9
+        clock.passed += 9 * 3600.0
 
-    executor, clock = Shared(bench.job), Leaping()
+    executor, clock = Shared(bench.job), Passing()
     monkeypatch.setattr(executor, "look", leap)
     loop = bench.loop(3, replace(bench.laboratory(), executor=executor, clock=clock), max_seconds=8 * 3600.0)
     with pytest.raises(errors.Interrupted, match="time limit is reached while waiting: somebody else"):

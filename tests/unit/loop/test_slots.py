@@ -19,9 +19,9 @@ from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop.confirming import Asked
-from autoresearchd.loop.context import Context, StopSwitch, SystemClock
+from autoresearchd.loop.context import Context, StopSwitch
 from autoresearchd.loop.session import Backoff, SessionLoop
-from tests.fakes.bench import TASK, Bench, Doom, Writing, program_of, run_until_killed
+from tests.fakes.bench import TASK, Bench, Doom, Passing, Writing, program_of, run_until_killed
 from tests.fakes.executors import FakeExecutor, FakeHandle, Script
 
 PROGRAM = "A = 0\nB = 0\nC = 0\nD = 0\nE = 0\nF = 0\n"
@@ -46,15 +46,6 @@ class Tuning:
 def worth(text: str) -> float:
     """Each constant is worth a whole σ times ten, once; more of it harms."""
     return sum(1.0 if int(v) == 1 else -abs(int(v)) for v in re.findall(r"= (\d+)", text) if int(v))
-
-
-class Passing(SystemClock):
-    """passed: seconds of which nothing was waited for."""
-
-    passed = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.passed
 
 
 class Slots(Bench):
