@@ -181,6 +181,13 @@ def run_until(bench: Bench, number: int, *, now: bool) -> str:
     return bench.loop(None, replace(lab, policy=Writing(stopping))).run()
 
 
+def left_open(folder: Path, *history: str) -> Bench:
+    """A session that was stopped at once after three keeps, of which none is confirmed yet."""
+    bench = make(folder, NEVER, *history)
+    run_until(bench, 3, now=True)
+    return bench
+
+
 def test_a_chain_that_is_open_is_confirmed_before_the_session_stops(tmp_path: Path) -> None:
     bench = make(tmp_path, NEVER)
     assert run_until(bench, 3, now=False) == "the user asked for it"
@@ -188,27 +195,17 @@ def test_a_chain_that_is_open_is_confirmed_before_the_session_stops(tmp_path: Pa
 
 
 def test_a_user_who_stops_at_once_waits_for_no_confirmation_and_resume_makes_up_for_it(tmp_path: Path) -> None:
-    bench = make(tmp_path, NEVER)
-    run_until(bench, 3, now=True)
+    bench = left_open(tmp_path)
     assert verdicts(bench) == [] and bench.program() == PROGRAM and bench.store.session("t").incumbent_experiment == 3
     bench.run(3)
     assert verdicts(bench) == [("limit", 3, 0, Outcome.CONFIRMED)]
 
 
 def test_a_confirmation_that_is_stopped_at_once_is_gone_on_with_and_no_run_is_lost(bench: Bench) -> None:
-    reference, stops = make(bench.root.parent / "other"), list[Context]()
+    reference = make(bench.root.parent / "other")
     extra = reference.run(2).view.extra
-
-    def hanging(request: RunRequest) -> Script | str:
-        if run_of(bench, request).of is not None and stops:
-            stops.pop().stop.request("now", now=True)
-            return Script(hang=True)
-        return true(request)
-
-    bench.job = hanging
-    stops.append(bench.laboratory())
     with pytest.raises(errors.Interrupted, match="resume"):
-        bench.loop(2, stops[0]).run()
+        bench.loop(2, stopped_at(bench, true, lambda request: run_of(bench, request).of is not None)).run()
     [c] = confirmations(bench)
     assert c.verdict is None and [r.label for r in c.runs] == [Label.NONE, Label.INTERRUPTED]
     assert bench.run(2).view.extra == extra, "nor counted twice, so that the next would wait"
@@ -246,11 +243,9 @@ def test_a_chain_that_no_test_can_tell_of_is_not_tested_over_and_over(bench: Ben
 
 def test_a_comparison_that_a_user_asked_for_leaves_the_chain_to_be_confirmed(tmp_path: Path) -> None:
     """A question about a larger budget, without an answer, is no doubt of what was kept at the usual one."""
-    bench = make(tmp_path, NEVER)
-    run_until(bench, 3, now=True)
+    bench = left_open(tmp_path)
     bench.job = doubtful(bench, confirmation=0)
-    asked = Asked(experiment=1, pairs=2, budget=10.0)
-    SessionLoop(bench.laboratory(), Limits(), asked=asked).run()
+    ask(bench, Asked(experiment=1, pairs=2, budget=10.0))
     bench.run(3)
     undecided, confirmed = Outcome.UNDECIDED, Outcome.CONFIRMED
     assert verdicts(bench) == [("asked", 1, 0, undecided), ("limit", 3, 0, confirmed)]
@@ -258,10 +253,9 @@ def test_a_comparison_that_a_user_asked_for_leaves_the_chain_to_be_confirmed(tmp
 
 @pytest.mark.parametrize("history", ["refs", "revert"])
 def test_a_keep_below_the_tip_can_be_confirmed_and_the_tip_goes_on(tmp_path: Path, history: str) -> None:
-    bench = make(tmp_path, f"history: {history}", NEVER)
-    run_until(bench, 3, now=True)
+    bench = left_open(tmp_path, f"history: {history}")
     believed = SessionView(bench.laboratory()).best
-    SessionLoop(bench.laboratory(), Limits(), asked=Asked(experiment=1)).run()
+    ask(bench, Asked(experiment=1))
     assert bench.program().count("V") == 1 and bench.workspace().tip() == bench.experiment(3).commit
     assert [e.confirmed for e in bench.experiments()[1:]] == [True, None, None]
     assert SessionView(bench.laboratory()).best == believed, "its runs are none of the tip's"
@@ -321,9 +315,8 @@ def test_an_edit_that_was_only_lucky_is_undone_by_the_confirmation(bench: Bench)
 
 def test_a_chain_that_falls_to_a_keep_confirmed_below_it_is_believed_to_be_there(tmp_path: Path) -> None:
     """Not where the baseline was: each program as good as that keep would then be kept."""
-    bench = make(tmp_path, NEVER)
-    run_until(bench, 3, now=True)
-    SessionLoop(bench.laboratory(), Limits(), asked=Asked(experiment=1)).run()
+    bench = left_open(tmp_path)
+    ask(bench, Asked(experiment=1))
     bench.job = lambda request: score(request, "SCALE = 3.0\n") if "V2" in program_of(request) else true(request)
     view = bench.run(3).view
     assert verdicts(bench) == [("asked", 1, 0, Outcome.CONFIRMED), ("limit", 3, 1, Outcome.FELL)]
@@ -471,8 +464,7 @@ def test_a_chain_from_before_the_conditions_changed_falls_and_never_gets_on_the_
     tmp_path: Path, history: str
 ) -> None:
     """Runs of today cannot be compared with it, and its baseline is no proof of it."""
-    bench = make(tmp_path, NEVER, f"history: {history}")
-    run_until(bench, 3, now=True)
+    bench = left_open(tmp_path, f"history: {history}")
     session_loop = bench.loop(4)
 
     def another_machine() -> bool:
@@ -541,8 +533,9 @@ class Ticking(SystemClock):
         return self.seconds
 
 
-def slow(clock: Ticking, job: Job, seconds: float) -> Job:
-    """Runs that take their time while they are waited for, a second at each look."""
+def slow(bench: Bench, job: Job, seconds: float) -> Context:
+    """A laboratory whose runs take their time while they are waited for, a second at each look."""
+    clock = Ticking()
 
     def pass_by() -> None:
         clock.seconds += 1.0
@@ -553,7 +546,8 @@ def slow(clock: Ticking, job: Job, seconds: float) -> Job:
         pieces = (*[""] * (int(seconds) - 1), done)
         return Script(stage={"duration_s": seconds}, pieces=pieces, passing=pass_by)
 
-    return taking_time
+    bench.job = taking_time
+    return replace(bench.laboratory(), clock=clock)
 
 
 @pytest.mark.parametrize(
@@ -561,19 +555,17 @@ def slow(clock: Ticking, job: Job, seconds: float) -> Job:
 )
 def test_a_time_limit_leaves_room_for_the_confirmation(tmp_path: Path, limit: float) -> None:
     """Wherever the experiments happen to end before it."""
-    bench, clock = make(tmp_path, NEVER), Ticking()
-    bench.job = slow(clock, true, 10.0)
-    lab = replace(bench.laboratory(), clock=clock)
+    bench = make(tmp_path, NEVER)
+    lab = slow(bench, true, 10.0)
     reason = bench.loop(None, lab, max_seconds=limit).run()
-    assert "time limit" in reason and clock.seconds <= limit + 3.0
+    assert "time limit" in reason and lab.clock.monotonic() <= limit + 3.0
     assert verdicts(bench)[0][0] == "limit" and verdicts(bench)[0][3] is Outcome.CONFIRMED
     assert len(kept(bench)) >= 14 and bench.program().count("V") >= 14
 
 
 def renting(bench: Bench, job: Job, seconds: float) -> Context:
     """A laboratory whose machines cost a dollar a second; the clock stands still."""
-    clock = Ticking()
-    bench.job = slow(clock, job, seconds)
+    clock = slow(bench, job, seconds).clock
     taking, bills = bench.job, count()
 
     def paying(request: RunRequest) -> Script | str:
@@ -603,27 +595,25 @@ def test_a_spend_limit_that_machines_reach_before_the_first_result_ends_the_sess
 
 def test_a_confirmation_that_the_time_limit_cuts_off_is_no_doubt(tmp_path: Path) -> None:
     """With more time the chain is tested again."""
-    bench, clock = make(tmp_path, NEVER), Ticking()
-    bench.job = slow(clock, true, 45.0)
-    bench.loop(None, replace(bench.laboratory(), clock=clock), max_seconds=250.0).run()
+    bench = make(tmp_path, NEVER)
+    bench.loop(None, slow(bench, true, 45.0), max_seconds=250.0).run()
     bench.run(1)
     (_, _, _, cut), (_, _, _, again) = verdicts(bench)
     assert (cut, again) == (Outcome.UNDECIDED, Outcome.CONFIRMED)
 
 
 def test_a_confirmation_ends_with_the_time_limit_and_what_is_left_after_a_doubt_is_used(tmp_path: Path) -> None:
-    bench, clock = make(tmp_path, NEVER), Ticking()
-    bench.job = slow(clock, doubtful(bench), 10.0)
-    lab = replace(bench.laboratory(), clock=clock)
+    bench = make(tmp_path, NEVER)
+    lab = slow(bench, doubtful(bench), 10.0)
     bench.loop(None, lab, max_seconds=200.0).run()
     [c] = confirmations(bench)
     assert c.verdict and c.verdict.outcome is Outcome.UNDECIDED and "the time limit is reached" in c.verdict.reason
-    assert clock.seconds <= 210.0 and sum(run.good for run in c.runs) >= 6, "three pairs decide most"
+    assert lab.clock.monotonic() <= 210.0 and sum(run.good for run in c.runs) >= 6, "three pairs decide most"
 
 
 # ---------------------------------------------------------------------- what a user asks for
-def ask(bench: Bench, asked: Asked) -> None:
-    SessionLoop(bench.laboratory(), Limits(), backoff=Backoff(first=0.0), asked=asked).run()
+def ask(bench: Bench, asked: Asked, lab: Context | None = None) -> None:
+    SessionLoop(lab or bench.laboratory(), Limits(), backoff=Backoff(first=0.0), asked=asked).run()
 
 
 def stopped_at(bench: Bench, job: Job, when: Callable[[RunRequest], bool] = lambda request: True) -> Context:
@@ -643,8 +633,7 @@ def stopped_at(bench: Bench, job: Job, when: Callable[[RunRequest], bool] = lamb
 
 def test_a_keep_below_the_tip_that_does_not_pass_leaves_the_tip_where_it_is(tmp_path: Path) -> None:
     """What was built on it was not tested, and may be far better."""
-    bench = make(tmp_path, NEVER)
-    run_until(bench, 3, now=True)
+    bench = left_open(tmp_path)
     lucky = bench.experiment(1)
     bench.job = lambda r: f"score: {13.0 + r.seed % 7 / 100}\n" if program_of(r).count("V") == 1 else true(r)
     ask(bench, Asked(experiment=lucky.number))
@@ -675,7 +664,7 @@ def test_an_ablation_goes_on_where_it_was_cut_off_and_holds_up_no_research(tmp_p
     def cut_off() -> None:
         lab = stopped_at(bench, true, lambda request: bool(confirmations(bench)[-1].runs[1:]))
         with pytest.raises(errors.Interrupted):
-            SessionLoop(lab, Limits(), backoff=Backoff(first=0.0), asked=without).run()
+            ask(bench, without, lab)
         bench.job = true
 
     cut_off()
@@ -716,8 +705,7 @@ def at_limit(bench: Bench, experiments: int) -> bool:
 
 def test_what_is_left_to_be_confirmed_at_a_limit_is_left_to_a_daemon(tmp_path: Path) -> None:
     """Else `resume` would make its runs in silence, and say that nothing was started."""
-    bench = make(tmp_path, NEVER)
-    run_until(bench, 3, now=True)
+    bench = left_open(tmp_path)
     assert not at_limit(bench, 3)
     bench.job = doubtful(bench, confirmation=0)
     ask(bench, Asked(experiment=1, pairs=2, budget=10.0))
@@ -725,7 +713,7 @@ def test_what_is_left_to_be_confirmed_at_a_limit_is_left_to_a_daemon(tmp_path: P
     bench.run(3)
     assert verdicts(bench)[1:] == [("limit", 3, 0, Outcome.CONFIRMED)] and at_limit(bench, 3)
     with pytest.raises(errors.Interrupted):
-        SessionLoop(stopped_at(bench, true), Limits(), asked=Asked(budget=10.0)).run()
+        ask(bench, Asked(budget=10.0), stopped_at(bench, true))
     assert is_open(bench) and not at_limit(bench, 3), "a confirmation that was cut off"
 
 
@@ -736,8 +724,7 @@ def test_a_chain_that_the_runs_left_in_doubt_is_nothing_to_go_on_with_at_a_limit
 
 
 def test_a_short_test_that_a_user_asked_for_leaves_the_whole_one_to_be_made(tmp_path: Path) -> None:
-    bench = make(tmp_path, NEVER)
-    run_until(bench, 3, now=True)
+    bench = left_open(tmp_path)
     bench.job = doubtful(bench, confirmation=0)
     ask(bench, Asked(pairs=1))
     assert verdicts(bench) == [("asked", 3, 0, Outcome.UNDECIDED)] and not at_limit(bench, 3)
@@ -746,10 +733,9 @@ def test_a_short_test_that_a_user_asked_for_leaves_the_whole_one_to_be_made(tmp_
 
 
 def test_another_confirmation_that_was_cut_off_is_no_answer(tmp_path: Path) -> None:
-    bench = make(tmp_path, NEVER)
-    run_until(bench, 3, now=True)
+    bench = left_open(tmp_path)
     with pytest.raises(errors.Interrupted):
-        SessionLoop(stopped_at(bench, true), Limits(), asked=Asked(experiment=1)).run()
+        ask(bench, Asked(experiment=1), stopped_at(bench, true))
     ask(bench, Asked())
     confirmed = Outcome.CONFIRMED
     assert verdicts(bench) == [("asked", 1, 0, confirmed), ("asked", 3, 1, confirmed)]
@@ -830,11 +816,10 @@ def test_a_chain_is_confirmed_before_the_session_ends_for_what_models_have_cost(
 
 def test_no_confirmation_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     """It would say that nothing is known of a tip which nobody has tested."""
-    bench, clock = make(tmp_path, NEVER), Ticking()
-    bench.job = slow(clock, true, 300.0)
-    lab = replace(bench.laboratory(), clock=clock)
+    bench = make(tmp_path, NEVER)
+    lab = slow(bench, true, 300.0)
     bench.loop(None, lab, max_seconds=1100.0).run()
-    assert clock.seconds >= 1100.0 and kept(bench) == [1] and verdicts(bench) == []
+    assert lab.clock.monotonic() >= 1100.0 and kept(bench) == [1] and verdicts(bench) == []
     bench.run(1)
     assert verdicts(bench) == [("limit", 1, 0, Outcome.CONFIRMED)], "resume makes up for it"
 
