@@ -42,9 +42,8 @@ def test_it_is_the_next_experiment_beside_the_sessions_own_policy(bench: Bench) 
 def test_a_daemon_that_is_killed_at_any_instant_neither_loses_nor_doubles_one(
     tmp_path: Path, slots: int, step: int
 ) -> None:
-    doom = Doom()
     with closing(begun(tmp_path / "undisturbed", slots)) as undisturbed:
-        run_until_killed(undisturbed, doom, 5)
+        run_until_killed(undisturbed, doom := Doom(), 5)
         check(undisturbed)
     for at in range(1, doom.count, step):
         with closing(begun(tmp_path / str(at), slots)) as bench:
