@@ -28,12 +28,12 @@ class Place:
         return self.project.choose(sessions, tag, self.reader.holder)
 
     def failed_start(self, tag: str | None) -> FailedStart | None:
-        """The session ``tag`` that ended before its first result; without a tag: where nothing was begun since then."""
+        """The session ``tag`` that ended before its first result; without a tag: where nothing has worked since."""
         sessions = self.reader.sessions()
         found = recall(layout.failed_start_path(self.root), [session.tag for session in sessions])
         if found is None or tag is not None:
             return found if found is not None and found.tag == tag else None
-        latest = max((session.started_at for session in sessions), default=None)
+        latest = max((self.reader.heartbeat(session.tag) for session in sessions), default=None)
         older = latest is None or latest < found.ended_at
         return found if older and not any(self.alive(session.tag) for session in sessions) else None
 

@@ -86,7 +86,9 @@ class PlaceTaken(EnvironmentFailure):
 
 
 class ModelsRefused(EnvironmentFailure):
-    """Every model refuses its key, its account or its name, which no waiting changes."""
+    """Every model refuses its key, its account or its name, which neither waiting nor a restart changes."""
+
+    exit_code = 2
 
 
 class StoreError(AutoresearchdError):

@@ -156,13 +156,26 @@ class Fanout:
             sink.emit(event)
 
 
+class _SharedLog(logging.handlers.RotatingFileHandler):
+    """Of all daemons in a repository: none writes on into what another one has rotated, or rotates that once more."""
+
+    def shouldRollover(self, record: logging.LogRecord) -> bool:
+        if self.stream is not None:
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(Path(self.baseFilename).stat(), os.fstat(self.stream.fileno())):
+                    return bool(super().shouldRollover(record))
+            self.stream.close()
+            self.stream = self._open()
+        return bool(super().shouldRollover(record))
+
+
 class FileSink:
     """Lines for people in a rotating file, with the session's tag and the traceback of faults."""
 
     def __init__(self, path: Path, tag: str) -> None:
         self._tag = tag
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._handler = logging.handlers.RotatingFileHandler(
+        self._handler = _SharedLog(
             path, maxBytes=LOG_BYTES, backupCount=2, encoding="utf-8", errors="backslashreplace", delay=True
         )
         self._handler.setFormatter(logging.Formatter("%(message)s"))

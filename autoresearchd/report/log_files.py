@@ -307,7 +307,7 @@ def read_log(path: Path, metric: str = "", direction: str = "") -> ImportedLog:
     try:
         log = ImportedLog(path, path.stem, datetime.fromtimestamp(int(path.stat().st_mtime), UTC))
         if path.suffix.lower() == ".parquet":
-            _read_parquet(log)
+            _read_parquet(log, metric, direction)
             return _require_experiments(log)
         with path.open(encoding="utf-8", errors="replace") as stream:
             lines = _numbered(stream)
@@ -315,7 +315,7 @@ def read_log(path: Path, metric: str = "", direction: str = "") -> ImportedLog:
             if _is_table(first[1]):
                 _read_tsv(log, first[1], lines, metric, direction)
             elif metric or direction:
-                raise UsageError(f"{path} is no table: it says itself what its metric is", hint="leave the option out")
+                raise _says_itself(path)
             elif first[1]:
                 _read_jsonl(log, itertools.chain([first], lines))
     except OSError as error:
@@ -323,6 +323,10 @@ def read_log(path: Path, metric: str = "", direction: str = "") -> ImportedLog:
             f"cannot read {path}: {error.strerror}", hint="name a .jsonl, .tsv or .parquet file"
         ) from error
     return _require_experiments(log)
+
+
+def _says_itself(path: Path) -> UsageError:
+    return UsageError(f"{path} is no table: it says itself what its metric is", hint="leave the option out")
 
 
 def _require_experiments(log: ImportedLog) -> ImportedLog:
@@ -366,14 +370,16 @@ def _read_jsonl(log: ImportedLog, lines: Iterable[tuple[int, str]]) -> None:
             _take_run(log, entry, number)
 
 
-def _read_parquet(log: ImportedLog) -> None:
+def _read_parquet(log: ImportedLog, metric: str, direction: str) -> None:
     about, rows = read_rows(log.path)
     if not {"status", "metric", "commit"} <= (rows[0].keys() if rows else set()):
         raise UsageError(
             f"{log.path} is no export of experiments", hint="`autoresearchd export --format parquet` is one"
         )
-    log.name, log.metric = about.get("task") or log.name, about.get("metric") or log.metric
-    log.direction = "maximize" if about.get("direction") == "maximize" else log.direction
+    if (metric or direction) and about.get("metric"):
+        raise _says_itself(log.path)
+    log.name, log.metric = about.get("task") or log.name, about.get("metric") or metric or log.metric
+    log.direction = "maximize" if "maximize" in (about.get("direction"), direction) else log.direction
     log.typed, before = True, rows[0].get("segment")
     for number, row in enumerate(rows, 1):
         if row.get("segment") != before:  # counted anew, as those of JSON lines are

@@ -81,6 +81,15 @@ def test_it_is_told_although_an_older_session_is_there(repository: Path, command
     assert (answer.code, json.loads(answer.out)) == (3, failed.status)
 
 
+def test_it_is_no_news_any_more_once_another_session_has_gone_on(repository: Path, command: Command) -> None:
+    """Else the morning after a night of ``resume`` shows the failure of the evening before."""
+    failed = fail(repository)
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        store.heartbeat(store.session("mar8").id, failed.ended_at + timedelta(hours=1), 60.0)
+    assert command("status").code == 0
+    assert command("status", "--session", "mar9").code == 3
+
+
 @pytest.mark.parametrize("text", ["", '{"tag": "mar9"}', '{"tag": "t", "ended_at": 5}'])
 def test_a_file_that_says_nothing_changes_nothing(repository: Path, command: Command, text: str) -> None:
     layout.failed_start_path(repository).write_text(text)

@@ -1,7 +1,8 @@
-"""What the daemon says, and the logs that runs leave, hold no secret."""
+"""What the daemon says, and the logs that runs leave, hold no secret; no daemon's lines are lost."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from autoresearchd.domain.ports import Event, EventKind
 from autoresearchd.domain.redaction import Redactor
+from autoresearchd.loop import daemon
 from autoresearchd.loop.daemon import Fanout, FileSink
 from autoresearchd.loop.measuring.run_files import PIECE_CHARACTERS, clean_logs
 from tests.fakes.bench import Collector
@@ -63,3 +65,20 @@ def test_a_secret_over_the_border_of_two_pieces_is_hidden(tmp_path: Path, at: in
     text = (tmp_path / "training.log").read_text()
     assert SECRET[8:] not in text
     assert text.endswith("«redacted:huggingface»\nscore: 1\n")
+
+
+def test_daemons_of_one_repository_write_on_in_the_log_that_one_of_them_has_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each rotates away what the other writes, and `logs` shows one of them alone."""
+    monkeypatch.setattr(daemon, "LOG_BYTES", 2_000)
+    log, tags = tmp_path / "daemon.log", ("a", "b")
+    with ExitStack() as stack:
+        sinks = [stack.enter_context(closing(FileSink(log, tag))) for tag in tags]
+        for number in range(100):
+            for sink in sinks:
+                sink.emit(Event(EventKind.WARNING, datetime.now(UTC), f"line {number}"))
+    kept = [path.read_text() for path in sorted(tmp_path.iterdir(), reverse=True)]
+    assert len(kept) == 3 and all(len(text) > 1_900 for text in kept[:2]), "none was begun anew before it was full"
+    last = [line.split()[2] for line in "".join(kept).splitlines()]
+    assert last[-100:] == [*tags] * 50, "in order, and none is missing"

@@ -362,6 +362,11 @@ def test_parquet_says_what_it_lacks_or_holds_every_experiment(tmp_path: Path) ->
         ("keep", 1.0, None, 0, True, records[0]["metrics"], {"hypothesis": "h"}),
         ("crash", None, "oom", 1, None, {}, {"hypothesis": "h"}),
     ]
+    with pytest.raises(UsageError, match="says itself what its metric is"):
+        read_log(file, direction="minimize")
+    parquet.write_table(parquet.read_table(file).replace_schema_metadata({}), file)
+    theirs = read_log(file, metric="speed", direction="maximize")
+    assert (theirs.metric, theirs.direction) == ("speed", "maximize"), "a copy that another program wrote says nothing"
     for broken in (b"PAR1 no", b""):
         file.write_bytes(broken)
         with pytest.raises(UsageError, match="cannot be read as Parquet"):
