@@ -41,6 +41,7 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.evaluator.rules.legality import code_hash
 from autoresearchd.executor.gpus import find_devices
+from autoresearchd.learner.learner_process import hold_learner_lock
 from autoresearchd.loop.messages import BASELINE, is_baseline, is_keep, unified_diff
 from autoresearchd.loop.run import measure_run
 from autoresearchd.loop.upkeep.session_lock import SessionLock
@@ -51,7 +52,7 @@ from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
 from autoresearchd.store.shared import RESTORE, Shared
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.files import read_tail
+from autoresearchd.workspace.files import disk_errors, read_tail
 from autoresearchd.workspace.git import GitWorkspace, open_workspace
 from autoresearchd.workspace.history import RecordedCommit, recorded_sessions
 
@@ -142,6 +143,9 @@ def repair(directory: Path, tag: str | None = None) -> Report:
         for known in sorted({path.stem for path in project.locks.glob("*.lock")} | set(tags)):
             if layout.valid_tag(known):
                 stack.enter_context(SessionLock(project.lock(known), known))
+        if project.locks.exists():  # else nothing was ever begun here, and nothing is made
+            with disk_errors("keeping learners out"):
+                stack.enter_context(hold_learner_lock(project.locks))
         faults = _examine(project)
         if not faults:
             return Report([])

@@ -35,7 +35,7 @@ Tell = Callable[[str], None]
 
 GOES_ON = {"replay": "the same command goes on from its checkpoint", "live": "live mode keeps no checkpoint"}
 """What becomes of a run that is stopped, by its mode."""
-_LOCK = "learner.lock"
+_LOCK = ".learner.lock"  # no session's: no tag begins with a dot
 COMMAND = (sys.executable, "-P", "-m", "autoresearchd")
 """Not with the checkout on the path: what lies there under a library's name would be imported."""
 _END_S = 20.0  # how long a learner may take to write its checkpoint when the session ends
@@ -51,7 +51,7 @@ def hold_learner_lock(folder: Path) -> Iterator[None]:
     def busy() -> SessionLocked:
         pid = learner_pid(folder)
         return SessionLocked(
-            f"another learner is at work here{'' if pid is None else f', process {pid}'}",
+            f"a learner is at work here{'' if pid is None else f', process {pid}'}",
             hint="wait for its end; `autoresearchd adapters list` then shows what came of it",
         )
 

@@ -224,7 +224,7 @@ def test_bad_requests_are_told_before_anything_is_loaded(place: Path, session: C
     assert session.store.learner_runs()[-1].status is LearnerStatus.FAILED
     with (
         hold_learner_lock(session.root / ".git/autoresearchd/locks"),
-        pytest.raises(SessionLocked, match="another learner"),
+        pytest.raises(SessionLocked, match="a learner is at work"),
     ):
         learn(asked, session.root, print)
     with pytest.raises(MissingCapability, match="not installed"):

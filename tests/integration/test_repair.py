@@ -18,6 +18,7 @@ from autoresearchd.domain.errors import SessionLocked, StoreDamaged, UsageError
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Phase, Status
 from autoresearchd.domain.ports import Event, EventKind
+from autoresearchd.learner.learner_process import hold_learner_lock
 from autoresearchd.loop.daemon import FileSink
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store import backups
@@ -262,6 +263,18 @@ def test_a_session_that_a_daemon_holds_is_not_repaired(site: Site) -> None:
     assert site.database.read_bytes() == b"nonsense" * 1000
 
 
+def test_a_session_whose_answers_a_learner_reads_is_not_repaired(site: Site) -> None:
+    site.stop(checkpoint=True)
+    site.database.write_bytes(b"nonsense" * 1000)
+    with (
+        hold_learner_lock(layout.locks_dir(site.bench.root)),
+        pytest.raises(SessionLocked, match="a learner is at work") as caught,
+    ):
+        site.repair()
+    assert caught.value.exit_code == 75
+    assert site.database.read_bytes() == b"nonsense" * 1000
+
+
 def test_where_nothing_ever_was_there_is_nothing_to_repair(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.close()
@@ -269,6 +282,7 @@ def test_where_nothing_ever_was_there_is_nothing_to_repair(tmp_path: Path) -> No
     bench.git("update-ref", "-d", "refs/autoresearch/t/0")
     with pytest.raises(UsageError, match="no session"):
         repair(bench.root)
+    assert not bench.state.exists()
 
 
 def test_a_session_created_after_the_last_backup_is_rebuilt_from_git(site: Site) -> None:

@@ -15,6 +15,7 @@ from autoresearchd.domain.ports import Cancel, EventKind
 from autoresearchd.domain.task import Task
 from autoresearchd.learner.learner_process import LearnSchedule, hold_learner_lock, schedule_of, stopped_mark
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.workspace import layout
 from tests.fakes.executors import FakeExecutor
 from tests.fakes.models import PatientCancel
 from tests.unit.learner.sessions import add_session, make_root
@@ -112,6 +113,13 @@ def test_experiments_wait_for_a_learner_that_somebody_started_by_hand_and_that_i
     reason = f"experiments wait: a learner, process {os.getpid()}, is at work in this repository"
     assert w.told == [(EventKind.WAITING, reason)]
     assert w.waits == [reason, ""]
+
+
+def test_no_session_has_the_lock_of_learners(tmp_path: Path) -> None:
+    """Else a session of that tag waits for itself, and all others for it."""
+    with hold_learner_lock(tmp_path):
+        [lock] = tmp_path.iterdir()
+    assert lock.suffix == ".lock" and not layout.valid_tag(lock.stem)
 
 
 class Somewhere(FakeExecutor):
