@@ -121,7 +121,7 @@ def stoppable(mode: str, tell: Tell) -> Iterator[threading.Event]:
 class LearnSchedule:
     """The learner runs of one session (``ports.Learning``), and its waiting for those that somebody started by hand.
 
-    since: how many experiments there were since the last learner run began, or since a later time that it is given.
+    since: how many experiments were decided since the last learner run began, or since a later time that it is given.
     pauses: whether experiments wait while a learner is at work here. waits: called with what they wait for, and with
     nothing once they go on. free: called before they wait, to give back what the daemon's own model takes.
     """
@@ -289,7 +289,7 @@ def schedule_of(
         str(place or ""),
         root,
         layout.locks_dir(root),
-        lambda begun: since_last(store, session.id, learn.every or 1, begun),
+        lambda begun: since_last(store, session.id, begun),
         pauses=pauses,
         tell=tell,
         stopping=stopping,
@@ -331,9 +331,7 @@ def _shares(executor: Executor, settings: LearnSettings) -> bool:
     return not (index.isdigit() and int(index) >= executor.slots)
 
 
-def since_last(store: SqlStore, session_id: int, most: int, begun: datetime | None) -> int:
-    """How many of the last ``most`` experiments were begun after the last learner run was, and after ``begun``."""
+def since_last(store: SqlStore, session_id: int, begun: datetime | None) -> int:
+    """How many experiments were decided after the last learner run began, and after ``begun``; without the baseline."""
     times = [run.started_at for run in store.learner_runs()] + ([begun] if begun is not None else [])
-    last = max(times, default=None)
-    found = store.experiments(session_id, last=most)
-    return sum(e.number > 0 and e.decision is not None and (last is None or e.started_at > last) for e in found)
+    return store.decided_since(session_id, max(times, default=None))

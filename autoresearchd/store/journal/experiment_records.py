@@ -276,6 +276,12 @@ class ExperimentRecords:
         with self._db.read() as c:
             return records.load_experiments(c, session_id, wanted)[::-1]
 
+    def decided_since(self, session_id: int, at: datetime | None) -> int:
+        """How many experiments were decided after a time, whatever else is under way; without the baseline."""
+        decided = select(func.count()).where(e.c.session_id == session_id, e.c.number > 0, e.c.finished_at.is_not(None))
+        found: int = self._db.row(decided if at is None else decided.where(e.c.finished_at > at))[0]
+        return found
+
     def top(self, session_id: int, segment: int, count: int, maximize: bool) -> Sequence[Experiment]:
         """The best of those that may be believed: a value that was cheated for, or came with a crash, is no best."""
         believed = (e.c.value.is_not(None), e.c.status.in_((Status.KEEP, Status.DISCARD)))

@@ -6,19 +6,30 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from autoresearchd.domain.experiment import Decision
+from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
 from autoresearchd.domain.ports import Cancel, EventKind
+from autoresearchd.domain.proposal import ASI
 from autoresearchd.domain.task import Task
-from autoresearchd.learner.learner_process import LearnSchedule, hold_learner_lock, schedule_of, stopped_mark
+from autoresearchd.learner.learner_process import (
+    LearnSchedule,
+    hold_learner_lock,
+    schedule_of,
+    since_last,
+    stopped_mark,
+)
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.fakes.executors import FakeExecutor
 from tests.fakes.models import PatientCancel
-from tests.unit.learner.sessions import add_session, make_root
+from tests.fakes.stores import open_store
+from tests.unit.learner.sessions import ONE_EACH, SHA, START, add_session, make_root
 
 WRITE = "import sys, pathlib; pathlib.Path('argv').write_text(' '.join(sys.argv[1:])); print('kept as v1-00000000')"
 GREEDY = """\
@@ -89,6 +100,24 @@ def test_a_learner_begins_after_so_many_experiments_and_is_told_what_was_set(tmp
     assert (tmp_path / "argv").read_text() == (
         "learn --algo ppo --model models/small --steps 7 --set learning_rate=0.001"
     )
+
+
+def test_what_several_slots_have_under_way_puts_no_learner_off(tmp_path: Path) -> None:
+    """Else the newest are never all decided, and ``every`` never comes."""
+    add_session(make_root(tmp_path), outcomes=ONE_EACH[:3])
+    with open_store(layout.database_path(tmp_path)) as store:
+        session = store.session("mar8").id
+        later = START + timedelta(hours=1)
+        open_ones = [store.open_experiment(session, parent=SHA, segment=0, at=later) for _ in range(2)]
+        assert since_last(store, session, None) == 3
+        run = store.open_learner_run("grpo", "replay", 3, later + timedelta(minutes=1))
+        assert since_last(store, session, None) == 0
+        for minute, e in enumerate(open_ones, 2):
+            refused = Decision(Status.CRASH, Label.MALFORMED_ANSWER, None)
+            at = later + timedelta(minutes=minute)
+            store.record_decision(session, e.number, refused, ASI(), at, incumbent=None)
+        assert since_last(store, session, run.started_at) == 2, "the learner has not seen how they ended"
+        assert since_last(store, session, at) == 0
 
 
 class Releasing(PatientCancel):
