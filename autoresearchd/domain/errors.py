@@ -100,12 +100,16 @@ class StoreDamaged(StoreError):
 
 
 class PolicyError(AutoresearchdError):
-    """A policy gave no usable proposal: recorded under ``label``; charged: its cost has been counted already."""
+    """A policy gave no usable proposal: recorded under ``label``; charged: its cost has been counted already.
+
+    adapter: the version of the local policy that answered, as a proposal has it: what it earns is that version's.
+    """
 
     def __init__(self, what: str, *, label: Label = Label.ERROR, hint: str = "") -> None:
         super().__init__(what, hint=hint)
         self.label, self.charged = label, True
         self.cost: Cost | None = None
+        self.adapter = ""
 
 
 class Passed(PolicyError):

@@ -150,6 +150,7 @@ class AskingPolicy(ABC):
             return self.work(state, exchange, cancel)
         except PolicyError as error:
             error.cost = exchange.cost if exchange.costs else None
+            error.adapter = exchange.adapter
             raise
 
     @abstractmethod
@@ -159,6 +160,8 @@ class AskingPolicy(ABC):
 
 class Exchange:
     """The questions and answers of one proposal, and its accounts. costs: of all answers, and of failed calls.
+
+    adapter: the version of the local policy that gave the last answer.
 
     A passing trouble is waited out with exponential backoff and full jitter (M. Brooker, "Exponential Backoff And
     Jitter", AWS Architecture Blog, 2015), never for less than the provider asks; any other goes to the next model at
@@ -172,6 +175,7 @@ class Exchange:
         self._asked: tuple[Message, ...] = ()
         self._random = Random(state.seed)  # noqa: S311 - jitter
         self.costs: list[Cost] = []
+        self.adapter = ""
 
     @property
     def client(self) -> ModelClient:
@@ -314,6 +318,7 @@ class Exchange:
         if logprobs is not None and not all(map(math.isfinite, logprobs)):
             logprobs = None
         whole = text == reply.text and len(text) <= MAX_ANSWER
+        self.adapter = clean(reply.adapter, _NAME)
         generation = Generation(
             messages=self._asked,
             completion=storable(text[:MAX_ANSWER]),
@@ -323,7 +328,7 @@ class Exchange:
             model_hash=reply.model_hash,
             tokenizer_hash=reply.tokenizer_hash,
             template_hash=reply.template_hash,
-            adapter=clean(reply.adapter, _NAME) or None,
+            adapter=self.adapter or None,
         )
         self._store(
             Answer(

@@ -151,7 +151,7 @@ class Proposals:
         try:
             self._check.legal(state, proposal.files)
         except PolicyError as error:  # what cannot be used has cost no less
-            error.cost, error.charged = proposal.cost, proposal.charged
+            error.cost, error.charged, error.adapter = proposal.cost, proposal.charged, proposal.adapter
             raise
         attempt, after = 0 if repair is None else repair.attempt, {**state.code, **proposal.files}
         extra = {**proposal.asi.extra, **self._said(e, proposal, state.code, after)}
@@ -331,11 +331,12 @@ class Proposals:
         return e
 
     def record_failure(self, e: Experiment, slot: Slot, error: PolicyError) -> Experiment:
-        """Write down that there is no proposal, and what it cost all the same."""
+        """Write down that there is no proposal, what it cost all the same, and whose answer it was."""
         context, role, asi = self._context, self._turns.turn_of(e).role, ASI(extra={REFUSED: error.label.value})
         cost, charged = error.cost or Cost(seconds=slot.policy_s), error.cost is not None and error.charged
         words = messages.failed_proposal(error)
         failed = Proposal({}, "", context.policy.name, words, role=role, asi=asi, cost=cost, charged=charged)
+        failed = replace(failed, adapter=error.adapter)
         return context.store.record_proposal(context.session_id, e.number, failed, diff="", code_hash=_of_none(e))
 
     def rejection(self, e: Experiment) -> Decision | None:

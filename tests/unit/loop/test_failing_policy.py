@@ -9,12 +9,15 @@ import pytest
 from autoresearchd.domain.errors import EnvironmentFailure, ModelsRefused, PolicyError
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.ports import Cancel, EventKind, ResearchState
+from autoresearchd.domain.ports import Cancel, EventKind, Policy, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session import Backoff
 from tests.fakes.bench import Bench, ByNumber, Failing, failing
+from tests.unit.policy.model_bench import Bench as ModelBench
+from tests.unit.policy.model_bench import reply
 
+GARBLED = "v1-0000000a"
 EXIT_3 = "the command ended with exit code 3:\n    no API key"
 
 
@@ -72,6 +75,30 @@ def test_the_table_says_the_cause_in_a_few_words(bench: Bench) -> None:
     assert first.proposal.description == "the command ended with exit code 3"
     assert (first.decision.status, first.decision.label) == (Status.CRASH, Label.ERROR)
     assert "no API key" in first.decision.reason
+
+
+class Illegal(ByNumber):
+    """A version of the local policy whose edits are none."""
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        return Proposal({"train.py": "SCALE = = 2\n"}, "It may be better", self.name, adapter=GARBLED)
+
+
+@pytest.mark.parametrize(
+    ("policy", "label"),
+    [
+        (ModelBench(then=reply("?", adapter=GARBLED), name="scripted").policy, Label.MALFORMED_ANSWER),
+        (Illegal(), Label.ILLEGAL_EDIT),
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_the_versions_that_gave_it(bench: Bench, policy: Policy, label: Label) -> None:
+    """Else a version that writes nothing else loses nothing by it, and is never rolled back."""
+    bench.policy = policy
+    with pytest.raises(PolicyError, match="none of 2 proposals"):
+        research(bench, 2)
+    assert bench.experiment(2).decision.label is label
+    earned = bench.store.rewards(bench.session.id)[-2:]
+    assert [(one.version, one.reward < 0) for one in earned] == [(GARBLED, True)] * 2
 
 
 @pytest.mark.parametrize("label", [Label.ERROR, Label.MALFORMED_ANSWER, Label.ILLEGAL_EDIT, Label.NO_OP])
