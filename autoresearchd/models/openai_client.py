@@ -198,7 +198,10 @@ class OpenAIClient(ModelClient):
         return {name: value for name, value in payload.items() if value is not None}
 
     def _look(self, bounds: Bounds) -> None:
-        """What the server serves: once, and without a fuss. Who has one model does not always list it."""
+        """What the server serves: once, and without a fuss. Who has one model does not always list it.
+
+        One that is busy goes without for this question, and is asked again at the next.
+        """
         if self._listed is not None:
             return
         data: object = None
@@ -210,6 +213,9 @@ class OpenAIClient(ModelClient):
         except ModelError as error:
             if error.trouble in (Trouble.UNREACHABLE, Trouble.UNAUTHORISED):
                 raise
+            if error.trouble in (Trouble.OVERLOADED, Trouble.TIMEOUT, Trouble.RATE_LIMITED):
+                return
+        self._plain = None  # if it was known before, then by its name alone
         models = [m for m in data if isinstance(m, dict)] if isinstance(data, list) else []
         models = [m for m in models if isinstance(name := m.get("id"), str) and name == clean(name, _MAX_NAME) != ""]
         plain = [m for m in models if not m.get("parent")] or models

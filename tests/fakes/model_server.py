@@ -47,7 +47,7 @@ class ScriptedServer(ThreadingHTTPServer):
     with the look that ``start`` takes at its models, which is no turn of the script. lora: what it does when it is told
     to load an adapter: then it knows only those models that it has (``loaded``). tokens: it tells ids and
     log-probabilities where they are asked for. answers: what it does with a question once the script is used up, by
-    its payload, in the place of ``after``.
+    its payload, in the place of ``after``. listings: what it does when asked for its models, before it tells them.
     """
 
     daemon_threads = True
@@ -65,11 +65,12 @@ class ScriptedServer(ThreadingHTTPServer):
         lora: Turn | None = None,
         tokens: bool = True,
         answers: Callable[[Mapping[str, Any]], Turn] | None = None,
+        listings: Iterable[Turn] = (),
     ) -> None:
         super().__init__(("127.0.0.1", 0), ScriptedHandler)
         self._script, self._after, self.model, self._root = list(script), after, model, root
         self._refuses, self._key, self._probe, self.lora = frozenset(refuses), key, probe, lora
-        self._tokens, self._answers = tokens, answers
+        self._tokens, self._answers, self._listings = tokens, answers, list(listings)
         self._lock, self.closing = threading.Lock(), threading.Event()
         self.asked = threading.Event()
         self.hung_up = threading.Event()
@@ -119,7 +120,8 @@ class ScriptedServer(ThreadingHTTPServer):
         if self._key and request.headers.get("authorization") != f"Bearer {self._key}":
             return unauthorised()
         if request.path in ("/health", "/v1/models"):
-            return Turn(raw=self._listing())
+            with self._lock:
+                return self._listings.pop(0) if self._listings else Turn(raw=self._listing())
         if request.path == _ORDERS and self.lora is not None:
             self.loaded |= {str(asked.get("lora_name"))} if self.lora.status == 200 else set()
             return self.lora

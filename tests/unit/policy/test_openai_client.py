@@ -141,6 +141,20 @@ def test_without_a_name_the_first_model_of_the_server_is_asked() -> None:
         assert scripted.questions[0]["model"] == reply.model == "Qwen/Qwen3-4B"
 
 
+@pytest.mark.parametrize(
+    "trouble", [turns.overloaded(), turns.rate_limited(None), turns.fails(408, "Request timed out", None, "timeout")]
+)
+def test_a_server_that_is_busy_when_it_is_looked_at_is_looked_at_again(trouble: Turn) -> None:
+    """Else the names and hashes of its answers are lost for the whole session, and no version is found for it."""
+    known = Chosen(bases={"scripted-model": BaseModel("scripted-model", "m" * 64)})
+    with ScriptedServer(listings=[trouble]) as scripted:
+        client = OpenAIClient(scripted.url, adapters=known)
+        found = [(client.ask(QUESTION, NEVER).model_hash, client.name) for _ in range(3)]
+        looks = [request.path for request in scripted.requests].count("/v1/models")
+    assert found == [(None, "local"), *[("m" * 64, "local:scripted-model")] * 2]
+    assert looks == 2
+
+
 PRICES = {"m": Price(input=1.0, output=10.0)}
 
 
