@@ -53,7 +53,7 @@ class TransformersClient(ModelClient):
         self._chosen: ServedAdapter | None = None
         self._served: ServedAdapter | None = None
         self._unusable: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock, self._tokenizer_lock = threading.Lock(), threading.Lock()
         self._model: Any = None
         self._tokenizer: Any = None
         self._base: BaseModel | None = None
@@ -73,9 +73,7 @@ class TransformersClient(ModelClient):
                 library("torch").cuda.empty_cache()  # nothing where there is no GPU
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
-        with self._lock:
-            tokenizer = self._load_tokenizer()
-        return len(encoded(tokenizer, messages))
+        return len(encoded(self._load_tokenizer(), messages))
 
     # -- asking
     def _ask(self, question: Question, given_up: threading.Event) -> Reply:
@@ -179,9 +177,10 @@ class TransformersClient(ModelClient):
             return model.to(device_of("auto")).eval(), wanted
 
     def _load_tokenizer(self) -> Any:
-        if self._tokenizer is None:
-            self._tokenizer = load_tokenizer(self._source)
-        return self._tokenizer
+        with self._tokenizer_lock:  # its own: nobody who stops waits for the weights to count tokens
+            if self._tokenizer is None:
+                self._tokenizer = load_tokenizer(self._source)
+            return self._tokenizer
 
 
 def load_tokenizer(source: Source) -> Any:

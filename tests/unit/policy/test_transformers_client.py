@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from autoresearchd.domain.errors import Interrupted
-from autoresearchd.models.client import ModelClient, ModelError, Question, Trouble
+from autoresearchd.models import transformers_client
+from autoresearchd.models.client import ModelClient, ModelError, Question, Trouble, perform
 from autoresearchd.models.transformers_client import TransformersClient
 from tests.contract.client_contract import QUESTION, ClientContract
 from tests.unit.learner import tiny
@@ -90,6 +92,25 @@ def test_a_stop_request_ends_a_long_reply_between_two_tokens(folder: Path) -> No
         while True:  # a reply of a tiny model is short: it is asked until the request comes
             client.ask(replace(QUESTION, max_tokens=900), cancel)
     assert client.ask(replace(QUESTION, max_tokens=2), NEVER).cost.tokens_out == 2
+
+
+def test_a_stop_while_the_weights_load_waits_for_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loading, over = threading.Event(), threading.Event()
+
+    def load(*_: object) -> NoReturn:
+        loading.set()
+        over.wait()
+        raise Interrupted("nobody waits for it any more")
+
+    monkeypatch.setattr(transformers_client, "load_base", load)
+    client = TransformersClient(folder)
+    try:
+        with pytest.raises(Interrupted):
+            client.ask(QUESTION, loading)
+        sent = perform(lambda: client.count_tokens(QUESTION.messages), NEVER, 10.0)  # what the stop writes down
+    finally:
+        over.set()
+    assert sent > 0
 
 
 def test_a_reply_that_takes_too_long_is_a_time_out(folder: Path) -> None:
