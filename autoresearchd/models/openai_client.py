@@ -106,6 +106,9 @@ class OpenAIClient(ModelClient):
         bounds = Bounds.of(question.timeout, question.max_tokens, objects=False)
         return perform(lambda: self._ask(question, bounds), cancel, question.timeout, give_up=bounds.line.cut)
 
+    def price(self, cost: Cost) -> float | None:
+        return self._cost(cost.tokens_in, cost.tokens_out, cost.seconds).usd
+
     def renew(self) -> None:
         self._settled = False
 

@@ -75,6 +75,9 @@ class TransformersClient(ModelClient):
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return len(encoded(self._load_tokenizer(), messages))
 
+    def price(self, cost: Cost) -> float | None:
+        return 0.0
+
     # -- asking
     def _ask(self, question: Question, given_up: threading.Event) -> Reply:
         began = time.monotonic()

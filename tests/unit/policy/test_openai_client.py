@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
+from autoresearchd.domain.proposal import Cost
 from autoresearchd.models.client import ModelClient, ModelError, Trouble
 from autoresearchd.models.model_files import model_hash, tokenizer_hash
 from autoresearchd.models.openai_client import OpenAIClient, read_key, tokens_of
@@ -168,6 +169,13 @@ def test_a_reply_that_holds_no_answer_is_charged_as_the_server_counted(choices: 
     assert cost is not None
     assert (cost.tokens_in, cost.tokens_out) == (1000, 50)
     assert cost.usd == pytest.approx((1000 * 1.0 + 50 * 10.0) / 1e6)
+
+
+@pytest.mark.parametrize(("prices", "usd"), [({}, 0.0), (PRICES, 0.0015)])
+def test_a_question_that_got_no_reply_is_priced_as_an_answer_is(prices: Mapping[str, Price], usd: float) -> None:
+    """Else the user is told that nobody knows what a model at home costs."""
+    client = OpenAIClient("http://127.0.0.1:1/v1", "m", prices=prices)
+    assert client.price(Cost(None, tokens_in=1000, tokens_out=50)) == pytest.approx(usd)
 
 
 def test_the_key_is_sent_and_never_shown() -> None:

@@ -12,6 +12,7 @@ from typing import NoReturn
 import pytest
 
 from autoresearchd.domain.errors import Interrupted
+from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import transformers_client
 from autoresearchd.models.client import ModelClient, ModelError, Question, Trouble, perform
 from autoresearchd.models.transformers_client import TransformersClient
@@ -111,6 +112,10 @@ def test_a_stop_while_the_weights_load_waits_for_nothing(folder: Path, monkeypat
     finally:
         over.set()
     assert sent > 0
+
+
+def test_a_question_that_got_no_reply_costs_no_money(folder: Path) -> None:
+    assert TransformersClient(folder).price(Cost(None, tokens_in=100, tokens_out=10)) == 0.0
 
 
 def test_a_reply_that_takes_too_long_is_a_time_out(folder: Path) -> None:
