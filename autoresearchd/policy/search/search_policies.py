@@ -357,7 +357,8 @@ class _Turn:
                 way = 1 if after > before else -1
                 far[way] = max(far[way], _GROWTH * abs(after - before))
         low, high = ((end - parameter.home) / parameter.range.step for end in parameter.bounds)
-        return min(far[-1], -low), min(far[1], high)
+        # From outside of the range that a person gave it is counted from the nearer end.
+        return min(far[-1] + max(0.0, -high), -low), min(far[1] + max(0.0, low), high)
 
     def _barred(self, parameter: Parameter, value: Value) -> bool:
         """Whether a value is known to fail by itself."""

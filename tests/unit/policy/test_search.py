@@ -212,6 +212,19 @@ def test_all_that_a_person_said_to_be_possible_is_in_reach_at_once() -> None:
     assert max(steps(ranged)[RATE]) > 4 > max(steps(SMALL)[RATE])
 
 
+@pytest.mark.parametrize("value", ["10.0", "1e6", "-10.0", "-1e6", "1.5", "-0.5"])
+@pytest.mark.parametrize("name", ["WARMUP_FRAC", "DROPOUT", "LEARNING_RATE"])
+def test_a_constant_far_outside_of_its_range_comes_into_it(name: str, value: str) -> None:
+    found = {p.changes[f"train.py:{name}"] for p in ask(f"{name} = {value}  # range: 0..1\n", count=8)}
+    assert len(found) > 1 and all(0 <= float(v) <= 1 for v in found)
+
+
+def test_a_whole_number_far_outside_of_its_range_comes_into_it() -> None:
+    for value, low, high in ((10_000, 8, 64), (1, 200, 256)):
+        found = {p.changes["train.py:N_THINGS"] for p in ask(f"N_THINGS = {value}  # range: {low}..{high}\n", count=8)}
+        assert len(found) > 1 and all(low <= int(v) <= high for v in found)
+
+
 def test_a_search_that_is_stuck_dares_more() -> None:
     assert max(max(found) for found in steps(TOY, streak=16).values()) > 4
 
