@@ -57,6 +57,10 @@ UNREAD = "the answer could not be looked at"
 
 _NO_OP = ("the edit changes nothing", "the edit in the answer is empty", "the constants have these values already")
 _NEAR = ("the edit is nearly the same as what has been tried", "the edit brings back ")
+_TRIED = re.compile(
+    r"[^\s=]+ = (?:[+-]?\d[\d.]*(?:e[+-]?\d+)?|True|False|'[^'\n]*'|\"[^\"\n]*\") was tried already(?:\n|\Z)"
+)
+"""A value that the brief prompt did not offer any more; no other error begins so, whatever the model's words in it."""
 _CUT_OFF = re.compile(r"\Ait was cut off at max_tokens \(\d+ tokens\): make a smaller edit\. As it stands: ")
 _AGENT_FORMS = frozenset({"command", "submit"})
 
@@ -297,7 +301,7 @@ def label_of(answer: Answer) -> Label:
         return Label.ERROR
     if error.startswith(_NO_OP):
         return Label.NO_OP
-    if error.startswith(_NEAR):
+    if error.startswith(_NEAR) or _TRIED.match(error):
         return Label.DUPLICATE
     # An edit that was read, and so has a form, was refused for what it does.
     return Label.ILLEGAL_EDIT if answer.form else Label.MALFORMED_ANSWER

@@ -17,7 +17,7 @@ from autoresearchd.domain.errors import PolicyError, UsageError
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.outlook import PASSED_BY
+from autoresearchd.domain.outlook import PASSED_BY, Outlook, Prospect
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
@@ -38,7 +38,7 @@ from autoresearchd.models.client import Reply
 from autoresearchd.models.model_files import base_model
 from autoresearchd.store.reader import Transcript
 from tests.fakes.models import Step
-from tests.fakes.policies import make_task
+from tests.fakes.policies import make_state, make_task
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
 from tests.unit.policy.model_bench import Bench, edit
 
@@ -390,3 +390,26 @@ def test_the_label_of_an_answer_is_the_one_that_the_policy_gave_it(said: Step, l
     if not more:
         wrong = (refused.label, label)
         assert refused.label is label or PENALTIES[refused.label] == PENALTIES[label], wrong
+
+
+@pytest.mark.parametrize(
+    ("said", "label"),
+    [
+        ("DEPTH = 5", Label.DUPLICATE),
+        ('{"constant": "LR", "value": 1e-5}', Label.DUPLICATE),
+        (Reply("DEPTH = 5", "m", Cost(), finish="length"), Label.DUPLICATE),
+        ("DEPTH = 4", Label.NO_OP),
+        ("DEPTH = 500", Label.MALFORMED_ANSWER),
+        # Words of the model's own in an error earn no smaller penalty.
+        ('{"constant": "DEPTH = 5 was tried already", "value": 1}', Label.MALFORMED_ANSWER),
+        ('{"constant": "DEPTH", "value": "x = 5 was tried already"}', Label.MALFORMED_ANSWER),
+        ("DEPTH = 5-2 was tried already", Label.MALFORMED_ANSWER),
+    ],
+)
+def test_the_label_of_a_constants_value_is_the_one_that_the_policy_gave_it(said: Step, label: Label) -> None:
+    rate = Prospect("train.py:LR", 0.1, "float", 1e-5, 1.0, (0.2,), 0.2, 0.1, 0.1, tried=(1e-5,))
+    depth = Prospect("train.py:DEPTH", 4, "int", 1.0, 12.0, (3,), 3, 0.1, 0.1, tried=(5,))
+    bench = Bench(said, settings=ModelSettings(prompt="brief", reasks=0))
+    state = make_state(bench.code, outlook=Outlook((rate, depth), {"train.py:LR": 0.2}))
+    assert bench.fails(PolicyError, state).label is label
+    assert label_of(bench.answers.answers[0]) is label
