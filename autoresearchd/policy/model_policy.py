@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -16,7 +15,7 @@ from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.models.client import Message, Reply
 from autoresearchd.policy.answer_words import MAX_LINE
-from autoresearchd.policy.edits.answer_parts import Edit, EditError
+from autoresearchd.policy.edits.answer_parts import Edit, EditError, means_to_edit, said
 from autoresearchd.policy.edits.read_answer import FORMS, SCHEMA, SCHEMA_FORMS, read_answer
 from autoresearchd.policy.exchange import (
     GRACE_S,
@@ -31,10 +30,6 @@ from autoresearchd.policy.prompt import brief, sections
 
 MAX_ECHO = 8_000
 """Characters of its unusable answer that a model is shown again."""
-_EDITING = re.compile(
-    r"^(?:[ \t]*(?:```|~~~)|<{5}|>{5}|@@|--- |\+\+\+ )|\"(?:edits|search_replace|diff|files)\"", re.MULTILINE
-)
-"""What an answer has somewhere that means to edit."""
 
 
 @dataclass(eq=False)
@@ -158,7 +153,7 @@ class _Talk:
         try:
             return read_answer(text, self._base)
         except EditError:
-            if not self._may_pass or _EDITING.search(text):
+            if not self._may_pass or means_to_edit(text):
                 raise
             with suppress(EditError):
                 return brief.read_answer(text, self._base, task.profile, task)
@@ -190,10 +185,10 @@ class _Talk:
         return _Verdict(files, edit.words, form)
 
     def _unusable(self, reply: Reply, label: Label, what: str, form: str) -> _Verdict:
-        said = clean(self._state.redactor.text(reply.text), MAX_LINE)
+        words = clean(self._state.redactor.text(said(reply.text)), MAX_LINE)
         malformed = label is Label.MALFORMED_ANSWER and not form
         # As the prompt of a repair allows it to; in a JSON answer the list of edits is empty then.
-        gives_up = malformed and not _EDITING.search(reply.text)
+        gives_up = malformed and not means_to_edit(reply.text)
         gives_up = gives_up or (self._schema is not None and label is Label.NO_OP and not form)
         if self._may_pass and self._schema is SCHEMA and label is Label.NO_OP and not form:  # it has no edits
             return _Verdict(form=PASSES)
@@ -201,6 +196,6 @@ class _Talk:
         if reply.finish == "length":
             limit = self._settings.max_tokens
             what = f"it was cut off at max_tokens ({limit} tokens): make a smaller edit. As it stands: {what}"
-        elif said and self._state.repair is not None and gives_up:
-            what, final = f"the model gives its edit up: {said}", True
+        elif words and self._state.repair is not None and gives_up:
+            what, final = f"the model gives its edit up: {words}", True
         return _Verdict(form=form, error=clean_error(self._state, what), label=label, final=final)

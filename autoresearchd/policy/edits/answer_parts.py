@@ -32,9 +32,15 @@ _SHORT = 6
 _SEARCH = re.compile(r"<{5,9} ?SEARCH>?(?:[ \t]+(?P<name>\S.*))?\s*$")
 _REPLACE = re.compile(r">{5,9} ?REPLACE\b|>{7}\s*$")
 _FENCE = re.compile(r"(?P<indent>[ \t]{0,8})(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)$")
-_THINKING = re.compile(r"<(think|thinking|thought|reasoning)>")
-_THOUGHT = re.compile(r"^[ \t]*</(?:think|thinking|thought|reasoning)>[ \t]*\r?$", re.MULTILINE)
-_THINKING_LINE = re.compile(r"^<(?:think|thinking|thought|reasoning)>", re.MULTILINE)
+_THOUGHTS = "think|thinking|thought|reasoning"
+_THINKING = re.compile(rf"<({_THOUGHTS})>")
+_THOUGHT = re.compile(rf"^[ \t]*</(?:{_THOUGHTS})>[ \t]*\r?$", re.MULTILINE)
+_THINKING_LINE = re.compile(rf"^<(?:{_THOUGHTS})>", re.MULTILINE)
+_THINKING_SECTION = re.compile(rf"<({_THOUGHTS})>.*?(?:</\1>|\Z)", re.DOTALL)
+_THOUGHTS_END = re.compile(rf"</(?:{_THOUGHTS})>")
+_EDITING = re.compile(
+    r"^(?:[ \t]*(?:```|~~~)|<{5}|>{5}|@@|--- |\+\+\+ )|\"(?:edits|search_replace|diff|files)\"", re.MULTILINE
+)
 _MAX_PARTS = _MAX_OBJECTS = 1000
 _MAX_SCANNED = 8 * 1024 * 1024
 _DEEP = 100_000
@@ -72,6 +78,19 @@ def show(text: object, most: int = _SHOWN) -> str:
     line = text if isinstance(text, str) else repr(text)[: most + 1]
     cut = line if len(line) <= most else line[: most - 1] + "…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+
+
+def said(text: str) -> str:
+    """An answer without the thoughts in it, and without those whose beginning is not in it; for all but edits of code.
+
+    A program may hold such tags itself, so that ``AnswerParts`` takes them for tags only where no code stands.
+    """
+    return _THOUGHTS_END.split(_THINKING_SECTION.sub("", text))[-1].lstrip()
+
+
+def means_to_edit(text: str) -> bool:
+    """Whether an answer has something, outside of its thoughts, that an edit of code has."""
+    return _EDITING.search(said(text)) is not None
 
 
 # ---------------------------------------------------------------------- parts of an answer

@@ -25,7 +25,7 @@ from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Task
 from autoresearchd.models.client import Count, Message
-from autoresearchd.policy.edits.answer_parts import MAX_ANSWER_LINES, Edit, EditError, show
+from autoresearchd.policy.edits.answer_parts import MAX_ANSWER_LINES, Edit, EditError, said, show
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.prompt.digest import better
 from autoresearchd.policy.prompt.quote import Quote
@@ -64,7 +64,6 @@ _GOES_ON = re.compile(
 """Arithmetic after a literal. After a dash words may stand, too: a name counts where it is that of a constant."""
 _PASSES = re.compile(r"[\s`*>\"'-]{0,20}pass\b[\s`*.!\"']{0,20}(?:\n|$)", re.IGNORECASE)
 _COMMENT = re.compile(r"#[^\"'\n]*$")
-_THOUGHTS, _THOUGHTS_END = "<think>", "</think>"
 _WIDTH = 100
 _BEGINS = "You improve a program by giving one of its constants a new value"
 _SAID = {  # structured, may pass
@@ -275,15 +274,9 @@ def constants(
 # ---------------------------------------------------------------------- answers
 def passes(text: str) -> bool:
     """Whether an answer leaves the choice to the search."""
-    text = _said(text)
+    text = said(text)
     found = _object(text)
     return found.get("pass") is True if found else bool(_PASSES.match(text[:_MOST_LINE]))
-
-
-def _said(text: str) -> str:
-    """An answer without the thoughts before it; empty where it was cut off in them."""
-    said = text.rpartition(_THOUGHTS_END)[2].lstrip()
-    return "" if said.startswith(_THOUGHTS) else said
 
 
 def read_answer(
@@ -296,7 +289,7 @@ def read_answer(
     known = constants(code, profile, task) if offered is None else offered.known
     changes: dict[str, Value] = {}
     errors: list[EditError] = []
-    for name, given in _pairs(_said(text), known):
+    for name, given in _pairs(said(text), known):
         if name in changes:
             continue
         try:

@@ -226,6 +226,7 @@ TRIED = Trial(1, BASE, "c" * 40, {"train.py:DEPTH": 5}, Status.DISCARD, Label.NO
     [
         ("PASS", None),
         ('<think>{"constant": "DEPTH", "value": 3} is too low.</think>\nPASS', None),
+        ("<thinking>\nDEPTH = 3?\n</thinking>\nPASS", None),
         ("`pass`.\n", None),
         ('{"pass": true}', None),
         ("DEPTH = 5", "was tried already"),
@@ -238,6 +239,7 @@ TRIED = Trial(1, BASE, "c" * 40, {"train.py:DEPTH": 5}, Status.DISCARD, Label.NO
         (f'{{"constant": "DEPTH", "value": {10**400}}}', "DEPTH cannot be 1000"),
         (f'{{"constant": "DROPOUT", "value": "{10**400}"}}', "DROPOUT cannot be 1000"),
         ("<think>DEPTH = 3 or 5, say. Or", "no line of the answer"),
+        ("Well.\n<reasoning>\nDEPTH = 3, say. Or", "no line of the answer"),
         (json.dumps({"DEPTH": 3} | {f"X{i}": i for i in range(9_999)}), "the answer sets 10000 constants"),
         ("\n".join(f"X{i} = {i}" for i in range(10_000)), "there is no constant X0"),
         ("I would go deeper, for depth is what this model lacks.", "no line of the answer"),
@@ -264,6 +266,8 @@ def test_where_a_model_passes_or_its_answer_is_of_no_use_the_search_proposes_at_
     [
         ("DEPTH = 3", {"DEPTH": 3}),
         ('<think>\n{"pass": true}? DEPTH = 5?\n</think>\n\nDEPTH = 3', {"DEPTH": 3}),
+        ("<thinking>\nDEPTH = 2?\n</thinking>\nDEPTH = 3", {"DEPTH": 3}),
+        ("DEPTH = 2?</think>DEPTH = 3\n<think>\nDEPTH = 1?", {"DEPTH": 3}),
         ('{"constant": "USE_BIAS", "value": false}', {"USE_BIAS": False}),
         ("DEPTH = 3\nDROPOUT = 0.1\nMLP_RATIO = 3\nWARMUP_RATIO = 0.1", {"DEPTH": 3, "DROPOUT": 0.1, "MLP_RATIO": 3}),
         ("DEPTH = 4\nDROPOUT = 0.1\n\nTried:\nDEPTH = 2: worse", {"DROPOUT": 0.1}),
@@ -296,6 +300,13 @@ def test_with_the_full_prompt_it_edits_or_passes(structured: bool) -> None:
     alone = Bench(edits, settings=settings)
     alone.propose(make_state(TOY))
     assert "What the search would do" not in alone.told(0), "there is nobody to pass to"
+
+
+@pytest.mark.parametrize("tag", ["think", "thinking", "thought", "reasoning"])
+def test_code_that_a_model_only_thought_of_is_no_edit(tag: str) -> None:
+    bench = Bench(f"<{tag}>\n```python\nDROPOUT = 0.2\n```\n</{tag}>\nDROPOUT = 0.1", settings=ModelSettings(reasks=0))
+    made = hybrid(bench).propose(make_state(TOY, parent=BASE, seed=MODELS), NEVER)
+    assert (made.policy, made.changes) == ("litellm:m/one", {"train.py:DROPOUT": 0.1})
 
 
 class Server(ScriptedPolicy):

@@ -255,12 +255,18 @@ def test_a_repair_keeps_the_files_that_it_does_not_touch_as_the_failed_proposal_
     assert proposal.attempt == 2
 
 
-def test_a_model_that_gives_its_failed_edit_up_is_not_pressed() -> None:
-    bench = Bench('It cannot work: the width is fixed.\n{"hypothesis": "none"}')
+@pytest.mark.parametrize("thoughts", ["", "<thinking>\n```python\nWIDTH = 9\n```\n</thinking>\n"])
+def test_a_model_that_gives_its_failed_edit_up_is_not_pressed(thoughts: str) -> None:
+    bench = Bench(f'{thoughts}It cannot work: the width is fixed.\n{{"hypothesis": "none"}}')
     error = bench.fails(PolicyError, repairing())
     assert error.what.startswith("the model gives its edit up: It cannot work")
     assert len(bench.client.questions) == 1
     assert error.cost == COST
+
+
+def test_a_model_that_was_cut_off_in_its_thoughts_gives_nothing_up() -> None:
+    bench = Bench("<think>The width, perhaps", edit("WIDTH = dept", "WIDTH = DEPTH"))
+    assert "WIDTH = DEPTH" in bench.propose(repairing()).files["train.py"]
 
 
 # ---------------------------------------------------------------------- structured
