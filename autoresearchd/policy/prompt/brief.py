@@ -53,7 +53,7 @@ _MOST_VALUE = 80
 _MOST_LINE = 250
 _MOST_COMMENT = 40
 _ASSIGNMENT = re.compile(
-    r"[\s`*>-]{0,20}(?P<name>[A-Za-z_][\w.\[\]()/:]{0,120}?)\s{0,20}=(?!=)\s{0,20}(?P<value>\S.*)?"
+    r"[\s`*>-]{0,20}(?P<name>[A-Za-z_][\w.\[\]()/:#-]{0,120}?)\s{0,20}=(?!=)\s{0,20}(?P<value>\S.*)?"
 )
 _LITERAL = re.compile(
     r"[+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])|True\b|False\b|'[^'\n]{0,60}'|\"[^\"\n]{0,60}\""

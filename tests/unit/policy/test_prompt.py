@@ -424,6 +424,20 @@ def test_a_line_sets_its_constant_and_nothing_else(answer: str, line: str) -> No
     assert edit.form == brief.FORM
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "name"),
+    [
+        ("train.py", "def main():\n    optimizer = AdamW(model.parameters(), lr=0.1)\n", "AdamW.lr#1"),
+        ("conf.yaml", "optimizer:\n  learning-rate: 0.1\n", "optimizer.learning-rate"),
+        ("conf.yaml", "groups:\n  - lr: 0.1\n", "groups[0].lr"),
+    ],
+)
+def test_each_name_that_is_told_can_be_set_in_a_line(path: str, text: str, name: str) -> None:
+    code = {path: text}
+    assert name in brief.constants(code, "cpu")
+    assert brief.read_answer(f"{name} = 0.05", code, "cpu").files == {path: text.replace("0.1", "0.05")}
+
+
 def test_a_template_of_a_settings_file_takes_no_constant_away() -> None:
     edit = brief.read_answer("WIDTH = 128", {"conf.yaml": "rate: {{ rate }\n", **CONSTANT_FILES}, "cpu")
     assert set(edit.files) == {"train.py"}
