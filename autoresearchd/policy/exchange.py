@@ -18,6 +18,7 @@ from autoresearchd.domain.cleaning import clean, printable, storable
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.outlook import Value
 from autoresearchd.domain.ports import AnswerLog, Cancel, Purse, ResearchState
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.domain.randomness import derive_seed
@@ -347,19 +348,29 @@ class Exchange:
         self.costs.append(given.cost)
         self._means.answers.record(self._state.number, given)
 
-    def find_near(self, files: Mapping[str, str]) -> str:
-        """What in an edit is not new; that of a repair may be."""
+    def find_near(self, files: Mapping[str, str], changes: Mapping[str, Value] = {}) -> str:
+        """What in an edit is not new; that of a repair may be. changes: as for ``proposal``."""
         near, state = self._means.near, self._state
         if near is None or state.repair is not None:
             return ""
-        return clean_error(state, near(state, files, answer_words.changes(state.code, files)))
+        return clean_error(state, near(state, files, changes or answer_words.changes(state.code, files)))
 
     def proposal(
-        self, files: Mapping[str, str], words: Mapping[str, Any], reply: Reply, generation: Generation
+        self,
+        files: Mapping[str, str],
+        words: Mapping[str, Any],
+        reply: Reply,
+        generation: Generation,
+        changes: Mapping[str, Value] = {},
     ) -> Proposal:
-        """What an answer proposes: files that differ from the parent's, in the words that it says of them."""
+        """What an answer proposes: files that differ from the parent's, in the words that it says of them.
+
+        changes: constants that it sets and nothing else; where it does not name them, the files may tell.
+        """
+        made = answer_words.propose(self._state, files, self._state.redactor.value(dict(words)), self._means.name)
         return replace(
-            answer_words.propose(self._state, files, self._state.redactor.value(dict(words)), self._means.name),
+            made,
+            changes=changes or made.changes,
             adapter=clean(reply.adapter, _NAME),
             cost=self.cost,
             generation=generation,

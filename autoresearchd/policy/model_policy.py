@@ -10,7 +10,7 @@ from typing import Any
 from autoresearchd.domain.cleaning import clean, storable
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, Passed, PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.outlook import PASSES, Outlook
+from autoresearchd.domain.outlook import PASSES, Outlook, Value
 from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.models.client import Message, Reply
@@ -65,7 +65,8 @@ class _Verdict:
     """What an answer came to.
 
     files: the editable files that differ from the parent. words: what the answer says of itself. error: why it is not
-    used, in the words that the model is told; empty: it is. final: whether it is of no use to ask again.
+    used, in the words that the model is told; empty: it is. final: whether it is of no use to ask again. changes: the
+    constants that it sets, if it names them and does nothing else.
     """
 
     files: Mapping[str, str] = field(default_factory=dict)
@@ -74,6 +75,7 @@ class _Verdict:
     error: str = ""
     label: Label = Label.NONE
     final: bool = False
+    changes: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def passes(self) -> bool:
@@ -122,7 +124,7 @@ class _Talk:
             if verdict.passes:
                 raise Passed("the model passed", label=Label.NO_OP)
             if not verdict.error:
-                return self._exchange.proposal(verdict.files, verdict.words, reply, generation)
+                return self._exchange.proposal(verdict.files, verdict.words, reply, generation, verdict.changes)
             if verdict.final:
                 raise PolicyError(verdict.error, label=verdict.label)
             # Secrets go before anything is cut: half of one would not be known any more.
@@ -168,7 +170,8 @@ class _Talk:
             if self._may_pass and brief.passes(reply.text):
                 return _Verdict(form=PASSES)
             edit = self._read(reply.text)
-            form = edit.form
+            # Beside what it sets, a repair has what the failed edit left.
+            form, changes = edit.form, edit.changes if self._state.repair is None else {}
             after = {**self._base, **edit.files}
             files = {path: text for path, text in after.items() if text != self._state.code.get(path)}
             if not files:
@@ -177,12 +180,12 @@ class _Talk:
         except PolicyError as error:
             return self._unusable(reply, error.label, str(error), form)
         # A constant's value is offered only where it may be tried: again, too, since what it was tried on changed.
-        if not last and self._menu is None and (alike := self._exchange.find_near(files)):
+        if not last and self._menu is None and (alike := self._exchange.find_near(files, changes)):
             told = (
                 f"the edit {alike}\nPropose something that differs, or the same again if you mean it: it is then run."
             )
             return _Verdict(form=form, error=told, label=Label.DUPLICATE)
-        return _Verdict(files, edit.words, form)
+        return _Verdict(files, edit.words, form, changes=changes)
 
     def _unusable(self, reply: Reply, label: Label, what: str, form: str) -> _Verdict:
         words = clean(self._state.redactor.text(said(reply.text)), MAX_LINE)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.outlook import Value
 
 MAX_ANSWER_LINES = 100_000
 _SHOWN = 120
@@ -56,11 +57,13 @@ class Edit:
 
     files: new full text of each changed file. form: ``search_replace``, ``lines``, ``diff`` or ``whole``. words: what
     the answer says of itself, bounded and cleaned: ``hypothesis``, ``description``, ``expected_delta`` … and free keys.
+    changes: the constants that it sets and nothing beside them, named as the search does; empty where it is no such.
     """
 
     files: Mapping[str, str]
     form: str
     words: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Value] = field(default_factory=dict)
 
 
 class EditError(PolicyError):

@@ -32,7 +32,7 @@ from autoresearchd.policy.prompt.quote import Quote
 from autoresearchd.policy.prompt.sections import Piece, Section, fit
 from autoresearchd.policy.search import find_constants
 from autoresearchd.policy.search.find_constants import space_of
-from autoresearchd.policy.search.parameter import Parameter, Value
+from autoresearchd.policy.search.parameter import Kind, Parameter, Value
 from autoresearchd.policy.search.search_policies import SearchPolicy
 
 BRIEF = "brief"
@@ -302,7 +302,8 @@ def read_answer(
     if not changes:
         none = EditError("no line of the answer is NAME = value", hint="answer with one such line")
         raise errors[0] if errors else none
-    return Edit(find_constants.new_files(code, ((known[name], value) for name, value in changes.items())), FORM)
+    files = find_constants.new_files(code, ((known[name], value) for name, value in changes.items()))
+    return Edit(files, FORM, changes={known[name].name: value for name, value in changes.items()})
 
 
 def _pairs(text: str, known: Mapping[str, Parameter]) -> list[tuple[str, Any]]:
@@ -349,6 +350,8 @@ def _value(given: Any, name: str, known: Mapping[str, Parameter]) -> Value:
     if value == parameter.value:
         what = f"the edit changes nothing: {name} has this value already"
         raise EditError(what, label=Label.NO_OP, hint="give it a new value")
+    if parameter.numeric:  # as it will be written
+        return int(value) if parameter.kind is Kind.INT else float(value)
     return value
 
 

@@ -282,6 +282,48 @@ def test_a_model_sets_one_to_three_constants(answer: str, changes: Mapping[str, 
     assert made.changes == {f"train.py:{name}": value for name, value in changes.items()}
 
 
+SETTINGS = {
+    "YAML": ("conf.yaml", "optimizer:\n  lr: 0.1\n", "optimizer.lr"),
+    "JSON": ("conf.json", '{"optimizer": {"lr": 0.1}}\n', "optimizer.lr"),
+    "TOML": ("conf.toml", "[optimizer]\nlr = 0.1\n", "optimizer.lr"),
+    "dict": ("train.py", 'CONFIG = {\n    "lr": 0.1,\n}\n', "CONFIG.lr"),
+    "dataclass": ("train.py", "@dataclass\nclass Config:\n    lr: float = 0.1\n", "Config.lr"),
+    "option": (
+        "train.py",
+        'parser = ArgumentParser()\nparser.add_argument("--lr", type=float, default=0.1)\n',
+        "args.lr",
+    ),
+    "call": ("train.py", "def main():\n    optimizer = AdamW(model.parameters(), lr=0.1)\n", "AdamW.lr#1"),
+}
+
+
+@pytest.mark.parametrize("prompt", ["brief", "full"])
+@pytest.mark.parametrize(("path", "text", "name"), SETTINGS.values(), ids=SETTINGS)
+def test_what_a_model_sets_is_on_record_wherever_it_stands_and_is_offered_no_more(
+    path: str, text: str, name: str, prompt: str
+) -> None:
+    state = make_state({path: text}, parent=BASE, seed=MODELS)
+    search = SearchPolicy(MemoryHistory(), lambda _: {path: text})
+    menu = brief.menu(replace(state, outlook=search.outlook(state)))
+    value = menu.offers[name].values[-1]
+    bench = Bench(f"{name} = {value}", settings=ModelSettings(prompt=prompt, reasks=0))
+    made = HybridPolicy(bench.policy, search).propose(state, NEVER)
+    assert made.changes == {f"{path}:{name}": value} and made.policy == "litellm:m/one"
+    trial = Trial(1, BASE, "c" * 40, made.changes, Status.DISCARD, Label.NO_GAIN, 1.1)
+    after = SearchPolicy(MemoryHistory([trial]), lambda _: {path: text}).outlook(replace(state, number=2))
+    offered = brief.menu(replace(state, number=2, outlook=after))
+    [form, _] = offered.schema["anyOf"]
+    assert value not in form["properties"]["value"]["enum"]
+    with pytest.raises(PolicyError, match="was tried already"):
+        offered.check(name, value)
+
+
+def test_what_a_failed_edit_left_is_no_constant_of_its_repair() -> None:
+    failed = Repair(1, {"train.py": f"{TOY}import nothing\n"}, "error", "ModuleNotFoundError: nothing")
+    made = Bench("DEPTH = 3", settings=BRIEF).propose(make_state(TOY, parent=BASE, repair=failed))
+    assert "DEPTH = 3" in made.files["train.py"] and made.changes == {}
+
+
 @pytest.mark.parametrize("structured", [False, True])
 def test_with_the_full_prompt_it_edits_or_passes(structured: bool) -> None:
     passes = '{"hypothesis": "none", "edits": []}' if structured else "PASS"

@@ -438,6 +438,14 @@ def test_each_name_that_is_told_can_be_set_in_a_line(path: str, text: str, name:
     assert brief.read_answer(f"{name} = 0.05", code, "cpu").files == {path: text.replace("0.1", "0.05")}
 
 
+@pytest.mark.parametrize(("answer", "value"), [("WIDTH = 128", 128), ('{"constant": "WIDTH", "value": 128.0}', 128)])
+def test_a_value_is_on_record_as_it_is_written(answer: str, value: object) -> None:
+    found = brief.read_answer(answer, CONSTANT_FILES, "cpu").changes
+    assert repr(found) == repr({"train.py:WIDTH": value})
+    one = brief.read_answer("LEARNING_RATE = 1", CONSTANT_FILES, "cpu")
+    assert "LEARNING_RATE = 1e0 " in one.files["train.py"] and repr(one.changes) == "{'train.py:LEARNING_RATE': 1.0}"
+
+
 def test_a_template_of_a_settings_file_takes_no_constant_away() -> None:
     edit = brief.read_answer("WIDTH = 128", {"conf.yaml": "rate: {{ rate }\n", **CONSTANT_FILES}, "cpu")
     assert set(edit.files) == {"train.py"}
