@@ -15,7 +15,7 @@ from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.models.client import Message, Reply
 from autoresearchd.policy.answer_words import MAX_LINE
-from autoresearchd.policy.edits.answer_parts import Edit, EditError, means_to_edit, said
+from autoresearchd.policy.edits.answer_parts import Edit, means_to_edit, said
 from autoresearchd.policy.edits.read_answer import FORMS, SCHEMA, SCHEMA_FORMS, read_answer
 from autoresearchd.policy.exchange import (
     GRACE_S,
@@ -152,14 +152,7 @@ class _Talk:
         task = self._state.task
         if self._menu is not None:
             return brief.read_answer(text, self._base, task.profile, task, self._menu)
-        try:
-            return read_answer(text, self._base)
-        except EditError:
-            if not self._may_pass or means_to_edit(text):
-                raise
-            with suppress(EditError):
-                return brief.read_answer(text, self._base, task.profile, task)
-            raise
+        return brief.read_beside(text, self._base, task) if self._may_pass else read_answer(text, self._base)
 
     def _judge(self, reply: Reply, *, last: bool) -> _Verdict:
         """The edit in an answer, once it is known to be legal and to change something."""

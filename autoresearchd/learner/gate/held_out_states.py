@@ -68,7 +68,6 @@ class HeldOutState:
     messages: tuple[Mapping[str, Any], ...]
     code: Mapping[str, str]
     earlier: tuple[str, ...] = ()
-    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +162,7 @@ class Ground:
         # The diffs of the last experiments before it, as the loop compares with them.
         diffs = (self._diff(n) for n in reversed(list(self.experiments)) if n < began)
         earlier = tuple(islice(filter(None, diffs), RECENT))[::-1]
-        return HeldOutState(key, first.session, began, e.parent, first.messages, code, earlier, self.task.profile)
+        return HeldOutState(key, first.session, began, e.parent, first.messages, code, earlier)
 
     def legal(self, state: HeldOutState, files: Mapping[str, str]) -> None:
         """Let the changed files of an edit pass, or raise PolicyError, as before a run."""

@@ -33,7 +33,6 @@ from autoresearchd.loop.deciding import resources
 from autoresearchd.loop.measuring.run_files import ProtectedFiles
 from autoresearchd.loop.messages import commit_of, unified_diff
 from autoresearchd.loop.run import RunningProgram, launch
-from autoresearchd.policy.edits.read_answer import read_answer
 from autoresearchd.policy.prompt import brief as prompts
 from autoresearchd.policy.workspace_copy import put
 from autoresearchd.workspace.files import disk_errors, remove_tree
@@ -79,10 +78,7 @@ def examine(state: HeldOutState, completion: str, held_out: HeldOut) -> Outcome:
     if prompts.offers_pass(state.messages) and prompts.passes(completion):
         return Outcome(state.key, state.session, False, Label.NO_OP, "it leaves the turn to the search")
     try:
-        if prompts.is_brief(state.messages):
-            edit = prompts.read_answer(completion, state.code, state.profile)
-        else:
-            edit = read_answer(completion, state.code)
+        edit = prompts.read_stored(completion, state.code, ground.task, state.messages)
         ground.legal(state, edit.files)
     except PolicyError as error:
         words = shorten(str(error), _MAX_ERROR)

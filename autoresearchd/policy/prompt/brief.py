@@ -25,7 +25,8 @@ from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Task
 from autoresearchd.models.client import Count, Message
-from autoresearchd.policy.edits.answer_parts import MAX_ANSWER_LINES, Edit, EditError, said, show
+from autoresearchd.policy.edits.answer_parts import MAX_ANSWER_LINES, Edit, EditError, means_to_edit, said, show
+from autoresearchd.policy.edits.read_answer import read_answer as read_edit
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.prompt.digest import better
 from autoresearchd.policy.prompt.quote import Quote
@@ -64,6 +65,9 @@ _GOES_ON = re.compile(
 """Arithmetic after a literal. After a dash words may stand, too: a name counts where it is that of a constant."""
 _PASSES = re.compile(r"[\s`*>\"'-]{0,20}pass\b[\s`*.!\"']{0,20}(?:\n|$)", re.IGNORECASE)
 _COMMENT = re.compile(r"#[^\"'\n]*$")
+_TOLD = re.compile(r"^(\S+) = .* \(now ", re.MULTILINE)
+_ANONYMOUS = re.compile(r"C\d+")
+"""The names in a question, and those that hide others."""
 _WIDTH = 100
 _BEGINS = "You improve a program by giving one of its constants a new value"
 _SAID = {  # structured, may pass
@@ -251,7 +255,7 @@ def constants(
 ) -> dict[str, Parameter]:
     """What may be set, by the name that the model is told: without the file where that is enough.
 
-    task: whose bounds hold; without it, as of an answer in the records, only the program's comments do.
+    task: whose bounds hold; without it only those in the program's comments do.
     """
     every = list[Parameter]()
     for path, text in code.items():
@@ -304,6 +308,37 @@ def read_answer(
         raise errors[0] if errors else none
     files = find_constants.new_files(code, ((known[name], value) for name, value in changes.items()))
     return Edit(files, FORM, changes={known[name].name: value for name, value in changes.items()})
+
+
+def read_beside(text: str, code: Mapping[str, str], task: Task) -> Edit:
+    """The edit in an answer to the full prompt with a search beside it: in any form, or as lines ``NAME = value``."""
+    try:
+        return read_edit(text, code)
+    except EditError:
+        if means_to_edit(text):
+            raise
+        with contextlib.suppress(EditError):
+            return read_answer(text, code, task.profile, task)
+        raise
+
+
+def read_stored(text: str, code: Mapping[str, str], task: Task, messages: Sequence[Message]) -> Edit:
+    """The edit in an answer to stored messages of any prompt, as it would be read in the loop.
+
+    But for what was tried: the menu of back then is not stored.
+    """
+    if not is_brief(messages):
+        return read_beside(text, code, task) if offers_pass(messages) else read_edit(text, code)
+    known = constants(code, task.profile, task)
+    told = _TOLD.findall(str(messages[-1].get("content")))
+    if told and all(map(_ANONYMOUS.fullmatch, told)) and not known.keys() >= set(told):
+        known = constants(code, task.profile, task, anonymous=True)
+    ranges = {
+        name: Prospect(p.name, p.value, p.kind.value, p.range.low, p.range.high, (), p.value, 0.0, 0.0)
+        for name, p in known.items()
+        if p.numeric
+    }
+    return read_answer(text, code, task.profile, task, Menu(known, ranges, {}, {}))
 
 
 def _pairs(text: str, known: Mapping[str, Parameter]) -> list[tuple[str, Any]]:

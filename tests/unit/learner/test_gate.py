@@ -6,6 +6,7 @@ import math
 import random
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,17 @@ from scipy.stats import binom, t
 
 from autoresearchd.domain.errors import Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.task import Search
 from autoresearchd.evaluator.rules.legality import code_hash
 from autoresearchd.learner.algorithms.learnable import Who
 from autoresearchd.learner.gate.compare_policies import GateOptions, compare, interval
 from autoresearchd.learner.gate.gate import fitting, fresh
 from autoresearchd.learner.gate.held_out_states import HeldOutState
 from autoresearchd.learner.gate.judge_answers import Attempt, CheckingJudge, Outcome
+from autoresearchd.models.client import estimate_tokens
+from autoresearchd.policy.prompt import brief, sections
+from autoresearchd.policy.search.search_policies import SearchPolicy
+from tests.fakes.policies import MemoryHistory, make_state, make_task
 from tests.fakes.samplers import ScriptedSampler
 from tests.integration.held_out import block
 from tests.unit.learner.fresh_outcomes import Policy, World, one
@@ -154,6 +160,8 @@ def state(*earlier: str, session: str = "one") -> HeldOutState:
 class Rules:
     """A session that knows what is legal, and what was tried."""
 
+    task = make_task(search=Search(choices={"OPTIMIZER": ("adam", "sgd")}, ranges={"SCALE": (1.0, 4.0)}))
+
     def ground(self, session: str) -> Rules:
         return self
 
@@ -194,6 +202,59 @@ def test_a_new_edit_that_is_not_run_earns_its_novelty_only() -> None:
     assert found.reward == pytest.approx(0.1)
     near = state("-LR = 0.1\n+LR = 0.2\n")
     assert JUDGE.judge(near, block("LR = 0.1", "LR = 0.2")).reward == pytest.approx(0.0)
+
+
+CHOOSING = {"train.py": "OPTIMIZER = 'adam'\nSCALE = 2.0\nDEPTH = 4\n"}
+SMALL: dict[str, Any] = {"budget": 9_000, "count": estimate_tokens}
+
+
+def told(kind: str) -> tuple[Mapping[str, Any], ...]:
+    """The messages of a prompt for ``CHOOSING``."""
+    asked = make_state(CHOOSING, task=Rules.task)
+    beside = replace(asked, outlook=SearchPolicy(MemoryHistory()).outlook(asked))
+    if kind == "anonymous":
+        return brief.messages(beside, offered=brief.menu(beside, anonymous=True), structured=True, **SMALL)
+    return {
+        "brief": lambda: brief.messages(beside, **SMALL),
+        "alone": lambda: brief.messages(asked, **SMALL),
+        "hybrid": lambda: sections.messages(beside, forms="", **SMALL),
+        "full": lambda: sections.messages(asked, forms="", **SMALL),
+    }[kind]()
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "edit"),
+    [
+        ("brief", "OPTIMIZER = 'sgd'", ("'adam'", "'sgd'")),
+        ("alone", '{"constant": "OPTIMIZER", "value": "sgd"}', ("'adam'", "'sgd'")),
+        ("brief", "SCALE = 2.5", ("2.0", "2.5")),
+        ("brief", "SCALE = 4.5", None),
+        ("brief", "DEPTH = 4000", None),
+        ("brief", "C2 = 2.5", None),
+        ("anonymous", "C2 = 2.5", ("2.0", "2.5")),
+        ("anonymous", '{"constant": "C1", "value": "sgd"}', ("'adam'", "'sgd'")),
+        ("anonymous", "SCALE = 2.5", None),
+        ("hybrid", "SCALE = 2.5", ("2.0", "2.5")),
+        ("hybrid", "<think>\n```\nSCALE = 3\n```\n</think>\nOPTIMIZER = 'sgd'", ("'adam'", "'sgd'")),
+        ("hybrid", block("DEPTH = 4", "DEPTH = 6"), ("DEPTH = 4", "DEPTH = 6")),
+        ("hybrid", block("DEPTH = 5", "DEPTH = 6") + "\nSCALE = 2.5", None),
+        ("full", "SCALE = 2.5", None),
+    ],
+)
+def test_an_answer_is_read_as_the_policy_reads_it_that_asked(
+    kind: str, answer: str, edit: tuple[str, str] | None
+) -> None:
+    found = JUDGE.judge(replace(state(), messages=told(kind), code=CHOOSING), answer)
+    assert (found.valid, found.label) == (edit is not None, Label.NONE if edit else Label.MALFORMED_ANSWER)
+    text = CHOOSING["train.py"]
+    assert found.files == ({"train.py": text.replace(*edit)} if edit else {})
+
+
+def test_constants_that_are_called_so_are_not_hidden() -> None:
+    code = {"train.py": "C1 = 0.5\nC2 = 0.25\n"}
+    asked = brief.messages(make_state(code), **SMALL)
+    found = JUDGE.judge(replace(state(), messages=asked, code=code), "C2 = 0.5")
+    assert found.files == {"train.py": "C1 = 0.5\nC2 = 0.5\n"}
 
 
 @given(st.text(max_size=400))
