@@ -229,20 +229,19 @@ class Link:
                     if call.told is not None:
                         call.told(str(header["log"]), data, bool(header["rotated"]))
                     continue
-                del self._calls[call.number]
-                if call.done.done():
-                    continue
-                if "error" in header:
-                    call.done.set_exception(self._error(**header["error"]))
-                else:
-                    call.done.set_result(header["value"])
+                if not call.done.done():
+                    if "error" in header:
+                        call.done.set_exception(self._error(**header["error"]))
+                    else:
+                        call.done.set_result(header["value"])
+                del self._calls[call.number]  # not before: where the answer makes no sense, `fail` ends the call
         except asyncio.IncompleteReadError:
             said = clean(self._said.decode("utf-8", "replace"), 300)
             self.fail(f"its connection ended{': ' if said else ''}{said}")
-        except (ValueError, KeyError, TypeError) as error:
-            self.fail(f"it says what cannot be understood: {clean(str(error), 200)}")
         except OSError as error:
             self.fail(f"its connection broke: {clean(str(error), 200)}")
+        except Exception as error:  # noqa: BLE001  # whatever a stranger's frame leads to, nobody waits for ever
+            self.fail(f"it says what cannot be understood: {clean(str(error), 200)}")
 
     def _error(self, kind: str, what: str, hint: str = "") -> errors.AutoresearchdError:
         name = self._way.name

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -17,7 +19,8 @@ from autoresearchd.domain.task import RemoteSlot
 from autoresearchd.executor.gpus import Devices, find_devices
 from autoresearchd.executor.remote.executor import _checked, _Logs, folder_of
 from autoresearchd.executor.remote.hosts import disagreement, own_code, setup_key
-from autoresearchd.executor.remote.remote_supervisor import own_slot
+from autoresearchd.executor.remote.link import Hello, HostLost, Link, Way
+from autoresearchd.executor.remote.remote_supervisor import MAGIC, own_slot, pack
 from autoresearchd.executor.remote.trees import Trees
 from autoresearchd.sandbox import view
 from tests.contract.executor_contract import make_task
@@ -133,6 +136,72 @@ def test_a_result_of_a_host_is_read_with_care(wrong: dict[str, Any], tmp_path: P
     else:
         with pytest.raises((ValueError, TypeError)):
             _checked(answer, tmp_path, "box")
+
+
+class Says:
+    """A `Channel` to a host that answers the first call with a frame of a test's."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer, self._output, self._end = answer, asyncio.StreamReader(), asyncio.Event()
+        hello = {"top": "", "part": "", "fault": "", "platform": "linux", "there": True, "rsync": True, "time": 0}
+        self._output.feed_data(MAGIC + json.dumps(hello).encode() + b"\n")
+
+    async def read_until(self, mark: bytes) -> bytes:
+        return await self._output.readuntil(mark)
+
+    async def read_exactly(self, count: int) -> bytes:
+        return await self._output.readexactly(count)
+
+    async def complaint(self) -> bytes:
+        await self._end.wait()
+        return b""
+
+    def write(self, data: bytes) -> None:
+        if b'"claim"' in data:
+            self._output.feed_data(self._answer)
+
+    async def ended(self) -> None:
+        await self._end.wait()
+
+    def abort(self) -> None:
+        self._end.set()
+
+    async def closed(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pack({"id": 1}),
+        pack({"id": 1, "error": {"kind": "x", "what": 5}}),
+        pack({"id": 1, "error": {"kind": [], "what": "x"}}),
+        pack({"id": 1, "error": 5}),
+        b"\0\1\x86\xa0\0\0\0\0" + b"[" * 100_000,
+    ],
+    ids=["no value", "words that are none", "a kind that is none", "an error that is none", "too deep"],
+)
+def test_a_host_whose_answer_makes_no_sense_is_lost(answer: bytes) -> None:
+    """Else a call that may take as long as it needs waits for ever, and the daemon with it."""
+
+    async def ask() -> None:
+        channel = Says(answer)
+
+        async def opened(told: Hello, patience: float) -> Says:
+            return channel
+
+        async def prepare(hello: Hello) -> None:
+            pass
+
+        way = cast(Way, SimpleNamespace(name="box", open=opened))
+        link = await Link.open(way, {}, 600.0, 600.0, prepare)
+        try:
+            with pytest.raises(HostLost, match="box: it says what cannot be understood"):
+                await asyncio.wait_for(link.call("claim", slot="one", timeout=None), 60)
+        finally:
+            await link.close()
+
+    asyncio.run(ask())
 
 
 def test_hosts_that_differ_are_named_with_what_they_have() -> None:
