@@ -147,6 +147,29 @@ def test_a_host_that_dies_is_noticed_at_once(fleet: Fleet, opened: Any, mark: st
         executor.start(make_request(tmp_path / "other", make_task(SUCCEED)))
 
 
+def test_a_host_that_was_up_and_refuses_the_login_is_waited_for(fleet: Fleet, opened: Any, tmp_path: Path) -> None:
+    """Else a fleet of one slot ends the session where its host reboots, or its name is unknown while a VPN is down."""
+    host = fleet.add("gpu-box-1")
+    executor = opened(fleet.executor(times=replace(BUSY, cool=0.0)))
+    request = make_request(tmp_path, make_task(SUCCEED))
+    assert ended_well(executor, request).host == host.alias
+    keys = host.home.with_name("authorized_keys")
+    known = keys.read_text()
+    keys.write_text("")
+    host.end()
+    host.boot()
+    host.wait()
+
+    def refusal() -> bool:
+        with pytest.raises(EnvironmentFailure) as caught:
+            executor.start(request)
+        return "it accepts none of the keys" in caught.value.what
+
+    wait_until(refusal)
+    keys.write_text(known)
+    assert ended_well(executor, request).host == host.alias
+
+
 @needs_root
 def test_a_network_that_is_cut_ends_the_job_on_both_sides(fleet: Fleet, opened: Any, mark: str, tmp_path: Path) -> None:
     """Else the job goes on over there, unseen, while it is run again elsewhere."""

@@ -19,7 +19,7 @@ from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import AutoresearchdError, BaselineError, EnvironmentFailure, MissingCapability
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.task import Task
-from autoresearchd.executor.remote.link import Hello, Like, Link, Told, Way
+from autoresearchd.executor.remote.link import Hello, HostLost, Like, Link, Told, Way
 from autoresearchd.executor.remote.remote_supervisor import MAGIC
 from autoresearchd.executor.remote.trees import Tree, Trees
 from autoresearchd.executor.visible_files import find_data
@@ -136,7 +136,10 @@ class Host(Cooling):
         return self.way.name
 
     async def link(self) -> Link:
-        """The connection, made anew where it is lost. Raises HostLost, HostFull, MissingCapability."""
+        """The connection, made anew where it is lost. Raises HostLost, HostFull, MissingCapability.
+
+        One that was up lacks nothing for good: the VPN that knows its name is down, or it boots, and has no users yet.
+        """
         async with self._connecting:
             if self._link is None or self._link.lost:
                 for known in (self._there, self._set_up, self._facts):
@@ -152,7 +155,12 @@ class Host(Cooling):
                         if not hello["there"]:
                             await self.way.send(top, tree, hello["part"])
 
-                    self._link = await Link.open(self.way, told, self._times.connect, self._times.silence, prepare)
+                    try:
+                        self._link = await Link.open(self.way, told, self._times.connect, self._times.silence, prepare)
+                    except MissingCapability as error:
+                        if self._link is None:
+                            raise
+                        raise HostLost(error.what, hint=error.hint) from error
                 self.skew = self._link.skew
             return self._link
 
