@@ -229,6 +229,7 @@ class CloudExecutor:
             price = "at an unknown price" if usd is None else f"${usd:.2f} an hour"
             tell(EventKind.SETUP, f"rented {machine.name}: {rented.what}, {price}{f'; {key}' if key else ''}")
             machine.worked()
+            self._new = False  # what the cap leaves later need not pay for an hour: at its end it ends the session
         except AutoresearchdError as caught:
             error = caught
         except Exception as caught:  # noqa: BLE001 - whatever it was, what was launched is ended

@@ -172,6 +172,18 @@ def test_one_that_was_taken_away_is_launched_anew(
     assert world.says(f"{ONE} was taken away (gone)")
 
 
+def test_the_last_hour_of_a_cap_is_used_also_where_a_machine_was_taken_away(
+    world: World, tmp_path: Path, opened: Callable[..., CloudExecutor]
+) -> None:
+    """Else a session ends as if its cap were too low for any machine, with what it leaves unspent."""
+    executor = opened()
+    run(executor, tmp_path)
+    world.left = 1.0
+    world.rental.take(ONE)
+    run(executor, tmp_path)
+    assert world.rental.launches == [ONE, ONE]
+
+
 def test_a_machine_that_nothing_runs_on_is_ended_until_a_run_comes(
     world: World, tmp_path: Path, opened: Callable[..., CloudExecutor]
 ) -> None:
