@@ -82,7 +82,7 @@ class SpendCapReached(EnvironmentFailure):
 
 
 class PlaceTaken(EnvironmentFailure):
-    """Somebody else computes where a run was to begin. Nobody has failed: the loop looks again every few seconds."""
+    """Somebody computes where a run is to begin, or it is not ready. Nobody has failed: the loop looks again soon."""
 
 
 class ModelsRefused(EnvironmentFailure):

@@ -184,7 +184,7 @@ class Executor(Protocol):
         """Whether a run could be started there now: its host answers, and nothing runs in it."""
 
     def require(self, slot: int) -> None:
-        """Asked before a run there is written down: raises PlaceTaken where somebody else computes there."""
+        """Asked before a run there is written down: PlaceTaken where somebody computes there, or it is not ready."""
 
     def start(self, request: RunRequest) -> RunHandle: ...
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from autoresearchd.domain.cleaning import one_line
 from autoresearchd.domain.errors import (
@@ -22,6 +23,7 @@ from autoresearchd.domain.errors import (
     Interrupted,
     LimitReached,
     MissingCapability,
+    PlaceTaken,
 )
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.ports import Cancel, EventKind, Executor, RunHandle, RunRequest
@@ -61,6 +63,14 @@ class _Machine(Cooling):
         self.rented: Rented | None = None
 
 
+class Hosts(Executor, Protocol):
+    """Runs jobs on machines that are there."""
+
+    @property
+    def prepares(self) -> bool:
+        """Whether one of them is being sent data, or sets a task up. From any thread."""
+
+
 class CloudExecutor:
     """Runs jobs on machines of a rental, over ssh.
 
@@ -70,7 +80,7 @@ class CloudExecutor:
 
     def __init__(
         self, rental: Rental, want: Cloud, terms: Terms, *, tier: str = AUTO, pace: Pace | None = None,
-        hosts: Callable[[Sequence[RemoteSlot], Path], Executor] | None = None,
+        hosts: Callable[[Sequence[RemoteSlot], Path], Hosts] | None = None,
         greet: Callable[[str, Path], str] | None = None,
     ) -> None:  # fmt: skip
         self._rental, self._want, self._terms, self._pace = rental, want, terms, pace or Pace()
@@ -120,6 +130,8 @@ class CloudExecutor:
         with self._in_use():
             try:
                 handle = self._hosts.start(request)
+            except PlaceTaken:
+                raise
             except EnvironmentFailure:
                 with contextlib.suppress(AutoresearchdError):
                     self._look()  # it may have been taken away
@@ -304,7 +316,8 @@ class CloudExecutor:
         if before and self._spent:  # the loop has had its time to end a confirmation well
             self._terms.broke()
         with self._changed:
-            if self._users or any(machine.busy for machine in self._machines) or any(map(_runs, self._handles)):
+            busy = any(machine.busy for machine in self._machines) or self._hosts.prepares
+            if self._users or busy or any(map(_runs, self._handles)):
                 self._used = now
             idle = self._up() if self._wanted and now - self._used > limit else []
             self._wanted = self._wanted and not idle

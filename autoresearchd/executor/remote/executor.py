@@ -25,6 +25,7 @@ from autoresearchd.domain.errors import (
     EnvironmentFailure,
     Interrupted,
     MissingCapability,
+    PlaceTaken,
 )
 from autoresearchd.domain.experiment import RunResult, StageResult
 from autoresearchd.domain.ports import Cancel, RunRequest
@@ -133,6 +134,11 @@ class RemoteExecutor:
     def waits(self) -> bool:
         """Whether machines that were asked for may come yet."""
         return False
+
+    @property
+    def prepares(self) -> bool:
+        """Whether a host is being sent data, or sets a task up. From any thread."""
+        return "_places" in vars(self) and any(host.taken() for host in self._hosts)
 
     async def _disconnect(self) -> None:
         """End what the hosts had in common."""
@@ -266,13 +272,19 @@ class RemoteExecutor:
     # -- runs --------------------------------------------------------------------------------------------------------
     def ready(self, slot: int) -> bool:
         place = self._places[slot]
-        return not (place.busy or place.cools or place.host.cools) and place.host.way.ready()
+        return not (place.busy or place.cools or place.host.cools or place.host.taken()) and place.host.way.ready()
 
     def require(self, slot: int) -> None:
-        """Nobody looks over there who else computes."""
+        """Nobody looks over there who else computes; PlaceTaken where hosts are sent data, and no other is ready."""
+        if not any(map(self.ready, range(len(self._places)))):
+            for error in filter(None, (host.taken() for host in self._hosts)):
+                raise error
 
     def start(self, request: RunRequest) -> RemoteRun:
-        """In the slot of the request, or in a free one where its host fails; EnvironmentFailure where none is left."""
+        """In the slot of the request, or in a free one where its host fails.
+
+        Raises PlaceTaken: a host gets ready for it; EnvironmentFailure: none is left.
+        """
         first = request.slot % len(self._places)
         troubles: dict[str, AutoresearchdError] = {}
         # Those that would have to wait for a machine come last.
@@ -289,11 +301,16 @@ class RemoteExecutor:
             except (HostLost, HostFull, MissingCapability) as error:
                 host.failed(error.what)
                 troubles[name] = error
+            except PlaceTaken as error:  # nobody has failed
+                troubles[name] = error
             except EnvironmentFailure as error:
                 place.failed(error.what)
                 troubles[name] = error
         if all(isinstance(error, MissingCapability) for error in troubles.values()):
             raise next(iter(troubles.values()))
+        for error in troubles.values():
+            if isinstance(error, PlaceTaken):
+                raise error
         what = "; ".join(dict.fromkeys(error.what for error in troubles.values()))
         raise EnvironmentFailure(f"no host can take a run: {what}", hint="each is tried again by itself")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from autoresearchd.domain.cleaning import clean
-from autoresearchd.domain.errors import AutoresearchdError, BaselineError, EnvironmentFailure, MissingCapability
+from autoresearchd.domain.errors import AutoresearchdError, BaselineError, MissingCapability, PlaceTaken
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.remote.link import Hello, HostLost, Like, Link, Told, Way
@@ -129,7 +129,7 @@ class Host(Cooling):
         self.described: Mapping[str, Any] = {}
         """What it said of itself last."""
         self._set_up: set[str] = set()
-        self._going_on: dict[str, asyncio.Task[Any]] = {}
+        self._going_on: dict[str, tuple[str, asyncio.Task[Any]]] = {}
 
     @property
     def name(self) -> str:
@@ -174,8 +174,8 @@ class Host(Cooling):
         self.way.require_usable(hello)
 
     async def close(self) -> None:
-        for task in self._going_on.values():
-            task.cancel()
+        for _, work in self._going_on.values():
+            work.cancel()
         if self._link is not None:
             await self._link.close()
 
@@ -205,8 +205,8 @@ class Host(Cooling):
     async def prepare(self, request: RunRequest) -> Prepared:
         """Have on the host what the run needs beside its own files.
 
-        Raises BaselineError: data is missing; EnvironmentFailure: its set-up, or sending its data, takes a while and
-        goes on meanwhile.
+        Raises BaselineError: data is missing; PlaceTaken: its set-up, or sending its data, takes a while and goes on
+        meanwhile.
         """
         task, link = request.task, await self.link()
         tree = await asyncio.to_thread(self._trees.read, request.pristine)
@@ -222,16 +222,24 @@ class Host(Cooling):
         return Prepared(link, tree.hash, key, data, self._facts[key])
 
     async def _long(self, key: str, begin: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
-        """Do something, or go on with it; EnvironmentFailure where it takes longer than the loop can wait."""
+        """Do something, or go on with it; PlaceTaken where it takes longer than the loop can wait."""
         if key not in self._going_on:
-            self._going_on[key] = asyncio.create_task(begin())
-        work = self._going_on[key]
+            self._going_on[key] = what, asyncio.create_task(begin())
+        _, work = self._going_on[key]
         await asyncio.wait({work}, timeout=self._times.silence)
         if not work.done():
-            raise EnvironmentFailure(f"{self.name}: {what}", hint="nothing to do: it is used once that is done")
+            raise self._taken(what)
         self._going_on.pop(key, None)
         result: T = work.result()
         return result
+
+    def taken(self) -> PlaceTaken | None:
+        """The error where something goes on there that a run has to wait for. From any thread."""
+        found = (what for what, work in list(self._going_on.values()) if not work.done())
+        return next(map(self._taken, found), None)
+
+    def _taken(self, what: str) -> PlaceTaken:
+        return PlaceTaken(f"{self.name}: {what}", hint="nothing to do: it is used once that is done")
 
     async def _data(self, link: Link, request: RunRequest, key: str) -> dict[str, str]:
         """Where on the host the data is that it has not made itself; what is missing there is sent."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, LimitReached, MissingCapability
-from autoresearchd.domain.ports import EventKind, Executor, RunRequest
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, LimitReached, MissingCapability, PlaceTaken
+from autoresearchd.domain.ports import EventKind, RunRequest
 from autoresearchd.domain.task import Cloud, RemoteSlot
 from autoresearchd.executor.cloud.executor import LEDGER, CloudExecutor, Pace
 from autoresearchd.executor.cloud.rental import NAME, Terms
@@ -29,7 +29,9 @@ SELDOM = Pace(turn=600.0)
 
 
 class Hosts(FakeExecutor):
-    """What runs on machines of the rental: nothing where there are none."""
+    """What runs on machines of the rental: nothing where there are none. prepares: they are sent data yet."""
+
+    prepares = False
 
     def __init__(self, rental: FakeRental, slots: Sequence[RemoteSlot]) -> None:
         super().__init__(lambda request: SCRIPTS[request.task.execution.run_command], slots=len(slots))
@@ -38,6 +40,8 @@ class Hosts(FakeExecutor):
     def start(self, request: RunRequest) -> Any:
         if not any(slot.host in self._rental.there for slot in self.given):
             raise EnvironmentFailure("no host can take a run")
+        if self.prepares:
+            raise PlaceTaken(f"{ONE}: its data is being sent")
         return super().start(request)
 
 
@@ -56,13 +60,15 @@ class World:
         """How many bills are counted without an answer to tell so."""
         self.left = float("inf")
         self.broke = threading.Event()
+        self.hosts: list[Hosts] = []
 
     def executor(self, want: Cloud | None = None, *, prefix: str = PREFIX, pace: Pace = SELDOM) -> CloudExecutor:
         def tell(kind: EventKind, text: str) -> None:
             self.told.append(f"{kind.value} {text}")
 
-        def hosts(slots: Sequence[RemoteSlot], config: Path) -> Executor:
-            return Hosts(self.rental, slots)
+        def hosts(slots: Sequence[RemoteSlot], config: Path) -> Hosts:
+            self.hosts.append(Hosts(self.rental, slots))
+            return self.hosts[-1]
 
         terms = Terms(
             prefix, self.folder, self.cancel, tell, charge=self.charge, left=lambda: self.left,
@@ -204,6 +210,23 @@ def test_a_machine_that_is_in_use_is_kept(world: World, tmp_path: Path, opened: 
     kept = list(world.rental.there)
     handle.kill()
     assert kept == [ONE]
+
+
+def test_a_machine_that_is_sent_its_data_is_kept(
+    world: World, tmp_path: Path, opened: Callable[..., CloudExecutor]
+) -> None:
+    """Else a task with much data never begins: the machine is ended under the transfer, again and again."""
+    executor = opened(Cloud(idle_minutes=0), pace=AT_ONCE)
+    [hosts] = world.hosts
+    hosts.prepares = True
+    with pytest.raises(PlaceTaken, match="its data is being sent"):
+        executor.start(make_request(tmp_path, make_task(SUCCEED)))
+    settled = len(world.charged)
+    wait_until(lambda: len(world.charged) > settled + 5)
+    kept = list(world.rental.there)
+    hosts.prepares = False
+    wait_until(lambda: not world.rental.there)
+    assert (kept, world.rental.launches) == ([ONE], [ONE])
 
 
 def test_what_machines_cost_is_counted_as_time_goes_by(

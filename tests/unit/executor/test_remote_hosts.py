@@ -1,0 +1,84 @@
+"""Where runs on other machines begin, without a machine."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from autoresearchd.domain.errors import EnvironmentFailure, PlaceTaken
+from autoresearchd.domain.ports import RunRequest
+from autoresearchd.domain.task import RemoteSlot
+from autoresearchd.executor.remote.executor import RemoteExecutor
+from autoresearchd.executor.remote.hosts import Host, Prepared, Times
+from autoresearchd.executor.remote.link import HostLost, Way
+from autoresearchd.executor.remote.trees import Trees
+from autoresearchd.sandbox.tiers import AUTO
+from tests.contract.executor_contract import make_request, make_task
+from tests.timing import wait_until
+
+AT_ONCE = Times(silence=0.01, cool=1000.0, coolest=1000.0)
+
+
+class Box(Host):
+    """One that data is sent to until a test says that it is there, and that is then lost."""
+
+    def __init__(self, name: str) -> None:
+        way = cast(Way, SimpleNamespace(name=name, ready=lambda: True))
+        super().__init__(way, ["0"], "~", AUTO, AT_ONCE, Trees())
+        self.sent, self.asked = threading.Event(), 0
+
+    async def prepare(self, request: RunRequest) -> Prepared:
+        self.asked += 1
+        await self._long("data", self._send, "its data is being sent")
+        raise HostLost(f"{self.name}: cannot be reached")
+
+    async def _send(self) -> None:
+        await asyncio.to_thread(self.sent.wait)
+
+
+class Boxes(RemoteExecutor):
+    kind, leave_out = "boxes", ""
+    given: Any = ()
+
+    def __init__(self, *boxes: Box) -> None:
+        super().__init__(AUTO, AT_ONCE)
+        self.boxes = {box.name: box for box in boxes}
+        self.given = [RemoteSlot(name, "0", name, "~") for name in self.boxes]
+
+    def _host(self, slots: Any) -> Host:
+        return self.boxes[slots[0].host]
+
+
+@pytest.fixture
+def boxes() -> Iterator[Boxes]:
+    with closing(Boxes(Box("one"), Box("two"))) as executor:
+        yield executor
+        for box in executor.boxes.values():
+            box.sent.set()
+
+
+def test_a_host_that_is_sent_its_data_is_waited_for_and_has_not_failed(boxes: Boxes, tmp_path: Path) -> None:
+    """Else it is left alone for minutes once it has all, and each look writes a run down that never began."""
+    request = make_request(tmp_path, make_task())
+    one, two = boxes.boxes.values()
+    assert not boxes.prepares
+    boxes.require(0)
+    two.sent.set()
+    with pytest.raises(PlaceTaken, match="one: its data is being sent"):
+        boxes.start(request)
+    assert boxes.prepares and not boxes.ready(0)
+    with pytest.raises(PlaceTaken, match="one: its data is being sent"):
+        boxes.require(1)  # the other one has failed, and is left alone
+    one.sent.set()
+    wait_until(lambda: boxes.ready(0))
+    boxes.require(0)
+    with pytest.raises(EnvironmentFailure, match="one: cannot be reached"):
+        boxes.start(request)
+    assert (one.asked, two.asked) == (2, 1)
