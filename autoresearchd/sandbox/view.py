@@ -121,9 +121,9 @@ def _system_folders() -> tuple[Path, ...]:
     return tuple({p.resolve() for p in _programs() if p.exists()})
 
 
-@cache
-def _gpu_nodes() -> tuple[Path, ...]:
-    nodes = (*sorted(Path("/dev").glob("nvidia*")), Path("/dev/dri"), Path("/dev/kfd"))
+def _gpu_nodes(dev: Path = Path("/dev")) -> tuple[Path, ...]:
+    """Those that there are now: a driver may make some only when it is first used. /dev/dxg is that of WSL 2."""
+    nodes = (*sorted(dev.glob("nvidia*")), *(dev / name for name in ("dri", "kfd", "dxg")))
     return tuple(node for node in nodes if node.exists())
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, choose, probe
-from autoresearchd.sandbox.view import View, in_bubblewrap, job_environment, setup_environment, way_to
+from autoresearchd.sandbox.view import View, _gpu_nodes, in_bubblewrap, job_environment, setup_environment, way_to
 
 
 def program(folder: Path, text: str) -> Path:
@@ -87,6 +87,14 @@ def test_an_interpreter_behind_symbolic_links_can_be_reached_in_the_sandbox(tmp_
     view = View(cwd=first, home=tmp_path / "home")
     words = " ".join(in_bubblewrap(Path("/usr/bin/bwrap"), view, ["true"], proc=True))
     assert f"--ro-bind {real} {real}" in words and f"--symlink second {first}" in words
+
+
+def test_the_nodes_of_gpus_are_those_that_there_are_now(tmp_path: Path) -> None:
+    """Else no job has a GPU under WSL 2, or where the driver makes its nodes after the daemon has begun."""
+    assert _gpu_nodes(tmp_path) == ()
+    for name in ("null", "dxg", "nvidia-uvm", "nvidia0"):
+        (tmp_path / name).touch()
+    assert _gpu_nodes(tmp_path) == tuple(tmp_path / name for name in ("nvidia-uvm", "nvidia0", "dxg"))
 
 
 def test_links_that_go_in_a_circle_do_not_hang_the_daemon(tmp_path: Path) -> None:
