@@ -147,6 +147,22 @@ def test_a_host_that_dies_is_noticed_at_once(fleet: Fleet, opened: Any, mark: st
         executor.start(make_request(tmp_path / "other", make_task(SUCCEED)))
 
 
+def test_what_a_lost_run_has_left_is_removed_when_its_host_is_back(fleet: Fleet, opened: Any, tmp_path: Path) -> None:
+    """Else each lost run keeps the room of a checkpoint over there for two weeks, until the disk is full."""
+    host = fleet.add("gpu-box-1")
+    executor = opened(fleet.executor(times=replace(BUSY, cool=0.0)))
+    handle = begun(executor, make_request(tmp_path, make_task(HANG)))
+    host.signal(signal.SIGKILL)
+    assert outcome(handle) == "lost"
+    runs = host.top / "runs"
+    assert list(runs.glob("*/0/training.log"))
+    host.end()
+    host.boot()
+    host.wait()
+    assert ended_well(executor, make_request(tmp_path / "other", make_task(SUCCEED))).host == host.alias
+    wait_until(lambda: not list(runs.iterdir()))
+
+
 def test_a_host_that_was_up_and_refuses_the_login_is_waited_for(fleet: Fleet, opened: Any, tmp_path: Path) -> None:
     """Else a fleet of one slot ends the session where its host reboots, or its name is unknown while a VPN is down."""
     host = fleet.add("gpu-box-1")

@@ -367,6 +367,8 @@ class RemoteExecutor:
             with contextlib.suppress(AutoresearchdError):
                 await link.call("release", slot=place.folder)
             place.busy = False
+        host.left.add(run)
+        await host.remove_left(link)  # at once where the connection stands
         took, log = loop.time() - began, str(request.run_dir / "training.log")
         stage = StageResult("training", "killed" if progress.killed else outcome, None, took, log, detail=why)
         tier, device = (str(prepared.facts[key]) for key in ("tier", "device"))
@@ -404,8 +406,10 @@ class RemoteExecutor:
         except (KeyError, TypeError, ValueError) as error:
             raise EnvironmentFailure(f"{host.name}: what it says of a run makes no sense: {error}") from error
         _write_result(run_dir, result)
-        with contextlib.suppress(AutoresearchdError):
+        try:
             await link.call("forget", run=run, timeout=None)
+        except AutoresearchdError:
+            host.left.add(run)
         return result
 
     def recover(self, run_dir: Path) -> RunResult | None:

@@ -130,6 +130,8 @@ class Host(Cooling):
         """What it said of itself last."""
         self._set_up: set[str] = set()
         self._going_on: dict[str, tuple[str, asyncio.Task[Any]]] = {}
+        self.left: set[str] = set()
+        """Runs, most of them lost, whose logs and output lie there yet, for nobody."""
 
     @property
     def name(self) -> str:
@@ -209,6 +211,7 @@ class Host(Cooling):
         meanwhile.
         """
         task, link = request.task, await self.link()
+        await self.remove_left(link)
         tree = await asyncio.to_thread(self._trees.read, request.pristine)
         key = setup_key(task, tree)
         if key not in self._set_up:
@@ -279,6 +282,14 @@ class Host(Cooling):
         like = Like(before, pristine, f"{prepared.link.hello['top']}/pristine/{prepared.pristine}")
         await prepared.link.guard(self.way.send(request.workspace, tree, folder, like=like))
         return tree
+
+    async def remove_left(self, link: Link) -> None:
+        """Have it remove what runs have left for nobody, as far as it can be asked now."""
+        for run in list(self.left):
+            with contextlib.suppress(AutoresearchdError):
+                await link.call("recover", run=run, timeout=None)  # it may be alive where only the connection broke
+                await link.call("forget", run=run, timeout=None)
+                self.left.discard(run)
 
     def forget(self, prepared: Prepared) -> None:
         """It may have been changed there: it is looked for again, and sent where it is gone."""
