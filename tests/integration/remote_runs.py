@@ -87,6 +87,14 @@ class RemoteContract(JobContract):
         assert (output / "f" / "large").read_bytes() == bytes(9_000_000)
         assert os.access(output / "d", os.X_OK)
 
+    def test_of_a_run_that_failed_the_log_comes_and_no_output(self, executor: RemoteExecutor, tmp_path: Path) -> None:
+        """Else a crash costs the transfer of a checkpoint that nobody looks at, and a stop waits for it."""
+        command = "echo x > $AUTORESEARCHD_OUTPUT_DIR/model; echo broken >&2; exit 3"
+        request = make_request(tmp_path, make_task(command))
+        assert ended(executor, request).stages[-1].outcome == "failed"
+        assert (request.run_dir / "training.log").read_text() == "broken\n"
+        assert not (request.run_dir / "output").exists()
+
 
 def top_of(executor: Executor) -> Path:
     """The folder on its host that all is in."""

@@ -140,10 +140,10 @@ class RayWay:
                 entries, data = batch
                 await self._placed_actor.call("put", data, folder=folder, entries=entries)
 
-    async def fetch(self, folder: str, target: Path) -> None:
+    async def fetch(self, folder: str, target: Path, *, output: bool) -> None:
         with self._telling():
             found, _ = await self._placed_actor.call("list", folder=folder)
-        folders, files, links = _sort(found)
+        folders, files, links = _sort(found, output)
         if sum(size for _, _, size in files) > shutil.disk_usage(target).free - _SPARE_DISK:
             raise OSError(errno.ENOSPC, "no space left", str(target))
         await asyncio.to_thread(_make_folders, target, folders)
@@ -207,12 +207,14 @@ def _read(top: Path, names: Sequence[str], follow: bool) -> Iterator[tuple[list[
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------
-def _sort(found: Sequence[Sequence[Any]]) -> tuple[list[str], list[tuple[str, int, int]], list[tuple[str, str]]]:
-    """Of what `Carrier.do_list` gives the folders, files (mode, size) and links (target): logs, and the output."""
+def _sort(
+    found: Sequence[Sequence[Any]], output: bool
+) -> tuple[list[str], list[tuple[str, int, int]], list[tuple[str, str]]]:
+    """Of what `Carrier.do_list` gives the folders, files (mode, size) and links (target): logs, and perhaps output."""
     folders, files, links = list[str](), list[tuple[str, int, int]](), list[tuple[str, str]]()
     for name, kind, *facts in found:
         parts = str(name).split("/")
-        inside = parts[0] == OUTPUT and (len(parts) > 1 or kind == "d")
+        inside = output and parts[0] == OUTPUT and (len(parts) > 1 or kind == "d")
         log = len(parts) == 1 and kind == "f" and LOG_NAME.fullmatch(str(name).removesuffix(".1"))
         if not (inside or log) or len(os.fsencode(str(name))) > _LONGEST_NAME or not {"", ".", ".."}.isdisjoint(parts):
             continue

@@ -99,8 +99,8 @@ class Way(Protocol):
         like: what is the same there is taken from it; follow: links are sent as what they lead to.
         """
 
-    async def fetch(self, folder: str, target: Path) -> None:
-        """The logs and the output of a run. What is not a plain file, a folder or a link inside stays there."""
+    async def fetch(self, folder: str, target: Path, *, output: bool) -> None:
+        """The logs of a run, and its output. What is not a plain file, a folder or a link inside stays there."""
 
 
 @dataclass(slots=True)

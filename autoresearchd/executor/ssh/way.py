@@ -86,8 +86,9 @@ class SshWay:
         how = ["-pt", "-L" if follow else "-l", "--from0", "--files-from=-", *copied]
         await self._rsync([*how, f"{top}/", f"{self._target}{folder}/"], names, there=True)
 
-    async def fetch(self, folder: str, target: Path) -> None:
-        chosen = ["--include=/*.log", "--include=/*.log.1", "--include=/output/", "--include=/output/**", "--exclude=*"]
+    async def fetch(self, folder: str, target: Path, *, output: bool) -> None:
+        wanted = ("/*.log", "/*.log.1", *(("/output/", "/output/**") if output else ()))
+        chosen = [*(f"--include={name}" for name in wanted), "--exclude=*"]
         how = ["-rtl", "--safe-links", "--no-devices", "--no-specials", "--inplace", "--chmod=u+rwX,go-w"]
         await self._rsync([*how, *chosen, f"{self._target}{folder}/", f"{target}/"], b"", there=False)
 

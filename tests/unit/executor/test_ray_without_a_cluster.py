@@ -171,7 +171,7 @@ def test_what_comes_back_is_files_links_inside_and_nothing_else(tmp_path: Path) 
 
 
 async def _fetch(run: Path, target: Path) -> None:
-    await Way().fetch(str(run), target)
+    await Way().fetch(str(run), target, output=True)
 
 
 def test_a_log_that_is_a_link_here_is_not_written_through(tmp_path: Path) -> None:
