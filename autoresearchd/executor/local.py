@@ -230,6 +230,9 @@ class LocalExecutor:
         found = self.tier.warnings()
         if self._devices.ids and (limit := _ON_GPUS.get(self.tier.name)):
             found.append(limit)
+        if len(self._devices.ids) > 1:
+            reach = f"a job can use all {len(self._devices.ids)} GPUs"
+            found.append(f"{reach}: only CUDA_VISIBLE_DEVICES keeps it to its own, and an edit can set that")
         if self._devices.ids and self.slots > len(self._devices.ids):
             found.append(f"{self.slots} slots share {counted(len(self._devices.ids), 'GPU')}, its time and its memory")
         evaluation = task.evaluation if task else None

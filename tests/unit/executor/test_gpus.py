@@ -170,6 +170,15 @@ def test_what_a_tier_cannot_give_to_jobs_on_a_gpu_is_a_warning(name: TierName, m
     assert not any("GPU" in text for text in LocalExecutor(tier=Tier(name), devices=Devices()).warnings())
 
 
+def test_where_there_are_several_gpus_it_is_said_that_no_sandbox_keeps_a_job_to_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Nvml(Gpu("H100", "GPU-0"), Gpu("H100", "GPU-1")).install(monkeypatch)
+    assert any("a job can use all 2 GPUs" in text for text in LocalExecutor(tier=Tier(TierName.BUBBLEWRAP)).warnings())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert not any("all" in text for text in LocalExecutor(tier=Tier(TierName.BUBBLEWRAP)).warnings())
+
+
 def test_what_computed_before_is_a_condition_of_the_session_and_a_warning(
     monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[bytes]
 ) -> None:
