@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -106,7 +107,8 @@ class SessionLoop:
         self.waits: Callable[[str], None] = lambda reason: None
         self._before, self._started = active_seconds, context.clock.monotonic()
         self._failures = self._refusals = self._unproposed = 0
-        self._faults: tuple[int, int] = (-1, 0)
+        self._faults = Counter[int]()
+        """Unexpected exceptions, by number of what they were in; of confirmations from -2 downwards."""
         self._waited_for_policy, self._reconciled = True, False
         self._conditions_checked = self._outdated = False
         self._state: tuple[SessionState, str] | None = None
@@ -280,7 +282,7 @@ class SessionLoop:
             self._settled(e)
 
     def _settled(self, e: Experiment) -> None:
-        del self._under_way[e.number]
+        del self._under_way[e.number], self._faults[e.number]
         if e.commit is not None:
             self._unproposed = 0
         elif not e.runs and messages.decision_of(e).label in _fruitless(e):  # the policy itself failed
@@ -474,8 +476,8 @@ class SessionLoop:
     def _record_fault(self, experiment: int | None, error: Exception) -> None:
         confirms = self._confirming is not None or self._asked is not None
         number = experiment if experiment is not None else -2 - (self._confirming or 0) if confirms else -1
-        count = self._faults[1] + 1 if self._faults[0] == number else 1
-        self._faults = (number, count)
+        self._faults[number] += 1
+        count = self._faults[number]
         what = f"{type(error).__name__}: {error}"
         trace = str(error) if isinstance(error, errors.AutoresearchdError) else traceback.format_exc()
         self._context.emit(EventKind.FAULT, what, experiment=experiment, traceback=trace)

@@ -21,7 +21,7 @@ from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop.confirming import Asked
 from autoresearchd.loop.context import Context, StopSwitch
 from autoresearchd.loop.session import Backoff, SessionLoop
-from tests.fakes.bench import TASK, Bench, Doom, Passing, Writing, program_of, run_until_killed
+from tests.fakes.bench import TASK, Bench, Doom, Killed, Passing, Writing, program_of, run_until_killed
 from tests.fakes.executors import FakeExecutor, FakeHandle, Script
 
 PROGRAM = "A = 0\nB = 0\nC = 0\nD = 0\nE = 0\nF = 0\n"
@@ -159,6 +159,32 @@ def test_a_run_under_way_is_looked_after_while_money_is_waited_for(make: Callabl
     bench.loop(4, replace(bench.laboratory(), clock=clock, stop=Watched())).run()
     check(bench, 4)
     assert waits and max(waits) < 1.0
+
+
+class Tripping(Tuning):
+    """Raises an error each time that it is asked for some experiments; ends the test where that goes on and on."""
+
+    def __init__(self, error: Exception, *numbers: int, most: int = 40) -> None:
+        super().__init__()
+        self.error, self.numbers, self.left = error, numbers, most
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        if state.number not in self.numbers:
+            return super().propose(state, cancel)
+        self.left -= 1
+        if not self.left:
+            raise Killed
+        raise self.error
+
+
+def test_two_experiments_that_always_fail_are_both_given_up(make: Callable[..., Slots]) -> None:
+    """Else each of them makes the faults of the other be forgotten, all night."""
+    bench = make(2)
+    bench.policy = Tripping(ZeroDivisionError("a bug"), 1, 2)
+    bench.run(4)
+    labels = [e.decision and e.decision.label for e in bench.experiments()]
+    assert labels[1:3] == [Label.ERROR] * 2 and all(e.good_runs for e in bench.experiments()[3:])
+    assert [e.phase for e in bench.experiments()] == [Phase.DECIDED] * 5
 
 
 def test_no_more_experiments_than_asked_for_and_none_is_left_open(make: Callable[..., Slots]) -> None:
