@@ -64,6 +64,10 @@ _UNUSABLE = frozenset({Label.ERROR, Label.MALFORMED_ANSWER, Label.ILLEGAL_EDIT, 
 _NOTHING_LEFT = frozenset({Label.NO_OP, Label.DUPLICATE, Label.MALFORMED_ANSWER})
 
 
+def _nothing_proposed(reason: str) -> Decision:
+    return decide_failed_proposal(Label.ERROR, f"nothing was proposed: {reason}")
+
+
 def _fruitless(e: Experiment) -> frozenset[Label]:
     """What an experiment without a run is labelled where its policy failed. A tuner says so once it has tried all."""
     own = e.proposal is not None and e.proposal.policy in TUNERS
@@ -120,6 +124,8 @@ class SessionLoop:
         """Of the confirmation that is open."""
         self._moved = self._unread = False
         """Whether anything came of the present turn; whether what is under way has yet to be read."""
+        self._ended: list[RunHandle] = []
+        """Runs that had ended and were still to be read when the session was to end for something else."""
         self._asked = asked
         self._confirming: int | None = None
         """Number of the confirmation that is open."""
@@ -234,6 +240,10 @@ class SessionLoop:
         slots = (*(slot for _, slot in self._under_way.values()), self._test)
         return [slot.running.handle for slot in slots if slot.running is not None]
 
+    def _running(self) -> list[RunHandle]:
+        """Those of them that have not ended."""
+        return [handle for handle in self._handles() if handle.wait(0.0) is None]
+
     def _reconcile(self) -> None:
         """What the last daemon left open. Nothing else is done before this has gone through once."""
         left = reconcile(self._context, self._cycle, self._started)
@@ -270,7 +280,7 @@ class SessionLoop:
             return
         before, first = e, number == min(self._under_way)
         if self._spent and e.phase is Phase.PROPOSING and slot.given_up is None:
-            slot.given_up = decide_failed_proposal(Label.ERROR, f"nothing was proposed: {self._spent}")
+            slot.given_up = _nothing_proposed(self._spent)
         e = self._cycle.advance(e, slot, 1.0 if self._slots == 1 else 0.0, first=first)
         slot.wait(slot.waits, now)
         self._moved |= e is not before
@@ -441,28 +451,32 @@ class SessionLoop:
         """Do a step of an experiment, or another; failures of the surroundings are waited out, others recorded."""
         try:
             step()
+        except errors.Interrupted as error:
+            if not self._context.stop.is_set():
+                raise
+            self._end(number, error)
         except FATAL:
             raise
         except errors.SpendCapReached as error:
             if error.whole_session:
                 self._end_for_money(number, error)
             else:
-                self._wait_for_money(error)
+                self._wait_for_money(error, number)
                 self._reload()
         except errors.PlaceTaken as error:
-            self._wait_for_place(error)
+            self._wait_for_place(error, number)
             self._reload()
         except errors.EnvironmentFailure as error:
             self._refusals = self._refusals + 1 if isinstance(error, errors.ModelsRefused) else 0
             if self._refusals >= REFUSALS:
                 raise
-            self._back_off(str(error))
+            self._back_off(str(error), number)
             self._reload()
         except Exception as error:  # noqa: BLE001 one experiment must not end the session: recorded with its traceback
             if not isinstance(error, OSError) or error.errno not in PASSING:
                 self._record_fault(number, error)
             else:
-                self._back_off(f"{error.strerror}: {error.filename or 'the disk'}")  # it can show anywhere
+                self._back_off(f"{error.strerror}: {error.filename or 'the disk'}", number)  # it can show anywhere
                 self._reload()
         else:
             # Not where a run only begins once more: what it failed of may be there still.
@@ -481,7 +495,7 @@ class SessionLoop:
         what = f"{type(error).__name__}: {error}"
         trace = str(error) if isinstance(error, errors.AutoresearchdError) else traceback.format_exc()
         self._context.emit(EventKind.FAULT, what, experiment=experiment, traceback=trace)
-        self._back_off(what)
+        self._back_off(what, experiment)
         self._reload()
         if number < -1 and count % FAULTS_BEFORE_GIVING_UP == 0:  # and not at once where giving up fails as well
             self._guarded(lambda: self._give_up_confirming(f"the daemon failed {count} times at it: {what}"))
@@ -511,39 +525,62 @@ class SessionLoop:
         for _, slot in before.values():  # they were settled
             self._leave(slot)
 
-    def _back_off(self, reason: str) -> None:
+    def _end(self, number: int | None, error: errors.Interrupted) -> None:
+        """End the session, as it was asked to stop or is at a limit, unless that would cut off what goes on beside.
+
+        Then that is finished first, and what was kept is confirmed; about this experiment no policy is asked any more.
+        """
+        e, slot = self._under_way.get(-1 if number is None else number, (None, self._test))
+        if self._context.stop.now.is_set():
+            raise error
+        if e is not None and (self._confirming is not None or len(self._under_way) > 1):
+            if e.phase is Phase.PROPOSING:
+                slot.given_up = _nothing_proposed(error.what)
+            if not slot.stands:
+                slot.stands = True
+                return
+        running, known = self._running(), self._ended
+        self._ended = [handle for handle in self._handles() if handle not in running]
+        # Else others wait for their own surroundings, or for this experiment.
+        if not self._moved and not running and all(handle in known for handle in self._ended):
+            raise error
+
+    def _back_off(self, reason: str, number: int | None) -> None:
         self._failures += 1
         if self._wait(self._backoff.seconds(self._failures), reason):
-            raise errors.Interrupted(f"stopped while waiting for: {reason}")
+            self._end(number, errors.Interrupted(f"stopped while waiting for: {reason}"))
 
-    def _wait_for_place(self, error: errors.PlaceTaken) -> None:
+    def _wait_for_place(self, error: errors.PlaceTaken, number: int | None) -> None:
         """Wait until a place may be free; somebody may be there all night, so this is said once for each of them."""
         seconds, known = PLACE_LOOK_S, self._state == (SessionState.BACKING_OFF, str(error))
         if self._limits.max_seconds is not None and self._asked is None:
             seconds = min(seconds, self._limits.max_seconds - self.active_seconds)
             if seconds <= 0:
                 what = f"the time limit is reached while waiting: {error.what}"
-                raise errors.Interrupted(what, hint=error.hint, limit=True)
+                self._end(number, errors.Interrupted(what, hint=error.hint, limit=True))
+                seconds = PLACE_LOOK_S
         if self._wait(seconds, str(error), "" if known else f"waiting until it is free: {error}"):
-            raise errors.Interrupted(f"stopped while waiting: {error.what}")
+            self._end(number, errors.Interrupted(f"stopped while waiting: {error.what}"))
 
     def _wait(self, seconds: float, reason: str, words: str | None = None, **more: bool) -> bool:
         """Say why, and wait, at most until another slot's run ends; whether somebody asked to stop.
 
+        Who asks for it while other slots' runs go on, which are finished, does not cut it short.
         words: how; empty: not. more: that the event has.
         """
         self._set_state(SessionState.BACKING_OFF, reason)
         words = f"waiting {format_duration(seconds)}: {reason}" if words is None else words
         if words:
             self._context.emit(EventKind.BACKING_OFF, words, seconds=seconds, reason=reason, **more)
-        running = [handle for handle in self._handles() if handle.wait(0.0) is None]
+        running, stop = self._running(), self._context.stop
         began = self._context.clock.monotonic()
         ends = began + seconds
         while (left := ends - self._context.clock.monotonic()) > 0 and all(h.wait(0.0) is None for h in running):
-            if self._context.stop.wait(min(left, TICK_S) if running else left):
+            awaited = stop.now if running and stop.is_set() else stop
+            if awaited.wait(min(left, TICK_S) if running else left) and (not running or stop.now.is_set()):
                 break
         self._count_wait(began)
-        return self._context.stop.is_set()
+        return stop.is_set()
 
     def _count_wait(self, began: float) -> None:
         """What was waited for by all that does not run is no overhead of the daemon's."""
@@ -562,10 +599,10 @@ class SessionLoop:
     def _give_up_proposing(self, number: int, reason: str) -> None:
         """Decide on an experiment that gets no proposal, in its turn."""
         _, slot = self._under_way[number]
-        slot.given_up = decide_failed_proposal(Label.ERROR, f"nothing was proposed: {reason}")
+        slot.given_up = _nothing_proposed(reason)
         self._guarded(partial(self._step, number), number)
 
-    def _wait_for_money(self, error: errors.SpendCapReached) -> None:
+    def _wait_for_money(self, error: errors.SpendCapReached, number: int | None) -> None:
         """At the day's cap wait, and look again now and then until the day is over."""
         now = self._context.clock.now()
         midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -574,11 +611,12 @@ class SessionLoop:
             left = self._limits.max_seconds - self.active_seconds
             if left <= 0:
                 what = f"the time limit is reached while waiting for: {error.what}"
-                raise errors.Interrupted(what, hint=error.hint, limit=True)
+                self._end(number, errors.Interrupted(what, hint=error.hint, limit=True))
+                return
             seconds = min(seconds, left)
         known = self._state == (SessionState.BACKING_OFF, error.what)
         if self._wait(seconds, error.what, "" if known else str(error), limit=True):
-            raise errors.Interrupted(f"stopped while waiting for: {error.what}")
+            self._end(number, errors.Interrupted(f"stopped while waiting for: {error.what}"))
 
     def _wait_for_policy(self) -> bool:
         """Wait, longer each time, for a policy that fails again and again, lest it uses up numbers; whether it did."""

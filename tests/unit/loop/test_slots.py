@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import EnvironmentFailure, SpendCapReached
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, SpendCapReached
 from autoresearchd.domain.experiment import Experiment, Limits
-from autoresearchd.domain.labels import Label, Phase, Status
+from autoresearchd.domain.labels import Label, Outcome, Phase, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop.confirming import Asked
@@ -185,6 +185,52 @@ def test_two_experiments_that_always_fail_are_both_given_up(make: Callable[..., 
     labels = [e.decision and e.decision.label for e in bench.experiments()]
     assert labels[1:3] == [Label.ERROR] * 2 and all(e.good_runs for e in bench.experiments()[3:])
     assert [e.phase for e in bench.experiments()] == [Phase.DECIDED] * 5
+
+
+def stopping(bench: Slots, error: Exception) -> Context:
+    """A laboratory that is asked to stop while experiment 1 runs; then its policy raises an error for experiment 2."""
+
+    class Stopping(Tuning):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            if state.number > 1:
+                lab.stop.request("enough")
+                raise error
+            return super().propose(state, cancel)
+
+    lab = replace(bench.laboratory(), policy=Stopping())
+    return lab
+
+
+@pytest.mark.parametrize("error", [Interrupted("not asked"), EnvironmentFailure("down"), ZeroDivisionError("a bug")])
+def test_stop_finishes_what_runs_beside_a_question_and_tests_it(make: Callable[..., Slots], error: Exception) -> None:
+    """Else `stop` throws away a run of an hour as soon as another experiment waits for a model."""
+    bench = make(2)
+    bench.length = lambda request: 40
+    assert bench.loop(None, stopping(bench, error)).run() == "enough"
+    _, first, second = bench.experiments()
+    assert [run.label for run in first.current_runs] == [Label.NONE] and first.decision
+    assert second.decision and "nothing was proposed" in second.decision.reason
+    [c] = bench.store.confirmations(bench.session.id)
+    assert (c.why, c.experiment, c.verdict and c.verdict.outcome) == ("stop", 1, Outcome.CONFIRMED)
+
+
+def test_stop_waits_for_what_runs_and_not_for_a_place_that_fails(make: Callable[..., Slots]) -> None:
+    class Lame(FakeExecutor):
+        def require(self, slot: int) -> None:
+            if any(request.key.startswith("t/1/") for request in self.requests):
+                lab.stop.end("enough")
+                raise EnvironmentFailure("the host is away")
+
+    bench = make(2)
+    bench.length = lambda request: 20
+    lab = replace(bench.laboratory(), executor=Lame(bench.job, slots=2))
+    with pytest.raises(Interrupted, match="while waiting for: the host is away"):
+        bench.loop(None, lab).run()
+    _, first, second, *_ = bench.experiments()
+    assert first.decision and [run.label for run in first.current_runs] == [Label.NONE]
+    assert second.decision is None and second.commit, "it stays open for `resume`"
+    bench.run(3)
+    check(bench, 3)
 
 
 def test_no_more_experiments_than_asked_for_and_none_is_left_open(make: Callable[..., Slots]) -> None:
