@@ -525,10 +525,11 @@ class SessionLoop:
         for _, slot in before.values():  # they were settled
             self._leave(slot)
 
-    def _end(self, number: int | None, error: errors.Interrupted) -> None:
+    def _end(self, number: int | None, error: errors.Interrupted) -> bool:
         """End the session, as it was asked to stop or is at a limit, unless that would cut off what goes on beside.
 
-        Then that is finished first, and what was kept is confirmed; about this experiment no policy is asked any more.
+        Then that is finished first, and what was kept is confirmed; about this experiment no policy is asked any more,
+        and True is returned where it can go on at once without.
         """
         e, slot = self._under_way.get(-1 if number is None else number, (None, self._test))
         if self._context.stop.now.is_set():
@@ -538,29 +539,43 @@ class SessionLoop:
                 slot.given_up = _nothing_proposed(error.what)
             if not slot.stands:
                 slot.stands = True
-                return
+                return True
         running, known = self._running(), self._ended
         self._ended = [handle for handle in self._handles() if handle not in running]
         # Else others wait for their own surroundings, or for this experiment.
         if not self._moved and not running and all(handle in known for handle in self._ended):
             raise error
+        return False
 
     def _back_off(self, reason: str, number: int | None) -> None:
         self._failures += 1
-        if self._wait(self._backoff.seconds(self._failures), reason):
-            self._end(number, errors.Interrupted(f"stopped while waiting for: {reason}"))
+        # At its limit a session tries once more: it may only be that a result could not be written down at once.
+        seconds, again = self._backoff.seconds(self._failures), self._failures > 1
+        self._hold(number, seconds, reason, f"waiting for: {reason}", limited=again)
 
     def _wait_for_place(self, error: errors.PlaceTaken, number: int | None) -> None:
         """Wait until a place may be free; somebody may be there all night, so this is said once for each of them."""
-        seconds, known = PLACE_LOOK_S, self._state == (SessionState.BACKING_OFF, str(error))
-        if self._limits.max_seconds is not None and self._asked is None:
-            seconds = min(seconds, self._limits.max_seconds - self.active_seconds)
-            if seconds <= 0:
-                what = f"the time limit is reached while waiting: {error.what}"
-                self._end(number, errors.Interrupted(what, hint=error.hint, limit=True))
-                seconds = PLACE_LOOK_S
-        if self._wait(seconds, str(error), "" if known else f"waiting until it is free: {error}"):
-            self._end(number, errors.Interrupted(f"stopped while waiting: {error.what}"))
+        known = self._state == (SessionState.BACKING_OFF, str(error))
+        words = "" if known else f"waiting until it is free: {error}"
+        self._hold(number, PLACE_LOOK_S, str(error), f"waiting: {error.what}", words, hint=error.hint)
+
+    def _hold(
+        self, number: int | None, seconds: float, reason: str, waiting: str, words: str | None = None,
+        *, hint: str = "", limited: bool = True, **more: bool,
+    ) -> None:  # fmt: skip
+        """Wait; end the session where somebody asks for it meanwhile, or once an experiment has no time left.
+
+        waiting: what it does, in words for its end. limited: whether it ends at its time limit. Else see ``_wait``.
+        """
+        if self._limits.max_seconds is not None and self._asked is None and number in self._under_way:
+            left = self._limits.max_seconds - self.active_seconds
+            seconds = min(seconds, left) if left > 0 else seconds
+            if left <= 0 and limited and self.view.totals.experiments:  # before that, see _check_first_result
+                over = errors.Interrupted(f"the time limit is reached while {waiting}", hint=hint, limit=True)
+                if self._end(number, over):
+                    return
+        if self._wait(seconds, reason, words, **more):
+            self._end(number, errors.Interrupted(f"stopped while {waiting}"))
 
     def _wait(self, seconds: float, reason: str, words: str | None = None, **more: bool) -> bool:
         """Say why, and wait, at most until another slot's run ends; whether somebody asked to stop.
@@ -607,16 +622,8 @@ class SessionLoop:
         now = self._context.clock.now()
         midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
         seconds = min(CAP_LOOK_S, (midnight - now).total_seconds() + 1.0)
-        if self._limits.max_seconds is not None:
-            left = self._limits.max_seconds - self.active_seconds
-            if left <= 0:
-                what = f"the time limit is reached while waiting for: {error.what}"
-                self._end(number, errors.Interrupted(what, hint=error.hint, limit=True))
-                return
-            seconds = min(seconds, left)
-        known = self._state == (SessionState.BACKING_OFF, error.what)
-        if self._wait(seconds, error.what, "" if known else str(error), limit=True):
-            self._end(number, errors.Interrupted(f"stopped while waiting for: {error.what}"))
+        words = "" if self._state == (SessionState.BACKING_OFF, error.what) else str(error)
+        self._hold(number, seconds, error.what, f"waiting for: {error.what}", words, hint=error.hint, limit=True)
 
     def _wait_for_policy(self) -> bool:
         """Wait, longer each time, for a policy that fails again and again, lest it uses up numbers; whether it did."""

@@ -92,6 +92,36 @@ def test_a_time_limit_ends_the_wait_for_a_place(bench: Bench, monkeypatch: pytes
     assert bench.experiment(2).runs == ()
 
 
+def test_a_time_limit_ends_a_session_whose_surroundings_fail(bench: Bench) -> None:
+    """Else `--max-time 8h` is still there a day later, where a model's server stays down."""
+
+    class Down(Failing):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            clock.passed += 3 * 3600.0 if state.number == 2 else 0.0
+            return super().propose(state, cancel)
+
+    clock = Passing()
+    bench.policy = Down(*[errors.EnvironmentFailure("the server is down")] * 99, number=2)
+    loop = bench.loop(None, replace(bench.laboratory(), clock=clock), max_seconds=8 * 3600.0)
+    with pytest.raises(errors.Interrupted, match="time limit is reached while waiting for: the server") as ended:
+        loop.run()
+    assert ended.value.limit and len(bench.policy.errors) == 96
+    assert bench.experiment(2).decision is None, "it stays open for `resume`"
+
+
+def test_what_could_not_be_written_down_at_once_at_the_limit_is_written_down_then(bench: Bench) -> None:
+    clock = Passing()
+
+    def late(request: RunRequest) -> Script | str:
+        clock.passed += 9 * 3600.0 if request.key.startswith("t/2/") else 0.0
+        return job(request)
+
+    bench.job = late
+    fails(bench.store, "record_decision", LOCKED, when=lambda: len(bench.experiments()) == 3)
+    reason = bench.loop(None, replace(bench.laboratory(), clock=clock), max_seconds=8 * 3600.0).run()
+    assert "time limit" in reason and bench.experiment(2).decision
+
+
 def test_what_is_asked_for_while_a_learner_is_waited_for_holds_before_the_next_experiment(bench: Bench) -> None:
     lab, waits = bench.laboratory(), []
     session = bench.loop(5, lab)

@@ -233,6 +233,23 @@ def test_stop_waits_for_what_runs_and_not_for_a_place_that_fails(make: Callable[
     check(bench, 3)
 
 
+def test_a_time_limit_that_ends_a_wait_finishes_what_runs_beside_it(make: Callable[..., Slots]) -> None:
+    class Spent(Tuning):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            if state.number > 1:
+                clock.passed += 9 * 3600.0
+                raise SpendCapReached("the cap of the day is reached", whole_session=False)
+            return super().propose(state, cancel)
+
+    clock, bench = Passing(), make(2)
+    bench.policy, bench.length = Spent(), lambda request: 40
+    reason = bench.loop(None, replace(bench.laboratory(), clock=clock), max_seconds=8 * 3600.0).run()
+    assert "time limit" in reason
+    _, first, second = bench.experiments()
+    assert [run.label for run in first.current_runs] == [Label.NONE] and first.decision
+    assert second.decision and "the cap of the day is reached" in second.decision.reason
+
+
 def test_no_more_experiments_than_asked_for_and_none_is_left_open(make: Callable[..., Slots]) -> None:
     bench = make(4)
     bench.run(5)
