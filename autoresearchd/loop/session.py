@@ -479,12 +479,15 @@ class SessionLoop:
                 self._back_off(f"{error.strerror}: {error.filename or 'the disk'}", number)  # it can show anywhere
                 self._reload()
         else:
-            # Not where a run only begins once more: what it failed of may be there still.
+            # Not where a question or a run only begins once more: what it failed of may be there still.
             e, slot = self._under_way.get(-1 if number is None else number, (None, self._test))
-            begun = e is not None and (e.phase in (Phase.COMMITTED, Phase.RUNNING) or slot.waits)
+            asks = e is not None and (e.phase is Phase.PROPOSING or slot.asked is not None)
+            asks = asks or (step == self._open and len(self._under_way) > 1)
+            begun = asks or (e is not None and (e.phase in (Phase.COMMITTED, Phase.RUNNING) or slot.waits))
             if not begun and slot.running is None:
                 self._failures = self._refusals = 0
-            if self._slots == 1 or not self._context.stop.paused.is_set():
+            waits = asks and self._state is not None and self._state[0] is SessionState.BACKING_OFF
+            if not waits and (self._slots == 1 or not self._context.stop.paused.is_set()):
                 self._set_state(SessionState.RUNNING)
 
     def _record_fault(self, experiment: int | None, error: Exception) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, SpendCapReached
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, SpendCapReached
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Outcome, Phase, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
@@ -177,6 +177,18 @@ class Tripping(Tuning):
         raise self.error
 
 
+class Hasty(StopSwitch):
+    """Waits no time; a clock is put forward instead."""
+
+    def __init__(self, clock: Passing) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._clock.passed += timeout or 0.0
+        return self.is_set()
+
+
 def test_two_experiments_that_always_fail_are_both_given_up(make: Callable[..., Slots]) -> None:
     """Else each of them makes the faults of the other be forgotten, all night."""
     bench = make(2)
@@ -185,6 +197,37 @@ def test_two_experiments_that_always_fail_are_both_given_up(make: Callable[..., 
     labels = [e.decision and e.decision.label for e in bench.experiments()]
     assert labels[1:3] == [Label.ERROR] * 2 and all(e.good_runs for e in bench.experiments()[3:])
     assert [e.phase for e in bench.experiments()] == [Phase.DECIDED] * 5
+
+
+def backed_off(bench: Slots) -> list[float]:
+    return [event.data["seconds"] for event in bench.events.events if event.kind is EventKind.BACKING_OFF]
+
+
+@pytest.mark.parametrize("slots", [2, 4])
+def test_waits_for_a_server_that_stays_down_grow(make: Callable[..., Slots], slots: int) -> None:
+    bench = make(slots)
+    bench.policy = Tripping(EnvironmentFailure("the server is down"), *range(1, 99), most=6)
+    with pytest.raises(Killed):
+        bench.loop(4, backoff=Backoff(first=0.01, most=0.08)).run()
+    assert backed_off(bench) == [0.01, 0.02, 0.04, 0.08, 0.08]
+
+
+@pytest.mark.parametrize("slots", [2, 4])
+def test_models_that_refuse_for_good_end_a_session(make: Callable[..., Slots], slots: int) -> None:
+    bench = make(slots)
+    bench.policy = Tripping(ModelsRefused("the key was refused"), *range(1, 99))
+    with pytest.raises(ModelsRefused):
+        bench.run(4)
+    assert bench.policy.left == 40 - 3, "after three refusals"
+
+
+def test_a_cap_of_the_day_that_is_waited_for_is_told_once(make: Callable[..., Slots]) -> None:
+    bench, clock = make(2), Passing()
+    spent = SpendCapReached("the cap of the day is reached", whole_session=False)
+    bench.policy = Tripping(spent, *range(1, 99), most=6)
+    with pytest.raises(Killed):
+        bench.loop(4, replace(bench.laboratory(), clock=clock, stop=Hasty(clock))).run()
+    assert len(backed_off(bench)) == 1
 
 
 def stopping(bench: Slots, error: Exception) -> Context:
