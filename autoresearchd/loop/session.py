@@ -198,7 +198,8 @@ class SessionLoop:
             self._guarded(self._take_up)
             return ""
         reason, stop = self._reason_to_stop(), self._context.stop
-        if not reason and not stop.is_set() and self._wait_while_paused():
+        tests = bool(reason and self.view.open_keeps) and not self._over()  # what was kept, at the end
+        if (not reason or tests) and not stop.is_set() and self._wait_while_paused():
             return ""
         ends = reason and not self._under_way and self._confirming is None
         waits = self._confirming is not None or (reason and not ends)
@@ -486,8 +487,9 @@ class SessionLoop:
             begun = asks or (e is not None and (e.phase in (Phase.COMMITTED, Phase.RUNNING) or slot.waits))
             if not begun and slot.running is None:
                 self._failures = self._refusals = 0
-            waits = asks and self._state is not None and self._state[0] is SessionState.BACKING_OFF
-            if not waits and (self._slots == 1 or not self._context.stop.paused.is_set()):
+            state, stop = self._state[0] if self._state else None, self._context.stop
+            paused = state is SessionState.PAUSED and stop.paused.is_set() and not stop.is_set()
+            if not paused and not (asks and state is SessionState.BACKING_OFF):
                 self._set_state(SessionState.RUNNING)
 
     def _record_fault(self, experiment: int | None, error: Exception) -> None:

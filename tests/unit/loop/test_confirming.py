@@ -862,6 +862,28 @@ def test_a_pause_holds_a_confirmation_between_two_runs_until_it_ends_or_the_sess
     assert verdicts(bench) == [("limit", 2, 0, Outcome.CONFIRMED)]
 
 
+def test_a_paused_session_begins_no_confirmation_at_its_limit(tmp_path: Path) -> None:
+    """Whoever paused it wants the GPU."""
+    bench, looks = make(tmp_path, NEVER), list[int]()
+
+    def job(request: RunRequest) -> Script | str:
+        if run_of(bench, request).attempt < 0:
+            looks.append(switch.looks)
+        elif request.key.startswith("t/2/"):
+            switch.paused.set()
+        return true(request)
+
+    def going_on(switch: Pausing) -> None:
+        assert not list(bench.messages(EventKind.UNPAUSED)) and len(list(bench.messages(EventKind.PAUSED))) == 1
+        switch.paused.clear()
+
+    switch = Pausing(lambda switch: None, lambda switch: None, going_on)
+    bench.job = job
+    bench.loop(2, replace(bench.laboratory(), stop=switch)).run()
+    assert looks[0] == 3 and verdicts(bench) == [("limit", 2, 0, Outcome.CONFIRMED)]
+    assert len(list(bench.messages(EventKind.UNPAUSED))) == 1
+
+
 def is_open(bench: Bench) -> bool:
     return bench.store.open_confirmation_of(bench.session.id) is not None
 
