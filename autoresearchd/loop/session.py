@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -58,6 +59,8 @@ _SEE = (
     "`autoresearchd show N --answers` has what was answered; another model may do better; "
     "a policy's command has to end with exit code 0 when it is run by hand in a copy of the task's folder"
 )
+ASKING = (Phase.PROPOSING, Phase.MEASURED)
+"""In which a policy is asked, in the latter to fix what failed."""
 _UNUSABLE = frozenset({Label.ERROR, Label.MALFORMED_ANSWER, Label.ILLEGAL_EDIT, Label.NO_OP})
 
 
@@ -536,15 +539,11 @@ class SessionLoop:
         Then that is finished first, and what was kept is confirmed; about this experiment no policy is asked any more,
         and True is returned where it can go on at once without.
         """
-        e, slot = self._under_way.get(-1 if number is None else number, (None, self._test))
         if self._context.stop.now.is_set():
             raise error
-        if e is not None and (self._confirming is not None or len(self._under_way) > 1):
-            if e.phase is Phase.PROPOSING:
-                slot.given_up = _nothing_proposed(error.what)
-            if not slot.stands:
-                slot.stands = True
-                return True
+        beside = self._confirming is not None or len(self._under_way) > 1
+        if number in self._under_way and beside and self._ask_no_more(number, error.what):
+            return True
         running, known = self._running(), self._ended
         self._ended = [handle for handle in self._handles() if handle not in running]
         # Else others wait for their own surroundings, or for this experiment.
@@ -570,12 +569,19 @@ class SessionLoop:
     ) -> None:  # fmt: skip
         """Wait; end the session where somebody asks for it meanwhile, or once an experiment has no time left.
 
-        waiting: what it does, in words for its end. limited: whether it ends at its time limit. Else see ``_wait``.
+        What was kept is confirmed before, and where a user asks for it: no policy is needed for that. waiting: what it
+        does, in words for its end. limited: whether a limit holds yet. Else see ``_wait``.
         """
-        if self._limits.max_seconds is not None and self._asked is None and number in self._under_way:
-            left = self._limits.max_seconds - self.active_seconds
-            seconds = min(seconds, left) if left > 0 else seconds
-            if left <= 0 and limited and self.view.totals.experiments:  # before that, see _check_first_result
+        if number is not None and number in self._under_way:
+            limit = self._limits.max_seconds if self._asked is None else None
+            left = math.inf if limit is None else limit - self.active_seconds
+            spare, asks = left - self._reserve(limit), self._under_way[number][0].phase in ASKING
+            confirms = bool(self.view.open_keeps) and (spare <= 0 or self._context.stop.confirm.is_set())
+            if left > 0:
+                if limited and asks and confirms and self._ask_no_more(number, reason):
+                    return
+                seconds = min(seconds, spare if asks and spare > 0 else left)
+            elif limited and self.view.totals.experiments:  # before that, see _check_first_result
                 over = errors.Interrupted(f"the time limit is reached while {waiting}", hint=hint, limit=True)
                 if self._end(number, over):
                     return
@@ -616,10 +622,17 @@ class SessionLoop:
         self._spent = str(error)
         self._give_up_proposing(number, error.what)
 
+    def _ask_no_more(self, number: int, reason: str) -> bool:
+        """Have an experiment go on without its policy: it is decided in its turn. Whether that is new."""
+        e, slot = self._under_way[number]
+        if e.phase is Phase.PROPOSING:
+            slot.given_up = _nothing_proposed(reason)
+        before, slot.stands = slot.stands, True
+        return not before
+
     def _give_up_proposing(self, number: int, reason: str) -> None:
         """Decide on an experiment that gets no proposal, in its turn."""
-        _, slot = self._under_way[number]
-        slot.given_up = _nothing_proposed(reason)
+        self._ask_no_more(number, reason)
         self._guarded(partial(self._step, number), number)
 
     def _wait_for_money(self, error: errors.SpendCapReached, number: int | None) -> None:

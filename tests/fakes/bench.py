@@ -14,7 +14,7 @@ from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.ports import Cancel, Event, EventKind, NewSession, ResearchState, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.loop.context import Context, Site, SystemClock
+from autoresearchd.loop.context import Context, Site, StopSwitch, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from tests.fakes.executors import FakeExecutor, Job, Script, prints
 from tests.fakes.stores import open_store
@@ -73,6 +73,18 @@ class Passing(SystemClock):
 
     def monotonic(self) -> float:
         return super().monotonic() + self.passed
+
+
+class Forward(StopSwitch):
+    """Waits no time; puts a clock forward instead."""
+
+    def __init__(self, clock: Passing) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._clock.passed += timeout or 0.0
+        return self.is_set()
 
 
 class Collector:

@@ -28,7 +28,20 @@ from autoresearchd.loop.context import Context, StopSwitch, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.store.reader import Reader
-from tests.fakes.bench import LOCKED, PROGRAM, TASK, Bench, Doom, Writing, failing, fails, program_of, run_until_killed
+from tests.fakes.bench import (
+    LOCKED,
+    PROGRAM,
+    TASK,
+    Bench,
+    Doom,
+    Forward,
+    Passing,
+    Writing,
+    failing,
+    fails,
+    program_of,
+    run_until_killed,
+)  # fmt: skip
 from tests.fakes.executors import Job, Script, prints
 
 NEVER, SOON, AT_ONCE = "confirm_every: 1000000", "confirm_every: 17", "confirm_every: 0"
@@ -812,6 +825,62 @@ def test_a_chain_is_confirmed_before_the_session_ends_for_what_models_have_cost(
     bench.policy = Writing(building)
     bench.run(4)
     assert kept(bench) == [1, 2, 4], "with more money it goes on"
+
+
+class Waiting(Forward):
+    """asked: for a confirmation, in the first wait."""
+
+    def __init__(self, clock: Passing, *, asked: bool = False) -> None:
+        super().__init__(clock)
+        self._asked, self.waits = asked, 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits += 1
+        if self._asked and self.waits == 1:
+            self.confirm.set()
+        return super().wait(timeout)
+
+
+def without_model(folder: Path, error: Exception, *, asked: bool = False) -> tuple[Bench, Waiting]:
+    """A session of four hours whose model can be asked for two experiments, and how it waited."""
+    bench, clock = make(folder, NEVER), Passing()
+
+    def away(state: ResearchState) -> str:
+        if state.number < 3:
+            return building(state)
+        raise error
+
+    bench.policy = Writing(away)
+    stop = Waiting(clock, asked=asked)
+    lab = replace(bench.laboratory(), clock=clock, stop=stop)
+    with pytest.raises(errors.Interrupted, match="time limit") as ended:
+        bench.loop(None, lab, backoff=Backoff(first=60.0), max_seconds=4 * 3600.0).run()
+    assert ended.value.limit
+    return bench, stop
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.SpendCapReached("the cap of the day is reached", whole_session=False),
+        errors.EnvironmentFailure("the server is down"),
+    ],
+)
+def test_a_time_limit_leaves_room_for_the_confirmation_where_no_model_can_be_asked(
+    tmp_path: Path, error: errors.AutoresearchdError
+) -> None:
+    """It needs none."""
+    bench, _ = without_model(tmp_path, error)
+    assert verdicts(bench) == [("limit", 2, 0, Outcome.CONFIRMED)]
+    decision = bench.experiment(3).decision
+    assert decision and error.what in decision.reason
+
+
+def test_a_confirmation_that_is_asked_for_is_made_while_money_is_waited_for(tmp_path: Path) -> None:
+    spent = errors.SpendCapReached("the cap of the day is reached", whole_session=False)
+    bench, stop = without_model(tmp_path, spent, asked=True)
+    assert verdicts(bench) == [("asked", 2, 0, Outcome.CONFIRMED)]
+    assert len(bench.experiments()) == 5 and stop.waits > 20, "then it is waited for again, with the next number"
 
 
 def test_no_confirmation_is_begun_when_the_time_is_over(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop.confirming import Asked
 from autoresearchd.loop.context import Context, StopSwitch
 from autoresearchd.loop.session import Backoff, SessionLoop
-from tests.fakes.bench import TASK, Bench, Doom, Killed, Passing, Writing, program_of, run_until_killed
+from tests.fakes.bench import TASK, Bench, Doom, Forward, Killed, Passing, Writing, program_of, run_until_killed
 from tests.fakes.executors import FakeExecutor, FakeHandle, Script
 
 PROGRAM = "A = 0\nB = 0\nC = 0\nD = 0\nE = 0\nF = 0\n"
@@ -177,18 +177,6 @@ class Tripping(Tuning):
         raise self.error
 
 
-class Hasty(StopSwitch):
-    """Waits no time; a clock is put forward instead."""
-
-    def __init__(self, clock: Passing) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._clock.passed += timeout or 0.0
-        return self.is_set()
-
-
 def test_two_experiments_that_always_fail_are_both_given_up(make: Callable[..., Slots]) -> None:
     """Else each of them makes the faults of the other be forgotten, all night."""
     bench = make(2)
@@ -226,7 +214,7 @@ def test_a_cap_of_the_day_that_is_waited_for_is_told_once(make: Callable[..., Sl
     spent = SpendCapReached("the cap of the day is reached", whole_session=False)
     bench.policy = Tripping(spent, *range(1, 99), most=6)
     with pytest.raises(Killed):
-        bench.loop(4, replace(bench.laboratory(), clock=clock, stop=Hasty(clock))).run()
+        bench.loop(4, replace(bench.laboratory(), clock=clock, stop=Forward(clock))).run()
     assert len(backed_off(bench)) == 1
 
 
