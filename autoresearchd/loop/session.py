@@ -40,8 +40,8 @@ FAULTS_BEFORE_GIVING_UP = 3
 """Unexpected exceptions in one experiment before it is recorded as a crash and the next one begins."""
 CAP_LOOK_S = 600.0
 """How long at most to wait for the end of a day whose money is spent, before the cap is looked at again."""
-PLACE_LOOK_S = 10.0
-"""How long to wait before a place that somebody else uses is looked at again."""
+PLACE_LOOK_S, LONG_WAIT_S = 10.0, 300.0
+"""How long to wait before a place that somebody else uses is looked at again, and after how long it is told again."""
 REFUSALS = 3
 """Times in a row that every model refuses for good before it is believed: a gateway that restarts may say so once."""
 RESERVE, RESERVED_RUNS = 0.4, 7.25
@@ -116,6 +116,8 @@ class SessionLoop:
         self._failures = self._refusals = self._unproposed = 0
         self._faults = Counter[int]()
         """Unexpected exceptions, by number of what they were in; of confirmations from -2 downwards."""
+        self._taken = dict[int | None, tuple[str, float]]()
+        """Who is at the place where an experiment is to run (None: a confirmation), and since when it waits for it."""
         self._waited_for_policy, self._reconciled = True, False
         self._conditions_checked = self._outdated = False
         self._state: tuple[SessionState, str] | None = None
@@ -483,6 +485,7 @@ class SessionLoop:
                 self._back_off(f"{error.strerror}: {error.filename or 'the disk'}", number)  # it can show anywhere
                 self._reload()
         else:
+            self._taken.pop(number, None)
             # Not where a question or a run only begins once more: what it failed of may be there still.
             e, slot = self._under_way.get(-1 if number is None else number, (None, self._test))
             asks = e is not None and (e.phase is Phase.PROPOSING or slot.asked is not None)
@@ -558,8 +561,18 @@ class SessionLoop:
         self._hold(number, seconds, reason, f"waiting for: {reason}", limited=again)
 
     def _wait_for_place(self, error: errors.PlaceTaken, number: int | None) -> None:
-        """Wait until a place may be free; somebody may be there all night, so this is said once for each of them."""
-        known = self._state == (SessionState.BACKING_OFF, str(error))
+        """Wait until a place may be free; somebody may be there all night, so this is said once for each of them.
+
+        And once more when it has become long: a user is notified of that.
+        """
+        now, (who, since) = self._context.clock.monotonic(), self._taken.get(number, ("", 0.0))
+        known = who == str(error)
+        since = since if known else now
+        if now - since >= LONG_WAIT_S:
+            words = f"waiting for {format_duration(now - since)} until it is free: {error}"
+            self._context.emit(EventKind.BACKING_OFF, words, seconds=now - since, reason=str(error))
+            since = math.inf  # it is told
+        self._taken[number] = str(error), since
         words = "" if known else f"waiting until it is free: {error}"
         self._hold(number, PLACE_LOOK_S, str(error), f"waiting: {error.what}", words, hint=error.hint)
 

@@ -17,7 +17,7 @@ from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop import session as session_module
 from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.session_view import SessionView
-from tests.fakes.bench import LOCKED, TASK, Bench, ByNumber, Failing, Passing, fails, job
+from tests.fakes.bench import LOCKED, TASK, Bench, ByNumber, Failing, Forward, Passing, fails, job
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.workspaces import Commit
 
@@ -78,6 +78,16 @@ def test_who_computes_where_a_run_was_to_begin_is_waited_for_and_told_once(
     assert len([*bench.messages(EventKind.BACKING_OFF)]) == 1
     assert all(run.label is Label.NONE for e in bench.experiments() for run in e.runs), "no run was begun in vain"
     assert [e.number for e in bench.experiments()] == [0, 1, 2, 3]
+
+
+def test_a_long_wait_for_a_place_is_told_once_more(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nobody is notified of a GPU that somebody else has used all night."""
+
+    executor, clock = Shared(bench.job), Passing()
+    monkeypatch.setattr(executor, "looks", 100)
+    bench.loop(3, replace(bench.laboratory(), executor=executor, clock=clock, stop=Forward(clock))).run()
+    told = [event.data["seconds"] for event in bench.events.events if event.kind is EventKind.BACKING_OFF]
+    assert told == [session_module.PLACE_LOOK_S, pytest.approx(300.0, abs=15.0)] and told[1] >= 300.0
 
 
 def test_a_time_limit_ends_the_wait_for_a_place(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
