@@ -265,7 +265,7 @@ class SessionLoop:
             self._check_conditions()
         require_branch(self._context, {self.view.confirmed_commit})
         self.between()
-        if stop.is_set() or stop.paused.is_set():  # asked for while a learner ran
+        if stop.is_set() or stop.paused.is_set() or self._reached():  # while a learner ran
             return
         slot = Slot(self._started)
         e = self._cycle.open(slot)
@@ -687,6 +687,12 @@ class SessionLoop:
             return self._context.stop.reason or "stopped"
         if self._spent:
             return self._spent
+        if reached := self._reached():
+            self._check_any_proposal(reached)
+        return reached
+
+    def _reached(self) -> str:
+        """Which limit leaves nothing for another experiment; empty: none."""
         if self.view.totals.experiments == 0:
             return ""  # a session that ends before its first result has failed: see _check_first_result
         limits = self._limits if self._context.ends_when_spent else replace(self._limits, max_usd=None)
@@ -696,10 +702,7 @@ class SessionLoop:
             seconds=self.active_seconds + self._reserve(limits.max_seconds),
             usd=self._usd + self._reserve(limits.max_usd, self._context.rate() / 3600),
         )
-        if reached is None:
-            return ""
-        self._check_any_proposal(reached.reason)
-        return reached.reason
+        return "" if reached is None else reached.reason
 
     def _check_any_proposal(self, reached: str, hint: str = "") -> None:
         """A session that got no usable proposal at all has done nothing, whatever its limit says."""

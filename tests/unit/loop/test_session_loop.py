@@ -146,6 +146,20 @@ def test_what_is_asked_for_while_a_learner_is_waited_for_holds_before_the_next_e
     assert [e.number for e in bench.experiments()] == [0, 1]
 
 
+def test_no_experiment_begins_where_a_learner_has_used_up_the_time(bench: Bench) -> None:
+    """Else one begins hours after `--max-time`, and what was to be left for the confirmation is gone."""
+    clock, learned = Passing(), list[int]()
+    session = bench.loop(None, replace(bench.laboratory(), clock=clock), max_seconds=8 * 3600.0)
+
+    def learn() -> None:
+        learned.append(1)
+        clock.passed += 9 * 3600.0 if len(learned) == 3 else 0.0
+
+    session.between = learn
+    assert "time limit" in session.run()
+    assert [e.number for e in bench.experiments()] == [0, 1]
+
+
 def test_a_full_disk_in_a_run_is_not_counted_and_the_run_is_made_again(bench: Bench) -> None:
     full = [True]
 
