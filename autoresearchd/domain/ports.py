@@ -306,6 +306,9 @@ class Learning(Protocol):
     def request(self) -> None:
         """One is due. From any thread."""
 
+    def due(self) -> bool:
+        """Whether one is due, or at work, that experiments must wait for."""
+
     def between(self) -> None:
         """Between two experiments: begin one that is due, tell what became of one, wait where experiments must."""
 

@@ -154,6 +154,9 @@ class LearnSchedule:
     def request(self) -> None:
         self._due.set()
 
+    def due(self) -> bool:
+        return self._pauses and (self._at_work() or self._is_due())
+
     def between(self) -> None:
         while True:
             self._collect()
@@ -206,6 +209,7 @@ class LearnSchedule:
         return every is not None and self._since(self._last) >= every
 
     def _begin(self) -> None:
+        self._last = datetime.now(UTC)  # one that fails at once is not tried again at once
         settings = self._settings
         arguments = ["learn", "--algo", settings.algo, "--model", self._model]
         if settings.steps is not None:
@@ -232,7 +236,6 @@ class LearnSchedule:
             resource.prlimit(self._child.pid, resource.RLIMIT_DATA, (soft, hard))
         os.setpriority(os.PRIO_PROCESS, self._child.pid, 10)
         self._began = time.monotonic()
-        self._last = datetime.now(UTC)  # one that fails at once is not tried again at once
         self._tell(EventKind.HOUSEKEEPING, f"learning by {settings.algo}, process {self._child.pid}")
 
     def _collect(self) -> None:

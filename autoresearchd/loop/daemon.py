@@ -88,6 +88,7 @@ def serve(
                 context, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid(), asked=asked
             )
             loop.between, loop.conditions, loop.ready, loop.waits = beside.between, conditions, begin, lock.waits
+            loop.holds = beside.holds
             reason = loop.run()
             state, raised, limit = SessionState.STOPPED, False, not context.stop.is_set()
     except errors.Interrupted as error:

@@ -93,8 +93,9 @@ class SessionLoop:
 
     ready: called once store, git and processes agree. conditions: once nothing is open; opens a segment and gives True
     when results can no longer be compared. between: before each new experiment; may raise EnvironmentFailure to hold it
-    back. waits: with what is waited for while the store cannot be told, with nothing once it can. asked: all that is to
-    be done is a confirmation.
+    back. holds: whether ``between`` is to begin something long, beside which nothing may be under way. waits: with what
+    is waited for while the store cannot be told, with nothing once it can. asked: all that is to be done is a
+    confirmation.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class SessionLoop:
         self.ready: Callable[[], None] = lambda: None
         self.conditions: Callable[[], bool] = lambda: False
         self.between: Callable[[], None] = lambda: None
+        self.holds: Callable[[], bool] = lambda: False
         self.waits: Callable[[str], None] = lambda reason: None
         self._before, self._started = active_seconds, context.clock.monotonic()
         self._failures = self._refusals = self._unproposed = 0
@@ -213,9 +215,15 @@ class SessionLoop:
         elif ends:
             self._cycle.rest()
             return reason
-        elif not reason and self._asked is None and not self._wait_for_policy() and not self._wait_for_proposal():
+        elif reason or self._asked is not None or self._must_empty():
+            return ""
+        elif not self._wait_for_policy() and not self._wait_for_proposal():
             self._guarded(self._open)
         return ""
+
+    def _must_empty(self) -> bool:
+        """Whether what is under way is to end before another experiment begins."""
+        return (bool(self._under_way) or self._confirming is not None) and self.holds()
 
     def _has_room(self) -> bool:
         """Whether more may begin: what was left is ended first, a baseline decided, and nothing runs far ahead.

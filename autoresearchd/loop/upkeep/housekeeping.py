@@ -126,6 +126,12 @@ class Housekeeping:
             took = format_duration(self._lab.clock.monotonic() - started)
             self._lab.emit(EventKind.HOUSEKEEPING, f"packed git in {took}")
 
+    def holds(self) -> bool:
+        """Whether a learner is due, or at work, that experiments are not to be measured beside."""
+        with contextlib.suppress(AutoresearchdError, OSError):  # ``between`` tells it
+            return self._lab.learning is not None and self._lab.learning.due()
+        return False
+
     def watch_disk(self) -> None:
         self._room = shutil.disk_usage(self._lab.site.source).free >= LOW_DISK_BYTES
 

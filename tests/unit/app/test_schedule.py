@@ -151,6 +151,19 @@ def test_no_session_has_the_lock_of_learners(tmp_path: Path) -> None:
     assert lock.suffix == ".lock" and not layout.valid_tag(lock.stem)
 
 
+@pytest.mark.parametrize("pauses", [True, False])
+def test_it_is_known_beforehand_whether_experiments_must_wait(tmp_path: Path, pauses: bool) -> None:
+    """So that several slots are empty by then."""
+    with Watched(tmp_path, WRITE, LearnSettings(every=3), pauses=pauses) as w:
+        assert not w.schedule.due()
+        w.count = 3
+        assert w.schedule.due() == pauses
+        w.count = 0
+        with hold_learner_lock(w.locks):
+            assert w.schedule.due() == pauses, "somebody started one by hand"
+        assert not w.schedule.due() and w.told == []
+
+
 class Somewhere(FakeExecutor):
     """An executor on some device."""
 

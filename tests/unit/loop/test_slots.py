@@ -281,6 +281,24 @@ def test_a_time_limit_that_ends_a_wait_finishes_what_runs_beside_it(make: Callab
     assert second.decision and "the cap of the day is reached" in second.decision.reason
 
 
+def test_a_learner_that_is_due_begins_once_nothing_is_under_way(make: Callable[..., Slots]) -> None:
+    """Else runs are measured beside it, on the same device, and nobody looks after them for hours."""
+    bench, learned = make(3), list[int]()
+
+    def due() -> bool:
+        return len(bench.experiments()) == 5 and not learned
+
+    def between() -> None:
+        if due():
+            learned.append(sum(e.overhead_ms is None for e in bench.experiments()))
+
+    loop = bench.loop(8)
+    loop.holds, loop.between = due, between
+    loop.run()
+    check(bench, 8)
+    assert learned == [0]
+
+
 def test_no_more_experiments_than_asked_for_and_none_is_left_open(make: Callable[..., Slots]) -> None:
     bench = make(4)
     bench.run(5)
