@@ -247,7 +247,8 @@ class SessionLoop:
         if running := self._handles():
             running[0].wait(TICK_S)
         else:
-            self._context.stop.wait(TICK_S)
+            stop = self._context.stop
+            (stop.now if stop.is_set() else stop).wait(TICK_S)  # what is set already lets nobody wait
 
     def _handles(self) -> list[RunHandle]:
         """All runs under way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -243,6 +244,27 @@ def test_stop_finishes_what_runs_beside_a_question_and_tests_it(make: Callable[.
     assert second.decision and "nothing was proposed" in second.decision.reason
     [c] = bench.store.confirmations(bench.session.id)
     assert (c.why, c.experiment, c.verdict and c.verdict.outcome) == ("stop", 1, Outcome.CONFIRMED)
+
+
+def test_an_answer_is_waited_for_without_a_busy_loop_once_it_is_to_stop(make: Callable[..., Slots]) -> None:
+    waited = threading.Event()
+
+    class Now(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.set()
+            return self.is_set()
+
+    class Slow(Tuning):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            lab.stop.end("enough")
+            assert waited.wait(5.0), "the loop does not pause between two looks"
+            return super().propose(state, cancel)
+
+    bench = make(2)
+    lab = replace(bench.laboratory(), policy=Slow())
+    lab.stop.now = Now()
+    assert bench.loop(None, lab).run() == "enough"
+    assert not list(bench.messages(EventKind.FAULT)) and bench.experiment(1).good_runs
 
 
 def test_stop_waits_for_what_runs_and_not_for_a_place_that_fails(make: Callable[..., Slots]) -> None:
