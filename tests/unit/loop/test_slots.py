@@ -246,6 +246,24 @@ def test_stop_finishes_what_runs_beside_a_question_and_tests_it(make: Callable[.
     assert (c.why, c.experiment, c.verdict and c.verdict.outcome) == ("stop", 1, Outcome.CONFIRMED)
 
 
+def test_stop_finishes_a_confirmation_beside_a_question(make: Callable[..., Slots]) -> None:
+    class Stopping(Tuning):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            if lab.stop.is_set() or bench.store.open_confirmation_of(bench.session.id):
+                lab.stop.end("enough")
+                raise Interrupted("not asked")
+            return super().propose(state, cancel)
+
+    bench = make(3)
+    bench.task = replace(bench.task, scoring=replace(bench.task.scoring, confirm_every=20.0))
+    lab = replace(bench.laboratory(), policy=Stopping())
+    assert bench.loop(None, lab).run() == "enough"
+    found = bench.store.confirmations(bench.session.id)
+    assert found and all(c.verdict and c.verdict.outcome is Outcome.CONFIRMED for c in found)
+    assert {run.label for c in found for run in c.runs} == {Label.NONE}
+    assert all(e.phase is Phase.DECIDED for e in bench.experiments())
+
+
 def test_an_answer_is_waited_for_without_a_busy_loop_once_it_is_to_stop(make: Callable[..., Slots]) -> None:
     waited = threading.Event()
 
