@@ -308,9 +308,8 @@ class RemoteExecutor:
                 troubles[name] = error
         if all(isinstance(error, MissingCapability) for error in troubles.values()):
             raise next(iter(troubles.values()))
-        for error in troubles.values():
-            if isinstance(error, PlaceTaken):
-                raise error
+        if gets_ready := [error for error in troubles.values() if isinstance(error, PlaceTaken)]:
+            raise gets_ready[0]
         what = "; ".join(dict.fromkeys(error.what for error in troubles.values()))
         raise EnvironmentFailure(f"no host can take a run: {what}", hint="each is tried again by itself")
 
