@@ -165,7 +165,8 @@ class EarlyAbort:
         if watched.first_point is None and follower.started:
             watched.first_point = now  # what went before (imports, compilation) is no part of finished curves either
         began = now if watched.first_point is None else watched.first_point
-        length = self._budget + (self._view.pace.startup if self._view.pace else 0.0)  # as long as finished ones took
+        pace = self._view.pace  # as long as finished ones took, or may take where they end before their budget
+        length = (pace.most or self._budget + pace.startup) if pace else self._budget
         steps, losses = follower.curve(min(1.0, (now - began) / length))
         if not steps or not max(steps) < LAST_LOOK:
             return None
@@ -230,8 +231,8 @@ class EarlyAbort:
 
     def _curve_rises(self) -> bool:
         """Whether the log shows a figure that is to grow (an accuracy): judged by the baseline's own curve."""
-        if self._direction is Direction.MINIMIZE:
-            return False
+        if self._direction is Direction.MINIMIZE and self._context.task.curve.pattern == "auto":
+            return False  # what it reads by itself are losses
         first = next(iter(self._view.baseline_runs), None)
         losses = self._curve(first)[1] if first else []
         third = len(losses) // 3

@@ -104,6 +104,28 @@ def test_a_hopeless_run_is_ended_early_and_recorded_with_its_forecast(watched: B
     assert looks[-1]["probability"] > 0.99 and looks[-1]["progress"] < 0.6
 
 
+def test_a_program_that_ends_long_before_its_budget_and_logs_no_progress_is_ended_early_too(tmp_path: Path) -> None:
+    """Spread over the budget, a run under way would look better than all that have ended, up to its last line."""
+    bench, clock = (
+        made(tmp_path, task=TASK.replace("budget: 5", "budget: 100") + "curve: {check_every: 1}\n"),
+        Ticking(),
+    )
+
+    def passing() -> None:
+        clock.seconds += 2.0
+
+    def short(request: RunRequest) -> Script | str:
+        script = job(request)
+        assert isinstance(script, Script)
+        pieces = [re.sub(r"step (\d+) \(.*?\) \| loss: (\S+) \| dt: 1ms", r"iter \1: loss \2, time 1.00ms", piece)
+                  for piece in script.pieces]  # fmt: skip
+        return replace(script, pieces=pieces, stage={"duration_s": 24.0}, passing=passing)
+
+    bench.job = short
+    bench.loop(len(VALUES), replace(bench.laboratory(), clock=clock)).run()
+    assert [e.number for e in by_label(bench, Label.ABORTED_EARLY)] == [len(VALUES)]
+
+
 def test_status_and_show_tell_what_was_ended_and_why(watched: Bench) -> None:
     with Reader(watched.state / "state.db") as reader:
         abort = reader.status("t")["abort"]
