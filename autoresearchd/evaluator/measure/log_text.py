@@ -455,7 +455,9 @@ def _json_lines(line: str, budget: float) -> list[CurvePoint]:
     item = _load(text) if text.startswith("{") and text.endswith("}") else None
     if item is None:
         return []
-    return _from_keys({k: v for k, v in ((k, json_number(v)) for k, v in item.items()) if v is not None}, budget)
+    # A validation loss of null was not computed at this step; a training loss of null is NaN.
+    said = ((k, json_number(v)) for k, v in item.items() if v is not None or k not in _VALIDATION_KEYS)
+    return _from_keys({k: v for k, v in said if v is not None}, budget)
 
 
 def _from_keys(values: dict[str, float], budget: float) -> list[CurvePoint]:

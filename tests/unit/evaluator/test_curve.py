@@ -65,6 +65,13 @@ def test_a_loss_that_is_not_finite_is_a_signal_and_no_part_of_the_curve() -> Non
     assert len(parser.non_finite) == MAX_NON_FINITE and not parser.diverged
 
 
+def test_a_validation_loss_that_was_not_computed_is_no_sign_of_divergence() -> None:
+    """Else each crash of such a program would be a loss that is no number, which nobody repairs."""
+    parser = read_curve('{"step": 7, "loss": 2.9, "val_loss": null}\n', "auto", 300)
+    assert [(p.step, p.loss) for p in parser.points] == [(7, 2.9)] and not parser.diverged
+    assert read_curve('{"step": 7, "loss": null}\n', "auto", 300).diverged
+
+
 def test_a_job_that_prints_without_end_costs_bounded_memory() -> None:
     parser = CurveParser("auto", 300)
     for i in range(60_001):
