@@ -16,7 +16,7 @@ from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.task import Direction, Task
 from autoresearchd.evaluator.keep.confirm import doubt
 from autoresearchd.evaluator.keep.decide import sign_of, step_of, tip_value
-from autoresearchd.evaluator.keep.tip_belief import Step, TipBelief, dump, follow, kept_on, load, replay
+from autoresearchd.evaluator.keep.tip_belief import Step, TipBelief, begin, dump, follow, kept_on, load, replay
 from autoresearchd.evaluator.rules.run_time import Pace, allowed
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.messages import ASKED, DOUBT, FAILURES, commit_of, decision_of, is_baseline, is_keep
@@ -145,7 +145,10 @@ class SessionView:
         values = [r.value for r in c.runs if r.good and (r.of is not None) is c.fell and r.value is not None]
         decided = self.experiment(c.against if c.fell else c.experiment).decision
         value = fmean(values) if values else decided.value if decided is not None else None
-        return follow(belief, Step(sign_of(self.context.task.metric) * (value or 0.0), fell=c.fell, runs=len(values)))
+        sign = sign_of(self.context.task.metric)
+        if belief.exact and len(set(values)) > 1:  # what looked as if it had no noise, has some
+            return replace(begin([sign * v for v in values]), counts=belief.counts)
+        return follow(belief, Step(sign * (value or 0.0), fell=c.fell, runs=len(values)))
 
     @property
     def last(self) -> int:

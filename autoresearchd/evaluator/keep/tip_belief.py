@@ -76,7 +76,8 @@ class TipBelief:
     """sigmas, weights: hypotheses of σ; levels, variances: of the tip, under each; counts: of effects (``EFFECTS``).
 
     Shapes: (S,) each, but counts (E,). Where no noise was seen there is one hypothesis, σ = 0. readings: of the tip's
-    own program. before: the program before the last keep (None: the tip is the confirmed program).
+    own program, on the seed of experiments. before: the program before the last keep (None: the tip is the confirmed
+    program).
     """
 
     sigmas: Array
@@ -166,7 +167,7 @@ class Step(NamedTuple):
 
 
 def begin(values: Sequence[float]) -> TipBelief:
-    """From the runs of a baseline, at least two. ValueError: fewer, which say nothing of noise."""
+    """From the runs of a baseline, at least two, the first on the seed of experiments. ValueError: fewer."""
     if len(values) < 2:
         raise ValueError("noise is known from two runs on")
     values, counts = [held(x) for x in values], PSEUDO * _prior()
@@ -174,11 +175,11 @@ def begin(values: Sequence[float]) -> TipBelief:
     squares = math.fsum((x - mean) ** 2 for x in values)
     deviation = math.sqrt(squares / (n - 1))
     if deviation <= max(_LEAST_NOISE, _ROUNDING * abs(mean)):
-        return TipBelief(np.zeros(1), np.ones(1), np.array([values[0]]), np.zeros(1), counts, tuple(values))
+        return TipBelief(np.zeros(1), np.ones(1), np.array([values[0]]), np.zeros(1), counts, (values[0],))
     sigmas = SIGMAS * deviation
     log = -(n - 1) * np.log(sigmas) - 0.5 * squares / sigmas**2
     weights, levels = _normal(np.exp(log - log.max())), np.full(len(sigmas), mean)
-    return TipBelief(sigmas, weights, levels, sigmas**2 / n, counts, tuple(values))
+    return TipBelief(sigmas, weights, levels, sigmas**2 / n, counts, (values[0],))
 
 
 def look(belief: TipBelief, value: float) -> Posterior:
@@ -270,7 +271,9 @@ def _unchanged(belief: TipBelief) -> Posterior:
     It says that the edit changes nothing; it says nothing of noise, which would soon be believed to be 0.
     """
     seen = replace(belief, counts=belief.counts + np.where(EFFECTS == 0.0, 1.0, 0.0))
-    return Posterior(0.0, 0.0, 0.0, 0.0, 1.0, seen, seen)
+    levels, variances = belief.levels, belief.variances
+    then = Before(belief, levels, variances, np.ones_like(levels), levels, variances)
+    return Posterior(0.0, 0.0, 0.0, 0.0, 1.0, replace(seen, before=then), seen)
 
 
 def fell(belief: TipBelief, value: float) -> TipBelief:

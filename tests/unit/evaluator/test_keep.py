@@ -112,7 +112,7 @@ class TestBelief:
     def test_the_same_value_to_the_last_digit_says_nothing_of_noise(self) -> None:
         belief = begin([-1.0, 0.0, 1.0])
         for _ in range(50):
-            belief = look(belief, 0.0).discarded
+            belief = look(belief, -1.0).discarded
         assert belief.sigma > 0.5 and look(belief, 0.3).better < 0.5
 
     @given(
@@ -200,6 +200,24 @@ class TestBelief:
                 doubted |= regret(gain) is not None
             stood += not doubted
         assert found >= 34 and stood >= 38
+
+    def test_a_simplification_that_changes_nothing_hides_no_harm_of_the_keep_below_it(self) -> None:
+        """Else the harmless one would be taken back, and the harmful one could not be any more."""
+        source = random.Random(1)
+        belief = begin([source.gauss(0.0, 1.0) for _ in range(3)])
+        for step in [Step(source.gauss(0.0, 1.0)) for _ in range(10)] + [Step(3.0, kept=True), Step(3.0, kept=True)]:
+            belief = follow(belief, step)
+        assert belief.before is not None and belief.before.was.before is not None, "a link for each keep"
+        for _ in range(12):
+            belief = follow(belief, Step(source.gauss(-1.5, 1.0)))
+        assert regret(belief) is None
+        below = follow(belief, Step(0.0, back=True))
+        assert below.level == pytest.approx(belief.level) and regret(below) is not None
+
+    def test_the_value_of_the_baseline_on_another_seed_is_a_value_like_any(self) -> None:
+        """Of a coarse metric: else a gain that meets it would be said to change nothing."""
+        belief = begin([0.5, 0.6, 0.7])
+        assert look(belief, 0.7).gain > 0.0 == look(belief, 0.5).gain
 
     @pytest.mark.parametrize("lie", [4.0, 30.0, 1e6])
     @pytest.mark.parametrize("runs", [0, 2])

@@ -326,6 +326,21 @@ def test_an_edit_that_was_only_lucky_is_undone_by_the_confirmation(bench: Bench)
     assert bench.workspace().tip() == bench.experiment(0).commit
 
 
+def test_noise_that_a_confirmation_shows_first_is_believed_from_then_on(tmp_path: Path) -> None:
+    """Of a coarse metric, of which the baseline's three runs are alike: else each lucky value would be a true gain."""
+
+    def noisy(request: RunRequest) -> Script | str:
+        scale = float(program_of(request).split("SCALE = ")[1].split()[0])
+        luck = request.seed % 1000 * 1e-4 if run_of(bench, request).attempt < 0 else 0.0
+        return f"score: {10.0 + scale + luck:.6f}\n"
+
+    bench = make(tmp_path, AT_ONCE, job=noisy)
+    belief = bench.run(1).view.belief
+    assert bench.experiment(1).confirmed and belief is not None and not belief.exact and 0.0 < belief.sigma < 0.5
+    resumed = bench.run(1).view.belief
+    assert resumed is not None and resumed.sigma == belief.sigma
+
+
 def test_a_chain_that_falls_to_a_keep_confirmed_below_it_is_believed_to_be_there(tmp_path: Path) -> None:
     """Not where the baseline was: each program as good as that keep would then be kept."""
     bench = left_open(tmp_path)
