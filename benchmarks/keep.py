@@ -5,7 +5,8 @@ improve, with sizes for which a session under the strict rule looks like a publi
 side); noise is independent, or has a part that belongs to the seed, or drifts with the machine. Programs are all as
 noisy, or not. Rules: ours, whose final value is that of the program that was confirmed last; strict (any better value
 is kept), MAD ≥ 2 (with a better value) and 2σ (better by two standard deviations of the three runs of the baseline),
-which confirm nothing. ``--attack``: programs that do worse when they run again, and that are only noisier.
+which confirm nothing. ``--attack``: programs that do worse when they run again, that are only noisier, and
+that have a seed of their own.
 
     python benchmarks/keep.py [--sessions 100] [--first 0] [--runs 130] [--frontier] [--attack] [--logs FOLDER]
 
@@ -74,6 +75,8 @@ WORSE = (1.5, 6.0, 25.0)
 """By how many σ a kept program of ``Sly`` does worse when it runs again."""
 NOISIER = (3.0, 10.0)
 """How many times as noisy a program of ``Raiser`` is."""
+LEFT = (0.0, 0.1)
+"""Of a program's noise where it has a seed of its own: none, or what a GPU leaves."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,17 @@ class Raiser(World):
     def edit(self, incumbent: Truth) -> tuple[float, Truth]:
         effect, edited = super().edit(replace(incumbent, sigma=1.0))
         return (effect, edited) if self._number % self._each else (0.0, Truth(incumbent.value, self._factor))
+
+
+class Seeded(World):
+    """Edits that change nothing, each of whose programs has a seed of its own; its runs differ by the noise left."""
+
+    def __init__(self, left: float, noise: str, session: int) -> None:
+        super().__init__("karpathy", noise, session)
+        self._left = left
+
+    def edit(self, incumbent: Truth) -> tuple[float, Truth]:
+        return 0.0, Truth(self._edits.normal(), self._left)
 
 
 @dataclass
@@ -384,6 +398,7 @@ def _attack(job: tuple[str, float, str, str, range, int]) -> Tally:
         "worse when it runs again, by σ": lambda s: Sly(size, noise, s),
         "as noisy, times": lambda s: Raiser(size, 1, noise, s),
         "one in five as noisy, times": lambda s: Raiser(size, 5, noise, s),
+        "a seed of its own, noise left": lambda s: Seeded(size, noise, s),
     }
     return sum((RULES[rule](make[kind](s), runs) for s in sessions), Tally())
 
@@ -392,6 +407,7 @@ def attack(pool: multiprocessing.pool.Pool, sessions: range, runs: int, rules: S
     """Programs that fool a single run."""
     kinds = [("worse when it runs again, by σ", x) for x in WORSE]
     kinds += [(kind, x) for kind in ("as noisy, times", "one in five as noisy, times") for x in NOISIER]
+    kinds += [("a seed of its own, noise left", x) for x in LEFT]
     jobs = [(kind, x, noise, rule, sessions, runs) for kind, x in kinds for noise in NOISES for rule in rules]
     tallies = pool.map(_attack, jobs, chunksize=1)
     print(f"{len(sessions)} sessions from {sessions.start} on, of {runs} runs each\n{HEAD}")

@@ -45,7 +45,8 @@ class ConfirmRule:
     programs that differ little may differ less. tie_at: probability that a simpler program is no worse than a tie;
     gate_at: with which a bound must hold. share, burst: confirmations that are due wait while more runs than this share
     of all, and so many, were spent on them. lasts: share of its variance that a far noisier tip has in the mean of its
-    runs, however many: it may have made the machine's drift larger, which outlasts a confirmation.
+    runs, however many: it may have made the machine's drift larger, which outlasts a confirmation. still: pairs before
+    which a tip that seems to have a seed of its own is not confirmed, and from which it falls.
     """
 
     at: float = 0.985
@@ -62,6 +63,7 @@ class ConfirmRule:
     share: float = 0.05
     burst: int = 2
     lasts: float = 0.5
+    still: int = 4
 
 
 RULE = ConfirmRule()
@@ -71,6 +73,10 @@ sessions (0 to 5 of ``benchmarks/ablation.py``) 44% do not pass within 6 pairs, 
 """
 FAR_NOISIER = 4.0
 """From so many times the confirmed program's σ on the tip is far noisier."""
+STILL, LUCK = 0.2, 8.0
+"""A tip whose runs vary by less than this share of the confirmed program's has a seed of its own, where it is better by
+no more than so many σ, which a lucky seed may be; one that is ten times as fast may be ten times as steady.
+"""
 _FAR_OFF = 1e50
 """Differences are cut at so many σ."""
 
@@ -91,7 +97,8 @@ class _Pair(NamedTuple):
 class _Difference:
     """Mean of the tip less mean of the confirmed program, positive: better; better, bearable: probabilities.
 
-    noisier: probability that the tip is far noisier than the confirmed program.
+    noisier: probability that the tip is far noisier than the confirmed program. still: it varies far less, as with a
+    seed of its own.
     """
 
     gain: float
@@ -100,6 +107,7 @@ class _Difference:
     bearable: float
     exact: bool = False
     noisier: float = 0.0
+    still: bool = False
 
 
 # ---------------------------------------------------------------------- the test
@@ -179,6 +187,10 @@ def _judge(task: Task, pairs: Sequence[_Pair], found: _Difference, simpler: bool
             outcome, words = Outcome.FELL, "the gain was not there when it ran again"
     elif len(pairs) < (rule.doubted if found.better >= rule.at and found.noisier >= 0.5 else rule.least):
         return None
+    elif found.still:
+        if len(pairs) < rule.still:
+            return None
+        outcome, words = Outcome.FELL, "it gives the same on every seed, as if it had one of its own: that is no gain"
     elif found.better >= rule.at:
         outcome, words = Outcome.CONFIRMED, ""
     elif simpler and found.bearable >= rule.tie_at:
@@ -221,7 +233,12 @@ def _compare(
         found = _posterior(gain, variances, joint, sigmas, belief.counts)
         # Where the confirmed program is the noisier one, it is not the tip that raised the noise.
         raised = np.ptp(tips) > np.ptp(others)
-        return replace(found, noisier=float(joint[:, factors >= FAR_NOISIER].sum()) if raised else 0.0)
+        noisier = float(joint[:, factors >= FAR_NOISIER].sum()) if raised else 0.0
+        # In a few runs two of the confirmed program may be alike by chance.
+        spread = max(float(np.ptp(others)), belief.sigma if once or len(tips) < rule.still else 0.0)
+        alike = float(np.ptp(tips)) < STILL * spread and (once or len(set(others)) == len(others))
+        still = alike and len(tips) > 1 and 0 < gain < LUCK * belief.sigma
+        return replace(found, noisier=noisier, still=still)
     # σ is not known, or there should be none: what the runs of each program vary among themselves.
     own = [belief.level, *tips] if belief is not None and level else tips
     if len(set(own)) == 1 and len(set(others)) == 1 and len(pairs) >= rule.least:

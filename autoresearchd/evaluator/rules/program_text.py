@@ -130,6 +130,20 @@ class _WithoutSeeds(ast.NodeTransformer):
         return ast.arguments(node.posonlyargs, node.args, node.vararg, node.kwonlyargs, [], node.kwarg, values)
 
 
+def fixed_seeds(tree: ast.Module) -> int:
+    """How often a program seeds with a constant, or names one a seed; a generator for a fixed split of data is none."""
+    return sum(_fixes_seed(node) for node in ast.walk(tree))
+
+
+def _fixes_seed(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call) and _last_name(node.func) in _SEEDERS:
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        return bool(given) and all(isinstance(value, ast.Constant) for value in given)
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    constant = isinstance(getattr(node, "value", None), ast.Constant)
+    return constant and any(map(_is_seed, targets))
+
+
 def _is_seed(node: ast.AST) -> bool:
     return SEED_NAME.fullmatch(_last_name(node)) is not None
 

@@ -319,6 +319,13 @@ class TestConfirmation:
         for factor in (3.0, 10.0, 30.0):
             assert share(Outcome.CONFIRMED, 150, normal(0.0, factor)) <= 0.06
 
+    def test_a_lucky_seed_of_the_programs_own_is_no_gain_however_often_it_runs(self) -> None:
+        """What is far better may well be as much steadier."""
+        for luck, left in ((1.5, 0.0), (3.0, 0.0), (1.5, 0.1)):  # left: of its noise, as on a GPU
+            assert share(Outcome.CONFIRMED, 60, normal(luck, left)) <= 0.15
+        assert share(Outcome.CONFIRMED, 40, normal(20.0, 0.0)) >= 0.95
+        assert "as if it had one of its own" in confirm(normal(3.0, 0.0), normal(0.0), believed(0))[0].reason
+
     def test_a_program_that_does_worse_when_it_runs_again_falls(self) -> None:
         assert share(Outcome.FELL, 40, normal(-3.0)) >= 0.95
 

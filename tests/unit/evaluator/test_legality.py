@@ -227,6 +227,22 @@ def test_a_seed_that_is_pinned_beside_a_change_is_refused_and_what_the_evaluatio
     assert verdict(PROMISED.replace("def load_model", "def load")) is Label.ILLEGAL_EDIT
 
 
+@pytest.mark.parametrize("own", ["torch.manual_seed(1337)", "random.seed(a=7)", "seed = 3", "SEED: int = 3"])
+def test_a_seed_of_the_programs_own_beside_a_change_is_refused(own: str) -> None:
+    """On every seed that the evaluator draws it would be as lucky again, so that its luck would be confirmed."""
+    wider = PROMISED.replace("WIDTH = 4", "WIDTH = 5")
+    assert verdict(wider + f"{own}\n") is Label.ILLEGAL_EDIT
+    assert verdict(wider + "split = numpy.random.default_rng(0)\nrandom.seed(WIDTH)\n") is Label.NONE
+    before = PROMISED + "torch.manual_seed(1)\n"
+    assert verdict(before.replace("WIDTH = 4", "WIDTH = 5"), before) is Label.NONE
+
+
+def test_a_program_for_a_newer_python_than_the_daemons_may_be_edited() -> None:
+    """Else a task whose own interpreter is newer would have every edit refused, all night."""
+    newer = "if rate == 1 and:  # stands for what this Python cannot parse\n    pass\nRATE = 1\n"
+    check_edit(task(), {"train.py": newer}, {"train.py": newer.replace("RATE = 1", "RATE = 2")})
+
+
 @pytest.mark.parametrize(
     "instead",
     [
