@@ -221,12 +221,7 @@ class Exchange:
                     break
                 self._asked = self._state.redactor.value(tuple(messages))
                 question = Question(
-                    self._asked,
-                    settings.max_tokens,
-                    settings.temperature,
-                    seed,
-                    timeout=timeout,
-                    schema=schema,
+                    self._asked, settings.max_tokens, settings.temperature, seed, timeout=timeout, schema=schema
                 )
                 try:
                     return self._ask_in_turn(question, cancel)

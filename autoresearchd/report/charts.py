@@ -115,10 +115,7 @@ def staircase(
     svg.y = 8.0
     counts = {**dict.fromkeys(_KINDS, 0), **_counts(chart, low, high)}
     band = " ± σ of a run" if sigma else ""
-    legend = [
-        (f"Confirmed program{band}", "line", "ok thick"),
-        ("Tip, believed ± standard error", "line", "tip thin"),
-    ]
+    legend = [(f"Confirmed program{band}", "line", "ok thick"), ("Tip, believed ± standard error", "line", "tip thin")]
     legend = [entry for entry, there in zip(legend, (chart.confirmed, any(chart.tips)), strict=True) if there]
     legend += [(f"{words} ({counts[k]:,})", shape, cls) for k, (words, shape, cls) in _KINDS.items() if counts[k]]
     if explained:

@@ -272,10 +272,7 @@ def importance(
 
 
 def _gains(
-    records: Sequence[Record],
-    changes: Mapping[int, Any],
-    direction: str,
-    beliefs: Sequence[tuple[float, float, float]],
+    records: Sequence[Record], changes: Mapping[int, Any], direction: str, beliefs: Sequence[tuple[float, float, float]]
 ) -> dict[int, tuple[float, float]]:
     """What edits of constants brought beside the tip as it was believed, or their parent, ± how well that is known."""
     sign = 1.0 if direction == "maximize" else -1.0

@@ -90,11 +90,7 @@ def test_a_cheat_that_beat_a_single_run_is_measured_once_more_beside_the_program
     )
     (folder / "check.yaml").write_text(CHECK + lucky)
     held = check_held(folder, extent=Extent(runs=2))
-    assert (held.cheats[-1].label, held.cheats[-1].detail, caught(held)) == (
-        "no_gain",
-        "miss 2, unedited 2",
-        4,
-    )
+    assert (held.cheats[-1].label, held.cheats[-1].detail, caught(held)) == ("no_gain", "miss 2, unedited 2", 4)
 
 
 def test_what_is_asked_of_many_tasks_is_told_of_what_there_is(

@@ -135,9 +135,7 @@ def test_metrics_are_read_as_the_format_has_them() -> None:
     assert (parsed("Traceback\n").stdout, parsed("Traceback\n").returncode) == ("", 1)
 
 
-def test_a_log_written_by_hand_is_imported_with_its_segments_and_confidence(
-    tmp_path: Path,
-) -> None:
+def test_a_log_written_by_hand_is_imported_with_its_segments_and_confidence(tmp_path: Path) -> None:
     log = "bash ${CLAUDE_SKILL_DIR}/scripts/log-experiment.sh"
     lines = [
         f'{log} --config --name "Optimize loss" --metric-name loss --unit "" --direction higher',

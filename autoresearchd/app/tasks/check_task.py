@@ -23,13 +23,7 @@ from typing import NamedTuple
 
 from autoresearchd.app.project import Project
 from autoresearchd.app.tasks.job_programs import require_bits
-from autoresearchd.app.tasks.task_folder import (
-    TASK_FILE,
-    empty_submodules,
-    is_bundled,
-    read_task,
-    with_large_files,
-)
+from autoresearchd.app.tasks.task_folder import TASK_FILE, empty_submodules, is_bundled, read_task, with_large_files
 from autoresearchd.config import Overrides, check_files
 from autoresearchd.config.load_task import CHECK_FILE, load_check
 from autoresearchd.domain.errors import BaselineError, PolicyError

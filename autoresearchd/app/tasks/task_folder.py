@@ -13,13 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from autoresearchd.config import Overrides, detect, load_task
 from autoresearchd.config.load_task import CHECK_FILE
-from autoresearchd.domain.errors import (
-    AutoresearchdError,
-    ConfigError,
-    MissingCapability,
-    RepositoryError,
-    UsageError,
-)
+from autoresearchd.domain.errors import AutoresearchdError, ConfigError, MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.quantities import some_of
 from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.evaluator.measure.log_text import compile_pattern

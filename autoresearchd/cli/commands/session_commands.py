@@ -63,11 +63,7 @@ def start(
     sandbox: SandboxOption = None,
     slots: Annotated[
         str,
-        typer.Option(
-            "--slots",
-            metavar="N|auto",
-            help="How many runs at once (default: one for each GPU, else one).",
-        ),
+        typer.Option("--slots", metavar="N|auto", help="How many runs at once (default: one for each GPU, else one)."),
     ] = "auto",
     budget: Annotated[
         str | None,

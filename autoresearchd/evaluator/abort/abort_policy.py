@@ -221,12 +221,7 @@ class AbortPolicy:
 
     # ------------------------------------------------------------------ a run under way
     def look(
-        self,
-        steps: Sequence[float],
-        losses: Sequence[float],
-        budget: float,
-        incumbent: float | None,
-        ahead: int = 0,
+        self, steps: Sequence[float], losses: Sequence[float], budget: float, incumbent: float | None, ahead: int = 0
     ) -> Look:
         """Judge a run by its curve so far: losses at steps in the units of its whole ``budget``.
 

@@ -330,13 +330,7 @@ def _histories(state: ResearchState, quote: Quote) -> tuple[Section, ...]:
 
 
 def _history(
-    title: str,
-    recent: Sequence[Experiment],
-    quote: Quote,
-    *,
-    late: int,
-    full: int = HISTORY,
-    after: int = 0,
+    title: str, recent: Sequence[Experiment], quote: Quote, *, late: int, full: int = HISTORY, after: int = 0
 ) -> Section:
     """Experiments, the last ``late`` of which stay longest.
 
@@ -382,10 +376,7 @@ def _outlook(state: ResearchState, quote: Quote, passing: str) -> tuple[Section,
         "was tried, and nothing of what the program means: change what it cannot, or give one to three constants a "
         f"value that you have a reason for. {passing} It would set {would}. Improvements are positive; it believes:"
     )
-    return (
-        _whole(ask, None, "What the search would do"),
-        _from_the_end(lines, Rank.DIGEST, ""),
-    )
+    return (_whole(ask, None, "What the search would do"), _from_the_end(lines, Rank.DIGEST, ""))
 
 
 def _subject(experiment: Experiment, quote: Quote) -> str:

@@ -88,12 +88,7 @@ class SessionRecords:
             change_session(c, session_id, heartbeat_at=at, active_seconds=active_seconds)
 
     def record_belief(
-        self,
-        session_id: int,
-        after: float,
-        value: float,
-        error: float | None,
-        state: Mapping[str, Any] | None = None,
+        self, session_id: int, after: float, value: float, error: float | None, state: Mapping[str, Any] | None = None
     ) -> None:
         """What is believed of the tip's metric, with its standard error. Lazily: it follows from what is known.
 

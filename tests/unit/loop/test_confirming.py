@@ -455,9 +455,7 @@ class Breaking:
 broken = failing("BROKEN", "NameError: name 'x' is not defined\n", true)
 
 
-def test_a_tip_is_tested_once_for_all_failures_of_others_and_keeps_its_place_where_it_runs_well(
-    tmp_path: Path,
-) -> None:
+def test_a_tip_is_tested_once_for_all_failures_of_others_and_keeps_its_place_where_it_runs_well(tmp_path: Path) -> None:
     """More would cost a user the night; and what is to be fixed is still the edit, with its own log."""
     bench = make(tmp_path, NEVER, job=broken)
     bench.policy = Breaking()

@@ -35,11 +35,7 @@ def test_without_or_below_a_cap_everything_may_be_spent() -> None:
     [
         (caps(2.5, session_cap=2.5), True, "$2.50 is reached: $2.50 spent|resume --max-cost"),
         (caps(sum([0.1] * 10), session_cap=1.0), True, "$1.00 is reached"),
-        (
-            caps(0, 20.004, session_cap=1.0, day_cap=20.0),
-            False,
-            "$20.00 a day|00:00 UTC|spend.per_day in config.yaml",
-        ),
+        (caps(0, 20.004, session_cap=1.0, day_cap=20.0), False, "$20.00 a day|00:00 UTC|spend.per_day in config.yaml"),
     ],
 )
 def test_a_cap_that_is_reached_says_how_to_go_on(purse: Caps, whole: bool, words: str) -> None:
