@@ -60,24 +60,16 @@ class LitellmClient(ModelClient):
     The price of a call is the user's, else that of litellm's list. It is unknown (None) where neither has one, where
     the list says nothing is to be paid (as of every model of one's own), and at an address of the user's own.
 
-    model: as litellm names it, e.g. ``anthropic/claude-…``. api_base: another address than the provider's; key: for it,
-    the provider's own is never sent there. keys: by provider, in the place of those of the environment.
+    model: as litellm names it, e.g. ``anthropic/claude-…``; keys: by provider, in place of those of the environment.
     """
 
     name = ""
 
     def __init__(
-        self,
-        model: str,
-        *,
-        prices: Mapping[str, Price] | None = None,
-        api_base: str | None = None,
-        key: str = "",
-        keys: Mapping[str, str] | None = None,
+        self, model: str, *, prices: Mapping[str, Price] | None = None, keys: Mapping[str, str] | None = None
     ) -> None:
         self.name = self._model = model
-        self._prices, self._api_base, self._key = dict(prices or {}), api_base, key
-        self._keys = dict(keys or {})
+        self._prices, self._keys = dict(prices or {}), dict(keys or {})
         self._unbounded = self._schema_refused = False
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
@@ -95,7 +87,7 @@ class LitellmClient(ModelClient):
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """By the tokenizer that litellm has with it where the model is one of OpenAI's, else an estimate."""
         estimate = client.estimate_tokens(messages)
-        if self._api_base is not None or self._provider not in _COUNTED:
+        if self._provider not in _COUNTED:
             return estimate
         given = [dict(message) for message in messages]
         counted = self._look_up(lambda litellm: litellm.token_counter(model=self._model, messages=given), 0)
@@ -129,11 +121,7 @@ class LitellmClient(ModelClient):
         from autoresearchd.models.bounded_http import within
 
         began, response = time.monotonic(), None
-        if self._api_base is None:
-            key = self._keys.get(self._provider) if self._keys else None
-            address = {"api_key": key} if key else {}
-        else:  # some key has to be there, else the provider's own is taken from the environment
-            address = {"api_base": self._api_base, "api_key": self._key or "none"}
+        key = self._keys.get(self._provider) if self._keys else None
         try:
             with within(bounds):
                 response = _library().completion(
@@ -144,7 +132,7 @@ class LitellmClient(ModelClient):
                     num_retries=0,  # the caller's affair: litellm's end in a bare Exception
                     max_retries=0,
                     drop_params=True,
-                    **address,
+                    **({"api_key": key} if key else {}),
                     **arguments,
                 )
             found = response.model_dump(warnings=False)
@@ -202,14 +190,14 @@ class LitellmClient(ModelClient):
     def _listed_price(self, look: Callable[[Any], object]) -> float | None:
         """A price of the list, None where that would be a guess: at another address than the provider's own."""
         moved = (os.environ.get(f"{self._provider.upper()}_{end}") for end in ("API_BASE", "BASE_URL"))
-        if self._api_base is not None or (self._provider not in _ADDRESSED and any(moved)):
+        if self._provider not in _ADDRESSED and any(moved):
             return None
         usd = self._look_up(look, None)
         return float(usd) if isinstance(usd, (int, float)) and math.isfinite(usd) and usd > 0 else None
 
     # -- what went wrong
     def _words(self, error: BaseException) -> str:
-        return client.words_of(str(error), [self._key, *self._keys.values()])
+        return client.words_of(str(error), list(self._keys.values()))
 
     def _trouble(self, error: Exception) -> ModelError:
         said, causes = self._words(error), list(_causes(error))

@@ -22,6 +22,9 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
+
+from autoresearchd.models.litellm_client import LitellmClient
 from tests.fakes.model_turns import Turn, no_model, unauthorised
 
 _WORD = re.compile(r"\S+\s*|\s+")
@@ -37,6 +40,13 @@ class Request:
     path: str
     headers: Mapping[str, str]
     payload: Mapping[str, Any] | None
+
+
+def provider_at(url: str, patch: pytest.MonkeyPatch, model: str, **options: Any) -> LitellmClient:
+    """A client whose provider is at this address, as the environment tells litellm, and has no key of the user's."""
+    for end, value in (("API_BASE", url), ("BASE_URL", url), ("API_KEY", "none")):
+        patch.setenv(f"{model.partition('/')[0].upper()}_{end}", value)
+    return LitellmClient(model, **options)
 
 
 class ScriptedServer(ThreadingHTTPServer):

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.models.client import ModelClient, Question
-from autoresearchd.models.litellm_client import LitellmClient
 from autoresearchd.models.openai_client import OpenAIClient
 from autoresearchd.models.transformers_client import TransformersClient
+from tests.fakes.model_server import provider_at
 from tests.integration.smollm2 import model_file, served
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -48,9 +48,11 @@ def check(client: ModelClient, *, free: bool) -> None:
     assert reply.cost.usd == (0.0 if free else None)
 
 
-def test_litellm_asks_a_real_model_behind_transformers_serve(url: str, smollm2: Path) -> None:
+def test_litellm_asks_a_real_model_behind_transformers_serve(
+    url: str, smollm2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("litellm", reason="the head of this file says how to install it")
-    check(LitellmClient(f"openai/{smollm2}", api_base=url), free=False)
+    check(provider_at(url, monkeypatch, f"openai/{smollm2}"), free=False)
 
 
 def test_the_policy_local_asks_the_same_model(url: str) -> None:

@@ -12,15 +12,15 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from autoresearchd.domain.errors import Interrupted
 from autoresearchd.models.bounded_http import most_bytes
 from autoresearchd.models.client import ModelClient, ModelError, Question, Trouble
-from autoresearchd.models.litellm_client import LitellmClient
 from autoresearchd.models.openai_client import OpenAIClient
-from tests.fakes.model_server import ScriptedHandler, ScriptedServer
+from tests.fakes.model_server import ScriptedHandler, ScriptedServer, provider_at
 
 pytestmark = pytest.mark.slow
 
@@ -32,11 +32,14 @@ BUFFERED = 16 * 2**20
 PATIENCE_S = 200.0
 Way = Callable[[str], ModelClient]
 Attack = Callable[["Handler"], None]
-WAYS: dict[str, Way] = {
-    "local": lambda url: OpenAIClient(url, "m", key=KEY),
-    "litellm:openai": lambda url: LitellmClient("openai/m", api_base=url, key=KEY),
-    "litellm:anthropic": lambda url: LitellmClient("anthropic/m", api_base=url, key=KEY),
-}
+WAYS = ("local", "litellm:openai", "litellm:anthropic")
+
+
+def client_of(way: str, patch: pytest.MonkeyPatch, url: str) -> ModelClient:
+    provider = way.partition(":")[2]
+    if provider:
+        return provider_at(url, patch, f"{provider}/m", keys={provider: KEY})
+    return OpenAIClient(url, "m", key=KEY)
 
 
 class Hostile(ScriptedServer):
@@ -158,8 +161,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
         pytest.skip(f"{package} is not installed")
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
-    WAYS[request.param]("http://127.0.0.1:9/v1").count_tokens(QUESTION.messages)
-    return WAYS[request.param]
+    way = partial(client_of, request.param, monkeypatch)
+    way("http://127.0.0.1:9/v1").count_tokens(QUESTION.messages)
+    return way
 
 
 def fails(client: ModelClient, question: Question = QUESTION) -> ModelError:
@@ -209,7 +213,9 @@ def test_an_answer_of_a_million_parts_is_made_no_objects_of(
 
 
 @pytest.mark.parametrize("name", ["local", "litellm:openai"])
-def test_a_server_that_tells_of_a_billion_tokens_does_not_use_up_the_cap_of_the_day(name: str) -> None:
+def test_a_server_that_tells_of_a_billion_tokens_does_not_use_up_the_cap_of_the_day(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At $15 a million it was $18,000 for an answer of 16 tokens, in the book that all of a user's sessions share."""
     pytest.importorskip("httpx" if name == "local" else "litellm")
 
@@ -219,7 +225,7 @@ def test_a_server_that_tells_of_a_billion_tokens_does_not_use_up_the_cap_of_the_
         handler.answer(b'{"id": "1", "model": "m", "choices": [' + message + b'], "usage": ' + usage + b"}")
 
     with Hostile(greedy) as hostile:
-        cost = WAYS[name](hostile.url).ask(QUESTION, threading.Event()).cost
+        cost = client_of(name, monkeypatch, hostile.url).ask(QUESTION, threading.Event()).cost
     assert cost.tokens_in < 110_000 and cost.tokens_out < 110_000
 
 

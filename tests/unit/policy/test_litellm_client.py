@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from autoresearchd.models.client import ModelClient, ModelError, Trouble, estima
 from autoresearchd.models.litellm_client import LitellmClient
 from tests.contract.client_contract import QUESTION, HttpClientContract
 from tests.fakes import model_turns as turns
-from tests.fakes.model_server import ScriptedServer
+from tests.fakes.model_server import ScriptedServer, provider_at
 
 NEVER = threading.Event()
 KEY = "sk-not-a-key-0123456789abcdef"
@@ -47,14 +48,18 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.slow
 class TestLitellmClient(HttpClientContract):
-    def make_client(self, url: str) -> ModelClient:
-        return LitellmClient("openai/scripted-model", api_base=url)
+    @pytest.fixture(autouse=True)
+    def patched(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.patch = monkeypatch
+
+    def make_client(self, url: str, model: str = "openai/scripted-model", **options: Any) -> ModelClient:
+        return provider_at(url, self.patch, model, **options)
 
     def test_at_an_address_of_ones_own_a_name_tells_no_price_but_the_users(self) -> None:
         prices = {"scripted-model": Price(input=2.0, output=8.0)}
         for model, usd in (("openai/gpt-4o", None), ("openai/scripted-model", (10 * 2.0 + 2 * 8.0) / 1e6)):
             with ScriptedServer([turns.says("one two")]) as scripted:
-                cost = LitellmClient(model, prices=prices, api_base=scripted.url).ask(QUESTION, NEVER).cost
+                cost = self.make_client(scripted.url, model, prices=prices).ask(QUESTION, NEVER).cost
             assert cost.usd == (None if usd is None else pytest.approx(usd))
             assert cost.tokens_in > 0
 
@@ -69,21 +74,11 @@ class TestLitellmClient(HttpClientContract):
         else:
             assert (usd, unanswered) == (None, None)
 
-    def test_the_providers_key_is_not_sent_to_an_address_of_ones_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("OPENAI_API_KEY", KEY)
-        with ScriptedServer() as scripted:
-            LitellmClient("openai/scripted-model", api_base=scripted.url).ask(QUESTION, NEVER)
-            assert all(KEY not in str(request.headers) for request in scripted.requests)
-
-    def test_a_key_out_of_a_file_goes_to_its_provider_and_stands_over_the_environments(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment-0123456789")
+    def test_a_key_out_of_a_file_goes_to_its_provider_and_stands_over_the_environments(self) -> None:
         with ScriptedServer([turns.unauthorised()]) as scripted:
-            monkeypatch.setenv("OPENAI_BASE_URL", scripted.url)
-            monkeypatch.setenv("OPENAI_API_BASE", scripted.url)
+            both = {"openai": KEY, "anthropic": "another"}
             with pytest.raises(ModelError) as caught:
-                LitellmClient("openai/gpt-4o", keys={"openai": KEY, "anthropic": "another"}).ask(QUESTION, NEVER)
+                self.make_client(scripted.url, "openai/gpt-4o", keys=both).ask(QUESTION, NEVER)
             assert caught.value.trouble is Trouble.UNAUTHORISED
             assert KEY not in str(caught.value) and "uthorization" not in str(caught.value)
             assert caught.value.__cause__ is None, "requests and their headers hang on it"
@@ -94,7 +89,7 @@ class TestLitellmClient(HttpClientContract):
 
     def test_litellm_prints_nothing(self, capfd: pytest.CaptureFixture[str]) -> None:
         with ScriptedServer([turns.server_error()]) as scripted:
-            client = LitellmClient("openai/scripted-model", api_base=scripted.url)
+            client = self.make_client(scripted.url)
             with pytest.raises(ModelError):
                 client.ask(QUESTION, NEVER)
             client.ask(QUESTION, NEVER)
@@ -104,7 +99,7 @@ class TestLitellmClient(HttpClientContract):
         schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
         asked = replace(QUESTION, schema=schema, temperature=None, seed=None)
         with ScriptedServer(after=turns.says("yes"), refuses=["response_format"]) as scripted:
-            client = LitellmClient("openai/gpt-4o", api_base=scripted.url)
+            client = self.make_client(scripted.url, "openai/gpt-4o")
             assert client.takes_schema()
             reply = client.ask(asked, NEVER)
             assert not client.takes_schema()
