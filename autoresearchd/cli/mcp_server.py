@@ -29,7 +29,7 @@ from autoresearchd.app import outside, session_requests
 from autoresearchd.app.project import Project
 from autoresearchd.cli.repository_here import Place, find_place
 from autoresearchd.domain.cleaning import printable
-from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, UsageError
+from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, RepositoryError, UsageError
 from autoresearchd.domain.labels import Status
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.workspace import layout
@@ -334,13 +334,25 @@ def _safe_task(folder: Path, task: str | None, policy: str) -> str | None:
         raise UsageError(what, hint=f"take one of {', '.join(_OFFERED)}; the user can start that one")
     if task is None:
         return None
-    place = (folder / task).resolve()
-    if place.is_dir() and place.is_relative_to(folder.resolve()):
-        return str(place)
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", task):
-        what = f"the task {task[:60]!r} is neither a folder below {folder} nor the name of a bundled one"
+    place, top = (folder / task).resolve(), folder.resolve()
+    if not place.is_dir():
+        if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", task):
+            what = f"the task {task[:60]!r} is neither a folder below {folder} nor the name of a bundled one"
+            raise UsageError(what, hint="the user can start sessions elsewhere")
+        return task
+    # A job can have left a repository with a task.yaml of its own in what the daemon keeps of its run.
+    inner = place.relative_to(top).parts if place.is_relative_to(top) else (layout.PUBLIC,)
+    if {layout.PUBLIC, ".git"}.intersection(inner) or _root(place) != _root(top):
+        what = f"the task {task[:60]!r} is no part of the project in {folder}"
         raise UsageError(what, hint="the user can start sessions elsewhere")
-    return task
+    return str(place)
+
+
+def _root(folder: Path) -> Path | None:
+    """The top of the repository that a folder stands in, if any."""
+    with contextlib.suppress(RepositoryError):
+        return layout.find_root(folder)
+    return None
 
 
 async def _command(context: Context[Any, Any], folder: Path, arguments: list[str]) -> str:
