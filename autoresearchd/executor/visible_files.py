@@ -175,15 +175,29 @@ def hidden_places(task: Task, python: Interpreter) -> list[Path]:
         mark, _, inner = entry.partition("/")
         folders = {"{stdlib}": libraries, "{purelib}": packages}.get(mark)
         found += [Path(entry).expanduser()] if folders is None else [folder / inner.lstrip("/") for folder in folders]
+    if hide:
+        found += _conda_copies(python)
     found += [place for path in python.imports for name in _NO_IMPORTS for place in path.glob(name)]
     return [p for p in found if p.exists()]
+
+
+def _conda_copies(python: Interpreter) -> list[Path]:
+    """Package caches and other environments in conda's prefixes: what is hidden may lie there once more."""
+    used = [path.resolve() for path in (python.executable, *python.folders)]
+    prefixes = [root for root in _roots(python) if (root / "conda-meta").is_dir()]
+    places = [place for prefix in prefixes for place in (*prefix.glob("pkgs"), *prefix.glob("envs/*"))]
+    return [place for place in places if not any(is_inside(path, [place.resolve()]) for path in used)]
+
+
+def _roots(python: Interpreter) -> Iterable[Path]:
+    """The prefixes that a job can see."""
+    return dict.fromkeys([*python.folders, Path("/usr"), Path("/usr/local")])
 
 
 @lru_cache(maxsize=16)
 def visible_libraries(python: Interpreter) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """Standard libraries and packages that jobs can see: what is hidden in one is hidden in its neighbours, too."""
-    roots = dict.fromkeys([*python.folders, Path("/usr"), Path("/usr/local")])
-    own = [lib for root in roots for lib in root.glob("lib*/python3*") if lib.is_dir()]
+    own = [lib for root in _roots(python) for lib in root.glob("lib*/python3*") if lib.is_dir()]
     libraries = dict.fromkeys([python.stdlib, *own])
     inner = [lib / name for lib in own for name in ("site-packages", "dist-packages")]
     elsewhere = [place for path in python.imports for place in (path, path.parent)]  # packages, or one

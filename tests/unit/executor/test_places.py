@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.errors import BaselineError, MissingCapability
-from autoresearchd.executor.environment import MARKER, inspect, resolve_python, run_setup
-from autoresearchd.executor.visible_files import DataEntry, find_data, place_links
+from autoresearchd.domain.task import Evaluation
+from autoresearchd.executor.environment import MARKER, Interpreter, inspect, resolve_python, run_setup
+from autoresearchd.executor.visible_files import DataEntry, find_data, hidden_places, place_links
 from tests.contract.executor_contract import make_task
 
 
@@ -85,3 +86,18 @@ def test_what_an_interrupted_setup_left_is_removed(tmp_path: Path) -> None:
     assert sorted(p.name for p in setup.iterdir()) == [MARKER, "data", "made", "prepare"]
     assert (setup / "made").read_text() == "cpu\n"
     assert not (tmp_path / "setup.run").exists()
+
+
+def test_what_is_hidden_in_a_conda_is_hidden_in_its_package_cache_and_other_environments(tmp_path: Path) -> None:
+    base = tmp_path / "conda"
+    for name in ("conda-meta", "bin", "pkgs/secret-1", "envs/other", "envs/own/bin"):
+        (base / name).mkdir(parents=True)
+    own = base / "envs" / "own"
+    lib = base / "lib" / "python3.11"
+    task = make_task(evaluation=Evaluation("true", hide=("{purelib}/secret",)))
+    for executable in (base / "bin" / "python", own / "bin" / "python"):
+        python = Interpreter(executable, "3.11.2", (base, own), (), lib / "site-packages", lib)
+        assert hidden_places(task, python) == [base / "pkgs", base / "envs" / "other"]
+    python = Interpreter(base / "bin" / "python", "3.11.2", (base,), (), lib / "site-packages", lib)
+    assert set(hidden_places(task, python)) == {base / "pkgs", own, base / "envs" / "other"}
+    assert hidden_places(make_task(), python) == []
