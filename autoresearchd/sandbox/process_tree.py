@@ -37,13 +37,17 @@ def read(path: str) -> bytes:
         return b""
 
 
-def children(pid: int) -> list[int]:
-    """Direct children of a process, of all its threads."""
+def threads(pid: int) -> list[str]:
+    """The threads of a process, by number; none where it has ended."""
     try:
-        tasks = os.listdir(f"/proc/{pid}/task")
+        return os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
-    return [int(child) for task in tasks for child in read(f"/proc/{pid}/task/{task}/children").split()]
+
+
+def children(pid: int) -> list[int]:
+    """Direct children of a process, of all its threads."""
+    return [int(child) for task in threads(pid) for child in read(f"/proc/{pid}/task/{task}/children").split()]
 
 
 def children_by_parent(pid: int) -> list[int]:
@@ -85,15 +89,27 @@ def send(pid: int, number: int) -> None:
 
 def over_memory(pid: int, limit: int) -> bool:
     """Whether the descendants use more than ``limit`` bytes together, by PSS once the quicker RSS is beyond it."""
-    return _tree_memory(pid, "statm") > limit and _tree_memory(pid, "smaps_rollup") > limit
+    return all(sum(map(of_one, descendants(pid))) > limit for of_one in (_rss, _pss))
 
 
-def _tree_memory(pid: int, file: str) -> int:
-    texts = [read(f"/proc/{child}/{file}") for child in descendants(pid)]
-    if file == "statm":
-        return sum(int(text.split()[1]) * _PAGE for text in texts if text)
-    lines = [line for text in texts for line in text.splitlines() if line.startswith(b"Pss:")]
-    return sum(int(line.split()[1]) * 1024 for line in lines)
+def _rss(pid: int) -> int:
+    text = _of_the_living(pid, "statm")
+    return int(text.split()[1]) * _PAGE if text else 0
+
+
+def _pss(pid: int) -> int:
+    """What a process uses, its share of what it shares; of one that is not to be looked into, all."""
+    lines = [line for line in _of_the_living(pid, "smaps_rollup").splitlines() if line.startswith(b"Pss:")]
+    return int(lines[0].split()[1]) * 1024 if lines else _rss(pid)
+
+
+def _of_the_living(pid: int, file: str) -> bytes:
+    """A file of /proc about the memory of a process: where its first thread has ended that one's is empty or zeros."""
+    of_first = read(f"/proc/{pid}/{file}")
+    if of_first and not of_first.startswith(b"0 "):
+        return of_first
+    texts = (read(f"/proc/{pid}/task/{thread}/{file}") for thread in threads(pid))
+    return next((text for text in texts if text and not text.startswith(b"0 ")), b"")
 
 
 def kernel_kills() -> int:

@@ -93,6 +93,33 @@ def test_children_are_found_on_every_kernel(find: object) -> None:
     assert find(child.pid) == []  # type: ignore[operator]
 
 
+HOLDS_MEMORY = """
+import ctypes, os, threading, time
+def hold():
+    held = bytearray(os.urandom(1 << 20)) * 64
+    print("HELD", flush=True)
+    time.sleep(600)
+threading.Thread(target=hold).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+@pytest.mark.parametrize("source", [HOLDS_MEMORY, HOLDS_MEMORY.replace("pthread_exit(None)", "pause()")])
+@pytest.mark.parametrize("readable", [True, False])
+def test_memory_is_seen_also_where_a_process_hides_it(
+    source: str, readable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first thread has ended, or (PR_SET_DUMPABLE) its PSS is not to be read."""
+    if not readable:
+        read = process_tree.read
+        monkeypatch.setattr(process_tree, "read", lambda path: b"" if "smaps_rollup" in path else read(path))
+    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"HELD\n"
+        found = [process_tree.over_memory(os.getpid(), limit << 20) for limit in (48, 512)]
+        process.kill()
+    assert found == [True, False]
+
+
 def test_a_job_that_takes_back_that_it_is_ended_first_is_made_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory gets tight; else the kernel may end the daemon, and the night with it."""
     with carrier("") as job:
