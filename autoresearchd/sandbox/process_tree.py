@@ -6,11 +6,12 @@ only when that figure has moved by as much as the ceiling: a run of a few proces
 C modules only, see `supervise`. Background: proc(5), getrlimit(2).
 """
 # pathlib and contextlib are among what the supervisor must not import:
-# ruff: noqa: PTH110, PTH123, PTH208
+# ruff: noqa: PTH110, PTH116, PTH123, PTH208
 
 from __future__ import annotations
 
 import os
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ _NO_END = 1 << 62
 _SHARE_OF_MACHINE, _SHARE_LEFT = 0.95, 0.08
 _TIGHT = 0.15
 """Of the machine's memory: when less is left, jobs are made the first again that the kernel ends."""
+_MOST_LOOKED = 1 << 16
+"""Descriptors of files, at one look."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FIRST = b"1000\n"
 TOKEN_VARIABLE = "AUTORESEARCHD_RUN_TOKEN"  # noqa: S105  # a name, no secret
@@ -135,10 +138,15 @@ def start_time(pid: int) -> int | None:
 
 
 class Ceilings:
-    """The ceilings of one stage, with what the machine looked like when it began."""
+    """The ceilings of one stage, with what the machine looked like when it began.
 
-    def __init__(self, supervisor: int, memory_mb: int | None, limits: dict[str, Any] | None) -> None:
-        self.supervisor, self.memory_mb, self.limits = supervisor, memory_mb, limits
+    launchers: processes of the sandbox itself, below which the job's are.
+    """
+
+    def __init__(
+        self, supervisor: int, memory_mb: int | None, limits: dict[str, Any] | None, launchers: tuple[int, ...] = ()
+    ) -> None:
+        self.supervisor, self.memory_mb, self.limits, self.launchers = supervisor, memory_mb, limits, launchers
         self.tasks = tasks_of_machine()
         # The output folder of a stage that only reads it is full already, and so is an agent's copy of the workspace.
         self.folders = [
@@ -177,11 +185,26 @@ class Ceilings:
             moved = space - space_now >= most_bytes // 2 or files - files_now >= most // 2
             if moved or ended:
                 size, count = size_of(folder, most_bytes, most_now)
-                if size > most_bytes and moved:
+                unseen = False
+                if moved and size <= most_bytes:
+                    more, unseen = _nameless(self._of_the_job(), folder)
+                    size += more
+                if moved and (size > most_bytes or (unseen and space - space_now > most_bytes)):
                     return "failed", f"it wrote more than {most_bytes // _MIB} MB"
                 if count > most_now:
                     return "failed", f"it made more than {most:,} files"
         return None
+
+    def _of_the_job(self) -> list[int]:
+        """The descendants but for the sandbox's own, which nobody may look into, and which hold no files."""
+        ours = {*self.launchers, *(child for pid in self.launchers for child in children(pid) if _is_first(child))}
+        return [pid for pid in descendants(self.supervisor) if pid not in ours]
+
+
+def _is_first(pid: int) -> bool:
+    """Whether a process is the first one of a namespace of processes."""
+    lines = read(f"/proc/{pid}/status").splitlines()
+    return any(line.startswith(b"NSpid:") and line.endswith(b"\t1") for line in lines)
 
 
 def apply(limits: dict[str, Any] | None) -> None:
@@ -238,6 +261,44 @@ def size_of(folder: str, most_bytes: int, most_files: int) -> tuple[int, int]:
         except OSError:  # removed meanwhile
             continue
     return size, count
+
+
+def _nameless(pids: list[int], folder: str) -> tuple[int, bool]:
+    """Bytes on disk of files without a name that processes hold open; whether they may hold more that cannot be seen.
+
+    Of the file system of a folder. Not seen are those of a process that forbids to look, those that are only mapped or
+    on their way through a socket, and those of more descriptors than there is time for.
+    """
+    found: dict[int, int] = {}
+    unseen, looked = False, 0
+    try:
+        device = os.stat(folder).st_dev
+    except OSError:
+        return 0, False
+    mark = b"%02x:%02x" % (os.major(device), os.minor(device))
+    for place in (f"/proc/{pid}/task/{thread}" for pid in pids for thread in threads(pid)):
+        try:
+            names = os.listdir(place + "/fd")
+        except OSError as error:
+            ended = read(place + "/statm").startswith(b"0 ")  # who has ended forbids to look, too
+            unseen = unseen or (isinstance(error, PermissionError) and not ended)
+            continue
+        looked += len(names)
+        if looked > _MOST_LOOKED:
+            return sum(found.values()), True
+        for name in names:
+            try:
+                facts = os.stat(f"{place}/fd/{name}")
+            except OSError:
+                continue
+            if stat.S_ISSOCK(facts.st_mode):
+                unseen = unseen or _figure(f"{place}/fdinfo/{name}", b"scm_fds:") > 0
+            elif facts.st_nlink == 0 and facts.st_dev == device:
+                found[facts.st_ino] = facts.st_blocks * 512
+    lines = (line for pid in pids for line in _of_the_living(pid, "maps").splitlines())
+    words = (line.split() for line in lines if line.endswith(b" (deleted)"))
+    mapped = {int(word[4]) for word in words if word[3] == mark}
+    return sum(found.values()), unseen or not mapped <= found.keys()
 
 
 def _space(folder: str) -> tuple[int, int]:

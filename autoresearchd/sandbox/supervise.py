@@ -189,7 +189,8 @@ class Supervisor:
         main = Child(stage["program"], self.plan, stage["banner"])
         companion = Child(stage["companion"], self.plan) if stage["companion"] else None
         children = [child for child in (companion, main) if child]
-        ceilings = Ceilings(self.me, self.plan["memory_mb"], self.plan["limits"])
+        launchers = () if self.plan["plain"] else tuple(child.pid for child in children)
+        ceilings = Ceilings(self.me, self.plan["memory_mb"], self.plan["limits"], launchers)
         outcome, detail = self.watch(stage, main, companion, ceilings)
         duration = time.monotonic() - began
         left = self.end_tree(children)

@@ -43,10 +43,18 @@ def program(body: str) -> str:
 MANY_PROCESSES = program("for n in range(60):\n    os.fork() or time.sleep(600)")
 MANY_THREADS = program("for n in range(200):\n    threading.Thread(target=time.sleep, args=(600,)).start()")
 ONE_LARGE_FILE = program("open(f'{OUT}/large', 'wb').truncate(24 << 20)")
-FILE_OF_GOOD_SIZE = (
-    "    file = os.open(f'{OUT}/{n}', os.O_CREAT | os.O_WRONLY)\n    os.write(file, os.urandom(4 << 20))"
-)
+FILE_OF_GOOD_SIZE = "    file = os.open(f'{OUT}/{n}', os.O_CREAT | os.O_RDWR)\n    os.write(file, os.urandom(4 << 20))"
 MANY_FILES_OF_GOOD_SIZE = program(f"for n in range(12):\n{FILE_OF_GOOD_SIZE}\n    os.fsync(file)")
+FILE_WITHOUT_A_NAME = f"{FILE_OF_GOOD_SIZE}\n    os.unlink(f'{{OUT}}/{{n}}')\n    os.fsync(file)"
+MANY_FILES_WITHOUT_NAMES = program(f"for n in range(12):\n{FILE_WITHOUT_A_NAME}")
+MANY_FILES_ON_THEIR_WAY = program(
+    "import socket\npair = socket.socketpair()\n"
+    f"for n in range(12):\n{FILE_WITHOUT_A_NAME}\n    socket.send_fds(pair[0], [b'x'], [file])\n    os.close(file)"
+)
+MANY_FILES_THAT_ARE_ONLY_MAPPED = program(
+    "import mmap\nheld = []\n"
+    f"for n in range(12):\n{FILE_WITHOUT_A_NAME}\n    held.append(mmap.mmap(file, 4096))\n    os.close(file)"
+)
 MANY_FILES = program("for n in range(400):\n    open(f'{OUT}/{n}', 'wb').close()")
 
 KEYRING = """
@@ -95,10 +103,13 @@ def run_within(tier: Tier, root: Path, source: str, limits: RunLimits, mark: str
         (MANY_PROCESSES, RunLimits(processes=30), "more than 30 processes"),
         (MANY_THREADS, RunLimits(threads=100), "more than 100 threads"),
         (MANY_FILES_OF_GOOD_SIZE, RunLimits(size=16 << 20), "more than 16 MB"),
+        (MANY_FILES_WITHOUT_NAMES, RunLimits(size=16 << 20), "more than 16 MB"),
+        (MANY_FILES_ON_THEIR_WAY, RunLimits(size=16 << 20), "more than 16 MB"),
+        (MANY_FILES_THAT_ARE_ONLY_MAPPED, RunLimits(size=16 << 20), "more than 16 MB"),
         (MANY_FILES, RunLimits(files=300), "more than 300 files"),
         (MANY_FILES.replace("REST", "0"), RunLimits(files=300), "more than 300 files"),
     ],
-    ids=["processes", "threads", "output", "files", "files-at-the-end"],
+    ids=["processes", "threads", "output", "nameless", "sent", "mapped", "files", "files-at-the-end"],
 )
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_run_that_uses_too_much_is_ended(
@@ -110,7 +121,11 @@ def test_a_run_that_uses_too_much_is_ended(
 
 
 @pytest.mark.parametrize(
-    "source", [MANY_PROCESSES, MANY_THREADS, MANY_FILES_OF_GOOD_SIZE, ONE_LARGE_FILE, MANY_FILES.replace("REST", "0")]
+    "source",
+    [
+        *(MANY_PROCESSES, MANY_THREADS, MANY_FILES_OF_GOOD_SIZE, MANY_FILES_WITHOUT_NAMES, MANY_FILES_ON_THEIR_WAY),
+        *(MANY_FILES_THAT_ARE_ONLY_MAPPED, ONE_LARGE_FILE, MANY_FILES),
+    ],
 )
 def test_the_same_programs_run_where_the_limits_are_wide(source: str, tmp_path: Path, mark: str) -> None:
     """Else the test above would show nothing but broken programs."""
