@@ -105,9 +105,12 @@ def become(spec: Plan, plan: Plan, output: int, parent: int) -> None:
 
 
 def guard(program: str) -> None:
-    """Refuse calls that bubblewrap leaves to a job; one that is set-user-id root would lose that: it goes without."""
-    if os.uname().machine in seccomp.MACHINES and not os.stat(program).st_mode & _SET_USER_ID:  # noqa: PTH116
-        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    """Refuse what bubblewrap leaves to a job; one that is set-user-id root would lose that: it goes without."""
+    if os.stat(program).st_mode & _SET_USER_ID:  # noqa: PTH116
+        return
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.leave_abstract_sockets()
+    if os.uname().machine in seccomp.MACHINES:
         kernel.filter_calls(seccomp.guard(os.uname().machine))
 
 

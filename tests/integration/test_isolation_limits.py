@@ -15,8 +15,9 @@ from autoresearchd.executor.environment import inspect
 from autoresearchd.executor.gpus import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.visible_files import visible_libraries
+from autoresearchd.sandbox.isolation.kernel import landlock_version
 from autoresearchd.sandbox.job_files import remove_tree
-from autoresearchd.sandbox.launch import RunLimits
+from autoresearchd.sandbox.launch import RunLimits, new_token
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, available
 from tests.contract.executor_contract import HANG, ended, make_request, make_task
 from tests.integration.local_jobs import (
@@ -227,6 +228,21 @@ def test_a_job_has_no_network_unless_the_task_says_so(tmp_path: Path) -> None:
         assert run(PLAIN, tmp_path, make_task(command)).stages[0].outcome == "ok"
         assert run(BEST, tmp_path, make_task(command)).stages[0].outcome == "failed"
         assert run(BEST, tmp_path, make_task(command, execution={"network": True})).stages[0].outcome == "ok"
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_job_with_a_network_connects_to_no_abstract_socket_of_the_machine(tier: Tier, tmp_path: Path) -> None:
+    if tier.program and landlock_version() < 6:
+        pytest.skip("before Linux 6.12 bubblewrap cannot keep it from that")
+    name = f"\0autoresearchd-{new_token()}"
+    connect = f"import socket\nsocket.socket(socket.AF_UNIX).connect({name!r})\n"
+    own = connect.replace(f"connect({name!r}", f"bind({name + '-own'!r}")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(name)
+        server.listen()
+        for source, refused in ((connect, tier.isolates), (own, tier.confines)):
+            command, outcome = write_job(tmp_path, source), "failed" if refused else "ok"
+            assert run(tier, tmp_path, make_task(command, execution={"network": True})).stages[0].outcome == outcome
 
 
 @needs_sandbox

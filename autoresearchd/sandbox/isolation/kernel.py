@@ -159,7 +159,7 @@ _ALL = (1 << 16) - 1
 _SINCE = {REFER: 2, TRUNCATE: 3, IOCTL_DEV: 5}
 _OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 _TCP, _SINCE_TCP = 0b11, 4
-_ABSTRACT_SOCKETS_AND_SIGNALS, _SINCE_SCOPES = 0b11, 6
+_ABSTRACT_SOCKETS, _SIGNALS, _SINCE_SCOPES = 0b01, 0b10, 6
 
 READ = READ_FILE | READ_DIR | EXECUTE
 WRITE = READ | WRITE_FILE | TRUNCATE | REFER | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_FIFO | MAKE_SYM
@@ -189,9 +189,8 @@ class Ruleset:
         if abi >= _SINCE_TCP:
             words.append(0 if tcp else _TCP)
         if abi >= _SINCE_SCOPES:
-            words.append(_ABSTRACT_SOCKETS_AND_SIGNALS)
-        attributes = b"".join(word.to_bytes(8, "little") for word in words)
-        self.fd = call("syscall", _CREATE_RULESET, attributes, len(attributes), 0)
+            words.append(_ABSTRACT_SOCKETS | _SIGNALS)
+        self.fd = _created(words)
 
     def allow(self, path: str, rights: int, hidden: frozenset[str] = frozenset()) -> None:
         """Allow ``rights`` on a file, or on a folder and all in it but for what is ``hidden`` (real paths).
@@ -227,5 +226,21 @@ class Ruleset:
 
     def enforce(self) -> None:
         """Hold this process, and all that it starts, to the list, for good."""
-        call("syscall", _RESTRICT_SELF, self.fd, 0)
-        os.close(self.fd)
+        _enforce(self.fd)
+
+
+def leave_abstract_sockets() -> None:
+    """Keep this process, and all that it starts, from abstract unix sockets of others, where the kernel can."""
+    if landlock_version() >= _SINCE_SCOPES:
+        _enforce(_created([0, 0, _ABSTRACT_SOCKETS]))
+
+
+def _created(words: list[int]) -> int:
+    """A ruleset: rights to files, to TCP, and scopes."""
+    attributes = b"".join(word.to_bytes(8, "little") for word in words)
+    return call("syscall", _CREATE_RULESET, attributes, len(attributes), 0)
+
+
+def _enforce(ruleset: int) -> None:
+    call("syscall", _RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
