@@ -111,7 +111,8 @@ def guard(program: str) -> None:
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.leave_abstract_sockets()
     if os.uname().machine in seccomp.MACHINES:
-        kernel.filter_calls(seccomp.guard(os.uname().machine))
+        pinned = len(os.sched_getaffinity(0)) < (os.cpu_count() or 1)
+        kernel.filter_calls(seccomp.guard(os.uname().machine, pinned=pinned))
 
 
 def exit_code_of(status: int) -> int:

@@ -60,6 +60,7 @@ OTHERS = {
     "trace_another_process": "libc.ptrace(0x4206, victim, None, None) == 0",  # PTRACE_SEIZE
     "read_the_memory_of_another_process": "memory_of(victim)",
     "slow_another_process_down": "os.setpriority(os.PRIO_PROCESS, victim, 19) is None",
+    "choose_the_cores_of_another_process": "cores_after(victim)",
     "limit_another_process": "resource.prlimit(victim, resource.RLIMIT_CORE, (0, 0))",
     "find_a_message_queue": "libc.msgget(queue, 0) >= 0",
 }
@@ -93,6 +94,12 @@ def memory_of(pid: int) -> bool:
     local = (ctypes.c_void_p * 2)(ctypes.addressof(buffer), 16)
     remote = (ctypes.c_void_p * 2)(start, 16)
     return libc.process_vm_readv(pid, local, 1, remote, 1, 0) == 16
+
+
+def cores_after(pid: int) -> bool:
+    before = os.sched_getaffinity(pid)
+    os.sched_setaffinity(pid, {min(before)} if len(before) > 1 else set(range(os.cpu_count() or 1)))
+    return os.sched_getaffinity(pid) != before
 
 
 def attempt(name: str, facts: dict[str, Any]) -> str:

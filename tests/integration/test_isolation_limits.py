@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -132,6 +133,17 @@ def test_the_same_programs_run_where_the_limits_are_wide(source: str, tmp_path: 
     """Else the test above would show nothing but broken programs."""
     stage, log = run_within(available()[0], tmp_path, source.replace("REST", "0"), RunLimits(size=1 << 30), mark)
     assert stage.outcome == "ok", log
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core here")
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_job_stays_on_the_cores_of_its_slot(tier: Tier, tmp_path: Path) -> None:
+    """Else it trains on those of its neighbours, and looks better for it."""
+    choose = "import os\nos.sched_setaffinity(0, range(os.cpu_count()))\nprint(len(os.sched_getaffinity(0)))\n"
+    request = make_request(tmp_path, make_task(write_job(tmp_path, choose)))
+    assert ended(local(tier, slots=2), request).stages[0].outcome == "ok"
+    own = len(os.sched_getaffinity(0)) // 2
+    assert (int(training_log(tmp_path)) == own) is tier.isolates
 
 
 @pytest.mark.parametrize("tier", TIERS)

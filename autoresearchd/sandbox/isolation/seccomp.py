@@ -9,7 +9,7 @@ C modules only, see `supervise`.
 
 from __future__ import annotations
 
-_EPERM, _EACCES, _ENOSYS, _EOPNOTSUPP = 1, 13, 38, 95
+_DONE, _EPERM, _EACCES, _ENOSYS, _EOPNOTSUPP = 0, 1, 13, 38, 95
 _LOAD, _EQUAL, _GREATER, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x54, 0x06
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _X32 = 0x40000000
@@ -71,13 +71,14 @@ _SIGNALS: _Table = {  # by ways on which the receiver cannot be told from the ar
 _BY_ARGUMENT: _Table = {  # refused for some arguments only
     "socketpair": (53, 199), "ioctl": (16, 29), "fcntl": (72, 25), "clone": (56, 220), "kill": (62, 129),
     "tgkill": (234, 131), "prlimit64": (302, 261), "setpriority": (141, 140), "truncate": (76, 45), "open": (2, None),
-    "openat": (257, 56), "openat2": (437, 437),
+    "openat": (257, 56), "openat2": (437, 437), "sched_setaffinity": (203, 122),
 }  # fmt: skip
 _NUMBERS = _NEVER | _ABSENT | _ATTRIBUTES | _EXTENDED | _NAMED_MEMORY | _OF_OTHERS | _SOCKETS | _SIGNALS | _BY_ARGUMENT
 
 _INTERNET = (2, 10, 16)  # AF_INET, AF_INET6, AF_NETLINK
 _AF_UNIX, _STREAM, _SEQPACKET, _SOCKET_TYPE = 1, 1, 5, 0xF
 _NEW_NAMESPACES = 0x7E020000
+_PRIO_PROCESS = 0
 _ACCESS_MODE, _TRUNCATES = 0o3, 0o1000
 # TIOCSTI, TIOCLINUX (type into a terminal), FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR (attributes), FIOSETOWN, SIOCSPGRP
 _IOCTLS = (0x5412, 0x541C, 0x40086602, 0x401C5820, 0x8901, 0x8902)
@@ -118,13 +119,17 @@ def build(machine: str, *, abi: int, private: bool, network: bool, sealed: bool,
     elif gpu and not network:  # what listens on a file of the machine must not be reached
         program.refuse(("connect",), _EACCES)
     if not sealed:
-        program.refuse(_ATTRIBUTES, 0)  # answered with success, so that a copy of a file is not an error
+        program.refuse(_ATTRIBUTES, _DONE)  # answered with success, so that a copy of a file is not an error
         program.refuse(_EXTENDED, _EOPNOTSUPP)
     if not private:
         program.refuse(_NAMED_MEMORY, _EPERM)
         program.refuse(_OF_OTHERS, _EPERM)
         program.only("prlimit64", 0, (0,))
-        program.only("setpriority", 1, (0,))
+        program.add_call(  # of this process: 0 may mean all of the user, too
+            "setpriority",
+            _argument(0), (_EQUAL, 0, 2, _PRIO_PROCESS), _argument(1), (_EQUAL, 1, 0, 0), _refused(_EPERM), _ALLOWED,
+        )  # fmt: skip
+        program.only("sched_setaffinity", 0, (0,), _DONE)  # a thread of its own cannot be told from another process
         if abi < 6:
             program.refuse(_SIGNALS, _EPERM)
             program.only("kill", 0, (pid,))
@@ -143,14 +148,19 @@ def build(machine: str, *, abi: int, private: bool, network: bool, sealed: bool,
     return program.encoded()
 
 
-def guard(machine: str) -> bytes:
-    """A filter for bubblewrap and the job in it, as the kernel takes it; KeyError as `build`.
+def guard(machine: str, *, pinned: bool) -> bytes:
+    """A filter for a sandbox and the job in it, as the kernel takes it; KeyError as `build`.
 
     Refused are the ways into other processes, the sandbox's first one among them, and keyrings: those of the user are
     not the sandbox's, so that keys could be read, and left for the next run (keyctl(2)).
+
+    pinned: whether it is to stay on its cores: to choose others is answered with success and does nothing, for OpenMP
+    ends a program where its threads cannot be bound.
     """
     program = _begun(machine)
     program.refuse(_BEFORE_ALL, _EPERM)
+    if pinned:
+        program.refuse(("sched_setaffinity",), _DONE)
     program.add(_ALLOWED)
     return program.encoded()
 

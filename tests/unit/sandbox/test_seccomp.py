@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoresearchd.sandbox.isolation import seccomp
 
 ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
-EPERM, EACCES, ENOSYS = 1, 13, 38
+DONE, EPERM, EACCES, ENOSYS = 0, 1, 13, 38
 PID = 4321
 X86, ARM = 0xC000003E, 0xC00000B7
 
@@ -122,3 +122,14 @@ def test_attributes_stay_as_they_are_unless_the_world_is_sealed() -> None:
     chmod = 90
     assert verdict(build(), chmod) == 0
     assert verdict(build(sealed=1), chmod) == ALLOW
+
+
+def test_priorities_and_cores_are_those_of_the_process_itself() -> None:
+    """Who and 0 mean all processes of the user, the daemon too; that threads cannot be bound must end no program."""
+    setpriority, sched_setaffinity, process, group, user = 141, 203, 0, 1, 2
+    assert verdict(build(), setpriority, process, 0, 19) == ALLOW
+    answers = [verdict(build(), setpriority, which, who, 19) for which, who in ((process, PID), (group, 0), (user, 0))]
+    assert answers == [EPERM] * 3
+    assert (verdict(build(), sched_setaffinity, 0), verdict(build(), sched_setaffinity, PID)) == (ALLOW, DONE)
+    for pinned, answer in ((True, DONE), (False, ALLOW)):
+        assert verdict(seccomp.guard("x86_64", pinned=pinned), sched_setaffinity, 0) == answer
