@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -255,6 +256,17 @@ def test_a_job_with_a_network_connects_to_no_abstract_socket_of_the_machine(tier
         for source, refused in ((connect, tier.isolates), (own, tier.confines)):
             command, outcome = write_job(tmp_path, source), "failed" if refused else "ok"
             assert run(tier, tmp_path, make_task(command, execution={"network": True})).stages[0].outcome == outcome
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_job_finds_certificates_and_no_private_keys(tier: Tier, tmp_path: Path) -> None:
+    if not tier.isolates:
+        pytest.skip("it hides nothing")
+    found = "import ssl\nprint(ssl.create_default_context().cert_store_stats()['x509_ca'])\n"
+    look = "for folder in /etc/ssl/private /etc/pki/tls/private; do ls $folder && echo SEEN; done"
+    command = write_job(tmp_path, found).removeprefix("exec ")
+    assert run(tier, tmp_path, make_task(f"{command}; ({look}) 2>/dev/null; true")).stages[0].outcome == "ok"
+    assert training_log(tmp_path) == f"{ssl.create_default_context().cert_store_stats()['x509_ca']}\n"
 
 
 @needs_sandbox
