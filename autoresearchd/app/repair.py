@@ -68,10 +68,7 @@ def check_database(path: Path) -> str:
     try:
         found = health.quick_check(path)
     except sqlite3.Error as error:
-        raise EnvironmentFailure(
-            f"the database {path} cannot be checked: {error}",
-            hint="another program may hold it: end it, or wait; make sure that this user may write to it",
-        ) from error
+        raise health.unchecked(path, error) from error
     if found:
         raise StoreDamaged(f"the database {path} is damaged: {found[0]}", hint=health.HINT)
     if found is None:
@@ -248,15 +245,15 @@ def _newest_good(project: Project, report: Report, folder: Path) -> Path | None:
 def _read_through(path: Path, probe: Path) -> tuple[str, datetime]:
     """What is wrong with a copy of the database, empty where all of it can be read; and when it was last written."""
     written = datetime.min.replace(tzinfo=UTC)
-    if faults := health.faults(path):
-        return faults[0], written
     try:
+        if faults := health.faults(path):
+            return faults[0], written
         with Draft(probe, path) as draft:
             for session in draft.sessions():
                 written = max(written, session.heartbeat_at or session.started_at)
                 for experiment in draft.experiments(session.id):
                     written = max(written, experiment.finished_at or experiment.started_at)
-    except StoreError as error:
+    except (StoreError, EnvironmentFailure) as error:
         return error.what, written
     return "", written
 

@@ -22,6 +22,7 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement, R
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.store.journal import records
 from autoresearchd.store.journal.experiment_records import change, last_kept, recount
 from autoresearchd.store.journal.records import load_experiment
@@ -34,6 +35,8 @@ from autoresearchd.store.schema.database import Database, sqlite_url, upgrade
 NEWEST = 3
 HOURS = 3
 DAYS = 7
+_PATIENCE_S = 10.0
+"""For another daemon's backup: of a day's work it takes a second."""
 OVERWRITTEN = (
     "end the daemons that use it, move {path} (with its -wal and -shm) elsewhere, and `autoresearchd doctor --repair` "
     "restores it from the newest backup and git"
@@ -50,37 +53,46 @@ def generations(folder: Path) -> list[Path]:
 
 
 def make(copy: Callable[[Path], None], folder: Path, at: datetime) -> Path:
-    """Take a backup, named after ``at`` (UTC), and drop old ones. StoreDamaged: it fails its check; none is dropped."""
+    """Take a backup, named after ``at`` (UTC), and drop old ones. StoreDamaged: it fails its check; none is dropped.
+
+    One at a time: another daemon's copy that is not checked yet looks like one that a dead daemon has left.
+    """
     target = folder / f"{at:%Y%m%dT%H%M%S%f}Z.db"
     unchecked = target.with_suffix(".unchecked")
+    busy = EnvironmentFailure("another daemon here makes a backup of the database", hint="it is tried again")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob("*.unchecked*"):  # by a daemon that died while it copied
-            left.unlink(missing_ok=True)
-        copy(unchecked)
-        found = health.faults(unchecked)
-        if found:
-            raise StoreDamaged(f"a backup of the database fails its check: {found[0]}", hint=health.HINT)
-        sync(unchecked)
-        unchecked.replace(target)
-        sync(folder)
-        older = generations(folder)[NEWEST:]
-        kept: set[Path] = set()
-        for length, most in (len("20261121T13"), HOURS), (len("20261121"), DAYS):
-            newest = {path.name[:length]: path for path in reversed(older)}  # of each hour or day
-            kept |= set(sorted(newest.values(), reverse=True)[:most])
-        for path in older:
-            if path not in kept:
-                path.unlink(missing_ok=True)
+        with hold(folder.with_name(f"{folder.name}.lock"), patience=_PATIENCE_S, busy=lambda: busy):
+            for left in folder.glob("*.unchecked*"):  # by a daemon that died while it copied
+                left.unlink(missing_ok=True)
+            try:
+                copy(unchecked)
+                if found := health.faults(unchecked):
+                    raise StoreDamaged(f"a backup of the database fails its check: {found[0]}", hint=health.HINT)
+                sync(unchecked)
+                unchecked.replace(target)
+            finally:
+                with suppress(OSError):
+                    unchecked.unlink(missing_ok=True)
+            sync(folder)
+            _drop_old(folder)
     except OSError as error:
         raise EnvironmentFailure(
             f"no backup of the database can be made in {folder}: {error.strerror}",
             hint="free some disk space, or make the folder writable; it is tried again",
         ) from error
-    finally:
-        with suppress(OSError):
-            unchecked.unlink(missing_ok=True)
     return target
+
+
+def _drop_old(folder: Path) -> None:
+    older = generations(folder)[NEWEST:]
+    kept: set[Path] = set()
+    for length, most in (len("20261121T13"), HOURS), (len("20261121"), DAYS):
+        newest = {path.name[:length]: path for path in reversed(older)}  # of each hour or day
+        kept |= set(sorted(newest.values(), reverse=True)[:most])
+    for path in older:
+        if path not in kept:
+            path.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

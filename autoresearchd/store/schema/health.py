@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from autoresearchd.domain.errors import SchemaTooNew
+from autoresearchd.domain.errors import EnvironmentFailure, SchemaTooNew
 
 HEAD_REVISION = "0009"
 """The newest file in ``migrations/versions``, with which this version works (a test holds the two together)."""
@@ -17,6 +17,16 @@ QUICK_SECONDS = 1.0
 SHORTEST = 512
 """Bytes of the smallest database that SQLite makes; it takes a shorter file for one that has yet to be made."""
 
+_AWAY = (
+    "SQLITE_CANTOPEN",
+    "SQLITE_IOERR",
+    "SQLITE_BUSY",
+    "SQLITE_LOCKED",
+    "SQLITE_FULL",
+    "SQLITE_NOMEM",
+    "SQLITE_PERM",
+)
+"""Codes that say nothing of what is in a file."""
 _MOST_FAULTS = 20
 _STEPS = 20_000
 """Instructions of SQLite's machine between two looks at the clock: well under a millisecond."""
@@ -73,7 +83,10 @@ def quick_check(path: Path, seconds: float = QUICK_SECONDS) -> list[str] | None:
 
 
 def faults(path: Path) -> list[str]:
-    """All that is wrong with a database file that nobody writes to, however long that takes; empty: it can be used."""
+    """All that is wrong with a database file that nobody writes to, however long that takes; empty: it can be used.
+
+    EnvironmentFailure: it cannot be told, as the file cannot be read now.
+    """
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5.0)) as db:
             found = [str(r[0]) for r in db.execute(f"PRAGMA integrity_check({_MOST_FAULTS})") if r[0] != "ok"]
@@ -81,10 +94,21 @@ def faults(path: Path) -> list[str]:
             revision = db.execute("SELECT version_num FROM alembic_version").fetchone()
             db.execute("SELECT id, tag FROM session").fetchall()
     except sqlite3.Error as error:
+        if _named(error, *_AWAY):
+            raise unchecked(path, error) from error
         return [str(error)]
     if revision is None or not isinstance(revision[0], str) or revision[0] > HEAD_REVISION:
         found.append(f"revision {revision[0] if revision else 'none'} is not known here")
     return found
+
+
+def unchecked(path: Path, error: sqlite3.Error) -> EnvironmentFailure:
+    """The error for a file that nothing can be said of: it may be sound."""
+    return EnvironmentFailure(
+        f"the database {path} cannot be checked: {error}",
+        hint="another program may hold it: end it, or wait; make sure that this user may write to it, and look for "
+        "faults of the disk (dmesg)",
+    )
 
 
 def is_damage(error: sqlite3.Error) -> bool:

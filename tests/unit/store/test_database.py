@@ -122,6 +122,30 @@ def test_a_damaged_database_gives_no_backup_and_costs_none(lab: Driver, tmp_path
     assert [path.name for path in folder.iterdir()] == [good.name]
 
 
+def test_a_daemon_does_not_take_the_copy_that_another_one_checks(
+    lab: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sessions of a repository share the folder: what one lost for it was its whole session, as damaged."""
+    folder, refused = tmp_path / "backups", list[str]()
+    monkeypatch.setattr(backups, "_PATIENCE_S", 0.0)
+
+    def slow(target: Path) -> None:
+        lab.store.backup(target)
+        with pytest.raises(EnvironmentFailure, match="another daemon") as caught:
+            backups.make(lab.store.backup, folder, AT + timedelta(seconds=1))
+        refused.append(caught.value.what)
+
+    made = backups.make(slow, folder, AT)
+    assert refused
+    assert backups.generations(folder) == [made]
+    assert backups.make(lab.store.backup, folder, AT + timedelta(seconds=2)).exists()
+
+
+def test_a_copy_that_cannot_be_read_now_is_no_damage(lab: Driver, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match="unable to open"):
+        backups.make(lambda target: None, tmp_path / "backups", AT)
+
+
 def test_a_check_that_takes_too_long_is_ended_and_says_so(lab: Driver, path: Path) -> None:
     for _ in range(300):
         lab.propose(lab.open())
