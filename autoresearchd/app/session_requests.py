@@ -79,8 +79,8 @@ def reached_limit(store: SqlStore, session: Session) -> Reached | None:
     """The limit at which a session has ended; None when it can go on, or has something left to finish first."""
     from autoresearchd.app.compose import ends_when_spent  # slow to import, and seldom needed
 
-    latest, segment = store.latest(session.id), store.segment(session.id)
-    if latest is None or segment is None:
+    latest = store.latest(session.id)
+    if latest is None:
         return None
     totals, limits = store.totals(session.id), session.limits
     waits_for_money = latest.phase is Phase.PROPOSING and limits.max_usd is not None and totals.usd >= limits.max_usd
@@ -88,7 +88,7 @@ def reached_limit(store: SqlStore, session: Session) -> Reached | None:
         return None
     reached = limit_reached(
         limits if ends_when_spent(session) else replace(limits, max_usd=None),
-        experiments=max(0, totals.experiments - segment.number - 1),  # one baseline for each segment
+        experiments=totals.experiments - store.baselines(session.id),
         seconds=session.active_seconds,
         usd=totals.usd,
     )

@@ -57,7 +57,7 @@ class SessionView:
         self._tip: Experiment | None = None
         self._confirmed: Experiment | None = None
         self._top: tuple[Experiment, ...] | None = None
-        self.totals = store.totals(session.id)
+        self.totals, self._baselines = store.totals(session.id), store.baselines(session.id)
         self.labels = Counter(store.label_counts(session.id))
         # The baseline is the first kept experiment of the segment; before it there are only baselines that failed.
         first = segment.first if segment else 0
@@ -285,8 +285,8 @@ class SessionView:
 
     @property
     def experiments(self) -> int:
-        """How many were decided, without the baselines: one of each segment."""
-        return max(0, self.totals.experiments - self.segment - (not self.needs_baseline))
+        """How many were decided, without the baselines."""
+        return self.totals.experiments - self._baselines
 
     def decided(self, e: Experiment) -> None:
         """Take in an experiment whose decision is on disk."""
@@ -304,7 +304,7 @@ class SessionView:
         if is_baseline(e):
             if is_keep(e):
                 self.baseline, self._confirmed = Baseline(e, self.context.task, self.context.store, self.programs), e
-                self.belief = self._replay(())
+                self.belief, self._baselines = self._replay(()), self.context.store.baselines(self.context.session_id)
         elif step := step_of(self.context.task, e):
             self.belief, self._unsaved = self.belief and follow(self.belief, step), self._unsaved + 1
             if step.kept:

@@ -24,7 +24,7 @@ from autoresearchd.evaluator.re_added import Removals
 from autoresearchd.store.hybrid_turns import hybrid_turns
 from autoresearchd.store.journal import records
 from autoresearchd.store.journal.confirmation_records import load_confirmations
-from autoresearchd.store.journal.experiment_records import load_unsettled, role_stats
+from autoresearchd.store.journal.experiment_records import count_baselines, load_unsettled, role_stats
 from autoresearchd.store.journal.records import AnyRow
 from autoresearchd.store.journal.version_records import select_versions
 from autoresearchd.store.schema import codec
@@ -332,13 +332,9 @@ def _answers(c: Connection, session_id: int, number: int, *, full: bool) -> list
 def _session_block(
     c: Connection, session: AnyRow, totals: AnyRow, task: Mapping[str, Any], state: str, *, measured: bool
 ) -> dict[str, Any]:
-    """Without baselines, one for each segment (``measured``: the latest is).
-
-    confirmed: of the keeps; extend: how ``resume`` may go on.
-    """
-    segments = c.execute(select(func.count()).where(t.segments.c.session_id == session.id)).scalar_one()
-    baselines = segments if measured else max(0, segments - 1)
-    tried = max(0, totals.experiments - baselines)
+    """Without baselines. measured: the latest segment has one; confirmed: of the keeps; extend: how to ``resume``."""
+    baselines = count_baselines(c, session.id)
+    tried = totals.experiments - baselines
     proven = select(func.count()).where(e.c.session_id == session.id, e.c.status == Status.KEEP, e.c.confirmed)
     block = {
         "tag": session.tag,
@@ -348,7 +344,7 @@ def _session_block(
         "pid": session.pid if state in LIVING else None,
         "started_at": _iso(session.started_at),
         "experiments": tried,
-        "keeps": max(0, totals.keeps - baselines),
+        "keeps": totals.keeps - baselines,
         "confirmed": max(0, c.execute(proven).scalar_one() - baselines),
         **records.pick(totals, ("discards", "crashes", "checks_failed")),
     }

@@ -354,6 +354,10 @@ class ExperimentRecords:
         row = self._db.row(counters.where(t.totals.c.session_id == session_id))
         return Totals(**records.require(row, f"no session {session_id}")._mapping)
 
+    def baselines(self, session_id: int) -> int:
+        with self._db.read() as c:
+            return count_baselines(c, session_id)
+
     def stages(self, run_id: int) -> Sequence[StageResult]:
         stages = self._of_run(run_id, r.c.stages)
         known = StageResult.__dataclass_fields__.keys()  # others are a newer version's
@@ -414,6 +418,12 @@ def role_stats(c: Connection, session_id: int) -> dict[str, tuple[int, int, floa
     sums = [func.sum(y.c[name]) for name in ("decided", "keeps", "reward")]
     wanted = select(y.c.role, *sums).where(y.c.session_id == session_id).group_by(y.c.role).order_by(y.c.role)
     return {role: (decided, keeps, reward) for role, decided, keeps, reward in c.execute(wanted)}
+
+
+def count_baselines(c: Connection, session_id: int) -> int:
+    """How many segments have a baseline, their first keep. One that failed is counted as a crash, as all others are."""
+    of_segments = select(func.count(e.c.segment.distinct())).filter_by(session_id=session_id, status=Status.KEEP)
+    return int(c.execute(of_segments).scalar_one())
 
 
 def load_unsettled(c: Connection, session_id: int, columns: Select[Any]) -> list[Experiment]:

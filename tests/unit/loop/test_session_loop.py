@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.app.session_requests import reached_limit
 from autoresearchd.domain import errors
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.outlook import PASSED_BY, UNUSED
@@ -249,6 +250,17 @@ def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(bench: Ben
     again = found[4]
     assert again.commit == incumbent == found[5].parent
     assert len(again.good_runs) == 3 and again.decision.status is Status.KEEP
+
+
+def test_a_segment_that_was_left_before_its_baseline_buys_no_experiment(bench: Bench) -> None:
+    """The limit is what a user pays for: four, however often the conditions changed."""
+    bench.run(3)
+    for name in ("other", "again"):
+        bench.store.open_segment(bench.session.id, name, "another machine", "gpu", bench.session.started_at)
+    bench.run(4)
+    assert [e.segment for e in bench.experiments()] == [0, 0, 0, 0, 2, 2]
+    limits = replace(bench.session.limits, max_experiments=4)
+    assert reached_limit(bench.store, replace(bench.store.session("t"), limits=limits, policy="search")) is not None
 
 
 def test_a_result_is_read_again_when_the_store_fails_once(bench: Bench) -> None:

@@ -388,6 +388,20 @@ def test_figures_are_those_of_the_current_segment(lab: Driver, journal: Where) -
     assert metric["sigma"] == pytest.approx(0.5)
 
 
+def test_a_baseline_that_was_never_kept_is_not_taken_off_what_was_tried(lab: Driver, journal: Where) -> None:
+    """Of two later segments the first was stopped before its baseline, and that of the second failed at first."""
+    fill(lab)
+    for name in ("f1", "f2"):
+        lab.store.open_segment(lab.id, name, "budget changed", "cpu", AT)
+    lab.decide(lab.propose(lab.open(2), Proposal({}, "as it is", "baseline")), Decision(Status.CRASH, Label.ERROR))
+    lab.baseline((5.0, 5.5, 4.5), segment=2)
+    with Reader(journal) as reader:
+        counts = reader.status("nov21")["session"]
+    assert {k: counts[k] for k in ("experiments", "keeps", "confirmed", "crashes")} == {
+        "experiments": 7, "keeps": 1, "confirmed": 0, "crashes": 3,
+    }  # fmt: skip
+
+
 def test_noise_that_has_grown_is_told_until_it_is_down_again(lab: Driver, journal: Where) -> None:
     """A busy machine ends all gains without a word: every proposal is discarded, and nobody knows why."""
     e = lab.run(lab.commit(lab.propose(lab.open(), Proposal({}, "as it is", "baseline"))), Measurement(Label.NONE, 1.0))
