@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from autoresearchd.domain.experiment import FAILURES, Run
 from autoresearchd.domain.labels import Outcome
@@ -17,6 +19,26 @@ def ablates(why: str) -> str:
     """Which of the two a confirmation is for; empty: neither."""
     kind = why.partition(" ")[0]
     return kind if kind in (ABLATION, ABLATED) else ""
+
+
+class Improvement(NamedTuple):
+    """How much better a program is than the baseline, which would measure ``base`` beside it; percent: None: of 0."""
+
+    base: float
+    gain: float
+    percent: float | None
+
+
+def improvement(baseline: float, best: float, gain: float | None, *, minimize: bool) -> Improvement:
+    """What a confirmed program has gained. gain: by all confirmations since the baseline, with both sides run in turn.
+
+    The baseline was measured long before, and machines get slower: it counts only where that is not known (None).
+    """
+    sign = 1 if minimize else -1
+    base = baseline if gain is None else best + gain * sign
+    gain = (baseline - best) * sign if gain is None else gain
+    percent = 100 * gain / abs(base) if base else math.nan
+    return Improvement(base, gain, percent if math.isfinite(percent) else None)
 
 
 @dataclass(frozen=True, slots=True)

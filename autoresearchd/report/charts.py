@@ -217,13 +217,7 @@ _LARGEST_GAIN = 1e9
 
 def line_of(label: str, chart: Chart) -> Line | None:
     """A session as one of several; None: it has no baseline that a gain could be a share of."""
-    sign = -100.0 if chart.minimize else 100.0
-    steps = [
-        Step(step.at, gain)
-        for (_, _, base), own in zip(chart.baselines, chart.confirmed, strict=True)
-        for step in own
-        if base and abs(gain := sign * (step.value - base) / abs(base)) < _LARGEST_GAIN
-    ]
+    steps = [step for own in chart.better for step in own if abs(step.value) < _LARGEST_GAIN]
     return Line(label, tuple(steps), chart.last) if steps else None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoresearchd.domain.cleaning import printable
-from autoresearchd.domain.confirmation import ABLATION, ablates
+from autoresearchd.domain.confirmation import ABLATION, Improvement, ablates, improvement
 from autoresearchd.domain.quantities import counted, is_whole
 
 # ECMA-48: CSI sequences, then OSC/DCS/SOS/PM/APC strings with their terminator (or to the end), then two-byte escapes.
@@ -118,15 +118,13 @@ def price(usd: Any, unpriced: bool) -> str:
     return f"at least {money(usd)}" if real(usd) else "not known"
 
 
-def beside(metric: Mapping[str, Any]) -> float | None:
-    """What the baseline would be beside the confirmed program, by all confirmations since: machines get slower.
-
-    As it was measured first where none tell. metric: as ``status --json`` has it.
-    """
-    best, gain = real(metric.get("best")), real((metric.get("confirmed") or {}).get("gain"))
-    if best is None or gain is None:
-        return real(metric.get("baseline"))
-    return best + gain * (1 if metric.get("direction") == "minimize" else -1)
+def gained(metric: Mapping[str, Any]) -> Improvement | None:
+    """What the confirmed program has gained; None: there is none. metric: as ``status --json`` has it."""
+    baseline, best = real(metric.get("baseline")), real(metric.get("best"))
+    if baseline is None or best is None:
+        return None
+    gain = real((metric.get("confirmed") or {}).get("gain"))
+    return improvement(baseline, best, gain, minimize=metric.get("direction") == "minimize")
 
 
 def asked_words(asked: Mapping[str, Any] | None) -> list[str]:

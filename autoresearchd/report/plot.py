@@ -9,14 +9,14 @@ thousand.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, median_high
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autoresearchd.domain.confirmation import ablates
+from autoresearchd.domain.confirmation import ablates, improvement
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.report.plain_text import clean, cut, real
 
@@ -62,7 +62,8 @@ class Chart:
     """What is to be drawn: points by kind, and the baseline of each segment as (first number, last number, value).
 
     confirmed, tips: the values of both programs in each segment. repeats: of experiments with several runs: number,
-    lowest and highest value.
+    lowest and highest value. gains: of confirmed programs over their baselines, by the place of their steps, as tests
+    side by side have them: in the values is the drift of the machine, too.
     """
 
     metric: str
@@ -76,6 +77,7 @@ class Chart:
     confirmed: tuple[Steps, ...] = ()
     tips: tuple[Steps, ...] = ()
     repeats: tuple[tuple[int, float, float], ...] = ()
+    gains: Mapping[float, float] = field(default_factory=dict)
 
     @property
     def tried(self) -> int:
@@ -91,6 +93,19 @@ class Chart:
         """Kept experiments beside the baselines."""
         first = {begin for begin, _, _ in self.baselines}
         return [point for point in self.keeps if point.number not in first]
+
+    @property
+    def better(self) -> list[Steps]:
+        """In each segment, how much better the confirmed program is than the baseline, in %; nothing: of a 0."""
+        return [
+            tuple(
+                Step(step.at, percent)
+                for step in own
+                if (percent := improvement(base, step.value, self.gains.get(step.at), minimize=self.minimize).percent)
+                is not None
+            )
+            for (_, _, base), own in zip(self.baselines, self.confirmed, strict=True)
+        ]
 
     @property
     def proven(self) -> int:
@@ -141,18 +156,19 @@ def chart_of(
     minimize, steps = direction == "minimize", [Step(*belief) for belief in beliefs]
     tests = list(confirmations)
     proven = [
-        {**test, "value": _mean_of(int(test["experiment"]), tests) or test.get("value")}
+        {**test, "value": test.get("value") if (mean := _mean_of(test, tests)) is None else mean}
         for test in tests
         if test.get("moved") and test.get("outcome") == "confirmed"
     ]
-    confirmed, tips = list[Steps](), list[Steps]()
+    confirmed, tips, gains = list[Steps](), list[Steps](), dict[float, float]()
     for begin, end, _ in baselines:
         kept = [point for point in keeps if begin <= point.number <= end]
         its = [test for test in proven if begin <= int(test["experiment"]) <= end]
         confirmed.append(_follow_confirmed(kept, its, minimize))
+        gains.update(_gains(begin, its))
         tips.append(tuple(step for step in steps if begin <= step.at < end + 1) or _follow_keeps(kept))
     drawn = tuple(keeps), tuple(discards), tuple(crashes), tuple(baselines), tuple(aborted)
-    return Chart(metric, minimize, total, *drawn, tuple(confirmed), tuple(tips), tuple(repeats))
+    return Chart(metric, minimize, total, *drawn, tuple(confirmed), tuple(tips), tuple(repeats), gains)
 
 
 def _own_values(record: Record) -> list[float]:
@@ -161,11 +177,14 @@ def _own_values(record: Record) -> list[float]:
     return [value for run in own if (value := real(run.get("metric"))) is not None]
 
 
-def _mean_of(number: int, confirmations: Sequence[Record]) -> float | None:
-    """Over all runs of a program in confirmations, as `status` has it: the last test stopped at a good one."""
-    usual = [(test, run) for test in confirmations if test.get("budget") is None for run in test.get("runs") or ()]
-    tips = {id(test): None if ablates(str(test.get("why"))) else test["experiment"] for test in confirmations}
-    own = [run for test, run in usual if number == (tips[id(test)] if run.get("of") is None else run["of"])]
+def _mean_of(moved: Record, confirmations: Sequence[Record]) -> float | None:
+    """Of a program over its runs in confirmations of its segment, as `status` has it: the last one ended at luck."""
+    number, segment = moved["experiment"], moved.get("segment")
+    usual = (test for test in confirmations if test.get("budget") is None and test.get("segment") == segment)
+    tips = ((None if ablates(str(test.get("why"))) else test["experiment"], test) for test in usual)
+    own = [
+        r for tip, test in tips for r in test.get("runs") or () if number == (tip if r.get("of") is None else r["of"])
+    ]
     values = [value for run in own if not run.get("label") and (value := real(run.get("metric"))) is not None]
     return fmean(values) if values else None
 
@@ -184,6 +203,15 @@ def _follow_confirmed(keeps: Sequence[Point], proven: Sequence[Record], minimize
     steps = [Step(point.number, best) for point, best in zip((keeps[0], *alone), bests, strict=True)]
     means = ((int(test["after"]) + 0.5, real(test.get("value"))) for test in proven)
     return tuple(sorted([*steps, *(Step(at, mean) for at, mean in means if mean is not None)]))
+
+
+def _gains(baseline: int, proven: Sequence[Record]) -> Iterator[tuple[float, float]]:
+    """Of each confirmed program the gain over the baseline, where it is known of all tests that led to it."""
+    gains = {baseline: 0.0}
+    for test in proven:
+        if (before := gains.get(int(test["against"]))) is not None and (gain := real(test.get("gain"))) is not None:
+            gains[int(test["experiment"])] = before + gain
+            yield int(test["after"]) + 0.5, before + gain
 
 
 def _follow_keeps(keeps: Sequence[Point]) -> Steps:
@@ -320,10 +348,11 @@ def _draw_best(chart: Chart, axes: Axes) -> None:
     for index, (begin, end, value) in enumerate(chart.baselines):
         latest = index == len(chart.baselines) - 1
         stop = float(max(end, last) if latest else end)
-        best, tip = chart.confirmed[index][-1].value, chart.tips[index]
-        change = f" ({100 * (best - value) / abs(value):+.2f}%)" if value and best != value else ""
+        best, tip, better = chart.confirmed[index][-1], chart.tips[index], chart.better[index][-1:]
+        percent = better[0].value if better and best.at != begin else None
+        change = "" if percent is None else f" ({abs(percent):.2f}% {'better' if percent >= 0 else 'worse'})"
         for line, words, width in (
-            (chart.confirmed[index], f"Confirmed {best:.6g}{change}", 2.6),
+            (chart.confirmed[index], f"Confirmed {best.value:.6g}{change}", 2.6),
             (tip, f"Tip, believed {tip[-1].value:.6g} ± {tip[-1].error:.2g}" if tip else "", 1.0),
         ):
             if line:

@@ -21,9 +21,9 @@ from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.report import charts, story
 from autoresearchd.report.plain_text import (
     asked_words,
-    beside,
     clean,
     diff_lines,
+    gained,
     measured,
     number,
     outcome_words,
@@ -206,14 +206,16 @@ class SessionReport:
         if m["best"] is None or confirmed.get("experiment") == m["baseline_experiment"]:
             kept = f"; {counted(len(self.open_keeps), 'keep')} not tested yet" if self.open_keeps else ""
             return f"Nothing better than the baseline, {name} {number(baseline)}, is confirmed{kept}."
-        gain, error = real(confirmed.get("gain")), real(confirmed.get("error"))
-        told = f"{name} went from {number(baseline)} to {number(m['best'])}"
-        if gain is not None:
-            percent = f", {100 * gain / abs(base):.2f}%" if (base := beside(m)) else ""
+        found, error = gained(m), real(confirmed.get("error"))
+        told = f"{name} went from {number(found.base if found else baseline)} to {number(m['best'])}"
+        percent = f", {found.percent:+.2f}%" if found and found.percent is not None else ""
+        if found and real(confirmed.get("gain")) is not None:
             spread = f" ± {error:.2g}" if error else ""
-            told += f"; side by side it is better by {measured(gain, m['sigma'])}{spread}{percent}"
+            told += f" side by side, better by {measured(found.gain, m['sigma'])}{spread}{percent}"
+            drifted = abs(found.base - baseline) > (real(m["sigma"]) or 0.0)
+            told += f" (the baseline was first measured at {number(baseline)})" if drifted else ""
         else:
-            told += f", {m['improvement_pct']:+.2f}%" if m["improvement_pct"] is not None else ""
+            told += percent
         return f"{told}, confirmed in experiment {confirmed['experiment']} over {counted(confirmed['runs'], 'run')}."
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, and_, case, func, select
 
-from autoresearchd.domain.confirmation import Confirmation
+from autoresearchd.domain.confirmation import Confirmation, improvement
 from autoresearchd.domain.errors import StoreDamaged
 from autoresearchd.domain.experiment import Experiment, Limits, Run, limit_reached, noise_has_grown
 from autoresearchd.domain.labels import LIVING, RULES, Label, Outcome, Phase, SessionState, Status
@@ -387,9 +387,9 @@ def _metric_block(c: Connection, session: AnyRow, task: Mapping[str, Any]) -> di
     believed = select(b.c.value, b.c.error).where(b.c.session_id == session.id, b.c.after >= first)
     estimate, error = c.execute(believed.order_by(b.c.after.desc()).limit(1)).first() or (None, None)
     best, change = confirmed["value"] if confirmed else None, None
-    if best is not None and baseline:
-        better = best - baseline if task["direction"] == "maximize" else baseline - best
-        change = 100.0 * better / abs(baseline)
+    if confirmed is not None and best is not None and baseline is not None:
+        minimize = task["direction"] != "maximize"
+        change = improvement(baseline, best, confirmed["gain"], minimize=minimize).percent
     return {
         "name": task["metric"],
         "direction": task["direction"],

@@ -20,7 +20,7 @@ from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import LIVING, NEVER_RUN, Label, Status
 from autoresearchd.loop.measuring.run_files import open_plain
 from autoresearchd.report import charts, story
-from autoresearchd.report.plain_text import beside, clean, real
+from autoresearchd.report.plain_text import clean, gained, real
 from autoresearchd.report.plot import Chart, chart_of
 from autoresearchd.report.session_report import SessionReport
 from autoresearchd.store.page_reader import OPEN, SORTS, PageReader, Wanted
@@ -256,15 +256,13 @@ def headline(seen: Seen) -> Context:
     metric, counts = status["metric"], status["session"]
     confirmed, baseline, sigma = metric["confirmed"] or {}, metric["baseline"], real(metric["sigma"])
     moved = baseline is not None and confirmed.get("experiment") not in (None, metric["baseline_experiment"])
-    gain = real(confirmed.get("gain"))
-    if moved and gain is None:
-        gain = (metric["best"] - baseline) * (1 if metric["direction"] == "maximize" else -1)
+    found = gained(metric) if moved else None
     tip = metric["tip"] or {}
     return {
         "metric": metric["name"], "better": "lower" if metric["direction"] == "minimize" else "higher",
         "baseline": baseline, "best": metric["best"], "moved": moved, "confirmed": confirmed,
-        "percent": 100 * gain / abs(base) if gain is not None and (base := beside(metric)) and moved else None,
-        "sigmas": gain / sigma if gain is not None and sigma and moved else None, "sigma": sigma,
+        "percent": found.percent if found else None,
+        "sigmas": found.gain / sigma if found and sigma else None, "sigma": sigma,
         "tip": tip if tip and tip.get("experiment") != metric["best_experiment"] else None,
         "pace": counts["experiments"] / hours if hours > 0.02 else None,  # experiments an hour of work
         "self_reported": metric["source"] == "self-reported", "too_noisy": metric["too_noisy"],

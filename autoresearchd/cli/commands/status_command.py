@@ -33,7 +33,7 @@ from autoresearchd.domain.experiment import explain_noise, noise_has_grown
 from autoresearchd.domain.labels import LIVING
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.upkeep.session_lock import process_began
-from autoresearchd.report.plain_text import asked_words, beside, cut, short_count
+from autoresearchd.report.plain_text import asked_words, cut, gained, short_count
 from autoresearchd.store.failed_start import FailedStart
 from autoresearchd.workspace import layout
 
@@ -277,22 +277,19 @@ def _metric_words(metric: Record, paint: Paint) -> str:
     baseline, best = metric.get("baseline"), metric.get("best")
     if baseline is None:
         return f"{name}  no baseline yet  {direction}"
-    percent, sigma = real(metric.get("improvement_pct")), real(metric.get("sigma"))
-    confirmed = metric.get("confirmed") or {}
-    side_by_side = real(confirmed.get("gain"))
-    if side_by_side is not None and (baseline := beside(metric)):
-        percent = 100 * side_by_side / abs(baseline)
+    sigma, confirmed, found = real(metric.get("sigma")), metric.get("confirmed") or {}, gained(metric)
+    percent, baseline = (found.percent, found.base) if found else (None, baseline)
     whole, noise = all_whole((baseline, best)), f"σ {sigma:.2g}" if sigma else ""
     if best is None or confirmed.get("experiment") == metric.get("baseline_experiment"):
         told = " · ".join(filter(None, ("nothing better is confirmed yet", noise)))
         return f"{name}  {paint(number(baseline, whole=whole), 'bold')}  {told}  {direction}"
     better = percent is not None and percent > 0
     gain = "" if percent is None else "no better"
-    if percent is not None and better:
+    if found and percent is not None and better:
         gain = f"{percent:.2f}% better" if percent < _BEYOND_COMPARE else f"over {_BEYOND_COMPARE}% better"
-        gain += " side by side" if side_by_side is not None else ""
+        gain += " side by side" if real(confirmed.get("gain")) is not None else ""
         if sigma:
-            times = abs(best - baseline if side_by_side is None else side_by_side) / sigma
+            times = found.gain / sigma
             gain += f" ({times:.1f}σ)" if times < _BEYOND_COMPARE else f" (over {_BEYOND_COMPARE}σ)"
     runs = f" over {counted(confirmed['runs'], 'run')}" if confirmed.get("runs") else ""
     gain = ", ".join(filter(None, (gain, f"confirmed in #{confirmed.get('experiment')}{runs}")))

@@ -59,7 +59,11 @@ def test_the_report_tells_what_held_with_its_evidence_and_what_failed_and_why(
     answer = command("report", "-o", "night.html")
     page = Page((repository / "night.html").read_text())
     shown = " ".join(page.shown.split())
-    assert answer.code == 0 and answer.out == "" and "wrote night.html: val_bpb went from 0.997900" in answer.err
+    assert (
+        answer.code == 0
+        and answer.out == ""
+        and "wrote night.html: val_bpb went from 0.998000 to 0.987300 side by side, better" in answer.err
+    )
     assert page.nothing_runs_or_is_fetched()
     for words in (
         "#1 confirmed against #0: better by 0.0107", "halve batch 524K to 262K", "+x = 1", "out of memory",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.errors import UsageError
+from autoresearchd.report.charts import line_of
 from autoresearchd.report.plot import LABEL_LENGTH, Step, chart_of, draw
 
 
@@ -65,9 +66,47 @@ def test_the_lines_tell_what_is_confirmed_from_what_is_believed(tmp_path: Path) 
     target = tmp_path / "progress.svg"
     draw(TESTED, target, **facts)
     drawn = target.read_text("utf-8")
-    for words in ("4 Kept, 2 Confirmed", "Confirmed 0.87 (-13.00%)", "Tip, believed 0.8 ± 0.03",
+    for words in ("4 Kept, 2 Confirmed", "Confirmed 0.87 (13.00% better)", "Tip, believed 0.8 ± 0.03",
                   "Kept and confirmed (2)", "Kept, not confirmed yet (1)", "Kept, fell back (1)"):  # fmt: skip
         assert words in drawn
+
+
+def test_on_a_machine_that_gets_slower_the_gain_is_that_of_runs_side_by_side(tmp_path: Path) -> None:
+    """As `status` tells it: beside a program at 1.1 the baseline, which was at 1.0 once, is at 1.3 by now."""
+    records = [TESTED[0], TESTED[1], {**TESTED[2], "confirmed": True}]
+    tests = [
+        {"experiment": n, "against": n - 1, "after": n, "outcome": "confirmed", "moved": True, "value": v, "gain": g}
+        for n, v, g in ((1, 1.05, 0.05), (2, 1.1, 0.15))
+    ]
+    target = tmp_path / "progress.svg"
+    chart = draw(records, target, metric="loss", direction="minimize", confirmations=tests)
+    assert chart.confirmed[0][-1] == Step(2.5, 1.1)
+    line = line_of("slow", chart)
+    assert line and line.steps[-1].value == pytest.approx(100 * 0.2 / 1.3)
+    assert "Confirmed 1.1 (15.38% better)" in target.read_text("utf-8")
+
+
+def test_a_mean_of_nothing_is_a_mean_and_another_segments_runs_are_none_of_it() -> None:
+    run = {"of": None, "metric": 0.0, "label": ""}
+    test = {
+        "experiment": 1,
+        "against": 0,
+        "after": 1,
+        "outcome": "confirmed",
+        "moved": True,
+        "value": 0.5,
+        "runs": [run],
+    }
+    later = {
+        **test,
+        "experiment": 4,
+        "against": 1,
+        "segment": 1,
+        "moved": False,
+        "runs": [{**run, "of": 1, "metric": 9.0}],
+    }
+    chart = chart_of(TESTED[:2], metric="loss", direction="minimize", confirmations=[{**test, "segment": 0}, later])
+    assert chart.confirmed[0][-1] == Step(1.5, 0.0)
 
 
 def test_a_keep_confirmed_in_the_middle_of_a_chain_moves_the_thick_line_alone() -> None:
