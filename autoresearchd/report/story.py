@@ -143,6 +143,21 @@ def baselines(records: Iterable[Record]) -> frozenset[int]:
     return frozenset(first.values())
 
 
+def parents(records: Iterable[Record]) -> dict[int, int]:
+    """What experiments, in order, were made on: of those before them with that commit the last one with a value.
+
+    There may be several: the baseline of a later segment is the program that was confirmed in the one before it.
+    """
+    owners, found = dict[str, int](), dict[int, int]()
+    for record in records:
+        number, commit = int(record["experiment"]), record.get("commit")
+        if (parent := owners.get(record.get("parent") or "")) is not None:
+            found[number] = parent
+        if commit and real(record.get("metric")) is not None:
+            owners[commit] = number
+    return found
+
+
 def comparable(records: Sequence[Record]) -> list[Record]:
     """Those of the latest segment that has a result: what it measured cannot be compared with another's figures."""
     segments = [record.get("segment") or 0 for record in records if record.get("status")]
@@ -276,9 +291,9 @@ def _gains(
 ) -> dict[int, tuple[float, float]]:
     """What edits of constants brought beside the tip as it was believed, or their parent, ± how well that is known."""
     sign = 1.0 if direction == "maximize" else -1.0
-    by_commit = {record["commit"]: record for record in records if record.get("commit")}
+    by_number, made_on = {int(record["experiment"]): record for record in records}, parents(records)
     found: dict[int, tuple[float, float]] = {}
-    before = _tips(records, by_commit)
+    before = _tips(records, made_on)
     at = -1  # the last belief before the experiment
     for record in records:
         number, value = int(record["experiment"]), real(record.get("metric"))
@@ -291,25 +306,25 @@ def _gains(
             if forecast is not None:
                 found[number] = forecast, _forecast_spread(record)
             continue
-        parent = by_commit.get(record.get("parent"))
-        on_tip = parent is None or parent is before[number]
-        if on_tip and at >= 0:
+        parent = made_on.get(number)
+        if parent in (None, before[number]) and at >= 0:
             found[number] = sign * (value - beliefs[at][1]), beliefs[at][2]
-        elif parent is not None and (base := real(parent.get("metric"))) is not None:
-            found[number] = sign * (value - base), 0.0
+        elif parent is not None:
+            found[number] = sign * (value - by_number[parent]["metric"]), 0.0
     return found
 
 
-def _tips(records: Sequence[Record], by_commit: Mapping[str, Record]) -> dict[int, Record | None]:
+def _tips(records: Sequence[Record], made_on: Mapping[int, int]) -> dict[int, int | None]:
     """What each experiment could be made on at best: the last keep before it, or one below those that fell back."""
-    found, kept = dict[int, Record | None](), list[Record]()
+    found, kept, fell = dict[int, int | None](), list[int](), set[int]()
     for record in records:
-        parent = by_commit.get(record.get("parent") or "")
-        while kept and kept[-1].get("confirmed") is False and any(one is parent for one in kept[:-1]):
+        number = int(record["experiment"])
+        while kept and kept[-1] in fell and made_on.get(number) in kept[:-1]:
             kept.pop()
-        found[int(record["experiment"])] = kept[-1] if kept else None
+        found[number] = kept[-1] if kept else None
         if record.get("status") == "keep":
-            kept.append(record)
+            kept.append(number)
+            fell |= {number} if record.get("confirmed") is False else set()
     return found
 
 

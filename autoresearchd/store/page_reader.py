@@ -145,10 +145,12 @@ class PageReader(StoryReader):
         with self._db.read() as c:
             of_it = select(e.c.number).filter_by(session_id=find_session(c, tag).id)
             parent = select(e.c.parent).filter_by(session_id=find_session(c, tag).id, number=number).scalar_subquery()
+            # Of several the last: the baseline of a segment is the program confirmed in the one before it.
+            made_on = of_it.where(e.c.commit_sha == parent, e.c.number < number, e.c.value.is_not(None))
             wanted = {
                 "previous": of_it.where(e.c.number < number).order_by(e.c.number.desc()),
                 "next": of_it.where(e.c.number > number).order_by(e.c.number),
-                "parent": of_it.where(e.c.commit_sha == parent, e.c.number < number).order_by(e.c.number),
+                "parent": made_on.order_by(e.c.number.desc()),
             }
             return {name: c.execute(one.limit(1)).scalar() for name, one in wanted.items()}
 

@@ -307,21 +307,14 @@ def tree(points: Sequence[Record], tip: int | None) -> tuple[list[Context], int]
 
     depth: 0 on the way to the tip, else 1. marks: what became of the experiments on it.
     """
-    by_commit: dict[str, Record] = {}
+    first, parents, children = story.baselines(points), story.parents(points), defaultdict[int, list[Record]](list)
     for point in points:
-        if point["commit"]:
-            by_commit.setdefault(point["commit"], point)
-    by_number = {point["experiment"]: point for point in points}
-    parents, children = dict[int, int](), defaultdict[int, list[Record]](list)
-    for point in points:
-        parent = by_commit.get(point["parent"])
-        if parent is not None and parent["experiment"] < point["experiment"]:
-            parents[point["experiment"]] = parent["experiment"]
-            children[parent["experiment"]].append(point)
-    line, at = set[int](), by_number.get(tip) if tip is not None else None
-    while at is not None and at["experiment"] not in line:
-        line.add(at["experiment"])
-        at = by_commit.get(at["parent"])
+        if (parent := parents.get(point["experiment"])) is not None:
+            children[parent].append(point)
+    line, at = set[int](), tip
+    while at is not None:
+        line.add(at)
+        at = parents.get(at)
     programs = [p for p in points if p["status"] == "keep" or p["experiment"] in children]
     shown = programs[-_MOST_PROGRAMS:]
     found = []
@@ -333,7 +326,7 @@ def tree(points: Sequence[Record], tip: int | None) -> tuple[list[Context], int]
         found.append(
             {
                 **program,
-                "baseline": _is_baseline(program) or program["parent"] not in by_commit,
+                "baseline": program["experiment"] in first,
                 "parent_number": parents.get(program["experiment"]),
                 "depth": int(program["experiment"] not in line),
                 "tried": words,

@@ -152,10 +152,9 @@ def constants_in_effect(
     edits = list(edits)
     changes = {edit.number: _values(edit.changes) for edit in edits}
     tuned = {name for own in changes.values() for name in own}
-    by_commit = {record["commit"]: int(record["experiment"]) for record in records if record.get("commit")}
     found: dict[int, dict[str, Value]] = {}
-    first = story.baselines(records)
-    base = _first_values(records, changes, tuned, by_commit, first, files)
+    made_on = story.parents(records)
+    base = _first_values(records, changes, tuned, made_on, files)
     for edit in edits:
         for path in {name.partition(":")[0] for name in edit.changes if name not in base}:
             removed = "\n".join(line[1:] for line in edit.diff.splitlines() if line[:1] == "-" and line[:4] != "--- ")
@@ -163,19 +162,17 @@ def constants_in_effect(
             base |= {name: found_there[name] for name in edit.changes if name in found_there and name not in base}
     for record in records:
         number = int(record["experiment"])
-        parent = by_commit.get(record.get("parent"), -1)
-        found[number] = {**(found.get(parent, base) if number not in first else base), **changes.get(number, {})}
+        found[number] = {**found.get(made_on.get(number, -1), base), **changes.get(number, {})}
     return found
 
 
 def _first_values(
     records: Sequence[Record], changes: Mapping[int, Mapping[str, Value]], tuned: set[str],
-    by_commit: Mapping[str, int], first: frozenset[int], files: Callable[[int], Mapping[str, str]],
+    made_on: Mapping[int, int], files: Callable[[int], Mapping[str, str]],
 ) -> dict[str, Value]:  # fmt: skip
     base: dict[str, Value] = {}
-    on_first = [n for r in records if (n := int(r["experiment"])) not in first and changes.get(n)]
-    parents = {int(r["experiment"]): by_commit.get(str(r.get("parent")), -1) for r in records}
-    for number in [n for n in on_first if parents[n] in first or parents[n] < 0][:_MOST_PROGRAMS]:
+    changed = [n for r in records if changes.get(n := int(r["experiment"]))]
+    for number in [n for n in changed if made_on.get(n, 0) == 0][:_MOST_PROGRAMS]:
         if tuned <= base.keys():
             break
         for path, text in files(number).items():

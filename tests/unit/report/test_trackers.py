@@ -283,3 +283,17 @@ def test_each_experiment_has_the_constants_of_its_parent_and_what_it_changed() -
         0: {lr: 0.02, width: 64}, 1: {lr: 0.1, width: 64}, 2: {lr: 0.1, width: 32}, 3: {lr: 0.1, width: 64, new: "x"},
         4: {lr: 0.1, width: 64}, 5: {lr: 0.3, width: 64},
     }  # fmt: skip
+
+
+def test_a_later_segments_baseline_is_the_program_that_was_confirmed_and_not_the_first_one() -> None:
+    """Both have one commit: what was made on either has its values, not those that all began with."""
+    records = [
+        record(0, "keep", 1.0), record(1, "keep", 0.9), record(2, parent="c1"),
+        record(3, "keep", 0.95, parent="c1", commit="c1", segment=1), record(4, parent="c1", segment=1),
+    ]  # fmt: skip
+    diff = "--- a/train.py\n-LR = 0.02\n+LR = 0.1\n"
+    edits = [edit(1, changes={"train.py:LR": 0.1}, diff=diff), edit(2, changes={"train.py:WIDTH": 32})]
+    program = {"train.py": PROGRAM.replace("0.02", "0.1")}
+    found = constants_in_effect(records, [*edits, edit(4, diff="+gate")], lambda n: program if n == 1 else {})
+    began, kept = {"train.py:LR": 0.02, "train.py:WIDTH": 64}, {"train.py:LR": 0.1, "train.py:WIDTH": 64}
+    assert found == {0: began, 1: kept, 2: {**kept, "train.py:WIDTH": 32}, 3: kept, 4: kept}

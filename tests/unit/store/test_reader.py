@@ -17,6 +17,7 @@ from autoresearchd.domain.errors import SchemaTooNew, StoreDamaged, StoreError
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Cost, Proposal
+from autoresearchd.store.page_reader import PageReader
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
 from tests.unit.store.driver import (
@@ -400,6 +401,21 @@ def test_a_baseline_that_was_never_kept_is_not_taken_off_what_was_tried(lab: Dri
     assert {k: counts[k] for k in ("experiments", "keeps", "confirmed", "crashes")} == {
         "experiments": 7, "keeps": 1, "confirmed": 0, "crashes": 3,
     }  # fmt: skip
+
+
+def test_what_was_made_on_a_later_baseline_is_not_shown_beside_the_keep_with_its_commit(
+    lab: Driver, journal: Where
+) -> None:
+    """That one was run under other conditions, and so is its curve."""
+    lab.baseline()
+    lab.store.open_segment(lab.id, "f1", "budget changed", "cpu", AT)
+    again = lab.store.open_experiment(lab.id, parent=commit_of(0), segment=1, at=AT)
+    again = lab.store.record_commit(lab.id, lab.propose(again).number, commit_of(0))
+    again = lab.run(again, Measurement(Label.NONE, 2.0))
+    lab.decide(again, Decision(Status.KEEP, Label.NONE, 2.0), commit_of(0), confirmed=True)
+    lab.propose(lab.store.open_experiment(lab.id, parent=commit_of(0), segment=1, at=AT))
+    with PageReader(journal) as reader:
+        assert [reader.around("nov21", number)["parent"] for number in (0, 1, 2)] == [None, 0, 1]
 
 
 def test_noise_that_has_grown_is_told_until_it_is_down_again(lab: Driver, journal: Where) -> None:

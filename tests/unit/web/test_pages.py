@@ -339,3 +339,11 @@ def test_a_tree_of_parents_that_lead_in_a_circle_or_nowhere_is_drawn() -> None:
     ]  # fmt: skip
     assert left_out == 0 and json.dumps(programs[1]["tried"]) == '"1 discarded"'
     assert tree([], None) == ([], 0)
+
+    discard = {"parent": "c1", "status": Status.DISCARD}
+    again = point(3, "c1", commit="c1", segment=1)  # what was confirmed is the baseline under other conditions
+    points = [point(0, ""), point(1, "c0"), point(2, **discard), again, point(4, segment=1, **discard)]
+    programs, _ = tree(points, 3)
+    assert [(one["experiment"], one["parent_number"], one["baseline"], one["tried"]) for one in programs] == [
+        (0, None, True, ""), (1, 0, False, "1 discarded"), (3, 1, True, "1 discarded")
+    ]  # fmt: skip
