@@ -116,7 +116,7 @@ class SessionReport:
 
     @property
     def segments(self) -> int:
-        return len(story.baselines(self.records))
+        return len({record.get("segment") or 0 for record in self.records})
 
     @cached_property
     def latest_credit(self) -> dict[int, story.Credit]:

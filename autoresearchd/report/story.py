@@ -135,12 +135,13 @@ class Returned(NamedTuple):
 
 
 # ---------------------------------------------------------------------- what held, and what did not
-def baselines(records: Iterable[Record]) -> frozenset[int]:
-    """Numbers of the first experiment of each segment."""
+def baselines(records: Sequence[Record]) -> frozenset[int]:
+    """Numbers of the first keep of each segment, and of what failed to become one."""
     first: dict[int, int] = {}
     for record in records:
-        first.setdefault(int(record.get("segment") or 0), int(record["experiment"]))
-    return frozenset(first.values())
+        if record.get("status") == "keep":
+            first.setdefault(int(record.get("segment") or 0), int(record["experiment"]))
+    return frozenset(first.values()) | {int(r["experiment"]) for r in records if r.get("policy") == "baseline"}
 
 
 def parents(records: Iterable[Record]) -> dict[int, int]:

@@ -100,6 +100,21 @@ def test_an_edit_is_measured_against_the_tip_as_believed_only_where_it_was_made_
     assert story.importance(records, [edit(4, changes=changes)], "minimize", sigma=sigma)[0].moved.value < 0.2
 
 
+def test_a_baseline_that_failed_at_first_does_not_make_the_next_one_an_improvement() -> None:
+    """On the new machine it ran out of memory once; nobody proposed what was measured then."""
+    records = [
+        record(0, "keep", 1.0, confirmed=True, policy="baseline"),
+        record(1, "crash", segment=1, policy="baseline"),
+        record(2, "keep", 2.0, segment=1, confirmed=True, policy="baseline"),
+        record(3, segment=1),
+    ]
+    assert story.baselines(records) == {0, 1, 2}
+    assert story.held(records, []) == []
+    assert [(worker.policy, worker.tried) for worker in story.workers(records, [], {})] == [("search", 1)]
+    imported = [{**r, "policy": "imported"} for r in (record(0, "crash"), record(1, "keep", 1.0, confirmed=True))]
+    assert story.baselines(imported) == {1} and story.held(imported, []) == []
+
+
 def test_figures_of_two_segments_are_not_added_up() -> None:
     records = [record(0, "keep", 1.0), record(1), record(2, "keep", 50.0, segment=1), record(3, segment=1)]
     assert [r["experiment"] for r in story.comparable([*records, record(4, None, segment=2)])] == [2, 3]
