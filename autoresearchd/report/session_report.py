@@ -220,7 +220,7 @@ class SessionReport:
 
     @property
     def length(self) -> str:
-        return format_duration(self.slots.length) if self.slots.spans else "—"
+        return format_duration(self.slots.at_work) if self.slots.spans else "—"
 
     @property
     def cost(self) -> str:

@@ -20,6 +20,7 @@ from autoresearchd.domain.outlook import PASSED_BY
 from autoresearchd.evaluator.re_added import Back, Removals, Texts
 from autoresearchd.report.charts import Span
 from autoresearchd.report.plain_text import clean, real
+from autoresearchd.store.reader import seconds_at_work
 from autoresearchd.store.story_reader import Edit, SlotRun
 
 Record = Mapping[str, Any]
@@ -446,11 +447,15 @@ def workers(records: Sequence[Record], edits: Iterable[Edit], credit: Mapping[in
 
 
 class Slots(NamedTuple):
-    """What slots did: spans for ``charts.timeline``, refusals and length in seconds, and the busy part of the time."""
+    """What slots did: spans for ``charts.timeline``, refusals and length in seconds.
+
+    busy: part of the time at work, which is without pauses and stops.
+    """
 
     spans: tuple[Span, ...]
     refused: tuple[float, ...]
     length: float
+    at_work: float
     busy: float | None
 
 
@@ -483,5 +488,6 @@ def slots(runs: Sequence[SlotRun], records: Iterable[Record], start: datetime, n
         if record.get("label") in _NEVER_RUN and (at := record.get("finished_at"))
     ]
     places = sum(map(len, lanes.values()))
-    part = min(1.0, busy / (length * places)) if length and places else None
-    return Slots(tuple(sorted(spans, key=lambda span: span.lane)), tuple(refused), length, part)
+    at_work = seconds_at_work((run.start, max(run.end or now, run.start)) for run in runs)
+    part = min(1.0, busy / (at_work * places)) if at_work and places else None
+    return Slots(tuple(sorted(spans, key=lambda span: span.lane)), tuple(refused), length, at_work, part)

@@ -520,7 +520,7 @@ def _slots_block(c: Connection, session: AnyRow, state: str, now: datetime) -> d
     count = int(told[1]) if (told := _SLOTS.search(hardware)) else 1
     of_segment = (r.c.session_id == session.id, r.c.number >= first)
     rows = c.execute(select(*(r.c[name] for name in names)).where(*of_segment).order_by(r.c.id.desc()).limit(_LATELY))
-    used, span, until, busy = 0.0, 0.0, None, 0
+    used, busy, spans = 0.0, 0, list[tuple[datetime, datetime]]()
     hosts: dict[str, dict[str, Any]] = {}
     for row in reversed(rows.all()):
         ended = row.finished_at
@@ -535,17 +535,25 @@ def _slots_block(c: Connection, session: AnyRow, state: str, now: datetime) -> d
                 host = hosts.setdefault(row.host, {"host": row.host, "runs": 0, "failed": 0})
                 host["failed" if failed else "runs"] += 1
             used += 0.0 if failed else row.duration_s
-        if until is not None and (gap := (row.started_at - until).total_seconds()) < _GAP_S:
-            span += max(0.0, gap)
-        begun = row.started_at if until is None else max(until, row.started_at)
-        span += max(0.0, (ended - begun).total_seconds())
-        until = ended if until is None else max(until, ended)
+        spans.append((row.started_at, ended))
+    span = seconds_at_work(spans)
     return {
         "count": count,
         "busy": busy,
         "utilisation": min(1.0, used / (span * count)) if span else None,
         "hosts": [hosts[name] for name in sorted(hosts)],
     }
+
+
+def seconds_at_work(runs: Iterable[tuple[datetime, datetime]]) -> float:
+    """How long there were runs, from when to when, and between them, but for pauses and stops."""
+    total, until = 0.0, None
+    for begun, ended in sorted(runs):
+        if until is not None and (gap := (begun - until).total_seconds()) < _GAP_S:
+            total += max(0.0, gap)
+        total += max(0.0, (ended - (begun if until is None else max(until, begun))).total_seconds())
+        until = ended if until is None else max(until, ended)
+    return total
 
 
 def _abort_figures(c: Connection, session_id: int) -> dict[str, Any]:

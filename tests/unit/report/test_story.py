@@ -190,6 +190,15 @@ def test_runs_that_overlap_have_lanes_of_their_own_and_idle_time_is_not_busy() -
     assert (slots.length, slots.refused, slots.busy) == (200.0, (70.0,), pytest.approx(250 / 400))
 
 
+def test_a_stop_of_days_is_no_time_at_work() -> None:
+    hour, local = timedelta(hours=1), ("local", "cpu")
+    times = [(0, 2), (74, 76)]
+    runs = [SlotRun(n, 0, START + a * hour, START + b * hour, Label.NONE, *local) for n, (a, b) in enumerate(times)]
+    slots = story.slots(runs, [], START, START + 90 * hour)
+    assert (slots.at_work, slots.busy) == (4 * 3600.0, 1.0)
+    assert slots.length == 76 * 3600.0, "of the picture, which shows the stop"
+
+
 def test_a_session_of_which_nothing_is_known_has_a_story_without_figures() -> None:
     assert story.importance([], [], "minimize") == [] and story.themes([], []) == [] and story.workers([], [], {}) == []
     assert story.slots([], [], START, START).busy is None
