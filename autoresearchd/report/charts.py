@@ -8,6 +8,7 @@ so that a chart of ten thousand experiments stays small. Lengths are in CSS pixe
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
@@ -386,7 +387,7 @@ class _Svg:
             return bottom - (bottom - top) * (min(high, max(low, value)) - low) / (high - low)
 
         ticks = _ticks(low, high, 6)
-        step = ticks[1] - ticks[0] if len(ticks) > 1 else abs(high) or 1.0
+        step = ticks[1] - ticks[0] if len(ticks) > 1 else min(abs(high), sys.float_info.max) or 1.0
         decimals = max(0, -math.floor(math.log10(step) + 1e-9))
         for tick in ticks:
             self.path(f"M{_n(_LEFT)} {_n(y(tick))}H{_n(right)}", "grid")
@@ -414,10 +415,13 @@ def _ticks(low: float, high: float, most: int) -> list[float]:
     if not high > low or not math.isfinite(high - low):
         return [low]
     rough = (high - low) / most
+    if rough < sys.float_info.min:  # there are no round figures between such numbers
+        return [low]
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
     first = math.ceil(low / step - 1e-9)
-    return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
+    # Of large numbers, between which there are no others, several may be the same one.
+    return list(dict.fromkeys(n * step for n in range(first, math.floor(high / step + 1e-9) + 1)))
 
 
 def _n(value: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -20,7 +21,7 @@ from autoresearchd.report.charts import (
     staircase,
     timeline,
 )
-from autoresearchd.report.plot import Chart, Point, Step, chart_of
+from autoresearchd.report.plot import Chart, Point, Step, chart_of, draw
 
 HOSTILE = '</title><script>alert(1)</script>"\x1b[31m & <img src=x onerror=alert(1)>'
 
@@ -105,6 +106,24 @@ def test_an_experiment_that_was_ended_early_at_last_is_on_the_chart() -> None:
     ]
     assert chart_of(records, metric="loss", direction="minimize").last == 1
     assert "1 ended early" in told(parsed(staircase(chart_of(records, metric="m", direction="minimize"), name="p")))
+
+
+@pytest.mark.parametrize(
+    "values", [(1e16, 1e16 + 2), (1e-323, 5e-324), (5e-324, 0.0), (1e308, 1e308), (1.7e308, -1.7e308), (0.0, 0.0)]
+)
+def test_numbers_that_have_none_between_them_do_not_take_the_page_down(
+    values: tuple[float, float], tmp_path: Path
+) -> None:
+    records = [
+        {"experiment": n, "status": "keep", "metric": value, "confirmed": True} for n, value in enumerate(values)
+    ]
+    for direction in ("minimize", "maximize"):
+        found = chart_of(records, metric="m", direction=direction)
+        parsed(staircase(found, name="p"))
+        line = line_of("wild", found)
+        parsed(side_by_side([line, line], name="s")) if line else None
+        if max(values) < 1e300:  # beyond that Matplotlib gives up
+            draw(records, tmp_path / "p.png", metric="m", direction=direction)
 
 
 def test_the_noise_of_now_is_drawn_around_the_last_segment_alone() -> None:
