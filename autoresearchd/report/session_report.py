@@ -27,6 +27,7 @@ from autoresearchd.report.plain_text import (
     measured,
     number,
     outcome_words,
+    price,
     real,
 )
 from autoresearchd.report.plot import chart_of
@@ -225,10 +226,7 @@ class SessionReport:
     @property
     def cost(self) -> str:
         """In dollars; what has no known price is not taken for free."""
-        usd = self.status["cost"]["usd"]
-        if all(record.get("cost_usd") is not None for record in self.records if record.get("status")):
-            return f"${usd:,.2f}"
-        return f"at least ${usd:,.2f}" if usd else "not known"
+        return price(self.status["cost"]["usd"], self.status["cost"]["unpriced"])
 
     @property
     def commands(self) -> list[tuple[str, str]]:

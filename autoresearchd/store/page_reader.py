@@ -183,12 +183,6 @@ class PageReader(StoryReader):
         with self._db.read() as c:
             return float(find_session(c, tag).active_seconds)
 
-    def unpriced(self, tag: str) -> bool:
-        """Whether a model was asked whose price is not known."""
-        with self._db.read() as c:
-            of_it = select(n.c.number).filter_by(session_id=find_session(c, tag).id)
-            return c.execute(of_it.where(n.c.usd.is_(None)).limit(1)).first() is not None
-
     def spending(self, tag: str) -> list[dict[str, Any]]:
         """What each model was asked and cost; usd: None where a price is not known."""
         sums = [func.sum(n.c[name]).label(name) for name in ("tokens_in", "tokens_out")]

@@ -84,7 +84,7 @@ class Reader(FileReader):
                 "under_way": under_way,
                 "slots": _slots_block(c, session, state, now or datetime.now(UTC)),
                 "abort": {"aborted": totals.aborted, **_abort_figures(c, session.id)},
-                "cost": {name: getattr(totals, name) for name in _COSTS},
+                "cost": records.pick(totals, _COSTS) | {"unpriced": _unpriced(c, session.id)},
                 "overhead": _overhead_block(c, session.id),
                 "policy": {"name": session.policy, "adapter": adapter or None},
                 "asked": hybrid_turns(c, session),
@@ -561,6 +561,12 @@ def _abort_figures(c: Connection, session_id: int) -> dict[str, Any]:
     known = c.execute(select(t.abort_memories.c.figures).filter_by(session_id=session_id)).scalar() or {}
     rates = {name: known.get(name) for name in ("false_abort_rate", "false_abort_limit", "throughput_gain")}
     return {"audited": known.get("audited", 0), **rates}
+
+
+def _unpriced(c: Connection, session_id: int) -> bool:
+    """Whether an answer, or a proposal, has cost what is not known."""
+    unknown = (select(x.c.number).filter_by(session_id=session_id, usd=None).limit(1) for x in (n, p))
+    return any(c.execute(one).first() is not None for one in unknown)
 
 
 def _overhead_block(c: Connection, session_id: int) -> dict[str, float | None]:

@@ -149,7 +149,7 @@ class Views:
         return {
             **self._frame(tag, seen, "learner"),
             "versions": own[::-1], "learner_runs": seen.reader.learner_runs(tag)[::-1],
-            "spending": seen.reader.spending(tag), "unpriced": seen.reader.unpriced(tag),
+            "spending": seen.reader.spending(tag),
             **{name: seen.status[name] for name in ("cost", "overhead", "abort")},
         }  # fmt: skip
 
@@ -267,7 +267,6 @@ def headline(seen: Seen) -> Context:
         "pace": counts["experiments"] / hours if hours > 0.02 else None,  # experiments an hour of work
         "self_reported": metric["source"] == "self-reported", "too_noisy": metric["too_noisy"],
         "counts": counts, "aborted": status["abort"]["aborted"], "cost": status["cost"],
-        "unpriced": seen.reader.unpriced(seen.tag),
     }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from autoresearchd.domain.experiment import explain_noise, noise_has_grown
 from autoresearchd.domain.labels import LIVING
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.upkeep.session_lock import process_began
-from autoresearchd.report.plain_text import asked_words, cut, gained, short_count
+from autoresearchd.report.plain_text import asked_words, cut, gained, price, short_count
 from autoresearchd.store.failed_start import FailedStart
 from autoresearchd.workspace import layout
 
@@ -367,7 +367,8 @@ def _abort_words(abort: Record) -> str:
 
 def _cost_words(status: Record) -> str:
     cost, overhead = status.get("cost") or {}, status.get("overhead") or {}
-    parts = [f"${cost['usd']:,.2f}"] if cost.get("usd") else []
+    unpriced = bool(cost.get("unpriced"))
+    parts = [price(cost.get("usd"), unpriced)] if cost.get("usd") or unpriced else []
     if cost.get("tokens_in") or cost.get("tokens_out"):
         parts.append(f"{short_count(cost.get('tokens_in'))} tokens in, {short_count(cost.get('tokens_out'))} out")
     if cost.get("gpu_s"):

@@ -51,6 +51,15 @@ def test_the_status_is_a_block_that_says_what_matters(command: Command) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("usd", "unpriced", "words"),
+    [(0.25, True, "at least $0.25"), (0.0, True, "not known"), (0.004, False, "$0.0040"), (0.0, False, "")],
+)
+def test_money_is_told_in_the_words_of_the_page(usd: float, unpriced: bool, words: str) -> None:
+    """What has no known price is not free, and a fraction of a cent is not nothing."""
+    assert status_command._cost_words({"cost": {"usd": usd, "unpriced": unpriced}}) == words
+
+
 def test_only_what_is_confirmed_is_called_better(repository: Path, command: Command) -> None:
     """The value that the keep was made for was partly luck: what `status` promises is the mean of its other runs."""
     with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:

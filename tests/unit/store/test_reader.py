@@ -78,7 +78,7 @@ def test_status_has_the_documented_form_and_the_right_figures(lab: Driver, journ
     }  # fmt: skip
     rates = dict.fromkeys(("false_abort_rate", "false_abort_limit", "throughput_gain"))
     assert status["abort"] == {"aborted": 0, "audited": 0, **rates}
-    assert status["cost"] == {"usd": 1.25, "tokens_in": 600, "tokens_out": 120, "gpu_s": 0.0}
+    assert status["cost"] == {"usd": 1.25, "tokens_in": 600, "tokens_out": 120, "gpu_s": 0.0, "unpriced": True}
     assert status["overhead"] == {"median_ms": 40.0, "p95_ms": 70.0}
     assert status["policy"] == {"name": "search", "adapter": "v3"} and status["asked"] is None
 
