@@ -245,12 +245,8 @@ def store_log(store: SqlStore, log: ImportedLog) -> str:
         "execution": {"budget": None},
     }
     new = NewSession(tag, "", json.dumps(task), IMPORTED, IMPORTED, first.commit, 0)
-    session = store.create_session(new, first.at)
-    try:
-        _fill(store, session.id, tag, log)
-    except BaseException:  # also where the user has enough of it
-        store.delete_session(tag, even_with_keeps=True)
-        raise
+    with store.as_one() as whole:
+        _fill(whole, whole.create_session(new, first.at).id, tag, log)
     experiments = counted(len(log.experiments), "experiment")
     more = log.warned - len(log.warnings)
     told = [*log.warnings, *([f"… and {counted(more, 'line')} more"] if more > 0 else [])]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -12,7 +13,7 @@ from autoresearchd.store.journal.confirmation_records import ConfirmationRecords
 from autoresearchd.store.journal.experiment_records import ExperimentRecords
 from autoresearchd.store.journal.session_records import SessionRecords
 from autoresearchd.store.journal.version_records import VersionRecords
-from autoresearchd.store.schema.database import Opened, connect, upgrade
+from autoresearchd.store.schema.database import Opened, Within, connect, upgrade
 from autoresearchd.store.shared import Shared
 
 
@@ -41,6 +42,12 @@ class SqlStore(Opened, SessionRecords, ExperimentRecords, ConfirmationRecords, V
     def open_readonly(cls, where: Path | Shared) -> Self:
         """The store as it is, never changed; read, an older version's is a StoreError."""
         return cls(connect(where, readonly=True))
+
+    @contextmanager
+    def as_one(self) -> Iterator[Self]:
+        """The store in the block: all that it does there is on disk when the block ends, or has not happened."""
+        with self._db.write() as transaction:
+            yield type(self)(Within(self._db.name, transaction))
 
     def leased(self, tag: str) -> AbstractContextManager[None]:
         return self._db.leased(tag)

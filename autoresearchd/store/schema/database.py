@@ -205,6 +205,19 @@ class Database:
         return StoreError(what)
 
 
+class Within(Database):
+    """A database within one of its transactions, with which all ends that is read and written here."""
+
+    def __init__(self, name: str, transaction: Connection) -> None:
+        self.name, self._transaction = name, transaction
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        yield self._transaction
+
+    write = write_lazily = read
+
+
 class Opened:
     """What works on a database and closes it in the end."""
 

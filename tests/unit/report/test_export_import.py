@@ -25,6 +25,7 @@ from autoresearchd.report.log_files import (
     write,
 )
 from autoresearchd.store.reader import Reader
+from autoresearchd.store.repository import SqlStore
 from tests.fakes.stores import open_store
 
 HEAD = SessionHead("Optimize val_bpb", "val_bpb", "minimize")
@@ -151,6 +152,23 @@ def test_an_import_that_is_cut_off_leaves_nothing(tmp_path: Path) -> None:
         assert not store.sessions()
         assert "3 experiments" in store_log(store, read_log(file))
         assert [session.tag for session in store.sessions()] == ["imported-log"]
+
+
+def test_an_import_is_there_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever kills it on its way must not find a part of the log that looks like all of it."""
+    file, seen, ends = tmp_path / "log.jsonl", list[list[Any]](), SqlStore.set_state
+    write(Format.JSONL, HEAD, [record(n, "keep", 1.0 - n / 10, confirmed=True) for n in range(3)], file)
+
+    def looked_at(store: SqlStore, *args: Any, **more: Any) -> None:
+        with Reader(tmp_path / "state.db") as reader:
+            seen.append([row.tag for row in reader.sessions()])
+        ends(store, *args, **more)
+
+    monkeypatch.setattr(SqlStore, "set_state", looked_at)
+    with open_store(tmp_path / "state.db") as store:
+        store_log(store, read_log(file))
+        assert seen == [[]]
+        assert len(store.experiments(store.session("imported-log").id)) == 3
 
 
 def test_a_log_of_something_else_has_few_warnings_and_their_count(tmp_path: Path) -> None:

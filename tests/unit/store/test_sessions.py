@@ -259,6 +259,22 @@ def test_a_control_is_handed_out_once(store: SqlStore, lab: Driver) -> None:
     assert list(store.take_controls(lab.id)) == []
 
 
+def test_steps_of_one_block_see_each_other_and_happen_together_or_not_at_all(store: SqlStore) -> None:
+    def steps(block: SqlStore, tag: str) -> None:
+        lab = Driver(block, block.create_session(new_session(tag), AT).id)
+        block.open_segment(lab.id, "f0", "start", "cpu", AT)
+        lab.baseline()
+        block.record_overhead(lab.id, 0, 1.0)
+        assert block.totals(lab.id).keeps == 1
+
+    with pytest.raises(ZeroDivisionError), store.as_one() as block:
+        steps(block, "lost")
+        1 / 0  # noqa: B018
+    with store.as_one() as block:
+        steps(block, "kept")
+    assert [session.tag for session in store.sessions()] == ["kept"]
+
+
 def test_a_store_that_was_never_closed_is_found_as_it_was(reopen: Callable[[], SqlStore], lab: Driver) -> None:
     lab.decided(Status.KEEP, 1.0)
     e = lab.propose(lab.open())
