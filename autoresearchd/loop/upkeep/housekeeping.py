@@ -201,7 +201,7 @@ class Housekeeping:
 
     def _copy(self) -> None:
         try:
-            with self._copying:  # a second one would take the first one's file for what a dead daemon has left
+            with self._copying:
                 known = self._lost
                 self.watch_database()
                 if self._backup is None or self._overwritten or self._lost is not known:
