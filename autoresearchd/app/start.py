@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import secrets
@@ -59,6 +58,8 @@ from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.git import GitWorkspace, open_workspace
 
 _LOOK_EVERY = 0.1
+_MOST_A_DAY = 1000
+"""Sessions that get the day as their tag."""
 _SILENT_S = 5.0
 """How long nothing is said while a daemon looks at what the last one left."""
 
@@ -213,13 +214,15 @@ def choose_tag(project: Project, store: SqlStore, tag: str | None) -> str:
             raise errors.UsageError(f"session {tag!r} is there already", hint=f"{goes_on}take another tag")
         preflight.check_tag(project.root, tag)
         return tag
+    preflight.check_branches(project.root)
     today = time.strftime("%b%d", time.localtime()).lower()
-    for candidate in itertools.chain([today], (f"{today}-{number}" for number in itertools.count(2))):
+    for candidate in (today, *(f"{today}-{number}" for number in range(2, _MOST_A_DAY + 1))):
         if candidate not in known:
             with contextlib.suppress(errors.RepositoryError):  # a branch of that name is left from elsewhere
                 preflight.check_tag(project.root, candidate)
                 return candidate
-    raise AssertionError
+    what = f"every tag of today is taken, from {today} to {today}-{_MOST_A_DAY}"
+    raise errors.UsageError(what, hint="name another: --tag TAG")
 
 
 def create_session(store: SqlStore, new: NewSession) -> Session:

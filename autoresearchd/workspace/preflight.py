@@ -70,16 +70,21 @@ def check_committed(root: Path, path: Path) -> None:
         raise RepositoryError(f"{path} is not committed, and a session starts from what is", hint=how)
 
 
-def check_tag(root: Path, tag: str) -> None:
-    """Refuse a tag that is none, and one whose branch or experiments are there already."""
-    require_tag(tag)
-    branch = branch_name(tag)
-    git = _plain(find_git(), find_root(root))
-    if git.run("show-ref", "--verify", "--quiet", f"refs/heads/{BRANCHES}").ok:
+def check_branches(root: Path) -> None:
+    """Refuse a repository whose branches leave no room for that of any session."""
+    if _plain(find_git(), find_root(root)).run("show-ref", "--verify", "--quiet", f"refs/heads/{BRANCHES}").ok:
         raise RepositoryError(
             f"a branch named {BRANCHES!r} is there, so git allows none below it",
             hint=f"rename it: git branch -m {BRANCHES} <another name>",
         )
+
+
+def check_tag(root: Path, tag: str) -> None:
+    """Refuse a tag that is none, and one whose branch or experiments are there already."""
+    require_tag(tag)
+    check_branches(root)
+    branch = branch_name(tag)
+    git = _plain(find_git(), find_root(root))
     taken = git.ask("for-each-ref", "--count=1", "--format=%(refname)", f"refs/heads/{branch}")
     if taken:
         raise RepositoryError(

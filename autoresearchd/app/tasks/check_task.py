@@ -309,6 +309,7 @@ def repository_notes(folder: Path) -> tuple[str, ...]:
     """What would be left out by ``start`` in a folder. Raises RepositoryError where no session could start."""
     project = Project.at(folder)
     preflight.check_repository(project.root, modified=True)
+    preflight.check_branches(project.root)
     different = preflight.uncommitted(project.root, folder)
     told = f"{TASK_FILE} is checked as it is here, not as in the last commit; `autoresearchd start` wants it committed"
     notes = [told] if TASK_FILE in different else []

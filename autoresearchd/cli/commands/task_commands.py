@@ -237,7 +237,7 @@ def _of_repository(folder: Path, task: Task) -> tuple[str, ...]:
     try:
         notes = repository_notes(folder)
     except RepositoryError as error:
-        return (f"`autoresearchd start` needs a git repository: {error.what}; {error.hint}",)
+        return (f"`autoresearchd start` would refuse this folder: {error.what}; {error.hint}",)
     return (*notes, *with_large_files(task, folder, folder / task.source_dir)[1])
 
 

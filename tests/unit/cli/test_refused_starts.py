@@ -161,6 +161,14 @@ def test_a_tag_that_is_taken_is_refused_with_a_way_out_that_works(toy: Path, com
     assert "resume" not in answer.err, "there is nothing to go on with"
 
 
+def test_a_branch_that_leaves_no_room_for_sessions_is_told_with_and_without_a_tag(toy: Path, command: Command) -> None:
+    """Without a tag each day's next one was tried, for ever."""
+    git(toy, "branch", "autoresearch")
+    for options in ((), ("--tag", "mine")):
+        assert "git branch -m autoresearch <another name>" in refused(command, *options).err
+    assert "would refuse this folder: a branch named 'autoresearch'" in command("task", "check", ".").err
+
+
 # ---------------------------------------------------------------------- models
 @pytest.fixture
 def scripted(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
