@@ -59,6 +59,7 @@ _SEE = (
     "`autoresearchd show N --answers` has what was answered; another model may do better; "
     "a policy's command has to end with exit code 0 when it is run by hand in a copy of the task's folder"
 )
+_SEE_SPACE = "`autoresearchd task space` lists what search and random may turn; other policies are not bound to it"
 ASKING = (Phase.PROPOSING, Phase.MEASURED)
 """In which a policy is asked, in the latter to fix what failed."""
 _UNUSABLE = frozenset({Label.ERROR, Label.MALFORMED_ANSWER, Label.ILLEGAL_EDIT, Label.NO_OP})
@@ -730,7 +731,9 @@ class SessionLoop:
             if not answers or not all(answer.error for answer in answers):
                 return
             what = f"no answer could be used: {answers[-1].error}"
-        raise errors.PolicyError(f"{reached}, but {what}", hint=hint or _SEE)
+        by = {e.proposal.policy for e in decided if e.proposal}
+        see = _SEE_SPACE if by and by <= TUNERS else _SEE
+        raise errors.PolicyError(f"{reached}, but {what}", hint=hint or see)
 
     def _check_first_result(self) -> None:
         """A limit that is reached before the first result ends the session at once."""

@@ -12,7 +12,6 @@ from autoresearchd.config.problems import did_you_mean
 from autoresearchd.config.task_paths import line_in
 from autoresearchd.config.yaml_document import Place
 from autoresearchd.domain.errors import ConfigError, PolicyError, UsageError
-from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import counted, some_of
 from autoresearchd.domain.task import Task
 from autoresearchd.policy.policy_names import TUNERS, PolicySpec
@@ -64,9 +63,9 @@ def summary(folder: Path) -> tuple[str, ...]:
 
 
 def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str], file: Path = Path(TASK_FILE)) -> None:
-    """Refuse a policy that turns constants where it finds none, and bounds that make no sense.
+    """Refuse a policy that turns constants where it can find none, and bounds that make no sense.
 
-    A program that cannot be parsed is left to the baseline, whose error says more. file: the task.yaml.
+    file: the task.yaml.
     """
     if spec.kind not in TUNERS:
         return
@@ -74,8 +73,7 @@ def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str], file:
         _check_bounds(task, spaces(task, code), file)
         constants(task, code)
     except PolicyError as error:
-        if error.label is Label.NO_OP:
-            raise UsageError(f"the policy {spec} cannot be used: {error.what}", hint=error.hint) from error
+        raise UsageError(f"the policy {spec} cannot be used: {error.what}", hint=error.hint) from error
 
 
 def _check_bounds(task: Task, found: Mapping[str, Space], file: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -114,25 +115,24 @@ def look(
     else names of a configuration file that are about the data are left alone.
     """
     kind = kind_of(path)
+    hint = "correct the file, or take another policy"
     try:
         gatherer = _Gatherer(path, Source(text, commented=kind != "JSON"), reasons, search or Search())
         if kind:
             gatherer.take_scalars(scalars(path, text), {word.lstrip("+") for word in given}, trusted=trusted)
-        elif text.startswith("\ufeff"):
-            raise ValueError("it begins with a byte order mark: save it without one")
         else:
             with warnings.catch_warnings(action="ignore"):  # a doubtful escape is the model's affair
                 gatherer.take_parts(Parts(gatherer.source, cuda=profile in {"cuda", "gpu"}, given=given))
         return gatherer.space()
     except MarkupError as error:
         line, why = error.line, error.what
-    except SyntaxError as error:
-        line, why = error.lineno, f"it is not valid Python: {error.msg}"
     except UNPARSABLE as error:
-        line, why = None, f"it is not valid Python: {error}"
+        line, said = (error.lineno, error.msg) if isinstance(error, SyntaxError) else (None, str(error))
+        why = f"Python {sys.version_info[0]}.{sys.version_info[1]}, which runs autoresearchd, cannot read it: {said}"
+        hint += "; where the program is for a newer Python, autoresearchd can be run under that"
     where = f"{path}, line {line}," if line else path
     what = f"{where} cannot be searched for constants: {why}"
-    raise PolicyError(what, label=Label.ERROR, hint="correct the file, or take another policy")
+    raise PolicyError(what, label=Label.ERROR, hint=hint)
 
 
 def replace(text: str, parameters: Iterable[Parameter], changes: Mapping[str, Value]) -> str:

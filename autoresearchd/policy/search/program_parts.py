@@ -7,6 +7,7 @@ arguments of calls (``AdamW.lr#1``), options of a command line (``args.lr``) and
 from __future__ import annotations
 
 import ast
+import codecs
 import contextlib
 import re
 from collections import Counter, defaultdict
@@ -37,8 +38,9 @@ class Source:
 
     def __init__(self, text: str, *, commented: bool = True) -> None:
         self.text, self.raw, self._commented = text, text.encode(), commented
-        self._starts = [0]
-        for line in self.raw.splitlines(keepends=True):
+        mark = len(codecs.BOM_UTF8) * text.startswith("\ufeff")  # to Python no part of the first line
+        self._starts = [mark]
+        for line in self.raw[mark:].splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
 
     def place(self, node: ast.expr) -> tuple[int, int]:
@@ -63,7 +65,7 @@ class Source:
     def above(self, start: int) -> str:
         """The comment that is all of the line above the one where a literal begins."""
         line = self.raw.rfind(b"\n", 0, start) + 1
-        above = self.part(self.raw.rfind(b"\n", 0, max(line - 1, 0)) + 1, line).strip()
+        above = self.part(self.raw.rfind(b"\n", 0, max(line - 1, 0)) + 1, line).strip().removeprefix("\ufeff")
         return above[1:] if self._commented and above.startswith("#") else ""
 
     def is_fixed(self, start: int, end: int) -> bool:
@@ -160,7 +162,7 @@ class Parts:
     """A program taken apart. source: its text; cuda: whether it is for a GPU; given: options of the run command."""
 
     def __init__(self, source: Source, *, cuda: bool = False, given: Collection[str] = ()) -> None:
-        self.tree, self.source = ast.parse(source.text), source
+        self.tree, self.source = ast.parse(source.text.removeprefix("\ufeff")), source
         self._cuda, self._given = cuda, given
         nodes = [n for n in ast.walk(self.tree) if isinstance(n, (ast.expr, ast.stmt, ast.Slice))]
         nodes.sort(key=lambda n: (n.lineno, n.col_offset))

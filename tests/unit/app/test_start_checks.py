@@ -52,7 +52,9 @@ def test_answers_that_cannot_be_learned_from_are_told_of_before_any_is_paid_for(
     [
         ("search", "train.py", "print(1)\n", True),
         ("random", "prompt.txt", "Answer in one sentence.\n", True),
+        ("search", "train.py", "RATE = 0.1\nof the future ==\n", True),
         ("search", "train.py", "RATE = 0.1\n", False),
+        ("search", "train.py", "\ufeffRATE = 0.1\n", False),
         ("command:./tool", "prompt.txt", "Answer in one sentence.\n", False),
     ],
 )
@@ -66,6 +68,9 @@ def test_a_policy_that_could_never_propose_anything_is_refused_before_a_baseline
     with pytest.raises(UsageError, match=f"the policy {policy} cannot be used: {path}") as caught:
         require_tunable(spec, task, {path: text})
     assert "polic" in str(caught.value.hint)
+    if "future" in text:  # all night nothing could be proposed
+        assert "train.py, line 2" in caught.value.what
+        assert f"Python {sys.version_info[0]}.{sys.version_info[1]}, which runs autoresearchd" in caught.value.what
     assert ("LEARNING_RATE" in caught.value.hint) == (text == "print(1)\n"), "a prompt has no constants to write"
 
 

@@ -111,6 +111,14 @@ def test_a_session_in_which_no_proposal_could_be_used_is_no_success(bench: Bench
     assert len(waits(bench)) == (label is Label.ERROR), "nothing is waited for once the limit is reached"
 
 
+def test_who_asked_no_model_is_not_sent_to_its_answers(bench: Bench) -> None:
+    bench.policy = Sick(until=99)
+    bench.policy.name = "search"
+    with pytest.raises(PolicyError, match="none of 2 proposals") as found:
+        research(bench, 2)
+    assert "--answers" not in found.value.hint and "task space" in found.value.hint
+
+
 def test_models_that_refuse_for_good_end_the_session_instead_of_using_up_the_night(bench: Bench) -> None:
     bench.policy = policy = Failing(*[ModelsRefused("no model gave a reply: m: the key was refused")] * 99)
     with pytest.raises(ModelsRefused, match="the key was refused") as found:

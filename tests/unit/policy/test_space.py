@@ -542,3 +542,14 @@ def test_a_changed_file_holds_exactly_the_values_that_were_drawn(path: str, text
 def test_a_file_that_cannot_be_read_is_a_clear_error(path: str, text: str) -> None:
     with pytest.raises(PolicyError, match=rf"{path}.*cannot be searched for constants: not (YAML|JSON|TOML)"):
         find(text, path=path)
+
+
+def test_a_byte_order_mark_stays_where_it_is_and_the_constants_behind_it_are_found() -> None:
+    """Editors on Windows write one; a night was spent on proposals that could not be made."""
+    text = "\ufeffLR = 0.1; WD = 0.2\nBETA = 0.9\n"
+    parameters = {p.name.partition(":")[2]: p for p in find(text)}
+    assert {name: p.source for name, p in parameters.items()} == {"LR": "0.1", "WD": "0.2", "BETA": "0.9"}
+    after = apply(text, {"train.py:LR": 0.3, "train.py:BETA": 0.8})
+    assert after == text.replace("0.1", "0.3").replace("0.9", "0.8")
+    [fixed] = look("\ufeff# fixed\nLR = 0.1\n").left_out
+    assert fixed.label == "LR"
