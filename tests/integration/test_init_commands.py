@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.app.tasks import init_task
+from autoresearchd.app.tasks.check_task import Held
 from autoresearchd.app.tasks.init_task import next_commands
 from autoresearchd.cli.main import run
 from autoresearchd.workspace import preflight
@@ -59,3 +61,26 @@ def test_of_a_copy_all_is_committed_and_nothing_beside(tmp_path: Path, capsys: p
     made = {f"sub/made/{path.relative_to(tmp_path / 'sub/made')}" for path in (tmp_path / "sub/made").rglob("*.*")}
     assert made <= set(there.splitlines()) and "sub/made/README.md" in made
     assert "of-mine.txt" not in there
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_what_somebody_writes_into_the_task_while_its_baseline_is_measured_stays(
+    edited: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The measurement takes minutes, in which the file is read and corrected."""
+    (tmp_path / "train.py").write_text("LR = 0.1\nprint('loss:', LR)\n")
+    preflight.init_repository(tmp_path)
+    path = tmp_path / "task.yaml"
+
+    def check_held(*_: object, **__: object) -> Held:
+        path.write_text(path.read_text() + "# mine\n" * edited)
+        return Held("loss", "cpu", 1.0, "none", "stdout", (0.1, 0.1), 0.0, None, 1.0, 0.0, 1.0, (), (), 0, 0, ())
+
+    monkeypatch.setattr(init_task, "check_held", check_held)
+    given = ("--file", "train.py", "--command", "python train.py", "--metric", "loss", "--measure")
+    assert run(["task", "init", "mine", str(tmp_path), *given]) == 0
+    text, said = path.read_text(), capsys.readouterr().err
+    assert ("# mine" in text, "baseline: 0.1" in text) == (edited, not edited)
+    assert (f"{path} was changed meanwhile and stays as it is" in said) == edited
+    assert "baseline: loss 0.1" in said, "it was measured all the same"
+    assert not [*tmp_path.glob("*.part")]

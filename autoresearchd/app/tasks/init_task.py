@@ -29,7 +29,7 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
     """Write the task.yaml of a folder; nothing where it would be none. layout: None where it is nobody's."""
     path = directory / TASK_FILE
     if layout is not None and layout.text is not None:
-        write_new(path, f"# Adopted from {layout.kind}, as it was there.\n{layout.text}")
+        write_new(path, _render(draft, name, layout))
         return
     for target in draft.target_file:
         if not (directory / target).is_file():
@@ -49,7 +49,14 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
     write_new(path, text)
 
 
-def _render(draft: Draft, name: str, layout: Layout | None) -> str:
+def _render(draft: Draft, name: str, layout: Layout | None, held: Held | None = None) -> str:
+    """The text of the task.yaml; held: with the baseline that was measured."""
+    words = f"measured: {baseline_words(held)}" if held else ""
+    if layout is not None and layout.text is not None:
+        told = f" Baseline, {words}." if words else ""
+        return f"# Adopted from {layout.kind}, as it was there.{told}\n{layout.text}"
+    if held:
+        draft = replace(draft, baseline=float(f"{fmean(held.values):.6g}"), measured=words)
     remarks = (f"Adopted from {layout.kind}: the program prints its own score.",) if layout else ()
     return render_task_yaml(replace(draft, name=name, remarks=remarks))
 
@@ -78,16 +85,22 @@ def not_measurable(directory: Path, task: Task) -> str:
 
 
 def measure_baseline(directory: Path, name: str, layout: Layout | None, draft: Draft, sandbox: str | None) -> Held:
-    """Run the program as committed under different seeds, and write what it gave into its task.yaml."""
+    """Run the program as committed under different seeds, and write what it gave into its task.yaml.
+
+    One that somebody has changed since it was written stays as it is, and a note says so.
+    """
     held = check_held(directory, profile=None, sandbox=sandbox)
-    words = f"measured: {baseline_words(held)}"
-    if layout is not None and layout.text is not None:
-        text = f"# Adopted from {layout.kind}, as it was there. Baseline, {words}.\n{layout.text}"
-    else:
-        baseline = float(f"{fmean(held.values):.6g}")
-        text = _render(replace(draft, baseline=baseline, measured=words), name, layout)
-    (directory / TASK_FILE).write_text(text, "utf-8")
-    return held
+    path, part = directory / TASK_FILE, directory / f"{TASK_FILE}.part"
+    try:
+        if path.read_bytes() == _render(draft, name, layout).encode():
+            part.write_text(_render(draft, name, layout, held), "utf-8")
+            part.replace(path)
+            return held
+        why = "was changed meanwhile and stays as it is"
+    except OSError as error:
+        why = f"cannot be written ({error.strerror})"
+        part.unlink(missing_ok=True)
+    return replace(held, notes=(*held.notes, f"{path} {why}: the baseline is not in it"))
 
 
 def baseline_words(held: Held) -> str:
