@@ -25,7 +25,7 @@ from autoresearchd.config.task_paths import MAX_EDITABLE_BYTES, inside_path, sta
 from autoresearchd.config.task_schema import DEFAULT_BUDGET, DEFAULT_GRACE
 from autoresearchd.config.yaml_document import parse_yaml, read_text
 from autoresearchd.domain.cleaning import one_line, printable
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import ConfigError, UsageError
 from autoresearchd.domain.quantities import counted, parse_duration
 from autoresearchd.domain.task import Budget, Task
 
@@ -344,8 +344,13 @@ def _words(told: Mapping[str, str], ideas: str) -> str:
 def _distillation(folder: Path, name: str) -> Layout | None:
     found: dict[str, tuple[Path, str]] = {}
     for path in sorted([*folder.glob("tasks/*.yaml"), *folder.glob("tasks/*.yml")]):
-        text = read_text(path)
-        root = parse_yaml(text, str(path)).root
+        try:
+            text = read_text(path)
+            root = parse_yaml(text, str(path)).root
+        except ConfigError:
+            if path.stem == name:
+                raise
+            continue  # a folder of that name is that of other programs, too
         inner = root.get("task")
         task = inner if isinstance(inner, dict) else root
         if isinstance(task.get("workspace"), dict) and isinstance(task.get("scoring"), dict):

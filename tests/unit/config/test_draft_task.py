@@ -201,6 +201,17 @@ task:
 """
 
 
+def test_files_that_are_no_tasks_keep_nobody_from_one(tmp_path: Path) -> None:
+    """Ansible, say, has its own in a folder of that name."""
+    put(tmp_path, {"tasks/main.yml": "- name: install\n  apt: {name: git}\n", "tasks/x.yaml": "{{ a }}: [\n"})
+    (tmp_path / "tasks/latin.yaml").write_bytes(b"a: \xe9\n")
+    assert recognise(tmp_path, "mine") is None
+    put(tmp_path, {"tasks/pitch.yaml": PITCH, "pitch/model.py": "x = 1\n"})
+    assert getattr(recognise(tmp_path, "pitch"), "kind", "") == DISTILLATION
+    with pytest.raises(ConfigError, match=r"x\.yaml"):
+        recognise(tmp_path, "x")
+
+
 def test_a_task_of_the_distillation_is_chosen_by_its_name_or_its_file(tmp_path: Path) -> None:
     put(tmp_path, {"tasks/pitch.yaml": PITCH, "pitch/model.py": "x = 1\n", "tasks/notes.yaml": "a: 1\n"})
     found = recognise(tmp_path, "anything")
