@@ -144,7 +144,9 @@ def _run(arguments: Sequence[str] | None) -> int:
             print(error.format_message(), file=sys.stderr)
             return error.exit_code
         raise _explained(error) from error
-    except SystemExit as end:  # completion ends so
+    except SystemExit as end:  # completion ends so, and typer where the reader of a pipe has gone away
+        if isinstance(end.__context__, BrokenPipeError):
+            raise end.__context__ from None
         code = end.code
     return code if isinstance(code, int) else 0 if code is None else 1
 

@@ -12,10 +12,11 @@ import traceback
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TextIO
 
 from autoresearchd import keys
-from autoresearchd.domain.errors import AutoresearchdError
+from autoresearchd.domain.errors import AutoresearchdError, UsageError
 from autoresearchd.domain.quantities import is_whole
 from autoresearchd.report.plain_text import clean as clean
 from autoresearchd.report.plain_text import json_text as json_text
@@ -33,6 +34,8 @@ COLOURS = {
 _RESET = "\x1b[0m"
 _STYLE, _TOKENS = re.compile(r"\x1b\[[0-9;]*m"), re.compile(r"\x1b\[[0-9;]*m| +|[^ \x1b]+")
 INTERRUPTED = 130
+_NO_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS)
+_GONE = "the current folder does not exist any more"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -200,6 +203,9 @@ def print_table(
 
 def guarded(command: Callable[[], int | None]) -> int:
     """Run a command and return its exit code; errors raised on purpose are told in a line and how to fix them."""
+    for name in ("stdin", "stdout", "stderr"):  # one that is closed (``>&-``) is None, and its number free for any file
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character must not end a command
             stream.reconfigure(errors="backslashreplace")
@@ -219,10 +225,23 @@ def guarded(command: Callable[[], int | None]) -> int:
         if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:
             _close_stdout()
             tell(f"the output cannot be written: {error.strerror}", "make room where it goes, or let it go elsewhere")
+        elif what := _of_a_path(error):
+            tell(what, "cd to a folder that is there" if what is _GONE else "name another path, or allow its use")
+            return UsageError.exit_code
         else:
             print(_plain(traceback.format_exc().rstrip("\n")), file=sys.stderr)
             tell(f"unexpected {type(error).__name__}: {error}", "this is a defect of autoresearchd; please report it")
         return 1
+
+
+def _of_a_path(error: Exception) -> str:
+    """Why a path cannot be used, which is nobody's defect; empty for any other error."""
+    if isinstance(error, OSError) and error.filename is not None and error.errno in _NO_PATH:
+        return f"{str(error.filename)[:300]}: {error.strerror}"
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # as ``os.getcwd`` raises it
+        return _GONE
+    # ``Path.resolve`` before Python 3.13
+    return str(error) if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop from") else ""
 
 
 def tell(what: str, hint: str = "") -> None:

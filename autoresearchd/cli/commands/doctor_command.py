@@ -98,9 +98,13 @@ def _examine() -> Iterator[Finding]:
             AutoresearchdError,
             ImportError,
             AttributeError,
+            RuntimeError,
         ) as error:
             yield Finding(name, "warning", f"cannot be found out: {clean(error, 160)}")
-    yield from _fleet()
+    try:
+        yield from _fleet()
+    except (OSError, RuntimeError) as error:
+        yield Finding("fleet", "warning", f"cannot be found out: {clean(error, 160)}")
 
 
 def _fleet() -> Iterator[Finding]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -106,6 +108,48 @@ def fail(error: BaseException) -> int:
     raise error
 
 
+@pytest.mark.parametrize("arguments", [("task", "check", "x" * 300), ("task", "init", "a", "loop", "--file", "a")])
+def test_a_path_that_cannot_be_is_a_mistake_and_no_defect(
+    arguments: tuple[str, ...], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    answer = command(*arguments, *(("--command", "true", "--metric", "m") if "init" in arguments else ()))
+    assert (answer.code, "Traceback" in answer.err, "defect" in answer.err) == (2, False, False), answer.err
+
+
+def test_a_folder_that_may_not_be_read_is_a_mistake_and_leaves_the_other_findings(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(folder: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.chdir(tmp_path)
+    assert guarded(partial(fail, PermissionError(errno.EPERM, "not permitted", "a.jsonl"))) == 2
+    monkeypatch.setattr("autoresearchd.app.compose.examine_cloud", refused)
+    answer = command("doctor", "--json")
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out)[-1]["name"] == "fleet" and "Permission denied" in answer.out
+
+
+@pytest.mark.parametrize("arguments", ["start", "status", "task init a b --file c --command d --metric e"])
+def test_whoever_stands_in_a_folder_that_is_gone_is_told_so(
+    arguments: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    answer = command(*arguments.split())
+    assert (answer.code, "the current folder does not exist any more" in answer.err) == (2, True), answer.err
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
+def test_whoever_wants_no_output_closes_it(closed: str, tmp_path: Path) -> None:
+    line = f"{shlex.quote(sys.executable)} -m autoresearchd task list {closed}"
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_an_error_says_what_and_how_to_hint_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(partial(fail, UsageError("it is \x1b[31mbroken", hint="glue it"))) == 2
     assert capsys.readouterr().err == "error: it is broken\n  → glue it\n"
@@ -133,13 +177,14 @@ def test_what_scripts_poll_is_answered_without_the_heavy_libraries(repository: P
     assert json.loads(done.stdout)
 
 
-def test_a_reader_that_goes_away_is_no_error(repository: Path) -> None:
+@pytest.mark.parametrize("arguments", [["status"], ["--help"], ["task", "list"]])
+def test_a_reader_that_goes_away_is_no_error(repository: Path, arguments: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "autoresearchd", "status"]
+    command = [sys.executable, "-m", "autoresearchd", *arguments]
     done = subprocess.run(command, cwd=repository, stdout=writing, stderr=subprocess.PIPE)
     os.close(writing)
-    assert done.stderr == b""
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_task_init_with_a_mistake_writes_nothing(command: Command, tmp_path: Path) -> None:
