@@ -526,6 +526,10 @@ def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, envir
             hint=f"export {variable}=…, or name the file that holds it under key_files in the settings file; "
             "--policy search needs none",
         )
+    if name is None or settings.fallbacks:
+        provider_keys(settings)  # raises where one cannot be read
+    if name is not None and place is None:
+        endpoint_key(settings, environment)
 
 
 def endpoint(spec: PolicySpec, settings: ModelSettings, folder: Path) -> str:
@@ -554,9 +558,9 @@ def make_clients(
 
         clients.append(TransformersClient(place, adapters=adapters, warn=warn))
     elif name is not None:
-        from autoresearchd.models.openai_client import OpenAIClient, read_key
+        from autoresearchd.models.openai_client import OpenAIClient
 
-        key = read_key(settings.key_file, environment)
+        key = endpoint_key(settings, environment)
         url, prices = settings.base_url, settings.prices
         clients.append(OpenAIClient(url, name, adapters=adapters, warn=warn, key=key, prices=prices))
     hosted = settings.fallbacks if name is not None else (spec.argument, *settings.fallbacks)
@@ -572,7 +576,14 @@ def provider_keys(settings: ModelSettings) -> dict[str, str]:
     """The keys of providers that lie in files, by provider; UsageError where one cannot be read."""
     from autoresearchd.models.openai_client import read_key
 
-    return {name: read_key(path) for name, path in settings.key_files.items()}
+    return {name: read_key(path, setting=f"key_files.{name}") for name, path in settings.key_files.items()}
+
+
+def endpoint_key(settings: ModelSettings, environment: Mapping[str, str]) -> str:
+    """The key of the endpoint of ``local``; UsageError where its file cannot be read."""
+    from autoresearchd.models.openai_client import read_key
+
+    return read_key(settings.key_file, environment)
 
 
 def model_secrets(settings: ModelSettings) -> list[str]:

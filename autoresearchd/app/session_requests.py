@@ -199,9 +199,7 @@ def _runs(project: Project, tag: str) -> Path:
     return layout.public_dir(project.root) / "runs" / tag
 
 
-def discard_session(
-    project: Project, store: SqlStore, workspace: GitWorkspace, session: Session, error: errors.AutoresearchdError
-) -> None:
+def discard_session(project: Project, store: SqlStore, session: Session, error: errors.AutoresearchdError) -> None:
     """Leave of a session without a result only its logs, and the words that say why: ``error``."""
     if store.totals(session.id).experiments:
         return
@@ -211,5 +209,12 @@ def discard_session(
         failed = FailedStart(session.tag, SystemClock().now(), error.exit_code, error.what, error.hint, status)
         # First: whoever left the terminal has only this to learn it from.
         remember(layout.failed_start_path(project.root), keys.redactor(folder=project.root).value(failed))
-    workspace.abandon()
+    with contextlib.closing(
+        GitWorkspace(project.root, session.tag, task_folder=project.root, editable=())
+    ) as workspace:
+        try:
+            workspace.abandon()
+        except errors.RepositoryError:
+            if not isinstance(error, errors.RepositoryError):  # which may say whose the branch is
+                raise
     store.delete_session(session.tag)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
@@ -385,15 +385,16 @@ def run(
         folder = project.root / session.folder
         if not folder.is_dir():
             raise errors.UsageError(f"the task's folder {folder} is gone", hint="put it back, or start a new session")
-        if asked is None:  # a confirmation asks no model
-            compose.require_model(parse_spec(session.policy), load_settings(os.environ), folder, os.environ)
-        lab = compose.laboratory(project, session, store, folder, sinks)
-        workspace, base = lab.workspace, session.base_commit
-        assert isinstance(workspace, GitWorkspace)
-        check_journal(store, workspace, session)
+        with _discarded(project, store, session):
+            if asked is None:  # a confirmation asks no model
+                compose.require_model(parse_spec(session.policy), load_settings(os.environ), folder, os.environ)
+            lab = compose.laboratory(project, session, store, folder, sinks)
+            workspace, base = lab.workspace, session.base_commit
+            assert isinstance(workspace, GitWorkspace)
+            check_journal(store, workspace, session)
         if unchecked:
             lab.emit(EventKind.WARNING, unchecked)
-        try:
+        with _discarded(project, store, session, errors.BaselineError, errors.LimitReached, errors.MissingCapability):
             return serve(
                 lab,
                 session.limits,
@@ -406,9 +407,20 @@ def run(
                 conditions=lambda: compose.ensure_segment(lab, workspace.fingerprint(base, lab.task.protected)),
                 asked=asked,
             )
-        except (errors.BaselineError, errors.LimitReached, errors.MissingCapability) as error:
-            discard_session(project, store, workspace, session, error)
-            raise
+
+
+@contextlib.contextmanager
+def _discarded(
+    project: Project, store: SqlStore, session: Session, *final: type[errors.AutoresearchdError]
+) -> Iterator[None]:
+    """Discard a session that cannot begin, or that one of ``final`` ends before its baseline."""
+    try:
+        yield
+    except errors.AutoresearchdError as error:
+        unfit = isinstance(error, (errors.UsageError, errors.MissingCapability))
+        if isinstance(error, final) or (unfit and store.latest(session.id) is None):
+            discard_session(project, store, session, error)
+        raise
 
 
 def _prepare(lab: Context, workspace: GitWorkspace, session: Session, asked: Asked | None) -> None:

@@ -445,8 +445,11 @@ def _checked(url: str) -> str:
     return url.strip().rstrip("/")
 
 
-def read_key(key_file: str, environment: Mapping[str, str] | None = None) -> str:
-    """The key of the endpoint: the file's first line, else ``AUTORESEARCHD_LOCAL_KEY``, else nothing."""
+def read_key(key_file: str, environment: Mapping[str, str] | None = None, *, setting: str = "local.key_file") -> str:
+    """The key of the endpoint: the file's first line, else ``AUTORESEARCHD_LOCAL_KEY``, else nothing.
+
+    setting: which names the file.
+    """
     if not key_file:
         key = (os.environ if environment is None else environment).get(KEY_VARIABLE, "").strip()
     else:
@@ -455,7 +458,7 @@ def read_key(key_file: str, environment: Mapping[str, str] | None = None) -> str
                 key = file.readline(10_000).strip()
         except (OSError, ValueError) as error:
             what = f"the key file {key_file} cannot be read: {error}"
-            raise UsageError(what, hint="see to key_file in config.yaml") from error
+            raise UsageError(what, hint=f"see to {setting} in config.yaml") from error
         if not key:
             raise UsageError(f"the key file {key_file} is empty", hint="its first line is the key")
     if not (key.isascii() and key.isprintable()):

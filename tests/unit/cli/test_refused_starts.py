@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from autoresearchd.app import start
 from autoresearchd.app.project import Project
-from autoresearchd.domain.errors import MissingCapability
+from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.loop.upkeep.session_lock import SessionLock, announce
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
@@ -198,6 +199,39 @@ def test_who_wants_no_look_or_only_the_baseline_is_asked_nothing(
     monkeypatch.setattr("autoresearchd.app.start.run", lambda *arguments: started.append(arguments) or 0)
     answer = command("start", "--foreground", "--policy", "local:m", "--sandbox", "none", *options)
     assert (answer.code, len(started), scripted.probes) == (0, 1, []), answer.err
+
+
+@pytest.mark.parametrize(
+    ("config", "policy", "setting"),
+    [
+        ("key_files: {anthropic: gone.key}", "litellm:anthropic/claude-x", "key_files.anthropic"),
+        ("local: {key_file: gone.key}", "local:m", "local.key_file"),
+    ],
+)
+def test_a_key_file_that_is_gone_is_told_by_its_setting_before_a_session(
+    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch, config: str, policy: str, setting: str
+) -> None:
+    pytest.importorskip("litellm")
+    (toy.parent / "config.yaml").write_text(f"{config}\n")
+    monkeypatch.setenv("AUTORESEARCHD_CONFIG", str(toy.parent / "config.yaml"))
+    answer = refused(command, "--no-preflight", policy=policy)
+    assert f"see to {setting} in config.yaml" in answer.err and not layout.database_path(toy).exists()
+
+
+def test_a_start_that_fails_leaves_no_session_that_the_next_commands_would_mean(
+    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_session(toy, "night1")
+
+    def laboratory(*_: object) -> None:
+        raise UsageError("a setting of this moment is wrong")
+
+    monkeypatch.setattr("autoresearchd.app.compose.laboratory", laboratory)
+    answer = command("start", "--foreground", "--policy", "random", "--sandbox", "none")
+    assert (answer.code, "of this moment" in answer.err) == (2, True), answer.err
+    assert len(json.loads(command("experiments", "--json").out)) == 5, "of the session that was there before"
+    with Project.at(toy).open_store() as store:
+        assert [session.tag for session in store.sessions()] == ["night1"]
 
 
 HUGE = "99999999999999999999"
