@@ -24,7 +24,8 @@ from autoresearchd.app.models.spending import AWAY_S, Roomy, SessionAnswers, Use
 from autoresearchd.app.observers import Hooks, Notifier, Observed, targets_of
 from autoresearchd.app.project import Project
 from autoresearchd.config import load_task, parse_task
-from autoresearchd.config.settings import load_settings
+from autoresearchd.config.settings import load_settings, settings_path
+from autoresearchd.config.task_paths import line_in
 from autoresearchd.domain.errors import (
     AutoresearchdError,
     ConfigError,
@@ -500,6 +501,17 @@ def _local_model(spec: PolicySpec, settings: ModelSettings, folder: Path) -> tup
     name = (spec.argument if spec.kind == LOCAL else rest) or settings.local_model
     place = folder / Path(name).expanduser()
     return name, place if name and place.exists() else None
+
+
+def usual_policy(settings: ModelSettings, environment: Mapping[str, str]) -> PolicySpec:
+    """What ``--policy auto`` stands for: what the user has set up, else search. Raises ConfigError: it is no policy."""
+    try:
+        spec = parse_spec(settings.policy or "search")
+    except UsageError as error:
+        file = settings_path(environment)
+        what, hint = (text.replace("--policy ", "") for text in (error.what, error.hint))
+        raise ConfigError(what, file=str(file), line=line_in(file, ("policy",)), key="policy", hint=hint) from error
+    return PolicySpec("search") if spec.kind == "auto" else spec
 
 
 def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, environment: Mapping[str, str]) -> None:

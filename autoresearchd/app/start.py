@@ -99,7 +99,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.E
     settings = load_settings(os.environ)
     policy = parse_spec(options.policy)
     if policy.kind == "auto":  # the model that the user has set up, else search
-        policy = parse_spec(settings.policy) if settings.policy else PolicySpec("search")
+        policy = compose.usual_policy(settings, os.environ)
     refuse_secret(options.policy)
     targets_of(settings.notify)  # raises where an address cannot be read
     executor = _usable_executor(options.executor, options.sandbox, options.slots)

@@ -217,10 +217,11 @@ def _keys() -> tuple[str, ...]:
 
 
 def _config() -> tuple[str, ...]:
+    from autoresearchd.app.compose import usual_policy
     from autoresearchd.config.settings import load_settings, settings_path
 
     try:
-        load_settings(os.environ)
+        usual_policy(load_settings(os.environ), os.environ)
     except ConfigError as error:
         return "missing", clean(error.what, 300), error.hint
     path = settings_path(os.environ)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app import start
+from autoresearchd.app import compose, start
 from autoresearchd.app.project import Project
+from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.loop.upkeep.session_lock import SessionLock, announce
 from autoresearchd.store.repository import SqlStore
@@ -232,6 +233,24 @@ def test_a_start_that_fails_leaves_no_session_that_the_next_commands_would_mean(
     assert len(json.loads(command("experiments", "--json").out)) == 5, "of the session that was there before"
     with Project.at(toy).open_store() as store:
         assert [session.tag for session in store.sessions()] == ["night1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("serch", "did you mean search?"), ("litellm", "write it after the colon: litellm:"), ("hybrid", "name a model")],
+)
+def test_a_policy_of_the_settings_that_is_none_is_told_with_its_file_and_line(
+    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    config = toy.parent / "config.yaml"
+    config.write_text(f"retries: 3\npolicy: {text}\n")
+    monkeypatch.setenv("AUTORESEARCHD_CONFIG", str(config))
+    answer = refused(command, policy="auto")
+    assert f"{config}:2: policy: " in answer.err and words in answer.err and "--policy" not in answer.err
+    [found] = [one for one in json.loads(command("doctor", "--json").out) if one["name"] == "config"]
+    assert (found["status"], f"{config}:2" in found["value"]) == ("missing", True)
+    config.write_text("policy: auto\n")
+    assert str(compose.usual_policy(load_settings(os.environ), os.environ)) == "search"
 
 
 HUGE = "99999999999999999999"
