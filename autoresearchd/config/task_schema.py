@@ -28,7 +28,10 @@ def _duration(value: Any) -> float:
             return parse_duration(value)
         except (ValueError, OverflowError):
             pass
-    raise wrong(f"{shown(value)} is not a duration", "write seconds, or a text like 90s, 5m, 1h30m; more than zero")
+    raise wrong(
+        f"{shown(value)} is not a duration",
+        "write seconds, or a text like 90s, 5m, 1h30m; more than zero, less than 30 years",
+    )
 
 
 def _duration_or_zero(value: Any) -> float:

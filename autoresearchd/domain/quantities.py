@@ -63,7 +63,8 @@ def parse_duration(text: str | float | int) -> float:
             raise ValueError(f"not a duration: {text!r}")
         seconds = sum(float(n) * _UNITS[u] for n, u in _PART.findall(cleaned))
     if not 0 < seconds < 1e9:
-        raise ValueError(f"a duration must be more than zero: {text!r}")
+        must = "less than 30 years" if seconds > 0 else "more than zero"
+        raise ValueError(f"a duration must be {must}: {str(text)[:40]!r}")
     return seconds
 
 

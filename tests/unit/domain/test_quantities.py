@@ -65,6 +65,12 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         parse_duration(text)
 
 
+@pytest.mark.parametrize("text", ["300000h", "9" * 400 + "d", 1e12])
+def test_a_duration_that_is_too_long_is_not_called_none(text: str | float) -> None:
+    with pytest.raises(ValueError, match="less than 30 years"):
+        parse_duration(text)
+
+
 @pytest.mark.parametrize(("number", "words"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (12345, "12,345 rows")])
 def test_a_number_of_things_is_said_as_people_say_it(number: int, words: str) -> None:
     assert counted(number, "row") == words
