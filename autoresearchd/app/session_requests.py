@@ -142,7 +142,7 @@ def note(directory: Path, tag: str | None, text: str) -> str:
     """Leave a note for the policy; the sentence to show."""
     project = Project.of_session(directory)
     with project.existing_store() as store:
-        session = project.pick(store, tag)
+        session = project.pick_own(store, tag)
         store.add_note(session.id, text, SystemClock().now())
     if session.policy in TUNERS | {"auto"}:
         kept = "noted, and kept for policies that read notes (command: and models)"

@@ -128,11 +128,11 @@ def test_without_a_daemon_it_is_said_that_nothing_runs_and_how_it_goes_on(comman
     assert "nothing is running: session mar8" in answer.err and "resume mar8" in answer.err
 
 
-@pytest.mark.parametrize("name", ["stop", "pause", "unpause"])
+@pytest.mark.parametrize("name", ["stop", "pause", "unpause", "note"])
 def test_nothing_is_asked_of_an_imported_session(repository: Path, command: Command, name: str) -> None:
     command("export", "--format", "tsv", "-o", "results.tsv")
     assert command("import", "results.tsv").code == 0
-    answer = command(name, "--session", "imported-results")
+    answer = command(name, *["try it wider"] * (name == "note"), "--session", "imported-results")
     assert answer.code == 2
     assert "was imported" in answer.err and "resume" not in answer.err
 
