@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, MissingCapability
+from autoresearchd.domain.errors import AutoresearchdError, ConfigError, EnvironmentFailure, MissingCapability
 from autoresearchd.domain.ports import Executor
 from autoresearchd.domain.task import RemoteSlot
 from autoresearchd.executor.remote.executor import RemoteRun
@@ -357,9 +357,9 @@ def test_a_host_that_lacks_something_says_what(fleet: Fleet) -> None:
 
 def test_slots_that_cannot_be_told_apart_are_refused() -> None:
     slot = RemoteSlot("gpu-box-1", "0", "gpu", "~")
-    with pytest.raises(MissingCapability, match=r"(?s)fleet\.slots.*names none"):
+    with pytest.raises(ConfigError, match=r"fleet\.slots: --executor ssh needs this key"):
         SshExecutor([])
-    with pytest.raises(MissingCapability, match="gpu is given twice"):
+    with pytest.raises(ConfigError, match="gpu is given twice"):
         SshExecutor([slot, slot])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from autoresearchd.domain.errors import MissingCapability
+from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.task import RemoteSlot
 from autoresearchd.executor.remote.executor import RemoteExecutor
 from autoresearchd.executor.remote.hosts import Host, Times
@@ -17,7 +17,7 @@ from autoresearchd.sandbox.tiers import AUTO
 class SshExecutor(RemoteExecutor):
     """given: its slots; config: of ssh, None: the user's own.
 
-    Raises MissingCapability: there are no slots, or a program is missing.
+    Raises ConfigError: there are no slots, or two of a name; MissingCapability: a program is missing.
     """
 
     kind, leave_out = "ssh", "leave slots out of fleet.slots until all are alike, and make a session of the others"
@@ -27,12 +27,12 @@ class SshExecutor(RemoteExecutor):
         self, slots: Sequence[RemoteSlot], *, tier: str = AUTO, config: Path | None = None, times: Times | None = None
     ) -> None:
         if not slots:
-            what = "--executor ssh needs machines, and fleet.slots in task.yaml names none"
-            raise MissingCapability(what, hint="write for instance `fleet: {slots: [{host: gpu-box-1, gpu_id: 0}]}`")
+            hint = "write for instance `fleet: {slots: [{host: gpu-box-1, gpu_id: 0}]}`"
+            raise ConfigError("--executor ssh needs this key", key="fleet.slots", hint=hint)
         names = [slot.name for slot in slots]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            what = f"fleet.slots: the name {', '.join(twice)} is given twice"
-            raise MissingCapability(what, hint="give each slot a `name` of its own")
+            what = f"the name {', '.join(twice)} is given twice"
+            raise ConfigError(what, key="fleet.slots", hint="give each slot a `name` of its own")
         require_programs()
         require_asyncssh()
         super().__init__(tier, times or Times())

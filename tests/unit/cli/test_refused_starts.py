@@ -265,9 +265,13 @@ def test_a_number_that_is_too_large_is_named_and_nothing_else_is_blamed(command:
     assert "database" not in answer.err
 
 
-def test_machines_are_not_rented_for_a_task_that_names_none(toy: Path, command: Command) -> None:
-    answer = refused(command, "--executor", "cloud")
-    assert "fleet.cloud" in answer.err and "accelerators" in answer.err
+@pytest.mark.parametrize(("executor", "words"), [("cloud", "accelerators"), ("ssh", "gpu_id")])
+def test_machines_are_not_taken_for_a_task_that_names_none(
+    toy: Path, command: Command, executor: str, words: str
+) -> None:
+    answer = refused(command, "--executor", executor)
+    assert f"fleet.{'cloud' if executor == 'cloud' else 'slots'}: --executor {executor} needs this key" in answer.err
+    assert words in answer.err
 
 
 def test_without_skypilot_no_session_is_opened_that_could_rent_nothing(
