@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -11,6 +10,7 @@ from autoresearchd.domain.confirmation import ABLATED, ABLATION, Confirmation, V
 from autoresearchd.domain.errors import PolicyError, StoreError
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run
 from autoresearchd.domain.labels import Label, Outcome, Phase, Status
+from autoresearchd.domain.line_changes import unified
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import is_whole
 from autoresearchd.domain.task import Task
@@ -65,11 +65,7 @@ def is_settled(e: Experiment) -> bool:
 
 def unified_diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Unified diff of the editable files, in order of path."""
-    lines: list[str] = []
-    for path in sorted(after):
-        old, new = before.get(path, "").splitlines(), after[path].splitlines()
-        lines += difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", lineterm="")
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for path in sorted(after) for line in unified(path, before.get(path, ""), after[path]))
 
 
 def commit_message(e: Experiment, task: Task, decision: Decision | None = None) -> str:

@@ -40,6 +40,7 @@ def check_no_secret(redactor: Redactor, old: Mapping[str, str], new: Mapping[str
 
 
 MAX_BYTES = 1_000_000
+MAX_LINES = 20_000
 MAX_TOKENS = 60_000
 """Of one Python file that had no more before: the parser takes up to two kilobytes for each."""
 
@@ -114,6 +115,9 @@ def _checked(path: str, text: str, before: str) -> str:
         raise _illegal(f"{path} holds a NUL character at character {text.index(chr(0))}", "write plain text")
     if size > MAX_BYTES:
         raise _illegal(f"{path} would be {size:,} bytes long", f"stay below {MAX_BYTES:,} bytes")
+    lines = text.count("\n")
+    if lines > MAX_LINES >= before.count("\n"):
+        raise _illegal(f"{path} would have {lines:,} lines", f"stay below {MAX_LINES:,} lines")
     if _is_python(path):
         return _checked_python(path, text, before)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
+from autoresearchd.domain.line_changes import changed_lines
 
 
 def merge(base: str, ours: str, theirs: str) -> str | None:
@@ -24,5 +24,4 @@ def merge(base: str, ours: str, theirs: str) -> str | None:
 def _changes(base: list[str], text: str) -> list[tuple[int, int, tuple[str, ...]]]:
     """What was put in place of which lines of ``base``: (first, end, lines)."""
     new = text.splitlines(keepends=True)
-    found = SequenceMatcher(None, base, new, autojunk=False).get_opcodes()
-    return [(i, j, tuple(new[k:m])) for tag, i, j, k, m in found if tag != "equal"]
+    return [(i, j, tuple(new[k:m])) for i, j, k, m in changed_lines(base, new)]

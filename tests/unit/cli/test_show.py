@@ -18,6 +18,7 @@ from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Outcome, Status
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.evaluator.re_added import KEY
+from autoresearchd.loop.messages import unified_diff
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import SHA, START, Command, add_confirmation, add_hybrid
@@ -49,6 +50,16 @@ def test_runs_of_another_program_are_told_from_those_of_the_experiment(compared:
     head = next(i for i, line in enumerate(lines) if "seed" in line and "program" in line)
     assert [line.split()[:2] for line in lines[head + 1 : head + 3]] == [["700", "0.97000"], ["700", "0.98000"]]
     assert "its own" in lines[head + 1] and "#1" in lines[head + 2]
+
+
+def test_the_diff_of_a_program_from_windows_can_be_applied(repository: Path, command: Command) -> None:
+    diff = unified_diff({"train.py": "x = 1\r\ny = 2\r\n"}, {"train.py": "x = 9\r\ny = 2\r\n"})
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        session = store.session("mar8")
+        e = store.open_experiment(session.id, parent=SHA, segment=0, at=START)
+        proposal = Proposal({"train.py": "x = 9\r\ny = 2\r\n"}, "it helps", "search")
+        store.record_proposal(session.id, e.number, proposal, diff=diff, code_hash="windows")
+    assert "-x = 1\r\n+x = 9\r\n" in command("show", str(e.number), "--diff").out
 
 
 def test_a_keep_shows_the_way_of_its_test(repository: Path, command: Command) -> None:
