@@ -35,6 +35,7 @@ _UNITS = {
     "bpb": "bpb", "us": "µs", "µs": "µs", "ms": "ms", "s": "s", "sec": "s", "seconds": "s",
     "kb": "kb", "mb": "mb", "gb": "gb", "pct": "%", "percent": "%",
 }  # fmt: skip
+_FORMULA, _MARKED = re.compile(r"^(?='*[=+\-@])"), re.compile(r"^'(?='*[=+\-@])")
 _MEMORY_KEYS = ("peak_vram_mb", "peak_memory_mb")
 
 
@@ -77,13 +78,17 @@ def jsonl_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
 
 
 def tsv_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
-    """Lines of a ``results.tsv``; the second column bears the metric's name, ``checks_failed`` becomes ``crash``."""
-    yield "\t".join(("commit", clean(head.metric), "memory_gb", "status", "description"))
+    """Lines of a ``results.tsv``; the second column bears the metric's name, ``checks_failed`` becomes ``crash``.
+
+    A text that a spreadsheet would run as a formula begins with an apostrophe, by which spreadsheets know a text.
+    """
+    yield "\t".join(("commit", _FORMULA.sub("'", clean(head.metric)), "memory_gb", "status", "description"))
     for record in _decided(records):
         failed = record["status"] in ("crash", "checks_failed")
         value, memory = (0.0, 0.0) if failed else (real(record.get("metric")) or 0.0, _memory_gb(record))
         status = "crash" if failed else str(record["status"])
-        commit, description = clean(record.get("commit") or "")[:7], clean(record.get("description") or "")
+        commit = clean(record.get("commit") or "")[:7]
+        description = _FORMULA.sub("'", clean(record.get("description") or ""))
         shown = f"{value:.6f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.6g}"
         yield "\t".join((commit, shown, f"{memory:.1f}", status, description))
 
@@ -457,9 +462,9 @@ def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]], m
 
     Other columns of figures become metrics, other texts side information.
     """
-    names = [name.strip() for name in header.split("\t")]
+    names = [_MARKED.sub("", name.strip()) for name in header.split("\t")]
     lower = [name.lower() for name in names]
-    rows = [(number, [*line.split("\t", len(names) - 1)]) for number, line in lines]
+    rows = [(number, [_MARKED.sub("", cell) for cell in line.split("\t", len(names) - 1)]) for number, line in lines]
     rows = [(number, [*row, *[""] * (len(names) - len(row))]) for number, row in rows]
     place = {kind: next((lower.index(n) for n in known if n in lower), -1) for kind, known in _NAMES.items()}
     wanted = _metric_column(log.path, names, rows, place, metric)

