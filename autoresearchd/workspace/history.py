@@ -32,6 +32,11 @@ _BODY_LENGTH = 8000
 _VALUE_LENGTH = 200
 _TRAILER = re.compile(r"([A-Za-z][A-Za-z0-9-]*): ?(.*)")
 _DANGEROUS = re.compile(r"---|#|\(cherry picked|[A-Za-z0-9-]+[ \t]*:")
+_COMMAND = re.compile(
+    r"(?<!\w)@(?=\w)|#(?=\d)|\bGH-(?=\d)|\bhttps?:(?=//)|\[(?! )(?=[^\[\]]*\b(?:ci|skip|actions)\b)|\*\*\*(?=NO_CI)",
+    re.IGNORECASE,
+)
+"""Where ``@team``, ``Closes #1`` or with an address, ``[skip ci]`` or ``***NO_CI***`` is broken."""
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 FALL_BACK = "fall_back"
 """``Status`` of the commit that goes back to the confirmed program, on a line that has discards as well."""
@@ -39,12 +44,15 @@ _WRITING = ("update-ref", "--no-deref", "-m", "autoresearchd", "--stdin")
 
 
 def commit_message(subject: str, body: str, trailers: Mapping[str, str]) -> str:
-    """The message, without control and formatting characters; body lines that look like trailers are indented."""
-    line = one_line(subject, SUBJECT_LENGTH)
+    """The message, without control and formatting characters; body lines that look like trailers are indented.
+
+    A space breaks what hosts take for a command: they close issues, tell people and skip checks.
+    """
+    line = one_line(_COMMAND.sub(r"\g<0> ", one_line(subject)), SUBJECT_LENGTH)
     parts = [(line.lstrip("- ") if line.startswith("---") else line) or "(no hypothesis)"]
     lines: list[str] = []
     for raw in re.split(r"\r\n|\r|\n", body[:_BODY_LENGTH]):
-        line = printable(raw.expandtabs(4), instead=" ").rstrip()
+        line = _COMMAND.sub(r"\g<0> ", printable(raw.expandtabs(4), instead=" ").rstrip())
         if line or (lines and lines[-1]):  # at most one empty line in a row
             lines.append(f"  {line}" if _DANGEROUS.match(line) else line)
     text = "\n".join(lines).strip("\n")

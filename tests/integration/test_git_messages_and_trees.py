@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.workspace.history import SUBJECT_LENGTH, commit_message
+from autoresearchd.workspace.history import SUBJECT_LENGTH, commit_message, parse_message
 from autoresearchd.workspace.objects import Entry, object_id, serialise_commit, serialise_tree
 from tests.fakes.repositories import git, make_repository
 
@@ -68,6 +69,24 @@ def test_a_message_is_text_without_controls(subject: str, body: str, trailers: d
     assert not any(unicodedata.category(c) in ("Cc", "Cf", "Cs") for c in message.replace("\n", ""))
     assert message.endswith("\n") and not message.endswith("\n\n")
     assert commit_message(subject, body, trailers) == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[skip ci]", "[CI skip]", "[no ci]", "[skip actions]", "***NO_CI***", "[ci-skip]", "@team", "(@a/b)", "#1",
+        "GH-1", "me/it#12", "https://github.com/me/it/issues/1", "a\t\u200b#7",
+    ],
+)  # fmt: skip
+def test_no_words_of_a_model_close_an_issue_call_a_person_or_skip_the_checks(text: str) -> None:
+    for message in (
+        commit_message(f"Closes {text}", "", TRAILERS),
+        commit_message("wider", f"a\n\nfix {text}", TRAILERS),
+    ):
+        assert not re.search(r"@\w|#\d|GH-\d|https?://|\[(skip|ci|no|actions)|\*NO_CI", message, re.IGNORECASE)
+        subject, body, _ = parse_message(message)
+        assert commit_message(subject, body, TRAILERS) == message, "finalize writes it again"
+    assert commit_message("x @ w, a[i], *b, # todo, me@x.org", "", {}) == "x @ w, a[i], *b, # todo, me@x.org\n"
 
 
 def test_trees_are_sorted_as_git_sorts_them(root: Path) -> None:
