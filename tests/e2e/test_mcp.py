@@ -95,7 +95,7 @@ def test_a_call_that_could_run_something_else_or_is_a_slip_is_refused(project: P
         wrong: list[tuple[str, dict[str, Any], str]] = [
             ("start", {"policy": "command:touch pwned"}, "unsandboxed"),
             ("start", {"policy": "hybrid:command:touch pwned"}, "unsandboxed"),
-            ("start", {"task": "/etc"}, "neither a folder"),
+            ("start", {"task": "/etc"}, "no part of the project"),
             ("start", {"task": "--sandbox=none"}, "neither a folder"),
             ("start", {"executor": "cloud"}, "executor"),
             ("start", {"budget": "5m; rm -rf /"}, "budget"),
