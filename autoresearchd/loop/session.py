@@ -139,8 +139,8 @@ class SessionLoop:
         """Number of the confirmation that is open."""
         self._unconfirmed = -1
         """The tip whose confirmation failed for the daemon's own fault."""
-        self._spent = ""
-        """That the session has no money left for a model; a confirmation needs none."""
+        self._spent: errors.SpendCapReached | None = None
+        """The session has no money left for a model; a confirmation needs none."""
         self._read()
 
     def _read(self) -> None:
@@ -296,7 +296,7 @@ class SessionLoop:
             return
         before, first = e, number == min(self._under_way)
         if self._spent and e.phase is Phase.PROPOSING and slot.given_up is None:
-            slot.given_up = _nothing_proposed(self._spent)
+            slot.given_up = _nothing_proposed(self._spent.what)
         e = self._cycle.advance(e, slot, 1.0 if self._slots == 1 else 0.0, first=first)
         slot.wait(slot.waits, now)
         self._moved |= e is not before
@@ -639,10 +639,10 @@ class SessionLoop:
 
     def _end_for_money(self, number: int | None, error: errors.SpendCapReached) -> None:
         """End the session at its own cap, once what is under way is decided and a chain that is open is confirmed."""
-        self._check_any_proposal(error.what, error.hint)
+        self._check_any_proposal(error.what, error.hint, number)
         if number is None or (len(self._under_way) == 1 and not self._reason_to_confirm(error.what)):
             raise errors.Interrupted(error.what, hint=error.hint, limit=True) from error
-        self._spent = str(error)
+        self._spent = error
         self._give_up_proposing(number, error.what)
 
     def _ask_no_more(self, number: int, reason: str) -> bool:
@@ -695,8 +695,9 @@ class SessionLoop:
         """Why to stop before the next experiment; empty to go on."""
         if self._context.stop.is_set():
             return self._context.stop.reason or "stopped"
-        if self._spent:
-            return self._spent
+        if self._spent is not None:
+            self._check_any_proposal(self._spent.what, self._spent.hint)
+            return str(self._spent)
         if reached := self._reached():
             self._check_any_proposal(reached)
         return reached
@@ -714,15 +715,18 @@ class SessionLoop:
         )
         return "" if reached is None else reached.reason
 
-    def _check_any_proposal(self, reached: str, hint: str = "") -> None:
-        """A session that got no usable proposal at all has done nothing, whatever its limit says."""
-        store, session_id = self._context.store, self._context.session_id
-        if sum(self.view.labels[label.value] for label in _UNUSABLE) < self.view.experiments:
+    def _check_any_proposal(self, reached: str, hint: str = "", number: int | None = None) -> None:
+        """A session that got no usable proposal at all has done nothing, whatever its limit says.
+
+        What else than ``number`` is under way may be the first that is of use; then this is asked again.
+        """
+        store, session_id, others = self._context.store, self._context.session_id, self._under_way.keys() - {number}
+        if others or sum(self.view.labels[label.value] for label in _UNUSABLE) < self.view.experiments:
             return
         proposed = [e for e in store.experiments(session_id) if not messages.is_baseline(e)]
-        decided = [e for e in proposed if e.decision is not None]
-        if any(e.commit is not None or e.runs or messages.decision_of(e).label not in _UNUSABLE for e in decided):
+        if any(e.commit or (e.decision and e.decision.label not in _UNUSABLE) for e in proposed):
             return
+        decided = [e for e in proposed if e.decision is not None]
         if decided:
             last = messages.decision_of(decided[-1]).reason
             what = f"none of {counted(len(decided), 'proposal')} could be used, the last: {last}"

@@ -14,7 +14,13 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, SpendCapReached
+from autoresearchd.domain.errors import (
+    EnvironmentFailure,
+    Interrupted,
+    ModelsRefused,
+    PolicyError,
+    SpendCapReached,
+)
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Outcome, Phase, Status
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
@@ -217,6 +223,44 @@ def test_a_cap_of_the_day_that_is_waited_for_is_told_once(make: Callable[..., Sl
     with pytest.raises(Killed):
         bench.loop(4, replace(bench.laboratory(), clock=clock, stop=Forward(clock))).run()
     assert len(backed_off(bench)) == 1
+
+
+@pytest.mark.parametrize(
+    ("most", "reason"), [(3, "3 experiments done, as asked"), (None, "the cap is reached\n  → raise it")]
+)
+def test_a_limit_reached_beside_the_first_usable_proposal_lets_it_be_measured(
+    make: Callable[..., Slots], most: int | None, reason: str
+) -> None:
+    """Else `none of 2 proposals could be used` throws its run away, and the night says that it has failed."""
+
+    class Rare(Tuning):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            if state.number < 3:
+                raise PolicyError("no block was found", label=Label.MALFORMED_ANSWER)
+            if state.number > 3:
+                raise SpendCapReached("the cap is reached", whole_session=True, hint="raise it")
+            return super().propose(state, cancel)
+
+    bench = make(2)
+    bench.policy, bench.length = Rare(), lambda request: 40
+    assert bench.loop(most).run() == reason
+    assert bench.experiment(3).good_runs and bench.experiment(3).decision
+
+
+def test_a_cap_that_is_reached_before_any_usable_proposal_is_no_success_in_several_slots(
+    make: Callable[..., Slots],
+) -> None:
+    class Useless(Tuning):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            if state.number > 2:
+                raise SpendCapReached("the cap is reached", whole_session=True, hint="raise it")
+            raise PolicyError("no block was found", label=Label.MALFORMED_ANSWER)
+
+    bench = make(2)
+    bench.policy = Useless()
+    with pytest.raises(PolicyError, match=r"^the cap is reached, but none of .* could be used") as raised:
+        bench.run(None)
+    assert raised.value.hint == "raise it"
 
 
 def stopping(bench: Slots, error: Exception) -> Context:
