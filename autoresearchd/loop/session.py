@@ -462,6 +462,12 @@ class SessionLoop:
         runs = (*view.tip.good_runs, *view.confirmed.good_runs)
         return min(RESERVE * limit, RESERVED_RUNS * max((run.duration_s for run in runs), default=0.0) * rate)
 
+    def _time_left(self) -> tuple[float, float]:
+        """Seconds until the time limit, and until only what is reserved of it is left."""
+        limit = self._limits.max_seconds if self._asked is None else None
+        left = math.inf if limit is None else limit - self.active_seconds
+        return left, left - self._reserve(limit)
+
     # ------------------------------------------------------------------ failures
     def _guarded(self, step: Callable[[], None], number: int | None = None) -> None:
         """Do a step of an experiment, or another; failures of the surroundings are waited out, others recorded."""
@@ -595,19 +601,18 @@ class SessionLoop:
         What was kept is confirmed before, and where a user asks for it: no policy is needed for that. waiting: what it
         does, in words for its end. limited: whether a limit holds yet. Else see ``_wait``.
         """
-        if number is not None and number in self._under_way:
-            limit = self._limits.max_seconds if self._asked is None else None
-            left = math.inf if limit is None else limit - self.active_seconds
-            spare, asks = left - self._reserve(limit), self._under_way[number][0].phase in ASKING
-            confirms = bool(self.view.open_keeps) and (spare <= 0 or self._context.stop.confirm.is_set())
-            if left > 0:
-                if limited and asks and confirms and self._ask_no_more(number, reason):
-                    return
-                seconds = min(seconds, spare if asks and spare > 0 else left)
-            elif limited and self.view.totals.experiments:  # before that, see _check_first_result
-                over = errors.Interrupted(f"the time limit is reached while {waiting}", hint=hint, limit=True)
-                if self._end(number, over):
-                    return
+        left, spare = self._time_left()
+        asks = number not in self._under_way or self._under_way[number][0].phase in ASKING
+        if limited and number in self._under_way:
+            confirms = asks and self.view.open_keeps and (spare <= 0 or self._context.stop.confirm.is_set())
+            over = errors.Interrupted(f"the time limit is reached while {waiting}", hint=hint, limit=True)
+            if left > 0 and confirms and self._ask_no_more(number, reason):
+                return
+            # Before the first result, see _check_first_result.
+            if left <= 0 and self.view.totals.experiments and self._end(number, over):
+                return
+        if left > 0:
+            seconds = min(seconds, spare if asks and spare > 0 else left)
         if self._wait(seconds, reason, words, **more):
             self._end(number, errors.Interrupted(f"stopped while {waiting}"))
 
@@ -671,9 +676,7 @@ class SessionLoop:
         if self._unproposed < FAILED_PROPOSALS or self._waited_for_policy:
             return False
         self._waited_for_policy = True
-        seconds = self._backoff.seconds(self._unproposed - FAILED_PROPOSALS + 1)
-        if self._limits.max_seconds is not None:
-            seconds = max(0.0, min(seconds, self._limits.max_seconds - self.active_seconds))
+        seconds = min(self._backoff.seconds(self._unproposed - FAILED_PROPOSALS + 1), max(0.0, self._time_left()[1]))
         reason = messages.decision_of(self.view.recent[-1]).reason
         self._wait(seconds, f"the policy failed {self._unproposed} times in a row: {reason}")
         return True

@@ -889,6 +889,30 @@ def test_a_time_limit_leaves_room_for_the_confirmation_where_no_model_can_be_ask
     assert decision and error.what in decision.reason
 
 
+@pytest.mark.parametrize("opening", [False, True])
+def test_a_wait_for_a_failing_policy_or_a_full_disk_leaves_room_for_the_confirmation(
+    tmp_path: Path, opening: bool
+) -> None:
+    """Else it sleeps to the very end of the night, and what was kept in it is proven by nothing."""
+    bench, clock = make(tmp_path, NEVER), Passing()
+
+    def failing(state: ResearchState) -> str:
+        if state.number < 3:
+            return building(state)
+        raise errors.PolicyError("the command ended with exit code 3")
+
+    def full() -> None:
+        if opening and len(bench.experiments()) == 3:
+            raise errors.EnvironmentFailure("the disk is full")
+
+    bench.policy = Writing(failing)
+    lab = replace(bench.laboratory(), clock=clock, stop=Forward(clock))
+    loop = bench.loop(None, lab, backoff=Backoff(first=60.0), max_seconds=2 * 3600.0)
+    loop.between = full
+    assert "time limit" in loop.run()
+    assert verdicts(bench) == [("limit", 2, 0, Outcome.CONFIRMED)]
+
+
 def test_a_confirmation_that_is_asked_for_is_made_while_money_is_waited_for(tmp_path: Path) -> None:
     spent = errors.SpendCapReached("the cap of the day is reached", whole_session=False)
     bench, stop = without_model(tmp_path, spent, asked=True)
