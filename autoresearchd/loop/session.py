@@ -507,6 +507,7 @@ class SessionLoop:
             asks = e is not None and (e.phase is Phase.PROPOSING or slot.asked is not None)
             asks = asks or (step == self._open and len(self._under_way) > 1)
             begun = asks or (e is not None and (e.phase in (Phase.COMMITTED, Phase.RUNNING) or slot.waits))
+            begun = begun or (e is None and self._confirming is not None and slot.number is None)
             if not begun and slot.running is None:
                 self._failures = self._refusals = 0
             state, stop = self._state[0] if self._state else None, self._context.stop

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,33 @@ def test_models_that_refuse_for_good_end_a_session(make: Callable[..., Slots], s
     with pytest.raises(ModelsRefused):
         bench.run(4)
     assert bench.policy.left == 40 - 3, "after three refusals"
+
+
+def resumed(bench: Slots, error: Exception) -> tuple[SessionLoop, Passing]:
+    """A daemon of two minutes that finds a confirmation open, and a question in each place that its policy fails at."""
+    bench.run(3)
+    view, now, clock = bench.loop(3).view, datetime.now(UTC), Passing()
+    bench.store.open_confirmation(bench.session.id, experiment=3, against=view.confirmed.number, why="gain", at=now)
+    for _ in range(bench.slots):
+        bench.store.open_experiment(bench.session.id, parent=view.tip_commit, segment=view.segment, at=now)
+    bench.policy = Tripping(error, *range(1, 99))
+    lab = replace(bench.laboratory(), clock=clock, stop=Forward(clock))
+    return bench.loop(None, lab, backoff=Backoff(first=5.0), max_seconds=120.0), clock
+
+
+def test_a_time_limit_holds_where_a_confirmation_waits_for_questions_that_fail(make: Callable[..., Slots]) -> None:
+    """Else each look at it makes the failures be forgotten, all night."""
+    bench = make(2)
+    loop, clock = resumed(bench, EnvironmentFailure("the server is down"))
+    assert "time limit" in loop.run()
+    assert 120.0 <= clock.passed < 121.0 and backed_off(bench)[:4] == [5.0, 10.0, 20.0, 40.0]
+    assert all(c.verdict for c in bench.store.confirmations(bench.session.id))
+
+
+def test_models_that_refuse_for_good_end_a_session_whose_confirmation_waits(make: Callable[..., Slots]) -> None:
+    loop, _ = resumed(make(2), ModelsRefused("the key was refused"))
+    with pytest.raises(ModelsRefused):
+        loop.run()
 
 
 def test_a_cap_of_the_day_that_is_waited_for_is_told_once(make: Callable[..., Slots]) -> None:
